@@ -9,7 +9,9 @@
 
 namespace {
 
-int run(int argc, char** argv) { return lockstep::bench::collective_main(lockstep::bench::Program::kAllReduce, argc, argv); }
+int run(int argc, char** argv) {
+  return lockstep::bench::collective_main(lockstep::bench::Program::kAllReduce, argc, argv);
+}
 
 }  // namespace
 

@@ -7,7 +7,9 @@
 
 namespace {
 
-int run(int argc, char** argv) { return lockstep::bench::collective_main(lockstep::bench::Program::kCollective, argc, argv); }
+int run(int argc, char** argv) {
+  return lockstep::bench::collective_main(lockstep::bench::Program::kCollective, argc, argv);
+}
 
 }  // namespace
 

@@ -1,9 +1,11 @@
 // Times training steps with each comm hook, which take turns, and counts what they send:
 //   build/bench/comm_hooks --model mlp --ranks 2 --transport tcp [--hooks none,bf16] [--steps 4] [--rounds 3] [--json]
-//   bench/rate_limited --model mlp --rates 100mbit 1gbit            the same between two machines, over networks of these rates
-// Columns: wire_mbit_s, what one rank's all-reduce of 4 MiB sends a second; step_ms, the median over the rounds, in each of which --steps
-// steps of a hook follow each other; of_plain, the median of the rounds' ratios to no hook; sent_kb, what rank 0 writes to its sockets in a
-// step (0 in shared memory), and sent_of_plain. local_sgd averages the weights once in --steps steps.
+//   bench/rate_limited --model mlp --rates 100mbit 1gbit            the same between two machines, over networks of
+//   these rates
+// Columns: wire_mbit_s, what one rank's all-reduce of 4 MiB sends a second; step_ms, the median over the rounds, in
+// each of which --steps steps of a hook follow each other; of_plain, the median of the rounds' ratios to no hook;
+// sent_kb, what rank 0 writes to its sockets in a step (0 in shared memory), and sent_of_plain. local_sgd averages the
+// weights once in --steps steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +23,7 @@
 #include "bench/lib/step_trainer.h"
 #include "examples/lib/parse_flags.h"
 #include "lockstep/lockstep.h"
-#include "src/core/text.h"
+#include "src/core/base/text.h"
 
 namespace {
 
@@ -42,7 +44,9 @@ struct Options {
 using MakeHook = std::function<ls::CommHook()>;
 
 const std::vector<std::pair<std::string, MakeHook>>& known_hooks() {
-  static const auto power_sgd = [](std::int64_t rank) { return ls::hooks::power_sgd({.matrix_rank = rank, .start_step = 2}); };
+  static const auto power_sgd = [](std::int64_t rank) {
+    return ls::hooks::power_sgd({.matrix_rank = rank, .start_step = 2});
+  };
   static const std::vector<std::pair<std::string, MakeHook>> all = {
       {"none", [] { return ls::CommHook(); }},
       {"bf16", [] { return ls::hooks::bf16(); }},
@@ -76,7 +80,8 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", cli.help());
     std::exit(0);
   }
-  if (!given.unmatched().empty()) throw ls::InvalidArgument("comm_hooks: '{}' is no flag: --help lists them", given.unmatched().front());
+  if (!given.unmatched().empty())
+    throw ls::InvalidArgument("comm_hooks: '{}' is no flag: --help lists them", given.unmatched().front());
   Options options{given["model"].as<std::string>(), given["transport"].as<std::string>(), names};
   if (given.count("hooks") != 0) options.hooks = given["hooks"].as<std::vector<std::string>>();
   for (const std::string& hook : options.hooks)
@@ -88,14 +93,16 @@ Options parse(int argc, char** argv) {
   options.steps = given["steps"].as<int>();
   options.rounds = given["rounds"].as<int>();
   options.json = given.count("json") != 0;
-  if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("comm_hooks: --steps and --rounds must be positive");
+  if (options.steps < 1 || options.rounds < 1)
+    throw ls::InvalidArgument("comm_hooks: --steps and --rounds must be positive");
   return options;
 }
 
 struct Variant {
   Variant(const Options& options, std::string name, const std::shared_ptr<ls::ProcessGroup>& group)
       : hook(std::move(name)),
-        trainer(options.model, group, {.hook = hook_named(hook), .average_period = hook == "local_sgd" ? options.steps : 0}) {}
+        trainer(options.model, group,
+                {.hook = hook_named(hook), .average_period = hook == "local_sgd" ? options.steps : 0}) {}
   static ls::CommHook hook_named(const std::string& name) {
     const auto named = [&](const auto& known) { return known.first == name; };
     return std::find_if(known_hooks().begin(), known_hooks().end(), named)->second();
@@ -105,7 +112,9 @@ struct Variant {
   std::vector<double> step_ms = {}, sent = {};  // of each round
 };
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 double wire_mbit_s(ls::ProcessGroup& group) {
   const ls::Buffer memory = group.allocate(kWireFloats * sizeof(float), ls::DeviceKind::kCpu);
@@ -145,7 +154,8 @@ int run(int argc, char** argv) {
   std::list<Variant> variants;
   for (const std::string& hook : options.hooks) variants.emplace_back(options, hook, group);
   for (Variant& variant : variants)
-    for (int i = 0; i < std::max(kWarmUp, variant.hook == "local_sgd" ? options.steps : 0); ++i) variant.trainer.run_step();
+    for (int i = 0; i < std::max(kWarmUp, variant.hook == "local_sgd" ? options.steps : 0); ++i)
+      variant.trainer.run_step();
   for (int round = 0; round < options.rounds; ++round)
     for (Variant& variant : variants) take_turn(variant, *group, options.steps);
   if (group->rank() != 0) return 0;

@@ -1,12 +1,13 @@
-// Times every operator of core/operators.def on the rows that tests/kernels/cases has for it: those of the tutorial network's training
-// step, and those that memory bounds on arrays too large for any cache:
+// Times every operator of core/operators.def on the rows that tests/kernels/cases has for it: those of the tutorial
+// network's training step, and those that memory bounds on arrays too large for any cache:
 //   build/bench/operators [--device cuda] [--dtype bfloat16] [--json] [--rounds 15] [--only conv2d,relu]
 //                         [--batch 128] [--elements 64M] [--product 8192] [--cpu-time]
-// A row is the median of its rounds, the rates at which it computes and touches memory (bytes that must move once), and its share of the
-// limit: the time that it would take at the device's rates, of the two the larger one, by the time that it took. Those rates are the first
-// rows: of a copy in the device's memory, and of the large linear layer, forward or backward, whichever is the fastest. Memory that fits
-// into a cache may have more than 100 %. On a GPU a round is a call repeated until 2 ms have passed: small operators as a graph, since the
-// host would need longer to queue them than they take. With --cpu-time a row is the least CPU time of its rounds, for a machine that other
+// A row is the median of its rounds, the rates at which it computes and touches memory (bytes that must move once), and
+// its share of the limit: the time that it would take at the device's rates, of the two the larger one, by the time
+// that it took. Those rates are the first rows: of a copy in the device's memory, and of the large linear layer,
+// forward or backward, whichever is the fastest. Memory that fits into a cache may have more than 100 %. On a GPU a
+// round is a call repeated until 2 ms have passed: small operators as a graph, since the host would need longer to
+// queue them than they take. With --cpu-time a row is the least CPU time of its rounds, for a machine that other
 // programs use, and OMP_NUM_THREADS=1.
 #include <fmt/format.h>
 
@@ -112,13 +113,14 @@ struct Timed {
 
 class Table {
  public:
-  Table(lockstep::Device& device, DType type, bool json, const Clock& clock) : device_(device), type_(type), json_(json), clock_(clock) {}
+  Table(lockstep::Device& device, DType type, bool json, const Clock& clock)
+      : device_(device), type_(type), json_(json), clock_(clock) {}
 
   // The first row: the limit of what memory bounds.
   void copy(Index elements) {
     if (!json_)
-      fmt::print("{:<36} {:>9} {:>9} {:>9} {:>10} {:>8}\n", "operator on " + device_.name(), "ms", "GFLOP/s", "GB/s", "% of limit",
-                 "limit");
+      fmt::print("{:<36} {:>9} {:>9} {:>9} {:>10} {:>8}\n", "operator on " + device_.name(), "ms", "GFLOP/s", "GB/s",
+                 "% of limit", "limit");
     PlainBench bench(device_, DType::kFloat32);
     const auto from = bench.in({elements}, lockstep::testing::uniform(elements, 1));
     const auto to = bench.out({elements}, lockstep::testing::Floats(static_cast<std::size_t>(elements)));
@@ -126,7 +128,8 @@ class Table {
     const double seconds = clock_.median_seconds([&] { device_.copy(to.data, from.data, bytes, bench.stream()); });
     bytes_per_second_ = 2 * static_cast<double>(bytes) / seconds;
     const auto millions = static_cast<double>(elements) / (1 << 20);
-    print("", {.name = fmt::format("device copy {:.1f} M", millions), .bytes = 2 * static_cast<double>(bytes)}, seconds);
+    print("", {.name = fmt::format("device copy {:.1f} M", millions), .bytes = 2 * static_cast<double>(bytes)},
+          seconds);
   }
 
   // The next rows: the limit of computation is the fastest of them.
@@ -148,10 +151,12 @@ class Table {
   }
 
   void print(const std::string& kernel, const Row& row, double seconds) {
-    const double memory = row.bytes / bytes_per_second_, compute = flops_per_second_ > 0 ? row.flops / flops_per_second_ : 0;
+    const double memory = row.bytes / bytes_per_second_,
+                 compute = flops_per_second_ > 0 ? row.flops / flops_per_second_ : 0;
     const double share = 100 * std::max(memory, compute) / seconds;
     const char* const limit = share == 0 ? "" : memory > compute ? "memory" : "compute";
-    const std::string name = row.name + (kernel.empty() || type_ == DType::kFloat32 ? "" : ", " + std::string(name_of(type_)));
+    const std::string name =
+        row.name + (kernel.empty() || type_ == DType::kFloat32 ? "" : ", " + std::string(name_of(type_)));
     if (json_) {
       fmt::print("{}\n", nlohmann::ordered_json{{"operator", name},
                                                 {"kernel", kernel},
@@ -207,7 +212,8 @@ void measure(Table& table, const std::vector<Timed>& rows, Index elements, const
   }
   table.copy(elements);
   std::vector<Timed> limits;
-  std::copy_if(rows.begin(), rows.end(), std::back_inserter(limits), [](const Timed& timed) { return timed.what.row.is_limit; });
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(limits),
+               [](const Timed& timed) { return timed.what.row.is_limit; });
   table.limits(limits);
   for (const Timed& timed : rows)
     if (!timed.what.row.is_limit && wanted(timed)) table.time(timed);
@@ -226,8 +232,9 @@ int run(int argc, char** argv) {
       "cpu-time", "of each operator the least CPU time of its rounds, not the median time")(
       "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))(
       "dtype", "of activations: float32, float16 or bfloat16", cxxopts::value<std::string>()->default_value("float32"))(
-      "elements", "of the large arrays, at least 64; K, M, G are binary (default: 4M, on a GPU 64M)", cxxopts::value<std::string>())(
-      "product", "side of the large linear layer (default: 1024, on a GPU 8192)", cxxopts::value<int>())(
+      "elements", "of the large arrays, at least 64; K, M, G are binary (default: 4M, on a GPU 64M)",
+      cxxopts::value<std::string>())("product", "side of the large linear layer (default: 1024, on a GPU 8192)",
+                                     cxxopts::value<int>())(
       "only", "parts of names of operators or rows, separated by commas: these alone, behind the limits",
       cxxopts::value<std::vector<std::string>>())("help", "this text");
   const auto flags = lockstep::examples::parse_naming_flags(options, argc, argv);
@@ -242,8 +249,10 @@ int run(int argc, char** argv) {
   const std::string size = flags.count("elements") != 0 ? flags["elements"].as<std::string>() : on_gpu ? "64M" : "4M";
   const auto elements = static_cast<Index>(lockstep::bench::parse_bytes("--elements", size));
   const Index side = flags.count("product") != 0 ? flags["product"].as<int>() : on_gpu ? 8192 : 1024;
-  if (elements < 64 || side < 1) throw lockstep::InvalidArgument("operators: --elements must be at least 64, --product at least 1");
-  const auto only = flags.count("only") != 0 ? flags["only"].as<std::vector<std::string>>() : std::vector<std::string>();
+  if (elements < 64 || side < 1)
+    throw lockstep::InvalidArgument("operators: --elements must be at least 64, --product at least 1");
+  const auto only =
+      flags.count("only") != 0 ? flags["only"].as<std::vector<std::string>>() : std::vector<std::string>();
   lockstep::Device& device = lockstep::local_device(0);
   Table table(device, type, flags.count("json") != 0, Clock(device, rounds, flags.count("cpu-time") != 0));
   measure(table, all_rows(type, {batch, elements, side}), elements, only);

@@ -1,7 +1,9 @@
-// How long a training step takes on 2 to 4,096 ranks, in a model: bench/lib/cost_model.h has the formulas and where they come from.
+// How long a training step takes on 2 to 4,096 ranks, in a model: bench/lib/cost_model.h has the formulas and where
+// they come from.
 //
 //   build/bench/all_reduce --ranks 2 -b 4 -e 64M --json-file shm.json
-//   build/bench/simulate --fit shm.json --net-alpha-us 15 --net-gbps 12 --ranks-per-node 8 --compute-ms 120 --bytes 100M --plot step.svg
+//   build/bench/simulate --fit shm.json --net-alpha-us 15 --net-gbps 12 --ranks-per-node 8 --compute-ms 120 --bytes
+//   100M --plot step.svg
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,16 +44,19 @@ struct Row {
 
 cxxopts::Options describe_flags() {
   const auto text = [](const char* value) { return cxxopts::value<std::string>()->default_value(value); };
-  cxxopts::Options options("simulate",
-                           "Time of a training step by number of ranks, for three kinds of all-reduce: a report of a model, not a "
-                           "promise. bench/lib/cost_model.h has the formulas.\n");
+  cxxopts::Options options(
+      "simulate",
+      "Time of a training step by number of ranks, for three kinds of all-reduce: a report of a model, not a "
+      "promise. bench/lib/cost_model.h has the formulas.\n");
   options.custom_help("[flags]");
-  options.add_options("Inside a machine")("alpha-us", "latency of a message", text("0.2"))("gbps", "bandwidth of a rank, GB/s", text("10"))(
-      "fit", "both from a file of bench/all_reduce --json-file", text(""))("ranks-per-node", "ranks of a machine", text("8"));
+  options.add_options("Inside a machine")("alpha-us", "latency of a message", text("0.2"))(
+      "gbps", "bandwidth of a rank, GB/s", text("10"))("fit", "both from a file of bench/all_reduce --json-file",
+                                                       text(""))("ranks-per-node", "ranks of a machine", text("8"));
   options.add_options("Between machines")("net-alpha-us", "latency of a message", text("15"))(
       "net-gbps", "bandwidth of a machine, GB/s (100 Gbit/s: 12.5)", text("12.5"));
   options.add_options("A step")("compute-ms", "forward, backward and update of one rank", text("100"))(
-      "bytes", "gradients; K, M and G are binary", text("100M"))("bucket-bytes", "what one all-reduce carries", text("25M"));
+      "bytes", "gradients; K, M and G are binary", text("100M"))("bucket-bytes", "what one all-reduce carries",
+                                                                 text("25M"));
   options.add_options("Results")("json", "JSON lines")("plot", "SVG of the table", text(""))("h,help", "this");
   return options;
 }
@@ -73,7 +78,8 @@ double read_number(const Flags& flags, const char* flag, double most, const char
 
 double read_bytes(const Flags& flags, const char* flag) {
   const std::size_t bytes = parse_bytes(std::string("--") + flag, flags[flag].as<std::string>());
-  if (bytes == 0 || bytes > 1ULL << 50) throw InvalidArgument("--{}: {} bytes; 1 to 1024 TiB are possible", flag, bytes);
+  if (bytes == 0 || bytes > 1ULL << 50)
+    throw InvalidArgument("--{}: {} bytes; 1 to 1024 TiB are possible", flag, bytes);
   return static_cast<double>(bytes);
 }
 
@@ -93,19 +99,24 @@ Link read_fit(const std::string& path) {
   };
   if (!document.is_object() || !document.contains("fit"))
     throw InvalidArgument("--fit {}: is no file that bench/all_reduce --json-file has written", path);
-  if (const Json::json_pointer place("/settings/collective"); !document.contains(place) || document[place] != "all_reduce")
+  if (const Json::json_pointer place("/settings/collective");
+      !document.contains(place) || document[place] != "all_reduce")
     throw InvalidArgument("--fit {}: holds no all_reduce", path);
   const double alpha_us = number("/fit/alpha_us"), gbps = number("/fit/gbps"), ranks = number("/settings/ranks");
   if (!(alpha_us > 0 && gbps > 0))
     throw InvalidArgument(
-        "--fit {}: has no line with a latency and a bandwidth above 0; measure small and large messages, as with -b 4 -e 64M", path);
-  if (!(ranks >= 2 && ranks <= kMostRanks)) throw InvalidArgument("--fit {}: measured with {} ranks; 2 at least are needed", path, ranks);
+        "--fit {}: has no line with a latency and a bandwidth above 0; measure small and large messages, as with -b 4 "
+        "-e 64M",
+        path);
+  if (!(ranks >= 2 && ranks <= kMostRanks))
+    throw InvalidArgument("--fit {}: measured with {} ranks; 2 at least are needed", path, ranks);
   return link_of_fit(alpha_us, gbps, static_cast<int>(ranks));
 }
 
 Link read_local_link(const Flags& flags) {
   const std::string fit = flags["fit"].as<std::string>();
-  if (flags.count("fit") == 0) return {read_number(flags, "alpha-us", 1e6, "us"), read_number(flags, "gbps", 1e5, "GB/s")};
+  if (flags.count("fit") == 0)
+    return {read_number(flags, "alpha-us", 1e6, "us"), read_number(flags, "gbps", 1e5, "GB/s")};
   if (flags.count("alpha-us") != 0 || flags.count("gbps") != 0)
     throw InvalidArgument("--fit {} says what --alpha-us and --gbps say: leave one or the other out", fit);
   return read_fit(fit);
@@ -124,7 +135,8 @@ Settings parse_settings(int argc, char** argv) {
     settings.cluster.local = read_local_link(flags);
     settings.cluster.net = {read_number(flags, "net-alpha-us", 1e6, "us"), read_number(flags, "net-gbps", 1e5, "GB/s")};
     settings.cluster.ranks_per_node = read_ranks_per_node(flags);
-    settings.step = {1e3 * read_number(flags, "compute-ms", 1e9, "ms"), read_bytes(flags, "bytes"), read_bytes(flags, "bucket-bytes")};
+    settings.step = {1e3 * read_number(flags, "compute-ms", 1e9, "ms"), read_bytes(flags, "bytes"),
+                     read_bytes(flags, "bucket-bytes")};
     if (settings.step.gradient_bytes / settings.step.bucket_bytes > kMostBuckets)
       throw InvalidArgument("--bytes {} in buckets of {}: more than 100,000 buckets",
                             bytes_text(static_cast<std::size_t>(settings.step.gradient_bytes)),
@@ -143,10 +155,12 @@ Settings parse_settings(int argc, char** argv) {
 std::vector<std::string> describe(const Settings& settings) {
   const auto& [cluster, step, json, plot] = settings;
   const auto bytes = [](double number) { return bytes_text(static_cast<std::size_t>(number)); };
-  return {fmt::format("{} of gradients in buckets of {}; compute {:g} ms a step", bytes(step.gradient_bytes), bytes(step.bucket_bytes),
-                      step.compute_us / 1e3),
-          fmt::format("inside a machine ({} ranks) {:.4g} us + bytes / {:.4g} GB/s, between machines {:.4g} us + bytes / {:.4g} GB/s",
-                      cluster.ranks_per_node, cluster.local.alpha_us, cluster.local.gbps, cluster.net.alpha_us, cluster.net.gbps),
+  return {fmt::format("{} of gradients in buckets of {}; compute {:g} ms a step", bytes(step.gradient_bytes),
+                      bytes(step.bucket_bytes), step.compute_us / 1e3),
+          fmt::format("inside a machine ({} ranks) {:.4g} us + bytes / {:.4g} GB/s, between machines {:.4g} us + bytes "
+                      "/ {:.4g} GB/s",
+                      cluster.ranks_per_node, cluster.local.alpha_us, cluster.local.gbps, cluster.net.alpha_us,
+                      cluster.net.gbps),
           std::string(kCaution) + ": no contention, no stragglers, and communication that takes nothing from compute"};
 }
 
@@ -154,7 +168,8 @@ void print_rows(const Settings& settings, const std::vector<Row>& rows) {
   Report report(settings.json);
   for (const auto& [ranks, us] : rows) {
     Json row = {{"ranks", ranks}, {"machines", (ranks - 1) / settings.cluster.ranks_per_node + 1}};
-    for (std::size_t i = 0; i < us.size(); ++i) row[std::string(name_of(kAlgorithms[i])) + "_ms"] = rounded(us[i] / 1e3, 3);
+    for (std::size_t i = 0; i < us.size(); ++i)
+      row[std::string(name_of(kAlgorithms[i])) + "_ms"] = rounded(us[i] / 1e3, 3);
     const auto best = static_cast<std::size_t>(std::min_element(us.begin(), us.end()) - us.begin());
     row["best"] = name_of(kAlgorithms[best]);
     row["efficiency_percent"] = rounded(100 * settings.step.compute_us / us[best], 1);
@@ -182,7 +197,8 @@ int run(int argc, char** argv) {
   for (const int ranks : rank_counts(settings.cluster.ranks_per_node, kMostRanks)) {
     Row row{ranks, {}};
     for (std::size_t i = 0; i < kAlgorithms.size(); ++i)
-      row.us[i] = step_us(settings.step, [&](double bytes) { return all_reduce_us(kAlgorithms[i], settings.cluster, ranks, bytes); });
+      row.us[i] = step_us(settings.step,
+                          [&](double bytes) { return all_reduce_us(kAlgorithms[i], settings.cluster, ranks, bytes); });
     rows.push_back(row);
   }
   if (!settings.plot_file.empty()) plot_rows(settings, rows);

@@ -1,5 +1,5 @@
-// The store under load: many clients in one process, each with a proved connection of its own, set, get and add in turn. How long
-// each request takes, how many the server answers in a second, and the memory that it takes for them.
+// The store under load: many clients in one process, each with a proved connection of its own, set, get and add in
+// turn. How long each request takes, how many the server answers in a second, and the memory that it takes for them.
 //
 //   build/bench/store --clients 1000
 #include <fmt/format.h>
@@ -66,7 +66,8 @@ cxxopts::Options describe_flags() {
   cxxopts::Options options("store", "The store under load: many clients, set, get and add in turn.\n");
   cxxopts::OptionAdder add = options.add_options();
   add("clients", "connections", cxxopts::value<std::size_t>()->default_value("1000"));
-  add("active", "requests under way at any time; 0: one of every client", cxxopts::value<std::size_t>()->default_value("0"));
+  add("active", "requests under way at any time; 0: one of every client",
+      cxxopts::value<std::size_t>()->default_value("0"));
   add("value-bytes", "of each value: 64, 4K", cxxopts::value<std::string>()->default_value("64"));
   add("seconds", "to measure", cxxopts::value<double>()->default_value("5"));
   add("json", "JSON lines");
@@ -125,7 +126,8 @@ pid_t host_server(Endpoint& endpoint) {
     for (;;) pause();
   }
   endpoint.host = "127.0.0.1";
-  if (read(read_end.get(), &endpoint.port, sizeof endpoint.port) != sizeof endpoint.port) throw Error("the server did not start");
+  if (read(read_end.get(), &endpoint.port, sizeof endpoint.port) != sizeof endpoint.port)
+    throw Error("the server did not start");
   return pid;
 }
 
@@ -162,7 +164,8 @@ void ask(Client& client, std::size_t number, const Settings& settings) {
   const std::int64_t one = 1;
   const std::string value = is_add ? std::string(reinterpret_cast<const char*>(&one), sizeof one)
                                    : std::string(operation == protocol::Request::kSet ? settings.value_bytes : 0, 'x');
-  const protocol::RequestHeader header{operation, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()), 60'000};
+  const protocol::RequestHeader header{operation, static_cast<std::uint32_t>(key.size()),
+                                       static_cast<std::uint32_t>(value.size()), 60'000};
   const std::string message = std::string(reinterpret_cast<const char*>(&header), sizeof header) + key + value;
   client.answer.clear();
   client.asked = Clock::now();
@@ -180,7 +183,8 @@ bool hear(Client& client) {
   protocol::ReplyHeader header;
   if (client.answer.size() < sizeof header) return false;
   std::memcpy(&header, client.answer.data(), sizeof header);
-  if (header.reply != protocol::Reply::kOk) throw Error("the store refused a request: {}", client.answer.substr(sizeof header));
+  if (header.reply != protocol::Reply::kOk)
+    throw Error("the store refused a request: {}", client.answer.substr(sizeof header));
   return client.answer.size() == sizeof header + header.value_bytes;
 }
 
@@ -193,7 +197,8 @@ Results drive(std::vector<Client>& clients, const Settings& settings, pid_t serv
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = i;
-    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, clients[i].fd.get(), &event) != 0) throw Error("epoll: {}", std::strerror(errno));
+    if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, clients[i].fd.get(), &event) != 0)
+      throw Error("epoll: {}", std::strerror(errno));
   }
   std::deque<std::size_t> idle(clients.size());
   std::iota(idle.begin(), idle.end(), std::size_t{0});

@@ -1,11 +1,12 @@
 // Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h:
-//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4] [--optimizer adam] [--json]
-//   build/bench/strategies --devices 1 2 --plot samples.svg      beside one device, with a picture
-// Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, what the busiest device sent and
-// received in a step; peak_rss_mb, of all processes together; final_loss; of model_parallel bubble, the share of a step for which stages of
-// equal speed wait, and idle, the mean share for which they did wait in the last step; equals_ddp, "bits", "rounding" (with max_difference,
-// the largest of any weight), or "no". On the CPU, as logical devices with a share of the cores each; the global batch stays the same.
-// parameter_server has one server beside its workers, synchronous; local_sgd averages weights every 4 steps, and is in the end not ddp.
+//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4] [--optimizer adam]
+//   [--json] build/bench/strategies --devices 1 2 --plot samples.svg      beside one device, with a picture
+// Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, what the
+// busiest device sent and received in a step; peak_rss_mb, of all processes together; final_loss; of model_parallel
+// bubble, the share of a step for which stages of equal speed wait, and idle, the mean share for which they did wait in
+// the last step; equals_ddp, "bits", "rounding" (with max_difference, the largest of any weight), or "no". On the CPU,
+// as logical devices with a share of the cores each; the global batch stays the same. parameter_server has one server
+// beside its workers, synchronous; local_sgd averages weights every 4 steps, and is in the end not ddp.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -48,15 +49,19 @@ Options parse(int argc, char** argv) {
   cxxopts::Options cli("strategies", "Compares the strategies on one model");
   using cxxopts::value;
   std::string names;
-  for (const ls::train::StrategyKind& kind : ls::train::strategies()) names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
+  for (const ls::train::StrategyKind& kind : ls::train::strategies())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
   cxxopts::OptionAdder add = cli.add_options();
   add("model", "cifar10, cifar10-nolrn, mlp or resnet20", value<std::string>()->default_value("cifar10"));
-  add("devices", "how many logical devices; several numbers with spaces or commas between", value<std::vector<int>>()->default_value("2"));
+  add("devices", "how many logical devices; several numbers with spaces or commas between",
+      value<std::vector<int>>()->default_value("2"));
   add("strategy", names + "; all if it is not given", value<std::string>()->default_value(""));
-  add("optimizer", "sgd, momentum or adam; the model's own if it is not given", value<std::string>()->default_value(""));
+  add("optimizer", "sgd, momentum or adam; the model's own if it is not given",
+      value<std::string>()->default_value(""));
   add("steps", "steps that count, the first ones apart", value<int>()->default_value("20"));
   add("rounds", "turns of each strategy", value<int>()->default_value("3"));
-  add("micro-batches", "of model_parallel, which divide the samples of a step; 0: as many as devices", value<int>()->default_value("0"));
+  add("micro-batches", "of model_parallel, which divide the samples of a step; 0: as many as devices",
+      value<int>()->default_value("0"));
   add("plot", "a picture of samples/s over devices, as SVG", value<std::string>()->default_value(""), "FILE");
   add("json", "one JSON line a strategy");
   add("result", "of this program's own use", value<std::string>()->default_value(""));
@@ -66,8 +71,9 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", cli.help());
     std::exit(0);
   }
-  Options options{given["model"].as<std::string>(), given["strategy"].as<std::string>(),  given["result"].as<std::string>(),
-                  given["plot"].as<std::string>(),  given["optimizer"].as<std::string>(), given["devices"].as<std::vector<int>>()};
+  Options options{given["model"].as<std::string>(),     given["strategy"].as<std::string>(),
+                  given["result"].as<std::string>(),    given["plot"].as<std::string>(),
+                  given["optimizer"].as<std::string>(), given["devices"].as<std::vector<int>>()};
   for (const std::string& word : given.unmatched()) {  // --devices 1 2
     int devices = 0;
     const auto read = std::from_chars(word.data(), word.data() + word.size(), devices);
@@ -79,8 +85,10 @@ Options parse(int argc, char** argv) {
   options.rounds = given["rounds"].as<int>();
   options.micro_batches = given["micro-batches"].as<int>();
   options.json = given.count("json") != 0;
-  if (options.model == "gpt") throw ls::InvalidArgument("strategies: --model gpt has a label a token; strategies split samples");
-  if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("strategies: --steps and --rounds must be positive");
+  if (options.model == "gpt")
+    throw ls::InvalidArgument("strategies: --model gpt has a label a token; strategies split samples");
+  if (options.steps < 1 || options.rounds < 1)
+    throw ls::InvalidArgument("strategies: --steps and --rounds must be positive");
   if (options.micro_batches < 0) throw ls::InvalidArgument("strategies: --micro-batches must not be negative");
   for (const int devices : options.devices)
     if (devices < 1 || devices > 64) throw ls::InvalidArgument("strategies: --devices {}: 1 to 64 make sense", devices);
@@ -93,7 +101,9 @@ Options parse(int argc, char** argv) {
 
 // -- one strategy, in processes of its own
 
-bool has_a_rank_for_each(const std::string& strategy) { return strategy == "ddp" || strategy == "zero" || strategy == "local_sgd"; }
+bool has_a_rank_for_each(const std::string& strategy) {
+  return strategy == "ddp" || strategy == "zero" || strategy == "local_sgd";
+}
 
 double peak_rss_mb() {
   rusage usage{};
@@ -119,7 +129,8 @@ struct Figures {
   double seconds = 0, loss = 0, idle = 0;
 };
 
-Figures train(const Options& options, ls::train::Strategy& strategy, ls::ProcessGroup& workers, const ls::bench::TrainStepModel& sample) {
+Figures train(const Options& options, ls::train::Strategy& strategy, ls::ProcessGroup& workers,
+              const ls::bench::TrainStepModel& sample) {
   const ls::Tensor inputs = rows_of_rank(sample.inputs, workers), labels = rows_of_rank(sample.labels, workers);
   for (int i = 0; i < kWarmUp; ++i) strategy.step(inputs, labels);
   workers.barrier();
@@ -142,7 +153,8 @@ int run_strategy(const Options& options) {
   ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
   sample.module.reset();  // each strategy makes its own
   if (sample.batch % options.devices.front() != 0)
-    throw ls::InvalidArgument("strategies: {} devices do not divide the {} samples of a step", options.devices.front(), sample.batch);
+    throw ls::InvalidArgument("strategies: {} devices do not divide the {} samples of a step", options.devices.front(),
+                              sample.batch);
   ls::train::StrategyOptions choices;
   if (options.strategy == "model_parallel") choices.micro_batches = options.micro_batches;
   auto strategy = ls::train::make_strategy(
@@ -152,7 +164,8 @@ int run_strategy(const Options& options) {
            [&](std::vector<ls::NamedTensor> parameters) {
              return ls::bench::make_optimizer(options.model, std::move(parameters), nullptr, options.optimizer);
            },
-       .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }},
+       .loss = [](const ls::Tensor& outputs,
+                  const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }},
       choices);
   const double bubble = strategy->bubble() ? strategy->bubble()->expected : 0;
   Figures measured;
@@ -167,12 +180,13 @@ int run_strategy(const Options& options) {
   group->all_reduce(std::span(&busiest, 1), ls::ReduceOp::kMax);
   group->all_reduce(std::span(&rss, 1), ls::ReduceOp::kSum);
   if (group->rank() != 0) return 0;
-  const nlohmann::json figures = {{"samples_per_s", static_cast<double>(sample.batch) * options.steps / measured.seconds},
-                                  {"bytes_per_step", busiest / (options.steps + kWarmUp)},
-                                  {"peak_rss_mb", rss},
-                                  {"final_loss", measured.loss},
-                                  {"bubble", bubble},
-                                  {"idle", measured.idle}};
+  const nlohmann::json figures = {
+      {"samples_per_s", static_cast<double>(sample.batch) * options.steps / measured.seconds},
+      {"bytes_per_step", busiest / (options.steps + kWarmUp)},
+      {"peak_rss_mb", rss},
+      {"final_loss", measured.loss},
+      {"bubble", bubble},
+      {"idle", measured.idle}};
   std::ofstream(options.result) << figures.dump() << "\n";
   return 0;
 }
@@ -224,7 +238,8 @@ double largest_difference(const std::string& file, const std::string& other) {
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i)
     for (std::int64_t j = 0; j < a[i].tensor.count(); ++j)
-      largest = std::max(largest, std::abs(static_cast<double>(a[i].tensor.data<float>()[j]) - b.at(i).tensor.data<float>()[j]));
+      largest = std::max(largest,
+                         std::abs(static_cast<double>(a[i].tensor.data<float>()[j]) - b.at(i).tensor.data<float>()[j]));
   return largest;
 }
 
@@ -234,7 +249,10 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
     const auto is_ddp = [&](const Row& other) { return other.strategy == "ddp" && other.devices == row.devices; };
     const auto ddp = std::find_if(rows.begin(), rows.end(), is_ddp);
     const double difference = ddp == rows.end() ? 0 : largest_difference(row.weights, ddp->weights);
-    const char* equals = ddp == rows.end() ? "not compared" : difference == 0 ? "bits" : difference < kRoundingBound ? "rounding" : "no";
+    const char* equals = ddp == rows.end()             ? "not compared"
+                         : difference == 0             ? "bits"
+                         : difference < kRoundingBound ? "rounding"
+                                                       : "no";
     const auto share = [&](const char* name) -> nlohmann::json {
       if (row.strategy != "model_parallel") return "-";
       return ls::bench::rounded(row.figures[name].get<double>(), 3);
@@ -254,8 +272,8 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
 }
 
 void plot(const Options& options, const std::vector<Row>& rows) {
-  ls::bench::LogLogPlot picture(fmt::format("Training {} by each strategy", options.model), ls::bench::count_axis("devices", 2),
-                                ls::bench::count_axis("samples/s", 10));
+  ls::bench::LogLogPlot picture(fmt::format("Training {} by each strategy", options.model),
+                                ls::bench::count_axis("devices", 2), ls::bench::count_axis("samples/s", 10));
   std::map<std::string, std::vector<ls::bench::PlotPoint>> curves;
   for (const Row& row : rows)
     curves[row.strategy].push_back({static_cast<double>(row.devices), ls::bench::quantile(row.samples_per_s, 0.5)});
@@ -264,7 +282,8 @@ void plot(const Options& options, const std::vector<Row>& rows) {
 }
 
 int compare(const Options& options) {
-  const std::string folder = fmt::format("{}/lockstep-strategies-{}", std::filesystem::temp_directory_path().string(), getpid());
+  const std::string folder =
+      fmt::format("{}/lockstep-strategies-{}", std::filesystem::temp_directory_path().string(), getpid());
   std::filesystem::create_directories(folder);
   struct Removed {
     const std::string& folder;

@@ -1,14 +1,15 @@
 // Times whole training steps (forward, backward with its all-reduces, update) of five models on generated data:
-//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt --ranks 2 [--steps 15] [--transport shm|tcp] [--json]
-//   build/bench/train_step --ranks 2 --model mlp --zero    with a ZeroRedundancyOptimizer (lockstep/ddp/zero.h)
-//   build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank, in turn; the wait for communication, ZeRO-1
-//   build/bench/train_step --backend delay --timeline      against the bound that overlap allows, on a wire without work
-//   build/bench/train_step --json --serve                  a round for each line on stdin: libraries are tuned once, others take turns
-//   build/bench/train_step --device cuda [--graph]         on GPUs: steps queued one after the other, and the host's share of the time
-//   build/bench/train_step --dtype bfloat16 --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md); the
+//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt --ranks 2 [--steps 15] [--transport shm|tcp]
+//   [--json] build/bench/train_step --ranks 2 --model mlp --zero    with a ZeroRedundancyOptimizer
+//   (lockstep/ddp/zero.h) build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank,
+//   in turn; the wait for communication, ZeRO-1 build/bench/train_step --backend delay --timeline      against the
+//   bound that overlap allows, on a wire without work build/bench/train_step --json --serve                  a round
+//   for each line on stdin: libraries are tuned once, others take turns build/bench/train_step --device cuda [--graph]
+//   on GPUs: steps queued one after the other, and the host's share of the time build/bench/train_step --dtype bfloat16
+//   --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md); the
 //                                                          row's dtype is that of the logits that came out
-// bench/lib/train_step_models.h says what each model, its batch and its optimizer are. One thread a rank, unless OMP_NUM_THREADS says
-// otherwise; the first steps (--warm-up) are left out.
+// bench/lib/train_step_models.h says what each model, its batch and its optimizer are. One thread a rank, unless
+// OMP_NUM_THREADS says otherwise; the first steps (--warm-up) are left out.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -57,8 +58,10 @@ Options parse(int argc, char** argv) {
   add("backend", "host, local or delay", value<std::string>()->default_value(""));
   add("transport", "auto, shm or tcp", value<std::string>()->default_value(""));
   add("device", "cpu, cuda or cuda:N", value<std::string>()->default_value("cpu"));
-  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32", value<std::string>()->default_value("float32"));
-  add("optimizer", "of --scaling, in place of the model's own: sgd, momentum, adam", value<std::string>()->default_value(""));
+  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
+      value<std::string>()->default_value("float32"));
+  add("optimizer", "of --scaling, in place of the model's own: sgd, momentum, adam",
+      value<std::string>()->default_value(""));
   add("json", "one JSON line");
   add("serve", "a round for each line on stdin, after one that says that the program is ready: others take turns");
   add("unrelated", "the ranks start together and then train alone");
@@ -72,8 +75,8 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", cli.help());
     std::exit(0);
   }
-  Options options{given["model"].as<std::string>(), given["backend"].as<std::string>(), given["transport"].as<std::string>(),
-                  given["optimizer"].as<std::string>()};
+  Options options{given["model"].as<std::string>(), given["backend"].as<std::string>(),
+                  given["transport"].as<std::string>(), given["optimizer"].as<std::string>()};
   options.dtype = ls::autocast_type(given["dtype"].as<std::string>());
   options.ranks = given["ranks"].as<int>();
   options.steps = given["steps"].as<int>();
@@ -89,14 +92,19 @@ Options parse(int argc, char** argv) {
   if (options.device != ls::DeviceKind::kCpu && (options.scaling || options.timeline || options.unrelated))
     throw ls::InvalidArgument("train_step: --scaling, --timeline and --unrelated are for the CPU");
   if (options.zero && (options.scaling || options.unrelated || options.graph))
-    throw ls::InvalidArgument("train_step: --zero goes with none of --scaling, which has a line of it, --unrelated and --graph");
-  if (options.graph && options.device == ls::DeviceKind::kCpu) throw ls::InvalidArgument("train_step: --graph needs --device cuda");
+    throw ls::InvalidArgument(
+        "train_step: --zero goes with none of --scaling, which has a line of it, --unrelated and --graph");
+  if (options.graph && options.device == ls::DeviceKind::kCpu)
+    throw ls::InvalidArgument("train_step: --graph needs --device cuda");
   const int warm_up = options.device == ls::DeviceKind::kCpu ? kWarmUp : kGpuWarmUp;
   options.warm_up = given.count("warm-up") != 0 ? given["warm-up"].as<int>() : warm_up;
-  if (options.steps < 1 || options.rounds < 1) throw ls::InvalidArgument("train_step: --steps and --rounds must be positive");
+  if (options.steps < 1 || options.rounds < 1)
+    throw ls::InvalidArgument("train_step: --steps and --rounds must be positive");
   if (options.warm_up < 0) throw ls::InvalidArgument("train_step: --warm-up must not be negative");
-  if (options.serve && (options.ranks != 1 || !options.json)) throw ls::InvalidArgument("train_step: --serve needs --json and one rank");
-  if (options.timeline && options.backend != "delay") throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
+  if (options.serve && (options.ranks != 1 || !options.json))
+    throw ls::InvalidArgument("train_step: --serve needs --json and one rank");
+  if (options.timeline && options.backend != "delay")
+    throw ls::InvalidArgument("train_step: --timeline needs --backend delay");
   return options;
 }
 
@@ -129,11 +137,11 @@ std::shared_ptr<ls::ProcessGroup> group_of_one() { return ls::ProcessGroup::wrap
 
 void print_timeline(const Trainer& trainer, const std::vector<Trainer::Step>& steps) {
   using Step = Trainer::Step;
-  fmt::print("forward {:.2f} ms, backward {:.2f} ms, update {:.2f} ms; last step's buckets:\n", median_of(steps, &Step::forward),
-             median_of(steps, &Step::backward), median_of(steps, &Step::update));
+  fmt::print("forward {:.2f} ms, backward {:.2f} ms, update {:.2f} ms; last step's buckets:\n",
+             median_of(steps, &Step::forward), median_of(steps, &Step::backward), median_of(steps, &Step::update));
   for (std::size_t i = 0; i < trainer.cost_ms().size(); ++i)
-    fmt::print("  bucket {}: ready {:8.2f} ms, cost {:7.2f} ms, waited {:7.2f} ms\n", i, trainer.ready_ms(i), trainer.cost_ms()[i],
-               1e3 * trainer.times()[i].waited);
+    fmt::print("  bucket {}: ready {:8.2f} ms, cost {:7.2f} ms, waited {:7.2f} ms\n", i, trainer.ready_ms(i),
+               trainer.cost_ms()[i], 1e3 * trainer.times()[i].waited);
   const double bound = median_of(steps, &Step::bound), total = median_of(steps, &Step::total);
   fmt::print("step {:.2f} ms, bound {:.2f} ms: {:.3f} of it\n", total, bound, total / bound);
 }
@@ -147,7 +155,8 @@ void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& train
   using Step = Trainer::Step;
   const std::vector<Step> steps = run_steps(trainer, warm_up, options.steps);
   double step_ms = median_of(steps, &Step::total);
-  if (options.unrelated) job.all_reduce(std::span(&step_ms, 1), ls::ReduceOp::kAvg);  // the ranks of one run are equally fast
+  if (options.unrelated)
+    job.all_reduce(std::span(&step_ms, 1), ls::ReduceOp::kAvg);  // the ranks of one run are equally fast
   const double peak = peak_rss_mb(job);
   if (job.rank() != 0) return;
   const Trainer::Outcome outcome = trainer.outcome();
@@ -174,16 +183,19 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
   Trainer trainer(options.model, group, {.zero = options.zero});
   job.barrier();
   ls::bench::make_rounds(
-      options.serve, options.warm_up, [&] { trainer.run_step(); }, [&](int warm_up) { measure_round(options, job, trainer, warm_up); });
+      options.serve, options.warm_up, [&] { trainer.run_step(); },
+      [&](int warm_up) { measure_round(options, job, trainer, warm_up); });
 }
 
-// Of one replica: how long steps take that are queued one after the other, how long the host needs to queue one on an idle device, and how
-// long that one takes until its weights are there.
+// Of one replica: how long steps take that are queued one after the other, how long the host needs to queue one on an
+// idle device, and how long that one takes until its weights are there.
 struct GpuTimes {
   double step_ms, least_ms, host_ms, latency_ms;
 };
 GpuTimes time_on_gpu(Trainer& trainer, ls::Stream& stream, int warm_up, int count) {
-  const auto since = [](Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); };
+  const auto since = [](Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  };
   for (int i = 0; i < warm_up; ++i) trainer.run_step();
   std::vector<double> steps, host, latency;
   for (int block = 0; block < kGpuBlocks; ++block) {
@@ -203,7 +215,8 @@ GpuTimes time_on_gpu(Trainer& trainer, ls::Stream& stream, int warm_up, int coun
   return {median(steps), *std::min_element(steps.begin(), steps.end()), median(host), median(latency)};
 }
 
-void measure_round_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job, Trainer& trainer, int warm_up) {
+void measure_round_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job, Trainer& trainer,
+                          int warm_up) {
   const ls::Device& device = job->local_device();
   const GpuTimes times = time_on_gpu(trainer, job->local_device().default_stream(), warm_up, options.steps);
   const double peak = peak_rss_mb(*job);
@@ -238,12 +251,14 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
 
 // Averages in the backward thread, which waits: what the communication thread is compared with.
 ls::Work average_inline(ls::ProcessGroup& group, const ls::GradBucket& bucket) {
-  group.all_reduce(bucket.buffer, bucket.count, bucket.dtype, ls::ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
+  group.all_reduce(bucket.buffer, bucket.count, bucket.dtype, ls::ReduceOp::kAvg,
+                   {.purpose = {"bucket", bucket.index}});
   return {};
 }
 
 // All buckets of a step, one behind the other, while nobody computes: ms of the slowest rank.
-double time_of_all_reduces(ls::ProcessGroup& job, const ls::Reducer& reducer, const std::vector<ls::Buffer>& memory, int repeats) {
+double time_of_all_reduces(ls::ProcessGroup& job, const ls::Reducer& reducer, const std::vector<ls::Buffer>& memory,
+                           int repeats) {
   std::vector<double> times;
   for (int i = 0; i <= repeats; ++i) {
     job.barrier();
@@ -269,14 +284,15 @@ std::vector<ls::Buffer> memory_of_buckets(ls::ProcessGroup& job, const ls::Reduc
   return memory;
 }
 
-// Alternates blocks of steps of one run of n ranks, overlapped, not, and with a slice of the optimizer's state on each, with blocks of n
-// unrelated runs, all in the same processes: what disturbs the machine disturbs each. A step's exposed communication is what it takes
-// longer than an unrelated one; all_reduce_ms is what its all-reduces take alone.
+// Alternates blocks of steps of one run of n ranks, overlapped, not, and with a slice of the optimizer's state on each,
+// with blocks of n unrelated runs, all in the same processes: what disturbs the machine disturbs each. A step's exposed
+// communication is what it takes longer than an unrelated one; all_reduce_ms is what its all-reduces take alone.
 void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
   struct Variant {
     const char* name;
     Trainer trainer;
-    std::vector<double> block_ms = {}, speed = {}, exposed = {}, to_lockstep = {};  // of each round; speed relative to the first variant's
+    std::vector<double> block_ms = {}, speed = {}, exposed = {},
+                        to_lockstep = {};  // of each round; speed relative to the first variant's
   };
   const std::string& optimizer = options.optimizer;
   std::array<Variant, 4> variants = {
@@ -290,7 +306,8 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
   for (int round = 0; round < options.rounds; ++round) {
     for (Variant& variant : variants) {
       job->barrier();
-      double ms = median_of(run_steps(variant.trainer, round == 0 ? options.warm_up : 1, options.steps), &Trainer::Step::total);
+      double ms =
+          median_of(run_steps(variant.trainer, round == 0 ? options.warm_up : 1, options.steps), &Trainer::Step::total);
       job->all_reduce(std::span(&ms, 1), ls::ReduceOp::kAvg);
       variant.block_ms.push_back(ms);
       variant.speed.push_back(variants.front().block_ms.back() / ms);

@@ -21,7 +21,8 @@ struct AttentionShape {
 // Of the views of q and k, or of their gradients.
 inline AttentionShape attention_shape(In q, In k) {
   const bool packed = q.shape.dims() == 5;
-  return {q.shape[0], q.shape[1], packed ? q.shape[1] : k.shape[1], q.shape[packed ? 3 : 2], q.shape[packed ? 4 : 3], packed};
+  return {q.shape[0], q.shape[1], packed ? q.shape[1] : k.shape[1], q.shape[packed ? 3 : 2], q.shape[packed ? 4 : 3],
+          packed};
 }
 
 // The first elements of q, k and v, or of their gradients; null: left out.
@@ -31,7 +32,8 @@ struct AttentionOperands {
 };
 template <typename T>
 AttentionOperands<T> attention_operands(const AttentionShape& s, T* q, T* k, T* v) {
-  return s.packed && q != nullptr ? AttentionOperands<T>{q, q + s.row(), q + 2 * s.row()} : AttentionOperands<T>{q, k, v};
+  return s.packed && q != nullptr ? AttentionOperands<T>{q, q + s.row(), q + 2 * s.row()}
+                                  : AttentionOperands<T>{q, k, v};
 }
 
 }  // namespace lockstep

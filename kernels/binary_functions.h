@@ -1,4 +1,5 @@
-// What BinaryFunction and Comparison mean, of one pair of elements: for the plain kernels of the CPU and for those of GPUs.
+// What BinaryFunction and Comparison mean, of one pair of elements: for the plain kernels of the CPU and for those of
+// GPUs.
 #pragma once
 
 #include <cmath>

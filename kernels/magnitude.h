@@ -8,7 +8,9 @@
 namespace lockstep {
 
 // In the order of the numbers: NaN is above infinity, which is above all numbers.
-LOCKSTEP_HOST_DEVICE inline std::uint32_t magnitude_bits(float value) { return __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffU; }
+LOCKSTEP_HOST_DEVICE inline std::uint32_t magnitude_bits(float value) {
+  return __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffU;
+}
 
 // `bits` bits of a magnitude, which has 31, from bit `shift` on.
 struct MagnitudeDigit {

@@ -1,5 +1,6 @@
-// Sums over any dimensions as a few plain ones. Dimensions of extent 1 are left out, neighbours that are both summed or both kept are
-// merged; then the summed groups go one by one, from the last: each step sums the middle dimension of an array (outer, n, inner).
+// Sums over any dimensions as a few plain ones. Dimensions of extent 1 are left out, neighbours that are both summed or
+// both kept are merged; then the summed groups go one by one, from the last: each step sums the middle dimension of an
+// array (outer, n, inner).
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
-// A loop over several arrays at once, in row-major order of its extents, in which each array has strides of its own: broadcasting (a stride
-// of 0), transposing, slicing. Adjacent dimensions that all arrays pass through in one go are merged, so that most loops have one or two.
+// A loop over several arrays at once, in row-major order of its extents, in which each array has strides of its own:
+// broadcasting (a stride of 0), transposing, slicing. Adjacent dimensions that all arrays pass through in one go are
+// merged, so that most loops have one or two.
 #pragma once
 
 #include <array>
@@ -33,7 +34,9 @@ struct StridedLoop {
   }
   // Of the last dimensions: extent(0) is the innermost one, 1 where there is none.
   std::int64_t extent(int from_last) const { return from_last < dims ? extents[dims - 1 - from_last] : 1; }
-  std::int64_t stride(int array, int from_last) const { return from_last < dims ? strides[array][dims - 1 - from_last] : 0; }
+  std::int64_t stride(int array, int from_last) const {
+    return from_last < dims ? strides[array][dims - 1 - from_last] : 0;
+  }
 };
 
 // Calls visit(offsets), one offset an array, for each index of all but the last `inner` dimensions, in row-major order.

@@ -15,9 +15,9 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/version.h"
 #include "src/comm/rendezvous/environment_reader.h"
-#include "src/core/device_choice.h"
-#include "src/core/device_configuration.h"
-#include "src/launch/gpus.h"
+#include "src/core/device/device_choice.h"
+#include "src/core/device/device_configuration.h"
+#include "src/launch/topology/gpus.h"
 
 namespace lockstep::launcher {
 
@@ -80,14 +80,17 @@ constexpr Flag kFlags[] = {
     {"standalone", "this node alone, as without the flag"},
     {"node-rank", "which of them this is, from 0", "I"},
     {"master-addr", "node 0's name or address", "A"},
-    {"master-port", "a free port there (29500); with one node the ranks' MASTER_PORT, which is left to the program (any free one)", "P"},
+    {"master-port",
+     "a free port there (29500); with one node the ranks' MASTER_PORT, which is left to the program (any free one)",
+     "P"},
     {"gpus", "auto, all, none, numbers (0,1) or UUIDs (GPU-8c9f)", "LIST"},
     {"share-gpu", "K ranks on one GPU, or on parts of the CPU (1)", "K"},
     {"devices", "one device as several, a rank on each: cpu:2x, cuda:0:2x, cuda:0:2x,cuda:1:2x", "LIST"},
     {"flight-dir", "where each rank writes its last operations when the job fails, and on SIGUSR1", "DIR"},
     {"no-prefix", "leave the ranks' output as it is"},
     {"no-fold", "print a line that several ranks write once for each (default: once for all, [0-3])"},
-    {"no-terminal", "give the ranks a pipe as their stdout (default: a terminal, into which programs write line by line)"},
+    {"no-terminal",
+     "give the ranks a pipe as their stdout (default: a terminal, into which programs write line by line)"},
     {"max-restarts", "0 alone, torchrun's for a job that is not started again", "0"},
     {"no-bind", "leave the ranks on all cores (default: disjoint cores when there are enough, near the rank's GPU)"},
     {"h,help", "this text"},
@@ -97,7 +100,8 @@ constexpr Flag kFlags[] = {
 bool takes_value(const Flag& flag) { return *flag.value != '\0'; }
 
 cxxopts::Options make_options() {
-  cxxopts::Options options("lockrun", "Starts a program as N ranks on this machine, or on each of several, and ends them together.");
+  cxxopts::Options options(
+      "lockrun", "Starts a program as N ranks on this machine, or on each of several, and ends them together.");
   options.custom_help("-n N [flags] program [arguments...]").set_width(110);
   for (const Flag& flag : kFlags) {
     if (takes_value(flag))
@@ -136,7 +140,8 @@ std::vector<std::string> take_flags(const std::vector<std::string>& words) {
     const std::string& word = words[flags.size()];
     if (word.size() < 2 || word[0] != '-' || word == "--") break;
     flags.push_back(with_hyphens(word));
-    if (const auto advice = advice_on_torchruns_flag(flags.back().substr(0, flags.back().find('=')))) throw InvalidArgument("{}", *advice);
+    if (const auto advice = advice_on_torchruns_flag(flags.back().substr(0, flags.back().find('='))))
+      throw InvalidArgument("{}", *advice);
     if (kWithValue.count(flags.back()) > 0 && flags.size() < words.size()) flags.push_back(words[flags.size()]);
   }
   return flags;
@@ -166,7 +171,8 @@ int whole_number(const char* shown, const std::string& value, long low, long hig
   }
 }
 
-std::optional<int> number_of(const cxxopts::ParseResult& parsed, const char* name, const char* shown, long low, long high) {
+std::optional<int> number_of(const cxxopts::ParseResult& parsed, const char* name, const char* shown, long low,
+                             long high) {
   const auto value = text_of(parsed, name, shown);
   return value ? std::optional(whole_number(shown, *value, low, high)) : std::nullopt;
 }
@@ -177,9 +183,12 @@ int number_of_nodes(const cxxopts::ParseResult& parsed) {
   const NodeRange range = node_range(text);
   if (range.least != range.most)
     throw InvalidArgument(
-        "--nnodes {}: lockrun's nodes do not come and go; write how many there are, --nnodes K, and --node-rank I on each", text);
+        "--nnodes {}: lockrun's nodes do not come and go; write how many there are, --nnodes K, and --node-rank I on "
+        "each",
+        text);
   const int nodes = whole_number("--nnodes", range.least, 1, kMaxNodes);
-  if (nodes > 1 && parsed.count("standalone") > 0) throw InvalidArgument("--standalone is for one node, --nnodes {} for several", nodes);
+  if (nodes > 1 && parsed.count("standalone") > 0)
+    throw InvalidArgument("--standalone is for one node, --nnodes {} for several", nodes);
   return nodes;
 }
 
@@ -188,20 +197,24 @@ void read_devices(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) 
   const auto text = text_of(parsed, "devices", "--devices");
   if (!text) return;
   if (parsed.count("gpus") > 0 || parsed.count("share-gpu") > 0)
-    throw InvalidArgument("--devices {}: it says which devices and how many ranks on each: leave out --gpus and --share-gpu", *text);
+    throw InvalidArgument(
+        "--devices {}: it says which devices and how many ranks on each: leave out --gpus and --share-gpu", *text);
   const DeviceConfiguration devices = parse_logical_devices("--devices", *text);
   if (devices.splits.empty()) {
     spec.gpus = "none";
     spec.ranks = spec.share_gpu = devices.cpus;
     return;
   }
-  if (devices.cpus > 1) throw InvalidArgument("--devices {}: the ranks of a job compute on the CPU or on GPUs, not on both", *text);
+  if (devices.cpus > 1)
+    throw InvalidArgument("--devices {}: the ranks of a job compute on the CPU or on GPUs, not on both", *text);
   spec.share_gpu = devices.splits.begin()->second.parts;
   for (const auto& [gpu, split] : devices.splits) {
     if (!split.limits.empty())
-      throw InvalidArgument("--devices {}: ranks have equal parts of the memory: cuda:{}:{}x, and LOCKSTEP_GPU_MEMORY for another size", *text,
-                            gpu, split.parts);
-    if (split.parts != spec.share_gpu) throw InvalidArgument("--devices {}: as many ranks on each GPU are needed", *text);
+      throw InvalidArgument(
+          "--devices {}: ranks have equal parts of the memory: cuda:{}:{}x, and LOCKSTEP_GPU_MEMORY for another size",
+          *text, gpu, split.parts);
+    if (split.parts != spec.share_gpu)
+      throw InvalidArgument("--devices {}: as many ranks on each GPU are needed", *text);
     spec.gpus += (spec.gpus.empty() ? "" : ",") + std::to_string(gpu);
   }
   spec.ranks = spec.share_gpu * static_cast<int>(devices.splits.size());
@@ -212,20 +225,25 @@ void read_tasks(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
   spec.servers = number_of(parsed, "ps", "--ps", 0, kMaxRanks).value_or(0);
   spec.workers = number_of(parsed, "workers", "--workers", 0, kMaxRanks).value_or(0);
   if (parsed.count("ps") == 0 && parsed.count("workers") == 0) return;
-  if (spec.workers == 0) throw InvalidArgument("--ps {} needs workers, which compute: --workers W, 1 at least", spec.servers);
+  if (spec.workers == 0)
+    throw InvalidArgument("--ps {} needs workers, which compute: --workers W, 1 at least", spec.servers);
   if (spec.servers == 0)
-    throw InvalidArgument("--workers {} needs servers, which hold the parameters: --ps P, 1 at least; for ranks without servers write -n {}",
-                          spec.workers, spec.workers);
+    throw InvalidArgument(
+        "--workers {} needs servers, which hold the parameters: --ps P, 1 at least; for ranks without servers write -n "
+        "{}",
+        spec.workers, spec.workers);
   const int all = spec.servers + spec.workers;
   const auto stated = text_of(parsed, "nproc-per-node", "-n");
   if (number_of_nodes(parsed) > 1) {
     if (stated) return;
-    throw InvalidArgument("--ps {} --workers {} are {} ranks on several nodes: how many here? -n N is missing", spec.servers, spec.workers, all);
+    throw InvalidArgument("--ps {} --workers {} are {} ranks on several nodes: how many here? -n N is missing",
+                          spec.servers, spec.workers, all);
   }
   const bool by_devices = parsed.count("devices") > 0;
   if ((stated && *stated != std::to_string(all)) || (!stated && by_devices && spec.ranks != all))
-    throw InvalidArgument("--ps {} --workers {} are {} ranks, and {} says {}: leave it out, or let it agree", spec.servers, spec.workers, all,
-                          stated ? "-n" : "--devices", stated ? *stated : std::to_string(spec.ranks));
+    throw InvalidArgument("--ps {} --workers {} are {} ranks, and {} says {}: leave it out, or let it agree",
+                          spec.servers, spec.workers, all, stated ? "-n" : "--devices",
+                          stated ? *stated : std::to_string(spec.ranks));
   spec.ranks = all;
 }
 
@@ -254,23 +272,28 @@ void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
     throw InvalidArgument("--node-rank {} does not exist with --nnodes {}: nodes count from 0", *node_rank, spec.nodes);
   if (spec.nodes == 1) return;
   if (!node_rank) throw InvalidArgument("--nnodes {}: which of them is this? --node-rank I is missing", spec.nodes);
-  if (!host || host->empty()) throw InvalidArgument("--nnodes {}: where is node 0? --master-addr A is missing", spec.nodes);
+  if (!host || host->empty())
+    throw InvalidArgument("--nnodes {}: where is node 0? --master-addr A is missing", spec.nodes);
   spec.node_rank = *node_rank;
-  spec.master_host = host->size() > 2 && host->front() == '[' && host->back() == ']' ? host->substr(1, host->size() - 2) : *host;
+  spec.master_host =
+      host->size() > 2 && host->front() == '[' && host->back() == ']' ? host->substr(1, host->size() - 2) : *host;
 }
 
 // Scripts for torchrun say that they want none.
 void read_restarts(const cxxopts::ParseResult& parsed) {
   const auto restarts = text_of(parsed, "max-restarts", "--max-restarts");
-  if (restarts && whole_number("--max-restarts", *restarts, 0, 1'000'000) != 0) throw InvalidArgument("--max-restarts {}: {}", *restarts, kNoRestarts);
+  if (restarts && whole_number("--max-restarts", *restarts, 0, 1'000'000) != 0)
+    throw InvalidArgument("--max-restarts {}: {}", *restarts, kNoRestarts);
 }
 
 }  // namespace
 
-std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words, const EnvironmentLookup& lookup) {
+std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words,
+                                                                 const EnvironmentLookup& lookup) {
   cxxopts::Options options = make_options();
   const std::vector<std::string> flags = take_flags(words);
-  const cxxopts::ParseResult parsed = parse_flags(options, with_srun_nodes(with_torchruns_variables(flags, lookup), lookup));
+  const cxxopts::ParseResult parsed =
+      parse_flags(options, with_srun_nodes(with_torchruns_variables(flags, lookup), lookup));
   if (parsed.count("help") > 0) return Information{options.help() + kNotes + "\n"};
   if (parsed.count("version") > 0) return Information{"lockrun " LOCKSTEP_VERSION "\n"};
   launch::LaunchSpec spec;

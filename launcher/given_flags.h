@@ -9,8 +9,8 @@
 
 namespace lockstep::launcher {
 
-// The value of "--flag value", "--flag=value" or, of a flag of one letter, "-fvalue"; "" for one without a value, nothing when it is not
-// there.
+// The value of "--flag value", "--flag=value" or, of a flag of one letter, "-fvalue"; "" for one without a value,
+// nothing when it is not there.
 inline std::optional<std::string> value_of(const std::vector<std::string>& flags, const std::string& flag) {
   for (std::size_t i = 0; i < flags.size(); ++i) {
     if (flags[i] == flag) return i + 1 < flags.size() ? flags[i + 1] : "";

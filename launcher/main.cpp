@@ -14,7 +14,8 @@ std::variant<launch::LaunchSpec, launcher::Information> parse(int argc, char** a
   try {
     return launcher::parse_command_line(std::vector<std::string>(argv + 1, argv + argc), env::text);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument("{}\nusage: lockrun -n N [flags] program [arguments...]   (lockrun --help says more)", error.what());
+    throw InvalidArgument("{}\nusage: lockrun -n N [flags] program [arguments...]   (lockrun --help says more)",
+                          error.what());
   }
 }
 

@@ -4,7 +4,7 @@
 #include "src/diagnose/diagnose.h"
 #include "src/diagnose/folder.h"
 #include "src/diagnose/report.h"
-#include "src/launch/topology.h"
+#include "src/launch/topology/topology.h"
 
 namespace lockstep::launcher {
 

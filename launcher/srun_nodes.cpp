@@ -32,7 +32,8 @@ std::vector<std::string> with_srun_nodes(std::vector<std::string> flags, const E
   slurm::read_job(reader, job);
   if (!slurm::has_one_task_a_node(reader))
     throw InvalidArgument(
-        "srun has started {} lockruns, several of them on one node: lockrun starts a node's ranks itself, so one on each node is enough "
+        "srun has started {} lockruns, several of them on one node: lockrun starts a node's ranks itself, so one on "
+        "each node is enough "
         "(srun "
         "--ntasks-per-node=1); if each is to run a job of its own, say --nnodes 1",
         job.place.world_size);

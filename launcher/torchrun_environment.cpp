@@ -14,7 +14,8 @@ bool is_one(const std::string& nodes) {
   return range.least == "1" && range.most == "1";
 }
 
-// What a launcher of ranks has started, a nested lockrun say, has a job already. RANK alone is a pod's number of PyTorchJob.
+// What a launcher of ranks has started, a nested lockrun say, has a job already. RANK alone is a pod's number of
+// PyTorchJob.
 bool is_rank(const EnvironmentReader& reader) {
   return reader.text(env::kRank) && (reader.text(env::kLocalRank) || reader.text(env::kStoreHosted));
 }
@@ -42,7 +43,8 @@ long number_of_nodes(const std::string& text) {
   const NodeRange range = node_range(text);
   const long least = env::parse_integer(kName, range.least, 1, kMaxRanks);
   if (env::parse_integer(kName, range.most, 1, kMaxRanks) != least)
-    throw InvalidArgument("environment: {}={}: lockrun's nodes do not come and go; say how many there are, {}=K", kName, text, kName);
+    throw InvalidArgument("environment: {}={}: lockrun's nodes do not come and go; say how many there are, {}=K", kName,
+                          text, kName);
   return least;
 }
 
@@ -51,7 +53,8 @@ void check_node(const EnvironmentReader& reader, const std::string& nodes) {
   check_number(reader, "PET_NODE_RANK", 0, kMaxRanks - 1);
   const auto rank = reader.text("PET_NODE_RANK");
   if (rank && std::stol(*rank) >= number_of_nodes(nodes))
-    throw InvalidArgument("environment: PET_NODE_RANK={} does not exist with PET_NNODES={}: nodes count from 0", *rank, nodes);
+    throw InvalidArgument("environment: PET_NODE_RANK={} does not exist with PET_NNODES={}: nodes count from 0", *rank,
+                          nodes);
 }
 
 }  // namespace

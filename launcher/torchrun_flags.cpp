@@ -13,24 +13,26 @@ struct Advice {
 };
 
 constexpr const char* kRendezvous =
-    "lockrun has one way to meet, without a server of its own: on each of K machines write --nnodes K --node-rank I --master-addr HOST "
+    "lockrun has one way to meet, without a server of its own: on each of K machines write --nnodes K --node-rank I "
+    "--master-addr HOST "
     "--master-port PORT; for one machine leave it out";
 constexpr const char* kOutput =
-    "lockrun passes on all that the ranks write, each line with its rank in front: leave it out and redirect lockrun itself (> FILE 2>&1)";
+    "lockrun passes on all that the ranks write, each line with its rank in front: leave it out and redirect lockrun "
+    "itself (> FILE 2>&1)";
 constexpr const char* kAnyProgram =
     "lockrun starts any program by its name, without an interpreter: write what a shell would (python3 -m MODULE)";
 constexpr const char* kNothingToChoose = "lockrun has nothing to choose there: leave it out";
 
 const Advice kAdvice[] = {
     {{"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"}, kRendezvous},
-    {{"--log-dir", "--redirects", "-r", "--tee", "-t", "--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters",
-      "--logs-specs"},
+    {{"--log-dir", "--redirects", "-r", "--tee", "-t", "--local-ranks-filter", "--duplicate-stdout-filters",
+      "--duplicate-stderr-filters", "--logs-specs"},
      kOutput},
     {{"-m", "--module", "--no-python", "--run-path"}, kAnyProgram},
     {{"--local-addr"}, "set LOCKSTEP_INTERFACE to the interface or address by which the other machines reach this one"},
     {{"--numa-binding"}, "lockrun binds ranks to cores and memory near their GPU by itself (--no-bind: it does not)"},
-    {{"--monitor-interval", "--start-method", "--role", "--event-log-handler", "--signals-to-handle", "--virtual-local-rank",
-      "--shutdown-timeout"},
+    {{"--monitor-interval", "--start-method", "--role", "--event-log-handler", "--signals-to-handle",
+      "--virtual-local-rank", "--shutdown-timeout"},
      kNothingToChoose},
     {{"-np", "-N"}, "write -n N"},
 };
@@ -39,7 +41,8 @@ const Advice kAdvice[] = {
 
 std::optional<std::string> advice_on_torchruns_flag(const std::string& flag) {
   for (const Advice& advice : kAdvice)
-    if (std::find(advice.flags.begin(), advice.flags.end(), flag) != advice.flags.end()) return flag + ": " + advice.text;
+    if (std::find(advice.flags.begin(), advice.flags.end(), flag) != advice.flags.end())
+      return flag + ": " + advice.text;
   return std::nullopt;
 }
 

@@ -36,7 +36,8 @@ std::string bytes_text(std::size_t bytes) {
 }
 
 DeviceKind choose_device(const std::string& word) {
-  if (word != "cpu" && word != "cuda" && !word.starts_with("cuda:")) throw InvalidArgument("--device {}: cpu, cuda or cuda:N", word);
+  if (word != "cpu" && word != "cuda" && !word.starts_with("cuda:"))
+    throw InvalidArgument("--device {}: cpu, cuda or cuda:N", word);
   const bool is_chosen = word == "cuda" && env::text(env::kDevice).value_or("").starts_with("cuda:");
   if (!is_chosen) ::setenv(env::kDevice, word.c_str(), 1);
   return word == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;
@@ -44,7 +45,8 @@ DeviceKind choose_device(const std::string& word) {
 
 double quantile(std::vector<double> samples, double share) {
   LOCKSTEP_CHECK(!samples.empty(), "no samples");
-  const auto index = std::min(samples.size() - 1, static_cast<std::size_t>(static_cast<double>(samples.size()) * share));
+  const auto index =
+      std::min(samples.size() - 1, static_cast<std::size_t>(static_cast<double>(samples.size()) * share));
   std::nth_element(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(index), samples.end());
   return samples[index];
 }
@@ -60,7 +62,9 @@ void Report::row(const nlohmann::ordered_json& fields) {
     std::fflush(stdout);
     return;
   }
-  const auto cell = [](const nlohmann::ordered_json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
+  const auto cell = [](const nlohmann::ordered_json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
   if (widths_.empty()) {
     for (const auto& [name, value] : fields.items()) {
       widths_.push_back(std::max<std::size_t>(name.size(), 10));
@@ -69,7 +73,8 @@ void Report::row(const nlohmann::ordered_json& fields) {
     fmt::print("\n");
   }
   std::size_t column = 0;
-  for (const auto& [name, value] : fields.items()) fmt::print("{:>{}}  ", cell(value), column < widths_.size() ? widths_[column++] : 10);
+  for (const auto& [name, value] : fields.items())
+    fmt::print("{:>{}}  ", cell(value), column < widths_.size() ? widths_[column++] : 10);
   fmt::print("\n");
   std::fflush(stdout);
 }

@@ -16,8 +16,8 @@ namespace lockstep::bench {
 std::size_t parse_bytes(const std::string& flag, const std::string& text);
 std::string bytes_text(std::size_t bytes);  // "25 MiB", "48 B"
 
-// Makes --device the device of this process and of the ranks that it starts: cpu, cuda (the GPU of the local rank, an error where there is
-// none; a launcher's choice of one stands) or cuda:N. Throws InvalidArgument for another word.
+// Makes --device the device of this process and of the ranks that it starts: cpu, cuda (the GPU of the local rank, an
+// error where there is none; a launcher's choice of one stands) or cuda:N. Throws InvalidArgument for another word.
 DeviceKind choose_device(const std::string& word);
 
 // The value below which `share` of the samples lie (0.5: the median). Not empty; order does not matter.
@@ -37,7 +37,8 @@ class Report {
   std::vector<std::size_t> widths_;  // of the table's columns, set by the first row
 };
 
-// Calls `round(warm_up)` once or, serving, `round(0)` for each line on stdin, after so many steps and a line that says so.
+// Calls `round(warm_up)` once or, serving, `round(0)` for each line on stdin, after so many steps and a line that says
+// so.
 template <typename Step, typename Round>
 void make_rounds(bool serve, int warm_up, Step&& step, Round&& round) {
   if (!serve) return round(warm_up);

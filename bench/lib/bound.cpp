@@ -14,7 +14,8 @@ bool has_shared_parts(ProcessGroup& group) {
   return group.world_size() > 1 && backend.name() == "host" && backend.transport() == "shm";
 }
 
-SharedParts::SharedParts(ProcessGroup& group, const Buffer& mine) : stride_(host::RegisteredMemory::stride_of(mine.bytes())) {
+SharedParts::SharedParts(ProcessGroup& group, const Buffer& mine)
+    : stride_(host::RegisteredMemory::stride_of(mine.bytes())) {
   first_ = mine.data() - static_cast<std::size_t>(group.rank()) * stride_;
   const auto tag_of = [](int rank) { return std::int64_t{0x10C5} << 32 | rank; };
   const std::int64_t tag = tag_of(group.rank());
@@ -22,7 +23,8 @@ SharedParts::SharedParts(ProcessGroup& group, const Buffer& mine) : stride_(host
   group.barrier();
   for (int rank = 0; rank < group.world_size(); ++rank)
     if (std::int64_t found = 0; std::memcpy(&found, of(rank), sizeof(found)), found != tag_of(rank))
-      throw Error("rank {}: registered memory does not lie as the benchmark expects: rank {}'s part is not found", group.rank(), rank);
+      throw Error("rank {}: registered memory does not lie as the benchmark expects: rank {}'s part is not found",
+                  group.rank(), rank);
   group.barrier();
 }
 
@@ -31,7 +33,8 @@ bool Bound::exists(const CollectiveKind& kind, const MessageLayout& layout) {
   return kind.moves_data() && layout.ranks > 1 && !(exchanges && layout.in_place);
 }
 
-Bound::Bound(const CollectiveKind& kind, const MessageLayout& layout, const Call& call, int rank, std::vector<Memory> ends)
+Bound::Bound(const CollectiveKind& kind, const MessageLayout& layout, const Call& call, int rank,
+             std::vector<Memory> ends)
     : layout_(layout), call_(call), ends_(std::move(ends)) {
   if (kind.reduces)
     plan_reduction(kind, rank);
@@ -42,7 +45,8 @@ Bound::Bound(const CollectiveKind& kind, const MessageLayout& layout, const Call
 // A rank's share is its slice of the only part, or the whole of its part.
 void Bound::plan_reduction(const CollectiveKind& kind, int rank) {
   const bool whole_part = layout_.send_parts > 1;
-  const host::Slice slice = whole_part ? host::Slice{0, layout_.count} : host::slice_of(layout_.count, call_.dtype, rank, layout_.ranks);
+  const host::Slice slice =
+      whole_part ? host::Slice{0, layout_.count} : host::slice_of(layout_.count, call_.dtype, rank, layout_.ranks);
   const std::size_t offset = slice.begin * size_of(call_.dtype),
                     part = whole_part ? static_cast<std::size_t>(rank) * layout_.part_bytes : 0;
   for (int peer = 0; peer < layout_.ranks; ++peer) {
@@ -54,7 +58,8 @@ void Bound::plan_reduction(const CollectiveKind& kind, int rank) {
 }
 
 void Bound::plan_copies(const CollectiveKind& kind, int rank) {
-  if (!kind.receives_at(rank, layout_.ranks, call_.root) || (kind.pairs && rank % 2 == 0)) return;  // a pair: one way alone
+  if (!kind.receives_at(rank, layout_.ranks, call_.root) || (kind.pairs && rank % 2 == 0))
+    return;  // a pair: one way alone
   const auto part_of = [&](int index) { return static_cast<std::size_t>(index) * layout_.part_bytes; };
   for (int part = 0; part < layout_.receive_parts; ++part) {
     const int sender = kind.pairs ? rank - 1 : layout_.receive_parts > 1 ? part : call_.root;
@@ -67,7 +72,8 @@ void Bound::plan_copies(const CollectiveKind& kind, int rank) {
 void Bound::run() {
   for (const Copy& copy : copies_) std::memcpy(copy.to, copy.from, layout_.part_bytes);
   if (!inputs_.empty())
-    host::reduce({call_.dtype, call_.op, layout_.ranks, static_cast<int>(outputs_.size()), inputs_.data(), outputs_.data(), count_});
+    host::reduce({call_.dtype, call_.op, layout_.ranks, static_cast<int>(outputs_.size()), inputs_.data(),
+                  outputs_.data(), count_});
 }
 
 }  // namespace lockstep::bench

@@ -1,12 +1,13 @@
-// The cost of a collective's data movement by itself: the same reads and writes on the same registered buffers, without barriers,
-// checks and waiting. One call of it a rank; the slowest rank's time is the bound that results are compared with.
+// The cost of a collective's data movement by itself: the same reads and writes on the same registered buffers, without
+// barriers, checks and waiting. One call of it a rank; the slowest rank's time is the bound that results are compared
+// with.
 //   all_reduce                each rank reduces its 1/n of the message: n reads and n writes an element (host::reduce)
 //   reduce, reduce_scatter    the same with one write
 //   broadcast, all_gather,
 //   gather, scatter, all_to_all   each rank copies what it lacks from its peers' buffers (memcpy)
 //   sendrecv                  the odd rank copies what the even one sends
-// There is none for unregistered memory, over TCP and for other backends (peers' buffers are out of reach), for a world of one, for
-// barrier, and for all_to_all in place, which cannot be one pass.
+// There is none for unregistered memory, over TCP and for other backends (peers' buffers are out of reach), for a world
+// of one, for barrier, and for all_to_all in place, which cannot be one pass.
 #pragma once
 
 #include <memory>

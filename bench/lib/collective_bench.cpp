@@ -29,7 +29,8 @@ using Json = nlohmann::ordered_json;
 
 std::string place_of(ProcessGroup& group, DeviceKind device) {
   const Backend& backend = group.backend(device);
-  return fmt::format("{} rank{}, {} over {}", group.world_size(), group.world_size() == 1 ? "" : "s", backend.name(), backend.transport());
+  return fmt::format("{} rank{}, {} over {}", group.world_size(), group.world_size() == 1 ? "" : "s", backend.name(),
+                     backend.transport());
 }
 
 // Sizes that round to the same message are measured once.
@@ -37,7 +38,8 @@ std::vector<std::size_t> distinct_sizes(const Settings& settings, int ranks) {
   std::vector<std::size_t> distinct;
   std::size_t last = 0;
   for (const std::size_t bytes : settings.sizes) {
-    const MessageLayout layout = layout_of(*settings.measure.kind, bytes, settings.measure.dtype, ranks, settings.measure.in_place);
+    const MessageLayout layout =
+        layout_of(*settings.measure.kind, bytes, settings.measure.dtype, ranks, settings.measure.in_place);
     if (distinct.empty() || layout.message_bytes() != last) distinct.push_back(bytes);
     last = layout.message_bytes();
   }
@@ -84,7 +86,9 @@ void choose_node(const Settings& settings) {
 int run_rank(const Settings& settings) {
   choose_node(settings);
   const auto group = init_process_group({.backend = settings.backend, .transport = settings.transport});
-  Json document = {{"program", settings.program}, {"environment", describe_environment(*group)}, {"settings", settings_as_json(settings)}};
+  Json document = {{"program", settings.program},
+                   {"environment", describe_environment(*group)},
+                   {"settings", settings_as_json(settings)}};
   const int code = settings.overlap ? run_overlap(group, settings, document) : run_table(group, settings, document);
   if (group->rank() == 0 && !settings.json_file.empty()) write_document(settings.json_file, document);
   if (group->rank() == 0 && !settings.plot_file.empty())
@@ -97,8 +101,9 @@ int run_rank(const Settings& settings) {
 // Hands over to bench/peers/compare, which runs this program and the peers' in turn. Returns only by an error.
 [[noreturn]] void run_compare(const Settings& settings) {
   const std::string script = std::string(LOCKSTEP_BENCH_FOLDER) + "/peers/compare";
-  std::vector<std::string> words = {
-      script, "all_reduce", "--program", std::filesystem::read_symlink("/proc/self/exe"), "--ranks", std::to_string(settings.ranks)};
+  std::vector<std::string> words = {script,      "all_reduce",
+                                    "--program", std::filesystem::read_symlink("/proc/self/exe"),
+                                    "--ranks",   std::to_string(settings.ranks)};
   const auto add = [&](const char* flag, const std::string& value) {
     if (!value.empty()) words.insert(words.end(), {flag, value});
   };
@@ -118,8 +123,8 @@ int run_rank(const Settings& settings) {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(script.c_str(), arguments.data());
-  throw Error("--compare: cannot run {}: {}; it needs the source tree that this program was built from, and Python 3", script,
-              std::strerror(errno));
+  throw Error("--compare: cannot run {}: {}; it needs the source tree that this program was built from, and Python 3",
+              script, std::strerror(errno));
 }
 
 }  // namespace
@@ -132,8 +137,9 @@ int collective_main(Program program, int argc, char** argv) {
     return 0;
   }
   ::setenv("OMP_NUM_THREADS", "1", 0);  // --overlap's product computes in one thread
-  return launch::spawn(settings.ranks, argc, argv,
-                       [&](int, char**) { return settings.tune_file.empty() ? run_rank(settings) : tune(settings.tune_file); });
+  return launch::spawn(settings.ranks, argc, argv, [&](int, char**) {
+    return settings.tune_file.empty() ? run_rank(settings) : tune(settings.tune_file);
+  });
 }
 
 }  // namespace lockstep::bench

@@ -1,7 +1,8 @@
-// The collectives that the benchmark can time: where the parts of their data lie, what they are called with, what comes out.
+// The collectives that the benchmark can time: where the parts of their data lie, what they are called with, what comes
+// out.
 //
-// A part is `count` elements. A collective sends 1 or n parts (n: the ranks) and receives 1 or n. The next collective costs one
-// entry in the table of collective_kind.cpp.
+// A part is `count` elements. A collective sends 1 or n parts (n: the ranks) and receives 1 or n. The next collective
+// costs one entry in the table of collective_kind.cpp.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,8 @@ struct CollectiveKind {
   bool only_root_receives;
   bool same_on_all;  // all ranks receive the same
   bool always_in_place;
-  bool pairs;  // ranks 0 and 1, 2 and 3, ...: there and back, and the time of one way counts; a rank without partner looks on
+  bool pairs;  // ranks 0 and 1, 2 and 3, ...: there and back, and the time of one way counts; a rank without partner
+               // looks on
   // Bytes on the wires between the ranks for each byte of the message, as nccl-tests defines it: busbw = algbw * this.
   double (*bus_factor)(double ranks);
   void (*run)(ProcessGroup& group, const Call& call);
@@ -70,8 +72,8 @@ struct Memory {
   std::byte* send = nullptr;
   std::byte* receive = nullptr;
 };
-// The arguments of the call when a rank's memory begins there. In place, `send` is not used: both sides lie at `receive`, the smaller
-// one as its part `rank`.
+// The arguments of the call when a rank's memory begins there. In place, `send` is not used: both sides lie at
+// `receive`, the smaller one as its part `rank`.
 Memory ends_of(const MessageLayout& layout, const Memory& memory, int rank);
 
 }  // namespace lockstep::bench

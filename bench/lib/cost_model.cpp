@@ -16,7 +16,8 @@ struct Layout {
 Layout layout_of(const Cluster& cluster, int ranks) {
   LOCKSTEP_CHECK(ranks >= 1 && cluster.ranks_per_node >= 1, "{} ranks, {} a node", ranks, cluster.ranks_per_node);
   if (ranks <= cluster.ranks_per_node) return {1, ranks};
-  LOCKSTEP_CHECK(ranks % cluster.ranks_per_node == 0, "{} ranks do not fill nodes of {}", ranks, cluster.ranks_per_node);
+  LOCKSTEP_CHECK(ranks % cluster.ranks_per_node == 0, "{} ranks do not fill nodes of {}", ranks,
+                 cluster.ranks_per_node);
   return {ranks / cluster.ranks_per_node, cluster.ranks_per_node};
 }
 
@@ -45,12 +46,14 @@ double tree_us(const Cluster& cluster, const Layout& layout, double bytes) {
   const Link slow = slowest(cluster, layout);
   const auto with_segments = [&](double segments) {
     const double segment = bytes / (2 * segments);
-    return 4 * (local_levels * cluster.local.us(segment) + net_levels * cluster.net.us(segment) + segments * slow.us(segment));
+    return 4 * (local_levels * cluster.local.us(segment) + net_levels * cluster.net.us(segment) +
+                segments * slow.us(segment));
   };
   // Convex in the number of segments: the best whole number is next to where the derivative is zero.
   const double filling = local_levels / (1e3 * cluster.local.gbps) + net_levels / (1e3 * cluster.net.gbps);
   const double most = std::max(1.0, std::floor(bytes / 2)), best = std::sqrt(bytes * filling / (2 * slow.alpha_us));
-  return std::min(with_segments(std::clamp(std::floor(best), 1.0, most)), with_segments(std::clamp(std::ceil(best), 1.0, most)));
+  return std::min(with_segments(std::clamp(std::floor(best), 1.0, most)),
+                  with_segments(std::clamp(std::ceil(best), 1.0, most)));
 }
 
 }  // namespace

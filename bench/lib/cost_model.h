@@ -1,22 +1,25 @@
 // The cost of an all-reduce and of a training step in a model: a report of assumptions, not a promise.
 //
-// A message of m bytes takes a + m b (Hockney 1994: a = alpha, the latency; b = beta, 1 / bandwidth; the sum of two numbers is part
-// of b). n ranks stand on N nodes with r = n / N each; a_l, b_l hold inside a node, a_n, b_n between nodes; a_x, b_x are the larger of
-// these that occur. A rank, and a node towards the others, sends and receives at full speed at the same time. For m bytes:
+// A message of m bytes takes a + m b (Hockney 1994: a = alpha, the latency; b = beta, 1 / bandwidth; the sum of two
+// numbers is part of b). n ranks stand on N nodes with r = n / N each; a_l, b_l hold inside a node, a_n, b_n between
+// nodes; a_x, b_x are the larger of these that occur. A rank, and a node towards the others, sends and receives at full
+// speed at the same time. For m bytes:
 //
 //   ring          2 (n-1) (a_x + m/n b_x)
-//                 Reduce-scatter, then all-gather; every step waits for the slowest edge (Thakur, Rabenseifner, Gropp 2005, section 4).
+//                 Reduce-scatter, then all-gather; every step waits for the slowest edge (Thakur, Rabenseifner, Gropp
+//                 2005, section 4).
 //   hierarchical  2 (ceil(log2 r) a_l + (r-1)/r m b_l) + 2 (N-1) (a_n + m/N b_n)
-//                 The node's ranks reduce a slice each and gather at the end: direct reading of the peers, and barriers that are log2 r
-//                 messages deep (the same terms as Rabenseifner's algorithm, ibid.). Between the nodes each rank rings its slice;
-//                 these r rings of m/r bytes share the node's wire. One phase after the other: segments that overlap cost less.
+//                 The node's ranks reduce a slice each and gather at the end: direct reading of the peers, and barriers
+//                 that are log2 r messages deep (the same terms as Rabenseifner's algorithm, ibid.). Between the nodes
+//                 each rank rings its slice; these r rings of m/r bytes share the node's wire. One phase after the
+//                 other: segments that overlap cost less.
 //   tree          2 min over k of (2 h_l (a_l + s b_l) + 2 h_n (a_n + s b_n) + 2 k (a_x + s b_x)),  s = m / 2k
-//                 Two binary trees, each with one half of the message in k segments; h_l = ceil(log2 r), h_n = ceil(log2 N). With one
-//                 kind of link it is 2 (2h + 2k) (a + s b): a reduction and a broadcast of Sanders, Speck, Traeff 2009, section 2.
-//                 It is their bound, and high for 2 ranks.
+//                 Two binary trees, each with one half of the message in k segments; h_l = ceil(log2 r), h_n =
+//                 ceil(log2 N). With one kind of link it is 2 (2h + 2k) (a + s b): a reduction and a broadcast of
+//                 Sanders, Speck, Traeff 2009, section 2. It is their bound, and high for 2 ranks.
 //
-// Thakur et al.: "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1). Sanders et al.: "Two-tree Algorithms
-// for Full Bandwidth Broadcast, Reduction and Scan", Parallel Computing 35(12).
+// Thakur et al.: "Optimization of Collective Communication Operations in MPICH", IJHPCA 19(1). Sanders et al.:
+// "Two-tree Algorithms for Full Bandwidth Broadcast, Reduction and Scan", Parallel Computing 35(12).
 #pragma once
 
 #include <array>
@@ -41,10 +44,12 @@ enum class Algorithm { kRing, kHierarchical, kTree };
 inline constexpr std::array kAlgorithms = {Algorithm::kRing, Algorithm::kHierarchical, Algorithm::kTree};
 const char* name_of(Algorithm algorithm);
 
-// Time of an all-reduce among the first `ranks`; one rank needs none. They must fit into one node or fill all of theirs.
+// Time of an all-reduce among the first `ranks`; one rank needs none. They must fit into one node or fill all of
+// theirs.
 double all_reduce_us(Algorithm algorithm, const Cluster& cluster, int ranks, double bytes);
 
-// The link for which `hierarchical` in one node gives what was measured there: alpha_us + bytes / gbps for `ranks` >= 2.
+// The link for which `hierarchical` in one node gives what was measured there: alpha_us + bytes / gbps for `ranks`
+// >= 2.
 Link link_of_fit(double alpha_us, double gbps, int ranks);
 
 struct TrainingStep {
@@ -56,8 +61,9 @@ struct TrainingStep {
 // Of a step's compute: backward has two products where forward has one.
 inline constexpr double kBackwardShare = 2.0 / 3;
 
-// Gradients become final evenly over backward, the last with its end. A bucket starts when it is complete and the one before it is
-// done; the last one cannot be hidden. Communication costs compute nothing here, which is not so when both run on the same cores.
+// Gradients become final evenly over backward, the last with its end. A bucket starts when it is complete and the one
+// before it is done; the last one cannot be hidden. Communication costs compute nothing here, which is not so when both
+// run on the same cores.
 double step_us(const TrainingStep& step, const std::function<double(double bytes)>& all_reduce_us);
 
 // 2, 4, 8, ... within a node, then doubling numbers of full nodes, up to `most` ranks.

@@ -50,7 +50,8 @@ nlohmann::ordered_json variables() {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string text = *entry, name = text.substr(0, text.find('='));
-    if (name.rfind(env::kPrefix, 0) == 0 && name != env::kToken && name != env::kTokenFile) found[name] = text.substr(name.size() + 1);
+    if (name.rfind(env::kPrefix, 0) == 0 && name != env::kToken && name != env::kTokenFile)
+      found[name] = text.substr(name.size() + 1);
   }
   return found;
 }

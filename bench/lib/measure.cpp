@@ -18,7 +18,8 @@ constexpr std::size_t kWarmUp = 3;
 constexpr int kRepeats = 3;
 
 std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 // Steady clocks count from the machine's start: those of processes on one machine can be compared.
@@ -26,7 +27,8 @@ bool on_one_machine(ProcessGroup& group) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   const auto boots = group.all_gather_text(boot);
-  return !boot.empty() && std::all_of(boots.begin(), boots.end(), [&](const std::string& other) { return other == boot; });
+  return !boot.empty() &&
+         std::all_of(boots.begin(), boots.end(), [&](const std::string& other) { return other == boot; });
 }
 
 double median_us(const std::vector<double>& ns) { return quantile(ns, 0.5) / 1e3; }
@@ -41,9 +43,11 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
     : group_(std::move(group)), options_(options), clocks_agree_(on_one_machine(*group_)) {
   if (options_.root < 0 || options_.root >= group_->world_size())
     throw InvalidArgument("--root {}: the ranks are 0 to {}", options_.root, group_->world_size() - 1);
-  const MessageLayout layout = layout_of(*options_.kind, largest, options_.dtype, group_->world_size(), options_.in_place);
+  const MessageLayout layout =
+      layout_of(*options_.kind, largest, options_.dtype, group_->world_size(), options_.in_place);
   if (!options_.kind->moves_data()) return;
-  const bool on_host = options_.device == DeviceKind::kCpu, shared = on_host && !options_.plain && has_shared_parts(*group_);
+  const bool on_host = options_.device == DeviceKind::kCpu,
+             shared = on_host && !options_.plain && has_shared_parts(*group_);
   peers_.resize(shared ? static_cast<std::size_t>(group_->world_size()) : 0);
   const auto take = [&](std::byte* Memory::*side, std::size_t bytes, std::vector<std::byte>& plain) {
     bytes = std::max<std::size_t>(bytes, sizeof(std::int64_t));
@@ -56,7 +60,8 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
     memory_.*side = buffer.data();
     if (!shared) return;
     const SharedParts parts(*group_, buffer);
-    for (int rank = 0; rank < group_->world_size(); ++rank) peers_[static_cast<std::size_t>(rank)].*side = parts.of(rank);
+    for (int rank = 0; rank < group_->world_size(); ++rank)
+      peers_[static_cast<std::size_t>(rank)].*side = parts.of(rank);
   };
   take(&Memory::receive, layout.in_place ? layout.message_bytes() : layout.receive_bytes(), plain_receive_);
   if (!layout.in_place) take(&Memory::send, layout.send_bytes(), plain_send_);
@@ -70,7 +75,9 @@ void Measurement::take_on_device() {
   const auto twin = [&](const std::vector<std::byte>& host) -> std::byte* {
     if (host.empty()) return nullptr;
     const bool registered = !options_.plain;
-    return registered_.emplace_back(registered ? group_->allocate(host.size(), options_.device) : device.allocate(host.size())).data();
+    return registered_
+        .emplace_back(registered ? group_->allocate(host.size(), options_.device) : device.allocate(host.size()))
+        .data();
   };
   called_memory_ = {};
   called_memory_.receive = twin(plain_receive_);
@@ -99,7 +106,8 @@ std::optional<Bound> Measurement::bound_of(const MessageLayout& layout, const Ca
   if (peers_.empty() || !Bound::exists(*options_.kind, layout)) return std::nullopt;
   std::vector<Memory> ends;
   ends.reserve(peers_.size());
-  for (int rank = 0; rank < layout.ranks; ++rank) ends.push_back(ends_of(layout, peers_[static_cast<std::size_t>(rank)], rank));
+  for (int rank = 0; rank < layout.ranks; ++rank)
+    ends.push_back(ends_of(layout, peers_[static_cast<std::size_t>(rank)], rank));
   return Bound(*options_.kind, layout, call, group_->rank(), std::move(ends));
 }
 
@@ -182,7 +190,8 @@ std::optional<bool> Measurement::gives_same_bits(const TestData& data, const Cal
     same = same && hash == first;
   }
   const auto everybodys = group_->all_gather_text(same ? first : "unlike");
-  for (const std::string& hash : everybodys) same = same && hash != "unlike" && (!options_.kind->same_on_all || hash == everybodys[0]);
+  for (const std::string& hash : everybodys)
+    same = same && hash != "unlike" && (!options_.kind->same_on_all || hash == everybodys[0]);
   return same;
 }
 
@@ -191,7 +200,13 @@ Row Measurement::measure(std::size_t bytes) {
   row.layout = layout_of(*options_.kind, bytes, options_.dtype, group_->world_size(), options_.in_place);
   row.rounds = options_.rounds != 0 ? options_.rounds : rounds_for(row.layout.message_bytes());
   const Memory ends = ends_of(row.layout, called_memory_, group_->rank());
-  const Call call{ends.send,      ends.receive, row.layout.count, options_.dtype, options_.op, options_.root, premul_factor(group_->rank()),
+  const Call call{ends.send,
+                  ends.receive,
+                  row.layout.count,
+                  options_.dtype,
+                  options_.op,
+                  options_.root,
+                  premul_factor(group_->rank()),
                   options_.device};
   const TestData data(*options_.kind, row.layout, call, group_->rank());
   std::optional<Bound> bound = bound_of(row.layout, call);

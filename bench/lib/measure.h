@@ -27,14 +27,16 @@ struct MeasureOptions {
 struct Row {
   MessageLayout layout;
   std::size_t rounds = 0;
-  // Microseconds. A round's time is that of the slowest rank, from its own entry into the call to its return (sendrecv: half).
+  // Microseconds. A round's time is that of the slowest rank, from its own entry into the call to its return (sendrecv:
+  // half).
   double p50 = 0, p90 = 0, p99 = 0;
   double spread = 0;               // (p90 - p10) / p50
   std::optional<double> skew;      // median of: last rank's entry - first rank's; null: clocks of several machines
   std::optional<double> transfer;  // median of: last return - last entry; null: the same
   std::optional<double> bound;     // median of bound.h's loop; null: none
   std::int64_t wrong = 0;          // elements, over all ranks
-  std::optional<bool> same_bits;   // in repeats with the same input, and on all ranks where all receive the same; null: no data
+  std::optional<bool>
+      same_bits;  // in repeats with the same input, and on all ranks where all receive the same; null: no data
 };
 
 // How many rounds a message of `bytes` gets: as many as take about as long for every size.

@@ -19,7 +19,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kFeatures = 128, kPieceRows = 8;  // some microseconds, in a core's own cache
 constexpr std::size_t kRoundsToWarmUp = 2;
 
-double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 class Product {
  public:
@@ -31,7 +33,8 @@ class Product {
   void run_piece() {
     Device& cpu = cpu_device();
     const Shape piece = {kPieceRows, kFeatures};
-    cpu.kernels().linear({x_.data(), piece}, {weight_.data(), {kFeatures, kFeatures}}, {}, false, {y_.data(), piece}, cpu.default_stream());
+    cpu.kernels().linear({x_.data(), piece}, {weight_.data(), {kFeatures, kFeatures}}, {}, false, {y_.data(), piece},
+                         cpu.default_stream());
   }
   double time() {
     const auto start = Clock::now();
@@ -57,7 +60,8 @@ class OverlapRun {
         layout_(layout_of(*options.kind, bytes, options.dtype, group_->world_size(), options.in_place)),
         ends_(ends_of(layout_, memory_.memory(), group_->rank())),
         data_(*options.kind, layout_,
-              {ends_.send, ends_.receive, layout_.count, options.dtype, options.op, 0, premul_factor(group_->rank())}, group_->rank()) {}
+              {ends_.send, ends_.receive, layout_.count, options.dtype, options.op, 0, premul_factor(group_->rank())},
+              group_->rank()) {}
 
   Overlap run() {
     match_product();
@@ -70,7 +74,10 @@ class OverlapRun {
       times.all_reduce_alone.push_back(slowest(all_reduce_alone()));
       run_both(times);
     }
-    Overlap result{.bytes = layout_.message_bytes(), .rows = product_.pieces() * kPieceRows, .features = kFeatures, .rounds = rounds};
+    Overlap result{.bytes = layout_.message_bytes(),
+                   .rows = product_.pieces() * kPieceRows,
+                   .features = kFeatures,
+                   .rounds = rounds};
     result.product_alone = quantile(times.product_alone, 0.5);
     result.all_reduce_alone = quantile(times.all_reduce_alone, 0.5);
     result.product_beside = quantile(times.product_beside, 0.5);
@@ -160,12 +167,13 @@ Overlap measure_overlap(std::shared_ptr<ProcessGroup> group, const MeasureOption
 
 void print_overlap(const Overlap& o) {
   fmt::print("{:<34} {:>12} {:>12} {:>10}\n", "", "alone (us)", "beside (us)", "costs (%)");
-  fmt::print("{:<34} {:>12.2f} {:>12.2f} {:>+10.1f}\n", fmt::format("product {} x {} x {}", o.rows, o.features, o.features),
-             o.product_alone, o.product_beside, percent_more(o.product_beside, o.product_alone));
-  fmt::print("{:<34} {:>12.2f} {:>12.2f} {:>+10.1f}\n", "all_reduce of " + bytes_text(o.bytes), o.all_reduce_alone, o.all_reduce_beside,
-             percent_more(o.all_reduce_beside, o.all_reduce_alone));
-  fmt::print("# both together: {:.2f} us, one after the other: {:.2f} us; {:.0f} % of the shorter one is hidden\n", o.together,
-             o.product_alone + o.all_reduce_alone, hidden_percent(o));
+  fmt::print("{:<34} {:>12.2f} {:>12.2f} {:>+10.1f}\n",
+             fmt::format("product {} x {} x {}", o.rows, o.features, o.features), o.product_alone, o.product_beside,
+             percent_more(o.product_beside, o.product_alone));
+  fmt::print("{:<34} {:>12.2f} {:>12.2f} {:>+10.1f}\n", "all_reduce of " + bytes_text(o.bytes), o.all_reduce_alone,
+             o.all_reduce_beside, percent_more(o.all_reduce_beside, o.all_reduce_alone));
+  fmt::print("# both together: {:.2f} us, one after the other: {:.2f} us; {:.0f} % of the shorter one is hidden\n",
+             o.together, o.product_alone + o.all_reduce_alone, hidden_percent(o));
 }
 
 nlohmann::ordered_json overlap_as_json(const Overlap& o) {

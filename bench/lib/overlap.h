@@ -18,8 +18,9 @@ struct Overlap {
   double together = 0;                               // until both had ended
 };
 
-// Collective. The product is made as long as the all-reduce, computes in one thread, and runs in pieces; after each it is asked
-// whether the all-reduce is done, which is how its end is seen without a thread that watches. All ranks get the same result.
+// Collective. The product is made as long as the all-reduce, computes in one thread, and runs in pieces; after each it
+// is asked whether the all-reduce is done, which is how its end is seen without a thread that watches. All ranks get
+// the same result.
 Overlap measure_overlap(std::shared_ptr<ProcessGroup> group, const MeasureOptions& options, std::size_t bytes);
 
 void print_overlap(const Overlap& overlap);

@@ -16,7 +16,8 @@ constexpr double kSlack = 1e-9;     // marks are compared with values that went 
 
 std::vector<double> powers_between(double low, double high, double step) {
   std::vector<double> powers;
-  for (double exponent = std::ceil(std::log(low) / std::log(step) - kSlack); std::pow(step, exponent) <= high * (1 + kSlack); ++exponent)
+  for (double exponent = std::ceil(std::log(low) / std::log(step) - kSlack);
+       std::pow(step, exponent) <= high * (1 + kSlack); ++exponent)
     powers.push_back(std::pow(step, exponent));
   return powers;
 }
@@ -29,7 +30,8 @@ std::vector<double> decimal_marks(double low, double high, const std::vector<dou
   std::vector<double> marks;
   for (const double power : powers_between(low / 10, high, 10))
     for (const double factor : times)
-      if (power * factor >= low * (1 - kSlack) && power * factor <= high * (1 + kSlack)) marks.push_back(power * factor);
+      if (power * factor >= low * (1 - kSlack) && power * factor <= high * (1 + kSlack))
+        marks.push_back(power * factor);
   return marks;
 }
 
@@ -46,7 +48,8 @@ std::string time_text(double us) {
 std::string count_text(double count) {
   if (count < 1 || count >= 1e9) return fmt::format("{:.4g}", count);
   std::string text = fmt::format("{:.0f}", count);
-  for (auto place = static_cast<std::ptrdiff_t>(text.size()) - 3; place > 0; place -= 3) text.insert(static_cast<std::size_t>(place), ",");
+  for (auto place = static_cast<std::ptrdiff_t>(text.size()) - 3; place > 0; place -= 3)
+    text.insert(static_cast<std::size_t>(place), ",");
   return text;
 }
 
@@ -75,7 +78,8 @@ PlotRange range_around(PlotRange values, double base) {
 
 PlotAxis bytes_axis(std::string label) {
   return {std::move(label), 2, [](double bytes) {
-            return bytes < 1 || bytes > 1e18 ? fmt::format("{:.4g} B", bytes) : bytes_text(static_cast<std::size_t>(bytes));
+            return bytes < 1 || bytes > 1e18 ? fmt::format("{:.4g} B", bytes)
+                                             : bytes_text(static_cast<std::size_t>(bytes));
           }};
 }
 

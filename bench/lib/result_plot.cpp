@@ -30,7 +30,8 @@ std::vector<NamedResult> read_results(const std::vector<std::string>& files) {
     std::ifstream file(path);
     if (!file) throw FileError("{}: cannot be read", path);
     const Json document = Json::parse(file, nullptr, false);
-    if (document.is_discarded() || !document.is_object() || !document.contains("settings") || !document.contains("rows"))
+    if (document.is_discarded() || !document.is_object() || !document.contains("settings") ||
+        !document.contains("rows"))
       throw InvalidArgument("{}: is no table that --json-file has written", path);
     results.push_back({std::filesystem::path(path).stem().string(), document});
   }
@@ -38,7 +39,8 @@ std::vector<NamedResult> read_results(const std::vector<std::string>& files) {
 }
 
 void plot_results(const std::vector<NamedResult>& results, const std::string& file) {
-  LogLogPlot plot(title_of(results), bytes_axis("message size"), microseconds_axis("time of a call (median, slowest rank)"));
+  LogLogPlot plot(title_of(results), bytes_axis("message size"),
+                  microseconds_axis("time of a call (median, slowest rank)"));
   for (const auto& [name, document] : results) {
     std::vector<PlotPoint> points;
     for (const Json& row : document["rows"]) points.push_back({row.value("bytes", 0.0), row.value("time_us", 0.0)});

@@ -14,18 +14,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double algbw(const Row& row) { return row.p50 > 0 ? static_cast<double>(row.layout.message_bytes()) / row.p50 * 1e-3 : 0; }
+double algbw(const Row& row) {
+  return row.p50 > 0 ? static_cast<double>(row.layout.message_bytes()) / row.p50 * 1e-3 : 0;
+}
 
 Json maybe(const std::optional<double>& value, int digits) { return value ? Json(rounded(*value, digits)) : Json(); }
 
-std::string cell(const std::optional<double>& value, int digits) { return value ? fmt::format("{:.{}f}", *value, digits) : "-"; }
+std::string cell(const std::optional<double>& value, int digits) {
+  return value ? fmt::format("{:.{}f}", *value, digits) : "-";
+}
 
 std::optional<double> percent_of_bound(const Row& row) {
   if (!row.bound || row.p50 <= 0) return std::nullopt;
   return 100 * *row.bound / row.p50;
 }
 
-std::string reduction_of(const MeasureOptions& measure) { return measure.kind->reduces ? std::string(name_of(measure.op)) : "none"; }
+std::string reduction_of(const MeasureOptions& measure) {
+  return measure.kind->reduces ? std::string(name_of(measure.op)) : "none";
+}
 
 Json row_as_json(const Settings& settings, int ranks, const Row& row) {
   const MeasureOptions& measure = settings.measure;
@@ -55,7 +61,8 @@ Json row_as_json(const Settings& settings, int ranks, const Row& row) {
 
 }  // namespace
 
-ResultReport::ResultReport(const Settings& settings, int ranks, const std::string& place) : settings_(settings), ranks_(ranks) {
+ResultReport::ResultReport(const Settings& settings, int ranks, const std::string& place)
+    : settings_(settings), ranks_(ranks) {
   if (!settings.json) print_head(place);
 }
 
@@ -63,22 +70,29 @@ void ResultReport::print_head(const std::string& place) const {
   const MeasureOptions& measure = settings_.measure;
   fmt::print("# {}, {}", measure.kind->name, place);
   if (measure.kind->moves_data())
-    fmt::print(", {} memory, {}", measure.plain ? "plain" : "registered", measure.in_place ? "in place" : "out of place");
+    fmt::print(", {} memory, {}", measure.plain ? "plain" : "registered",
+               measure.in_place ? "in place" : "out of place");
   fmt::print("\n");
-  fmt::print("{:>11} {:>11} {:>8} {:>10} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n", "size", "count",
-             "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "p50", "p90", "p99", "spread", "skew", "transfer", "bound");
-  fmt::print("{:>11} {:>11} {:>8} {:>10} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n", "(B)",
-             "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)", "", "(us)", "(us)", "(%)");
+  fmt::print(
+      "{:>11} {:>11} {:>8} {:>10} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n",
+      "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "p50", "p90", "p99", "spread",
+      "skew", "transfer", "bound");
+  fmt::print(
+      "{:>11} {:>11} {:>8} {:>10} {:>4} {:>10} {:>7} {:>7} {:>6} {:>10} {:>10} {:>10} {:>6} {:>9} {:>10} {:>6}\n",
+      "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(us)", "(us)", "", "(us)", "(us)",
+      "(%)");
   std::fflush(stdout);
 }
 
 void ResultReport::print_line(const Row& row) const {
   const MeasureOptions& measure = settings_.measure;
   fmt::print(
-      "{:>11} {:>11} {:>8} {:>10} {:>4} {:>10.2f} {:>7.2f} {:>7.2f} {:>6} {:>10.2f} {:>10.2f} {:>10.2f} {:>6.2f} {:>9} {:>10} {:>6}\n",
-      row.layout.message_bytes(), row.layout.count, measure.kind->moves_data() ? name_of(measure.dtype) : "-", reduction_of(measure),
-      measure.kind->has_root ? measure.root : -1, row.p50, algbw(row), algbw(row) * measure.kind->bus_factor(ranks_), row.wrong, row.p50,
-      row.p90, row.p99, row.spread, cell(row.skew, 2), cell(row.transfer, 2), cell(percent_of_bound(row), 1));
+      "{:>11} {:>11} {:>8} {:>10} {:>4} {:>10.2f} {:>7.2f} {:>7.2f} {:>6} {:>10.2f} {:>10.2f} {:>10.2f} {:>6.2f} {:>9} "
+      "{:>10} {:>6}\n",
+      row.layout.message_bytes(), row.layout.count, measure.kind->moves_data() ? name_of(measure.dtype) : "-",
+      reduction_of(measure), measure.kind->has_root ? measure.root : -1, row.p50, algbw(row),
+      algbw(row) * measure.kind->bus_factor(ranks_), row.wrong, row.p50, row.p90, row.p99, row.spread,
+      cell(row.skew, 2), cell(row.transfer, 2), cell(percent_of_bound(row), 1));
   std::fflush(stdout);
 }
 
@@ -98,8 +112,9 @@ void ResultReport::add(const Row& row) {
 Json ResultReport::summary() const {
   Json fit;
   if (const auto line = fit_line(points_))
-    fit = {
-        {"alpha_us", rounded(line->alpha_us, 3)}, {"gbps", rounded(line->gb_per_s, 3)}, {"worst_percent", rounded(line->worst_percent, 1)}};
+    fit = {{"alpha_us", rounded(line->alpha_us, 3)},
+           {"gbps", rounded(line->gb_per_s, 3)},
+           {"worst_percent", rounded(line->worst_percent, 1)}};
   return {{"fit", fit}, {"wrong", wrong_}, {"same_bits", same_bits_ ? Json(*same_bits_) : Json()}};
 }
 
@@ -108,8 +123,8 @@ void ResultReport::finish() {
     fmt::print("{}\n", summary().dump());
   } else {
     if (const auto line = fit_line(points_))
-      fmt::print("# fit: time = {:.3f} us + bytes / {:.3f} GB/s; the worst point is {:.0f} % off\n", line->alpha_us, line->gb_per_s,
-                 line->worst_percent);
+      fmt::print("# fit: time = {:.3f} us + bytes / {:.3f} GB/s; the worst point is {:.0f} % off\n", line->alpha_us,
+                 line->gb_per_s, line->worst_percent);
     else if (settings_.measure.kind->moves_data())
       fmt::print("# fit: none; it takes two sizes at least, and times that grow\n");
     if (settings_.measure.kind->moves_data())

@@ -23,32 +23,41 @@ using Flags = cxxopts::ParseResult;
 cxxopts::Options describe_flags(Program program, const std::string& name) {
   const auto text = [](const char* value) { return cxxopts::value<std::string>()->default_value(value); };
   const bool collective = program == Program::kCollective;
-  cxxopts::Options options(name, "Time of a collective by message size. The columns are explained in docs/benchmarks.md.\n");
+  cxxopts::Options options(name,
+                           "Time of a collective by message size. The columns are explained in docs/benchmarks.md.\n");
   options.custom_help("[flags] [RESULT.json ...]").positional_help("");
   options.add_options("What")(
-      "op", collective ? "the collective: " + collective_names() : "the reduction: sum, avg, product, min, max, bit_and, ...",
+      "op",
+      collective ? "the collective: " + collective_names() : "the reduction: sum, avg, product, min, max, bit_and, ...",
       text(collective ? "all_reduce" : "sum"))(
       "redop", collective ? "the reduction: sum, avg, product, min, max, bit_and, ..." : "the same as --op", text(""))(
       "dtype", "float32, float64, float16, bfloat16, int8, uint8, int32, int64", text("float32"))(
       "root", "of reduce, broadcast, gather, scatter", cxxopts::value<int>()->default_value("0"))(
       "b,begin", "smallest message; K, M and G are binary", text("4"))("e,end", "largest message", text("64M"))(
       "f,factor", "from one size to the next", cxxopts::value<std::size_t>()->default_value("4"))(
-      "in-place", "one buffer for both sides (what all_reduce does unless told otherwise)")("out-of-place", "two buffers")(
-      "plain", "ordinary memory instead of registered")("check", "check every element of the last round, not the ends of each part alone")(
+      "in-place", "one buffer for both sides (what all_reduce does unless told otherwise)")(
+      "out-of-place", "two buffers")("plain", "ordinary memory instead of registered")(
+      "check", "check every element of the last round, not the ends of each part alone")(
       "rounds", "timed rounds a size (0: by size); of --compare: rounds of all programs (0: 7)",
       cxxopts::value<std::size_t>()->default_value("0"));
-  options.add_options("Where")("ranks", "processes to start (2); a launcher's ranks are used as they are", cxxopts::value<int>())(
-      "nodes", "act as if the ranks ran on that many machines, neighbours together", cxxopts::value<int>()->default_value("1"))(
-      "device", "where the data lies: cpu, cuda or cuda:N", text("cpu"))("backend",
-                                                                         "host, mpi or nccl; default: LOCKSTEP_BACKEND, else host",
-                                                                         text(""))("transport", "auto, shm, tcp or hierarchical", text(""));
-  options.add_options("Instead of the table")("overlap", "a matrix product and an all-reduce of the size of -e, alone and together")(
-      "compare", "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo; tcp: with this one over TCP alone",
+  options.add_options("Where")("ranks", "processes to start (2); a launcher's ranks are used as they are",
+                               cxxopts::value<int>())(
+      "nodes", "act as if the ranks ran on that many machines, neighbours together",
+      cxxopts::value<int>()->default_value("1"))("device", "where the data lies: cpu, cuda or cuda:N", text("cpu"))(
+      "backend", "host, mpi or nccl; default: LOCKSTEP_BACKEND, else host", text(""))(
+      "transport", "auto, shm, tcp or hierarchical", text(""));
+  options.add_options("Instead of the table")(
+      "overlap", "a matrix product and an all-reduce of the size of -e, alone and together")(
+      "compare",
+      "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo; tcp: with this one over TCP "
+      "alone",
       cxxopts::value<std::vector<std::string>>()->implicit_value("openmpi,gloo"))(
-      "tune", "measure the paths through shared memory and write the table that LOCKSTEP_TUNING loads to this file", text(""));
-  options.add_options("Results")("json", "JSON lines")("json-file", "results and environment as one JSON file", text(""))(
-      "plot", "SVG of time by size; with result files as arguments it shows these and measures nothing", text(""))("h,help", "this")(
-      "result-files", "", cxxopts::value<std::vector<std::string>>());
+      "tune", "measure the paths through shared memory and write the table that LOCKSTEP_TUNING loads to this file",
+      text(""));
+  options.add_options("Results")("json", "JSON lines")("json-file", "results and environment as one JSON file",
+                                                       text(""))(
+      "plot", "SVG of time by size; with result files as arguments it shows these and measures nothing", text(""))(
+      "h,help", "this")("result-files", "", cxxopts::value<std::vector<std::string>>());
   options.parse_positional({"result-files"});
   return options;
 }
@@ -69,7 +78,8 @@ DType parse_dtype(const std::string& name) {
 ReduceOp parse_reduction(const char* flag, const std::string& name) {
   if (const auto op = find_name<ReduceOp>(name, kReduceOps)) return *op;
   std::string names;
-  for (int value = 0; value < kReduceOps; ++value) names += (value == 0 ? "" : ", ") + std::string(name_of(static_cast<ReduceOp>(value)));
+  for (int value = 0; value < kReduceOps; ++value)
+    names += (value == 0 ? "" : ", ") + std::string(name_of(static_cast<ReduceOp>(value)));
   throw InvalidArgument("{}: '{}' is no reduction; it is one of {}", flag, name, names);
 }
 
@@ -77,7 +87,8 @@ bool is_floating(DType dtype) { return name_of(dtype).find("float") != std::stri
 
 // The group refuses these as well; here they are refused once, before ranks exist.
 void check_reduction(const MeasureOptions& measure) {
-  const bool bits = measure.op == ReduceOp::kBitAnd || measure.op == ReduceOp::kBitOr || measure.op == ReduceOp::kBitXor;
+  const bool bits =
+      measure.op == ReduceOp::kBitAnd || measure.op == ReduceOp::kBitOr || measure.op == ReduceOp::kBitXor;
   if (measure.kind->reduces && bits && is_floating(measure.dtype))
     throw InvalidArgument("{} of {}: bitwise reductions are for integers; choose one with --dtype", name_of(measure.op),
                           name_of(measure.dtype));
@@ -98,15 +109,19 @@ MeasureOptions read_measure(Program program, const Flags& flags) {
     measure.op = parse_reduction("--op", op);
   if (!collective && !redop.empty() && flags.count("op") != 0 && op != redop)
     throw InvalidArgument("--op {} and --redop {} disagree: here they mean the same, give one", op, redop);
-  if (!measure.kind->reduces && !redop.empty()) throw InvalidArgument("--redop {}: {} reduces nothing", redop, measure.kind->name);
-  if (!measure.kind->has_root && flags.count("root") != 0) throw InvalidArgument("--root: {} has no root", measure.kind->name);
+  if (!measure.kind->reduces && !redop.empty())
+    throw InvalidArgument("--redop {}: {} reduces nothing", redop, measure.kind->name);
+  if (!measure.kind->has_root && flags.count("root") != 0)
+    throw InvalidArgument("--root: {} has no root", measure.kind->name);
   measure.dtype = parse_dtype(flags["dtype"].as<std::string>());
   check_reduction(measure);
   measure.root = flags["root"].as<int>();
   const bool in_place = flags.count("in-place") != 0, apart = flags.count("out-of-place") != 0;
   if (in_place && apart) throw InvalidArgument("--in-place and --out-of-place exclude each other");
-  if (apart && measure.kind->always_in_place) throw InvalidArgument("--out-of-place: {} has only one buffer", measure.kind->name);
-  measure.in_place = in_place || (!apart && std::string_view(measure.kind->name) == "all_reduce") || measure.kind->always_in_place;
+  if (apart && measure.kind->always_in_place)
+    throw InvalidArgument("--out-of-place: {} has only one buffer", measure.kind->name);
+  measure.in_place =
+      in_place || (!apart && std::string_view(measure.kind->name) == "all_reduce") || measure.kind->always_in_place;
   measure.plain = flags.count("plain") != 0;
   measure.check = flags.count("check") != 0;
   measure.rounds = flags["rounds"].as<std::size_t>();
@@ -115,7 +130,8 @@ MeasureOptions read_measure(Program program, const Flags& flags) {
 
 std::vector<std::size_t> read_sizes(const Flags& flags, const CollectiveKind& kind) {
   const std::size_t factor = flags["factor"].as<std::size_t>();
-  const std::size_t begin = parse_bytes("-b", flags["begin"].as<std::string>()), end = parse_bytes("-e", flags["end"].as<std::string>());
+  const std::size_t begin = parse_bytes("-b", flags["begin"].as<std::string>()),
+                    end = parse_bytes("-e", flags["end"].as<std::string>());
   if (factor < 2) throw InvalidArgument("-f {}: the factor must be at least 2", factor);
   if (begin == 0 || end < begin) throw InvalidArgument("-b {} -e {}: 0 < -b <= -e is needed", begin, end);
   if (!kind.moves_data()) return {0};
@@ -135,7 +151,8 @@ int read_ranks(const Flags& flags) {
   const int asked = flags.count("ranks") != 0 ? flags["ranks"].as<int>() : launched.value_or(2);
   if (asked < 1) throw InvalidArgument("--ranks {}: at least 1 is needed", asked);
   if (launched && *launched != asked)
-    throw InvalidArgument("--ranks {}, but the launcher has started {}: leave --ranks out, or make them agree", asked, *launched);
+    throw InvalidArgument("--ranks {}, but the launcher has started {}: leave --ranks out, or make them agree", asked,
+                          *launched);
   return asked;
 }
 
@@ -162,18 +179,22 @@ void check_together(Program program, const Settings& settings) {
     throw InvalidArgument("'{}': result files are arguments of --plot alone", settings.result_files.front());
   if (settings.overlap && std::string_view(measure.kind->name) != "all_reduce")
     throw InvalidArgument("--overlap is for all_reduce, not for {}", measure.kind->name);
-  if (settings.overlap && !settings.plot_file.empty()) throw InvalidArgument("--overlap makes no curve: leave --plot out");
+  if (settings.overlap && !settings.plot_file.empty())
+    throw InvalidArgument("--overlap makes no curve: leave --plot out");
   if (!measure.kind->moves_data() && !settings.plot_file.empty())
     throw InvalidArgument("--plot: {} has one size, no curve", measure.kind->name);
-  if (measure.device != DeviceKind::kCpu && (settings.overlap || !settings.tune_file.empty() || !settings.compare.empty()))
+  if (measure.device != DeviceKind::kCpu &&
+      (settings.overlap || !settings.tune_file.empty() || !settings.compare.empty()))
     throw InvalidArgument("--overlap, --tune and --compare are for the CPU: leave --device out");
   if (!settings.tune_file.empty()) check_tuning(program, settings);
   if (settings.compare.empty()) return;
-  if (std::string_view(measure.kind->name) != "all_reduce" || measure.dtype != DType::kFloat32 || measure.op != ReduceOp::kSum ||
-      !measure.in_place)
-    throw InvalidArgument("--compare: the peers' programs time a float32 sum, an all_reduce in place; leave other flags out");
+  if (std::string_view(measure.kind->name) != "all_reduce" || measure.dtype != DType::kFloat32 ||
+      measure.op != ReduceOp::kSum || !measure.in_place)
+    throw InvalidArgument(
+        "--compare: the peers' programs time a float32 sum, an all_reduce in place; leave other flags out");
   if (settings.overlap || !settings.plot_file.empty() || !settings.json_file.empty())
-    throw InvalidArgument("--compare prints ratios only: it goes with --json, not with --overlap, --plot or --json-file");
+    throw InvalidArgument(
+        "--compare prints ratios only: it goes with --json, not with --overlap, --plot or --json-file");
   if (launchers_ranks()) throw InvalidArgument("--compare starts all programs itself: run it without a launcher");
 }
 
@@ -210,7 +231,8 @@ Settings parse_settings(Program program, int argc, char** argv) {
   }
   if (settings.measure.kind->has_root && (settings.measure.root < 0 || settings.measure.root >= settings.ranks))
     throw InvalidArgument("--root {}: the ranks are 0 to {}", settings.measure.root, settings.ranks - 1);
-  if (settings.measure.kind->pairs && settings.ranks < 2) throw InvalidArgument("--ranks 1: {} takes two", settings.measure.kind->name);
+  if (settings.measure.kind->pairs && settings.ranks < 2)
+    throw InvalidArgument("--ranks 1: {} takes two", settings.measure.kind->name);
   if (settings.nodes < 1 || settings.nodes > settings.ranks)
     throw InvalidArgument("--nodes {}: from 1 to {}, the number of ranks", settings.nodes, settings.ranks);
   check_writable("--json-file", settings.json_file);

@@ -25,8 +25,9 @@ struct Settings {
   std::vector<std::string> result_files;  // to be drawn; not empty: nothing is measured
 };
 
-// In all_reduce --op is the reduction; in collective it names the collective and --redop the reduction. Ranks: the launcher's, when
-// one has made this process a rank. Throws InvalidArgument that names the flag; prints and exits for --help.
+// In all_reduce --op is the reduction; in collective it names the collective and --redop the reduction. Ranks: the
+// launcher's, when one has made this process a rank. Throws InvalidArgument that names the flag; prints and exits for
+// --help.
 Settings parse_settings(Program program, int argc, char** argv);
 
 }  // namespace lockstep::bench

@@ -6,7 +6,8 @@
 
 namespace lockstep::bench {
 
-StepTrainer::StepTrainer(const std::string& model, std::shared_ptr<ProcessGroup> group, const StepTrainerOptions& options)
+StepTrainer::StepTrainer(const std::string& model, std::shared_ptr<ProcessGroup> group,
+                         const StepTrainerOptions& options)
     : model_(make_model(model, group->rank())) {
   nn::Module& module = *model_.module;
   Device& device = options.device == nullptr ? cpu_device() : *options.device;
@@ -17,15 +18,19 @@ StepTrainer::StepTrainer(const std::string& model, std::shared_ptr<ProcessGroup>
     hooks_.push_back(register_grad_hook(parameter.tensor, [this](const Tensor&) {
       if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
     }));
-  ddp_ = std::make_unique<DistributedDataParallel>(module, std::move(group), DistributedDataParallelOptions{.comm_hook = options.hook});
+  ddp_ = std::make_unique<DistributedDataParallel>(module, std::move(group),
+                                                   DistributedDataParallelOptions{.comm_hook = options.hook});
   if (AutoCast::active() == DType::kFloat16) scaler_.emplace();
   optimizer_ = make_optimizer(model, ddp_->parameters(), scaler_ ? &*scaler_ : nullptr, options.optimizer);
   if (options.zero) zero_.emplace(*ddp_, *optimizer_);
-  if (options.average_period > 0) averager_.emplace(*ddp_, PeriodicModelAveragerOptions{.period = options.average_period});
+  if (options.average_period > 0)
+    averager_.emplace(*ddp_, PeriodicModelAveragerOptions{.period = options.average_period});
 }
 
 StepTrainer::Step StepTrainer::step() {
-  const auto ms = [](Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double, std::milli>(to - from).count(); };
+  const auto ms = [](Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double, std::milli>(to - from).count();
+  };
   first_ready_ = {};
   note_costs();
   const auto start = Clock::now();

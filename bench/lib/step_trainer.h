@@ -1,4 +1,5 @@
-// One replica of a model of train_step_models.h with its data, its optimizer and its clocks, as the programs that time steps use it.
+// One replica of a model of train_step_models.h with its data, its optimizer and its clocks, as the programs that time
+// steps use it.
 #pragma once
 
 #include <chrono>

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/train/xml_text.h"
+#include "src/train/files/xml_text.h"
 
 namespace lockstep::bench {
 
@@ -17,7 +17,7 @@ struct PlotPoint {
 // How an axis is divided and what its marks say.
 struct PlotAxis {
   std::string label;
-  double base = 10;                              // marks stand at powers of it; 10: also at multiples of these on a short axis
+  double base = 10;  // marks stand at powers of it; 10: also at multiples of these on a short axis
   std::function<std::string(double)> text = {};  // of a mark; empty: the number
 };
 
@@ -27,10 +27,11 @@ PlotAxis count_axis(std::string label, double base);  // 2, 4, ..., 4,096
 
 class LogLogPlot {
  public:
-  LogLogPlot(std::string title, PlotAxis x, PlotAxis y) : title_(std::move(title)), x_(std::move(x)), y_(std::move(y)) {}
+  LogLogPlot(std::string title, PlotAxis x, PlotAxis y)
+      : title_(std::move(title)), x_(std::move(x)), y_(std::move(y)) {}
 
-  // A logarithm knows no zero: points that are not positive and finite are left out, the line breaks there, and the picture says so
-  // at its foot.
+  // A logarithm knows no zero: points that are not positive and finite are left out, the line breaks there, and the
+  // picture says so at its foot.
   void add_curve(const std::string& name, const std::vector<PlotPoint>& points);
   void add_note(const std::string& text) { notes_.push_back(text); }  // a line at the foot
 

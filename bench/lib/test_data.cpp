@@ -6,7 +6,7 @@
 
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep::bench {
 
@@ -92,7 +92,8 @@ template <typename ValueAt>
 Block make_block(const MessageLayout& layout, DType dtype, const ValueAt& value_at) {
   const std::size_t elements = std::min(layout.count, kPeriod);
   Block block(elements * size_of(dtype));
-  for (std::size_t i = 0; i < elements; ++i) encode(dtype, value_at(static_cast<std::int64_t>(i)), block.data() + i * size_of(dtype));
+  for (std::size_t i = 0; i < elements; ++i)
+    encode(dtype, value_at(static_cast<std::int64_t>(i)), block.data() + i * size_of(dtype));
   return block;
 }
 
@@ -104,23 +105,27 @@ double rough_value(DType dtype, const Point& at) {
   bits *= 0xBF58476D1CE4E5B9u;
   bits ^= bits >> 32;
   const double unit = static_cast<double>(bits >> 11) * 0x1p-53;
-  const bool floating = dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+  const bool floating =
+      dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
   return floating ? 2 * unit - 1 : static_cast<double>(static_cast<std::int64_t>(unit * 127));
 }
 
 void fill_part(std::byte* part, std::size_t bytes, const Block& block) {
-  for (std::size_t at = 0; at < bytes; at += block.size()) std::memcpy(part + at, block.data(), std::min(block.size(), bytes - at));
+  for (std::size_t at = 0; at < bytes; at += block.size())
+    std::memcpy(part + at, block.data(), std::min(block.size(), bytes - at));
 }
 
 std::size_t wrong_elements(const std::byte* got, const std::byte* expected, std::size_t bytes, std::size_t element) {
   if (std::memcmp(got, expected, bytes) == 0) return 0;
   std::size_t wrong = 0;
-  for (std::size_t at = 0; at < bytes; at += element) wrong += std::memcmp(got + at, expected + at, element) != 0 ? 1 : 0;
+  for (std::size_t at = 0; at < bytes; at += element)
+    wrong += std::memcmp(got + at, expected + at, element) != 0 ? 1 : 0;
   return wrong;
 }
 
 // Not `full`: the first and the last block alone.
-std::size_t wrong_in_part(const std::byte* part, std::size_t bytes, const Block& block, std::size_t element, bool full) {
+std::size_t wrong_in_part(const std::byte* part, std::size_t bytes, const Block& block, std::size_t element,
+                          bool full) {
   std::size_t wrong = 0;
   for (std::size_t at = 0; at < bytes; at += block.size())
     if (full || at == 0 || bytes - at <= block.size())
@@ -138,10 +143,12 @@ TestData::TestData(const CollectiveKind& kind, const MessageLayout& layout, cons
     exact_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) {
       return static_cast<double>(input(kind_, call_.op, layout_.ranks, {rank_, part, i}));
     }));
-    rough_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) { return rough_value(call_.dtype, {rank_, part, i}); }));
+    rough_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) {
+      return rough_value(call_.dtype, {rank_, part, i});
+    }));
   }
-  // Part p of what this rank receives was made by rank p (or the root, or its pair's even rank); it was the sender's part for
-  // this rank, if that had many.
+  // Part p of what this rank receives was made by rank p (or the root, or its pair's even rank); it was the sender's
+  // part for this rank, if that had many.
   for (int part = 0; part < layout.receive_parts && receives(); ++part)
     expected_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) { return result(part, i); }));
 }
@@ -149,10 +156,12 @@ TestData::TestData(const CollectiveKind& kind, const MessageLayout& layout, cons
 double TestData::result(int part, std::int64_t index) const {
   const int wanted_part = layout_.send_parts > 1 ? rank_ : 0;
   const auto given = [&](int rank) {
-    const std::int64_t factor = kind_.reduces && call_.op == ReduceOp::kPremulSum ? std::llround(premul_factor(rank)) : 1;
+    const std::int64_t factor =
+        kind_.reduces && call_.op == ReduceOp::kPremulSum ? std::llround(premul_factor(rank)) : 1;
     return factor * input(kind_, call_.op, layout_.ranks, {rank, wanted_part, index});
   };
-  if (!kind_.reduces) return static_cast<double>(given(kind_.pairs ? rank_ & ~1 : layout_.receive_parts > 1 ? part : call_.root));
+  if (!kind_.reduces)
+    return static_cast<double>(given(kind_.pairs ? rank_ & ~1 : layout_.receive_parts > 1 ? part : call_.root));
   std::int64_t reduced = given(0);
   for (int rank = 1; rank < layout_.ranks; ++rank) reduced = combine(call_.op, reduced, given(rank));
   return call_.op == ReduceOp::kAvg ? average(call_.dtype, reduced, layout_.ranks) : static_cast<double>(reduced);
@@ -177,7 +186,8 @@ std::size_t TestData::count_wrong(const Memory& memory, bool full) const {
   const Memory ends = ends_of(layout_, memory, rank_);
   std::size_t wrong = 0;
   for (std::size_t part = 0; part < expected_.size(); ++part)
-    wrong += wrong_in_part(ends.receive + part * layout_.part_bytes, layout_.part_bytes, expected_[part], size_of(call_.dtype), full);
+    wrong += wrong_in_part(ends.receive + part * layout_.part_bytes, layout_.part_bytes, expected_[part],
+                           size_of(call_.dtype), full);
   return wrong;
 }
 

@@ -1,5 +1,5 @@
-// The data that the ranks send and must receive. Values repeat after a prime number of elements, so that filling and checking cost
-// one pass, and a message moved by whole cache lines or parts does not look right by chance.
+// The data that the ranks send and must receive. Values repeat after a prime number of elements, so that filling and
+// checking cost one pass, and a message moved by whole cache lines or parts does not look right by chance.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ class TestData {
   // Writes this rank's input, and in all else of its memory something that no result can be.
   void fill(const Memory& memory, Values values) const;
 
-  // Elements of this rank's result that are wrong after fill(kExact) and the call; `full`: of all, else of the first and the
-  // last few hundred of each part.
+  // Elements of this rank's result that are wrong after fill(kExact) and the call; `full`: of all, else of the first
+  // and the last few hundred of each part.
   std::size_t count_wrong(const Memory& memory, bool full) const;
 
   // SHA-256 of this rank's result; "" when it receives nothing.

@@ -21,7 +21,8 @@ void add_cifar10(nn::Sequential& model, bool lrn) {
 }
 
 void add_mlp(nn::Sequential& model) {
-  for (int i = 0; i < 4; ++i) model.append<nn::Linear>(2048, 2048, nn::LinearLayerOptions{.activation = Activation::kReLU});
+  for (int i = 0; i < 4; ++i)
+    model.append<nn::Linear>(2048, 2048, nn::LinearLayerOptions{.activation = Activation::kReLU});
   model.append<nn::Linear>(2048, 10);
 }
 
@@ -67,7 +68,8 @@ void add_resnet20(nn::Sequential& model) {
   std::int64_t inside = 16;
   for (const std::int64_t outside : {16, 32, 64})
     for (int block = 0; block < 3; ++block) {
-      model.append_named<Residual>(fmt::format("block{}_{}", outside, block), inside, outside, inside == outside ? 1 : 2);
+      model.append_named<Residual>(fmt::format("block{}_{}", outside, block), inside, outside,
+                                   inside == outside ? 1 : 2);
       inside = outside;
     }
   model.append_named<AveragePixels>("average");
@@ -79,7 +81,9 @@ constexpr std::int64_t kLayers = 4, kWidth = 256, kHeads = 4, kPositions = 128, 
 // Attention and a feed-forward pair, each behind its normalisation.
 class Block : public nn::Module {
  public:
-  Block() { add("norm1", norm1_), add("qkv", qkv_), add("out", out_), add("norm2", norm2_), add("up", up_), add("down", down_); }
+  Block() {
+    add("norm1", norm1_), add("qkv", qkv_), add("out", out_), add("norm2", norm2_), add("up", up_), add("down", down_);
+  }
   Tensor forward(const Tensor& input) override {
     const Shape& shape = input.shape();  // (N, T, C)
     const Tensor qkv = reshape(qkv_(norm1_(input)), {shape[0], shape[1], 3, kHeads, kWidth / kHeads});
@@ -155,17 +159,18 @@ TrainStepModel make_model(const std::string& name, int rank) {
   throw InvalidArgument("train_step: --model {} is none of cifar10, cifar10-nolrn, mlp, resnet20, gpt", name);
 }
 
-std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters, optim::LossScaler* scaler,
-                                                 const std::string& optimizer) {
+std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters,
+                                                 optim::LossScaler* scaler, const std::string& optimizer) {
   if (optimizer == "adam")
     return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = 1e-3F, .loss_scaler = scaler});
   if (optimizer == "sgd" || optimizer == "momentum")
     return std::make_unique<optim::SGD>(
-        std::move(parameters), optim::SGDOptions{.lr = 0.01F, .momentum = optimizer == "momentum" ? 0.9F : 0.0F, .loss_scaler = scaler});
+        std::move(parameters),
+        optim::SGDOptions{.lr = 0.01F, .momentum = optimizer == "momentum" ? 0.9F : 0.0F, .loss_scaler = scaler});
   if (!optimizer.empty()) throw InvalidArgument("--optimizer {} is none of sgd, momentum, adam", optimizer);
   if (name == "gpt")
-    return std::make_unique<optim::AdamW>(std::move(parameters),
-                                          optim::AdamWOptions{.lr = 1e-3F, .weight_decay = 0.1F, .loss_scaler = scaler});
+    return std::make_unique<optim::AdamW>(
+        std::move(parameters), optim::AdamWOptions{.lr = 1e-3F, .weight_decay = 0.1F, .loss_scaler = scaler});
   optim::SGDOptions options{.lr = 0.01F, .loss_scaler = scaler};
   if (name == "resnet20") options.momentum = 0.9F, options.weight_decay = 1e-4F;
   return std::make_unique<optim::SGD>(std::move(parameters), options);

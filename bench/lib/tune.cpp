@@ -43,8 +43,8 @@ class Candidate {
     ::unsetenv(env::kTuning);
     ::unlink(path);
     if (group_->backend().name() != "host" || group_->backend().transport() != "shm")
-      throw InvalidArgument("--tune is for backend host over shared memory, not for {} over {}", group_->backend().name(),
-                            group_->backend().transport());
+      throw InvalidArgument("--tune is for backend host over shared memory, not for {} over {}",
+                            group_->backend().name(), group_->backend().transport());
     registered_ = group_->allocate(host::kSlotBytes);
   }
 
@@ -78,7 +78,8 @@ Sample time_calls(ProcessGroup& group, std::byte* data, std::size_t bytes) {
 }
 
 // By candidate: the median of its turns, fewer of them where a busy machine takes long. The same on all ranks.
-std::vector<double> take_turns(const Candidates& candidates, const std::function<std::byte*(const Candidate&)>& memory, std::size_t bytes) {
+std::vector<double> take_turns(const Candidates& candidates, const std::function<std::byte*(const Candidate&)>& memory,
+                               std::size_t bytes) {
   std::vector<std::vector<double>> samples(candidates.size());
   double spent = 0;
   for (int turn = 0; turn <= kTurns && (turn <= kFewestTurns || spent < kSecondsASize); ++turn)
@@ -137,7 +138,8 @@ class Tuner {
       print("plain", candidates, bytes, times);
       for (std::size_t c = 0; c < times.size(); ++c) logarithms[c] += std::log(times[c]);
     }
-    const auto best = static_cast<std::size_t>(std::min_element(logarithms.begin(), logarithms.end()) - logarithms.begin());
+    const auto best =
+        static_cast<std::size_t>(std::min_element(logarithms.begin(), logarithms.end()) - logarithms.begin());
     return logarithms[best] < logarithms[usual] + sizes * std::log(kClearly) ? best : usual;
   }
 
@@ -152,10 +154,12 @@ class Tuner {
     return candidates;
   }
 
-  static void print(const char* memory, const Candidates& candidates, std::size_t bytes, const std::vector<double>& seconds) {
+  static void print(const char* memory, const Candidates& candidates, std::size_t bytes,
+                    const std::vector<double>& seconds) {
     if (candidates[0]->group().rank() != 0) return;
     fmt::print("{:>10} {:>8}", memory, bytes_text(bytes));
-    for (std::size_t c = 0; c < seconds.size(); ++c) fmt::print("   {} {:.2f} us", candidates[c]->name(), seconds[c] * 1e6);
+    for (std::size_t c = 0; c < seconds.size(); ++c)
+      fmt::print("   {} {:.2f} us", candidates[c]->name(), seconds[c] * 1e6);
     fmt::print("\n");
     std::fflush(stdout);
   }

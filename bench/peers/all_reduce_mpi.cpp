@@ -1,5 +1,5 @@
-// MPI_Allreduce by message size, measured as bench/all_reduce measures ours: fill, barrier, time one float sum in place,
-// take the slowest rank's time. One JSON object a size, from rank 0, with the same keys.
+// MPI_Allreduce by message size, measured as bench/all_reduce measures ours: fill, barrier, time one float sum in
+// place, take the slowest rank's time. One JSON object a size, from rank 0, with the same keys.
 //
 //   mpirun -n 2 all_reduce_mpi 4 1024 26214400
 #include <mpi.h>
@@ -30,9 +30,10 @@ void report(std::vector<double> seconds, std::size_t bytes, int ranks) {
   std::sort(seconds.begin(), seconds.end());
   const double p50 = seconds[seconds.size() / 2], p99 = seconds[seconds.size() * 99 / 100];
   const double algbw = static_cast<double>(bytes) / p50 / 1e9;
-  std::printf(R"({"peer": "openmpi", "ranks": %d, "bytes": %zu, "p50_us": %.2f, "p99_us": %.2f, "algbw_gbps": %.3f, "busbw_gbps": %.3f})"
-              "\n",
-              ranks, bytes, p50 * 1e6, p99 * 1e6, algbw, algbw * 2 * (ranks - 1) / ranks);
+  std::printf(
+      R"({"peer": "openmpi", "ranks": %d, "bytes": %zu, "p50_us": %.2f, "p99_us": %.2f, "algbw_gbps": %.3f, "busbw_gbps": %.3f})"
+      "\n",
+      ranks, bytes, p50 * 1e6, p99 * 1e6, algbw, algbw * 2 * (ranks - 1) / ranks);
   std::fflush(stdout);
 }
 

@@ -1,5 +1,5 @@
-// All of Lockstep's public headers but those for who writes kernels: core/cpu_dispatch.h, core/host_device.h, core/philox.h,
-// reduce/compression_kernels.h.
+// All of Lockstep's public headers but those for who writes kernels: core/cpu_dispatch.h, core/host_device.h,
+// core/philox.h, reduce/compression_kernels.h.
 #pragma once
 
 #include "lockstep/autograd/autocast.h"

@@ -5,7 +5,8 @@
 
 namespace lockstep::amx {
 
-// Packs a panel of such a matrix, so many rows of tiles at a time as are asked for, in the order in which it lies in memory.
+// Packs a panel of such a matrix, so many rows of tiles at a time as are asked for, in the order in which it lies in
+// memory.
 class PanelPacker {
  public:
   PanelPacker() = default;
@@ -66,7 +67,9 @@ class PanelPacker {
       store_parts(source.low_vector(), source.high_vector(), to);
     }
   }
-  static LOCKSTEP_INLINE_AVX512 void fetch(const float* line) { _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0); }
+  static LOCKSTEP_INLINE_AVX512 void fetch(const float* line) {
+    _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T0);
+  }
 
   void go_on() {
     if (first_.i < first_.count) return;
@@ -89,7 +92,8 @@ class PanelPacker {
   std::byte* to_ = nullptr;
 };
 
-// Packs a panel at once, of a matrix that lies either way: of one that lies the other way squares of its elements are transposed.
+// Packs a panel at once, of a matrix that lies either way: of one that lies the other way squares of its elements are
+// transposed.
 LOCKSTEP_TARGET_AVX512 inline void pack_panel(const Lines& matrix, Side side, const Range& range, std::byte* to) {
   const bool turned = matrix.is_along_sums() != (side == Side::kA);
   for (Index step = 0; step < range.steps(); ++step)

@@ -1,8 +1,10 @@
-// How matrices of floats become what AMX multiplies: panels of 32 lines (rows of a, or columns of b), cut into tiles. For each 32 elements
-// of the sums, a step, a panel has two tiles of 16 lines, for each of a float's three parts. Element j of a line's 32 and element j + 16
-// make a pair: as the same elements of both operands meet, any pairing serves, and this one needs no shuffles.
+// How matrices of floats become what AMX multiplies: panels of 32 lines (rows of a, or columns of b), cut into tiles.
+// For each 32 elements of the sums, a step, a panel has two tiles of 16 lines, for each of a float's three parts.
+// Element j of a line's 32 and element j + 16 make a pair: as the same elements of both operands meet, any pairing
+// serves, and this one needs no shuffles.
 //
-// A tile's rows are lines where it belongs to the left operand (side A), and pairs where it belongs to the right one (side B).
+// A tile's rows are lines where it belongs to the left operand (side A), and pairs where it belongs to the right one
+// (side B).
 //
 // Here: how floats are cut into parts, and where in an operand each row of a tile comes from.
 #pragma once
@@ -55,7 +57,8 @@ LOCKSTEP_INLINE_AVX512 void store_pairs(__m512i low, __m512i high, std::byte* to
   _mm512_store_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_maskz_srli_epi32(0xffff, low, 16), high));
 }
 
-// One row of the tiles of all parts. The last part has at most eight bits: there NaN, whose bits rounding might spoil, stays NaN.
+// One row of the tiles of all parts. The last part has at most eight bits: there NaN, whose bits rounding might spoil,
+// stays NaN.
 LOCKSTEP_INLINE_AVX512 void store_parts(__m512 low, __m512 high, std::byte* row) {
   for (Index part = 0; part + 1 < kParts; ++part, row += kPartBytes) {
     const __m512i low_part = take_part(low);
@@ -64,7 +67,8 @@ LOCKSTEP_INLINE_AVX512 void store_parts(__m512 low, __m512 high, std::byte* row)
   store_pairs(_mm512_castps_si512(low), _mm512_castps_si512(high), row);
 }
 
-// Where a row of a panel's tiles comes from: two vectors, `apart` floats from each other. What does not exist of them is 0.
+// Where a row of a panel's tiles comes from: two vectors, `apart` floats from each other. What does not exist of them
+// is 0.
 struct RowSource {
   const float* low;
   Index apart;
@@ -74,15 +78,19 @@ struct RowSource {
   LOCKSTEP_INLINE_AVX512 __m512 high_vector() const { return _mm512_maskz_loadu_ps(high_lanes, low + apart); }
 };
 
-// Of a matrix that lies as the tiles of its side do, side A along the sums and side B across: row `row` of the tile of `step` and `half`.
-LOCKSTEP_INLINE_AVX512 RowSource row_source(const Lines& matrix, const Range& range, Index step, Index half, Index row) {
+// Of a matrix that lies as the tiles of its side do, side A along the sums and side B across: row `row` of the tile of
+// `step` and `half`.
+LOCKSTEP_INLINE_AVX512 RowSource row_source(const Lines& matrix, const Range& range, Index step, Index half,
+                                            Index row) {
   const Index line = range.line + half * kLanes, inner = range.begin + step * kStep;
   if (matrix.is_along_sums()) {
     const Index left = line + row < matrix.count ? range.end - inner : 0;
     return {matrix.at(line + row, inner), kLanes, lanes_of(left), lanes_of(left - kLanes)};
   }
   const __mmask16 lanes = lanes_of(matrix.count - line);
-  const auto mask = [&](Index at) __attribute__((always_inline)) { return static_cast<__mmask16>(at < range.end ? lanes : 0); };
+  const auto mask = [&](Index at) __attribute__((always_inline)) {
+    return static_cast<__mmask16>(at < range.end ? lanes : 0);
+  };
   return {matrix.at(line, inner + row), kLanes * matrix.inner_step, mask(inner + row), mask(inner + row + kLanes)};
 }
 

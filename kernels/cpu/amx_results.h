@@ -5,7 +5,8 @@
 
 namespace lockstep::amx {
 
-// The block of c that the lines of one panel and those of `panels` others make, and what becomes of sums on their way to it.
+// The block of c that the lines of one panel and those of `panels` others make, and what becomes of sums on their way
+// to it.
 struct Results {
   const float* sums = nullptr;  // of each pair of panels
   Index panels = 0;
@@ -18,12 +19,13 @@ struct Results {
   const float* start = nullptr;  // of the block's columns
 };
 
-// Stores results in parts, as far as possible in the order in which they lie in c: a row of a pair of panels, or a square of 16 x 16 where
-// they are turned.
+// Stores results in parts, as far as possible in the order in which they lie in c: a row of a pair of panels, or a
+// square of 16 x 16 where they are turned.
 class ResultWriter {
  public:
   ResultWriter() = default;
-  explicit ResultWriter(const Results& results) : r_(results), parts_left_(results.panels * (results.turned ? 4 : kLinesOfPanel)) {}
+  explicit ResultWriter(const Results& results)
+      : r_(results), parts_left_(results.panels * (results.turned ? 4 : kLinesOfPanel)) {}
 
   Index parts_left() const { return parts_left_; }
 
@@ -42,7 +44,9 @@ class ResultWriter {
     second = 0;
     ++third;
   }
-  const float* tile(Index a_half, Index b_half) const { return r_.sums + panel_ * kSumsOfPanels + (a_half * 2 + b_half) * kSumsOfTile; }
+  const float* tile(Index a_half, Index b_half) const {
+    return r_.sums + panel_ * kSumsOfPanels + (a_half * 2 + b_half) * kSumsOfTile;
+  }
   Index first_row() const { return r_.by_columns ? panel_ * kLinesOfPanel : 0; }
   Index first_column() const { return r_.by_columns ? 0 : panel_ * kLinesOfPanel; }
 
@@ -58,7 +62,8 @@ class ResultWriter {
       const Index at = column + half * kLanes;
       finish(_mm512_load_ps(tile(row_ / kLanes, half) + row_ % kLanes * kLanes), row, at, lanes_of(r_.columns - at));
     }
-    r_.by_columns ? go_on(row_, kLinesOfPanel, panel_, r_.panels, half_) : go_on(panel_, r_.panels, row_, kLinesOfPanel, half_);
+    r_.by_columns ? go_on(row_, kLinesOfPanel, panel_, r_.panels, half_)
+                  : go_on(panel_, r_.panels, row_, kLinesOfPanel, half_);
   }
   LOCKSTEP_INLINE_AVX512 void store_square() {
     const float* const from = tile(other_half_, half_);
@@ -72,7 +77,8 @@ class ResultWriter {
   }
 
   Results r_;
-  Index parts_left_ = 0, panel_ = 0, row_ = 0, half_ = 0, other_half_ = 0;  // the halves of the block's rows and columns
+  Index parts_left_ = 0, panel_ = 0, row_ = 0, half_ = 0,
+        other_half_ = 0;  // the halves of the block's rows and columns
 };
 
 }  // namespace lockstep::amx

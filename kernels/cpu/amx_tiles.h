@@ -4,9 +4,11 @@
 #include "kernels/cpu/amx_parts.h"
 
 #if defined(__clang__)
-#define LOCKSTEP_TARGET_AMX __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma,amx-tile,amx-bf16"), min_vector_width(512)))
+#define LOCKSTEP_TARGET_AMX \
+  __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma,amx-tile,amx-bf16"), min_vector_width(512)))
 #else
-#define LOCKSTEP_TARGET_AMX __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma,prefer-vector-width=512,amx-tile,amx-bf16")))
+#define LOCKSTEP_TARGET_AMX \
+  __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma,prefer-vector-width=512,amx-tile,amx-bf16")))
 #endif
 #define LOCKSTEP_INLINE_AMX LOCKSTEP_TARGET_AMX __attribute__((always_inline)) inline
 
@@ -46,9 +48,9 @@ LOCKSTEP_INLINE_AMX void load_b(const std::byte* step, Index part) {
 // The compiler does not know that tile operations read and write memory.
 inline void keep_order() { asm volatile("" ::: "memory"); }
 
-// A product of tiles takes 64 cycles, in which the vector units are idle: each is followed by a slot for other work. That work must not
-// wait for the end, as the multiplier's queue would fill the scheduler (measured: 960 vector operations behind 96 tile operations triple
-// their time, between them they add 8 %).
+// A product of tiles takes 64 cycles, in which the vector units are idle: each is followed by a slot for other work.
+// That work must not wait for the end, as the multiplier's queue would fill the scheduler (measured: 960 vector
+// operations behind 96 tile operations triple their time, between them they add 8 %).
 inline constexpr Index kSlotsOfStep = 6;
 template <typename Slot>
 LOCKSTEP_INLINE_AMX void multiply_tiles(Slot& slot) {
@@ -59,9 +61,11 @@ LOCKSTEP_INLINE_AMX void multiply_tiles(Slot& slot) {
   slot();
 }
 
-// sums (+)= the product of a panel of a and one of b, over `steps` steps. Small products first; one operand's part changes at a time.
+// sums (+)= the product of a panel of a and one of b, over `steps` steps. Small products first; one operand's part
+// changes at a time.
 template <typename Slot>
-LOCKSTEP_INLINE_AMX void multiply_panels(Index steps, const std::byte* a, const std::byte* b, bool accumulate, float* sums, Slot& slot) {
+LOCKSTEP_INLINE_AMX void multiply_panels(Index steps, const std::byte* a, const std::byte* b, bool accumulate,
+                                         float* sums, Slot& slot) {
   keep_order();
   if (accumulate) {
     _tile_loadd(0, sums, kRowBytes);

@@ -4,7 +4,7 @@
 #include "kernels/cpu/any_float.h"
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/error.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep {
 

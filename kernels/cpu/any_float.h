@@ -1,5 +1,6 @@
-// Kernels written for float32 that take 16-bit floats as well: operands are widened, the kernel runs, results are rounded once, to
-// nearest. Slow and right: what a GPU's kernels are compared with, and what lets the same program run on machines without one.
+// Kernels written for float32 that take 16-bit floats as well: operands are widened, the kernel runs, results are
+// rounded once, to nearest. Slow and right: what a GPU's kernels are compared with, and what lets the same program run
+// on machines without one.
 //
 //   table.relu = any_float<relu>;
 #pragma once
@@ -50,8 +51,10 @@ struct Widened<In> : WideMemory {
 template <>
 struct Widened<Out> : WideMemory {
   static bool is_half(Out view) { return view && lockstep::is_half(view.dtype); }
-  explicit Widened(Out view) : original(view), view(view) {  // with what is there: it may be added to, or changed in place
-    if (is_half(view)) this->view = OutputView(copy_of(view.dtype, view.data, view.count()), view.shape, view.accumulate);
+  explicit Widened(Out view)
+      : original(view), view(view) {  // with what is there: it may be added to, or changed in place
+    if (is_half(view))
+      this->view = OutputView(copy_of(view.dtype, view.data, view.count()), view.shape, view.accumulate);
   }
   Out get() const { return view; }
   void finish() {

@@ -55,9 +55,10 @@ struct RowState {
   float largest = -std::numeric_limits<float>::infinity(), sum = 0;
 };
 
-// Of the next tile's scores, not yet scaled: they become exp(scale * score - largest), and 0 behind the first `seen`, up to the end of the
-// last of `vectors`. Gives the factor of what was gathered before.
-LOCKSTEP_TARGET_AVX512 inline float online_softmax_row(float* scores, Index seen, Index vectors, float scale, RowState& row) {
+// Of the next tile's scores, not yet scaled: they become exp(scale * score - largest), and 0 behind the first `seen`,
+// up to the end of the last of `vectors`. Gives the factor of what was gathered before.
+LOCKSTEP_TARGET_AVX512 inline float online_softmax_row(float* scores, Index seen, Index vectors, float scale,
+                                                       RowState& row) {
   const __m512 factor = _mm512_set1_ps(scale);
   __m512 most = _mm512_set1_ps(row.largest), sums = _mm512_setzero_ps();
   for (Index at = 0; at < seen; at += kLanes)
@@ -75,10 +76,11 @@ LOCKSTEP_TARGET_AVX512 inline float online_softmax_row(float* scores, Index seen
   return before;
 }
 
-// Scores, not yet scaled, become probabilities exp(scale * score - log_sum), and their gradients those of what was scaled:
-// probability * (gradient - delta) * scale; both 0 behind the first `seen`, up to the end of the vector behind the last of `vectors`.
-LOCKSTEP_TARGET_AVX512 inline void score_gradients_row(float* scores, float* grads, Index seen, Index vectors, float scale, float log_sum,
-                                                       float delta) {
+// Scores, not yet scaled, become probabilities exp(scale * score - log_sum), and their gradients those of what was
+// scaled: probability * (gradient - delta) * scale; both 0 behind the first `seen`, up to the end of the vector behind
+// the last of `vectors`.
+LOCKSTEP_TARGET_AVX512 inline void score_gradients_row(float* scores, float* grads, Index seen, Index vectors,
+                                                       float scale, float log_sum, float delta) {
   const __m512 factor = _mm512_set1_ps(scale), shift = _mm512_set1_ps(log_sum), offset = _mm512_set1_ps(delta);
   Index at = 0;
   for (; at < vectors * kLanes; at += kLanes) {
@@ -95,7 +97,8 @@ LOCKSTEP_TARGET_AVX512 inline void score_gradients_row(float* scores, float* gra
 // Copies rows of `width` floats, with zeros up to the end of their last vector.
 LOCKSTEP_TARGET_AVX512 inline void copy_rows(const float* from, Index from_row, Index rows, Index width, float* to) {
   for (Index row = 0; row < rows; ++row, from += from_row)
-    for (Index c = 0; c < width; c += kLanes, to += kLanes) _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(lanes_of(width - c), from + c));
+    for (Index c = 0; c < width; c += kLanes, to += kLanes)
+      _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(lanes_of(width - c), from + c));
 }
 
 // The way back, times a factor: rows of `width` floats, which begin `from_row` apart.
@@ -109,7 +112,8 @@ LOCKSTEP_TARGET_AVX512 inline void store_row(const float* from, float factor, In
 }
 
 // Rows of keys to panels (width, 64) of 64 keys, the last one filled up with zeros.
-LOCKSTEP_TARGET_AVX512 inline void transpose_keys(const float* from, Index from_row, Index keys, Index width, float* to) {
+LOCKSTEP_TARGET_AVX512 inline void transpose_keys(const float* from, Index from_row, Index keys, Index width,
+                                                  float* to) {
   constexpr Index kPanel = 4 * kLanes;
   for (Index key = 0; key < keys; key += kPanel, to += kPanel * width) {
     const Index count = std::min(kPanel, keys - key);

@@ -28,7 +28,8 @@ struct HeadOperands {
   HeadMatrix<const float> q, k, v;
   std::int64_t n, at;  // its batch and its place in a row
 
-  HeadOperands(const AttentionShape& s, const AttentionParams& params, In q_view, In k_view, In v_view, std::int64_t head)
+  HeadOperands(const AttentionShape& s, const AttentionParams& params, In q_view, In k_view, In v_view,
+               std::int64_t head)
       : shape(s), params(params), n(head / s.heads), at(head % s.heads * s.width) {
     const auto from = attention_operands(s, q_view.floats(), k_view.floats(), v_view.floats());
     q = head_matrix(from.q, s.operand_row(), s.queries, n, at);

@@ -17,9 +17,9 @@ struct ScoreTile {
   }
 };
 
-// One step of the online softmax (Milakov & Gimelshein 2018): scores become exp(score - largest), with the largest of each row so far, and
-// 0 where a key is not seen; `sums` follow, and `factors` say what was gathered before must be multiplied by. `largest` begins at
-// -infinity, `sums` at 0. In the first tile every row must see a key.
+// One step of the online softmax (Milakov & Gimelshein 2018): scores become exp(score - largest), with the largest of
+// each row so far, and 0 where a key is not seen; `sums` follow, and `factors` say what was gathered before must be
+// multiplied by. `largest` begins at -infinity, `sums` at 0. In the first tile every row must see a key.
 void online_softmax(const ScoreTile& tile, float* largest, float* sums, float* factors);
 
 // Scores become probabilities, exp(score - log_sum) or 0.

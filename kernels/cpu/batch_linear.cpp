@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/product_amx.h"
 #include "lockstep/core/error.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/product_avx512.h"
@@ -26,13 +26,15 @@ constexpr Index kPanel = 4 * kLanes;
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
 // y (batch, outs) = from (outs, batch) transposed, plus bias, clamped.
-LOCKSTEP_TARGET_AVX512 void finish_transposed(const LinearShape& s, const float* from, const float* bias, bool relu, float* y) {
+LOCKSTEP_TARGET_AVX512 void finish_transposed(const LinearShape& s, const float* from, const float* bias, bool relu,
+                                              float* y) {
   Index o = 0;
   for (; o + kLanes <= s.out_features; o += kLanes)
     for (Index n = 0; n < s.batch; n += kLanes) {
       __m512 square[kLanes];
       for (Index i = 0; i < kLanes; ++i) {
-        const __m512 sum = _mm512_loadu_ps(from + (o + i) * s.batch + n) + _mm512_set1_ps(bias == nullptr ? 0 : bias[o + i]);
+        const __m512 sum =
+            _mm512_loadu_ps(from + (o + i) * s.batch + n) + _mm512_set1_ps(bias == nullptr ? 0 : bias[o + i]);
         square[i] = relu ? avx512::clamped(sum) : sum;
       }
       avx512::transpose_square(square);
@@ -46,12 +48,14 @@ LOCKSTEP_TARGET_AVX512 void finish_transposed(const LinearShape& s, const float*
 }
 
 // y^T = weight * x^T: threads share the output features.
-void by_rows_of_weights(const LinearShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
+void by_rows_of_weights(const LinearShape& s, const float* x, const float* weight, const float* bias, bool relu,
+                        float* y) {
   const Buffer columns = cpu_device().allocate(s.batch * s.in_features * sizeof(float));
   const Buffer result = cpu_device().allocate(s.batch * s.out_features * sizeof(float));
   const Index panel = kPanel * s.in_features;
   for (Index n = 0; n < s.batch; n += kPanel)
-    avx512::transpose(x + n * s.in_features, s.in_features, floats(columns) + n / kPanel * panel, kPanel, s.in_features, kPanel);
+    avx512::transpose(x + n * s.in_features, s.in_features, floats(columns) + n / kPanel * panel, kPanel, s.in_features,
+                      kPanel);
   const Index parts = std::min<Index>((s.out_features + kRows - 1) / kRows, compute_threads());
   in_parallel(parts, [&](Index part) {
     const Index begin = s.out_features * part / parts, end = s.out_features * (part + 1) / parts;
@@ -75,10 +79,10 @@ void by_rows_of_x(const LinearShape& s, const float* x, const float* weight, con
   });
 }
 
-// c (rows, 64) = or += a * b, of rows and columns as they lie. While the first rows are multiplied, the panel of b at `next` is fetched, of
-// which each row has four lines; null: nothing is.
-LOCKSTEP_TARGET_AVX512 void multiply_and_fetch(Index rows, Index inner, const float* a, Index a_row, const float* b, Index b_row, float* c,
-                                               Index c_row, bool accumulate, const float* next) {
+// c (rows, 64) = or += a * b, of rows and columns as they lie. While the first rows are multiplied, the panel of b at
+// `next` is fetched, of which each row has four lines; null: nothing is.
+LOCKSTEP_TARGET_AVX512 void multiply_and_fetch(Index rows, Index inner, const float* a, Index a_row, const float* b,
+                                               Index b_row, float* c, Index c_row, bool accumulate, const float* next) {
   Index row = 0;
   for (int line = 0; row + 6 <= rows; row += 6, ++line) {
     if (next != nullptr && line < 4)
@@ -87,12 +91,14 @@ LOCKSTEP_TARGET_AVX512 void multiply_and_fetch(Index rows, Index inner, const fl
     else
       avx512::multiply_rows<6>(inner, a + row * a_row, a_row, 1, b, b_row, c + row * c_row, c_row, accumulate);
   }
-  avx512::multiply_column<4, 4>(rows - row, inner, a + row * a_row, a_row, 1, b, b_row, c + row * c_row, c_row, accumulate);
+  avx512::multiply_column<4, 4>(rows - row, inner, a + row * a_row, a_row, 1, b, b_row, c + row * c_row, c_row,
+                                accumulate);
 }
 
-// c (rows, 64) = or += the products of a (inner, rows) and b (inner, 64), whose rows follow each other; c's lines are fetched meanwhile.
-LOCKSTEP_TARGET_AVX512 void multiply_and_fetch_results(Index rows, Index inner, const float* a, const float* b, float* c, Index c_row,
-                                                       bool accumulate) {
+// c (rows, 64) = or += the products of a (inner, rows) and b (inner, 64), whose rows follow each other; c's lines are
+// fetched meanwhile.
+LOCKSTEP_TARGET_AVX512 void multiply_and_fetch_results(Index rows, Index inner, const float* a, const float* b,
+                                                       float* c, Index c_row, bool accumulate) {
   Index row = 0;
   for (; row + 6 <= rows; row += 6)
     avx512::multiply_rows<6>(inner, a + row, 1, rows, b, kPanel, c + row * c_row, c_row, accumulate,
@@ -111,8 +117,8 @@ bool has_more_rows_of_x(const LinearShape& s) { return s.out_features % kPanel =
 bool has_large_weights(const LinearShape& s) { return s.in_features * s.out_features >= Index{1} << 20; }
 
 bool is_small_batch(const LinearShape& s, Index most) {
-  return cpu_isa() >= Isa::kAvx512 && s.batch > 0 && s.batch <= most && s.in_features > 0 && s.in_features % kPanel == 0 &&
-         s.out_features > 0;
+  return cpu_isa() >= Isa::kAvx512 && s.batch > 0 && s.batch <= most && s.in_features > 0 &&
+         s.in_features % kPanel == 0 && s.out_features > 0;
 }
 
 }  // namespace
@@ -136,9 +142,10 @@ bool suits_backward_weights(const LinearShape& s) {
          !amx::suits(s.out_features, s.in_features, s.batch);
 }
 
-// Threads share the panels of 64 input features. Of the weights a square of 64 x 64 is multiplied by all rows of y_grad while the next is
-// fetched; their rows follow each other in memory, 64 at a time, so that the whole passes once.
-void linear_backward_data(const LinearShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
+// Threads share the panels of 64 input features. Of the weights a square of 64 x 64 is multiplied by all rows of y_grad
+// while the next is fetched; their rows follow each other in memory, 64 at a time, so that the whole passes once.
+void linear_backward_data(const LinearShape& s, const float* y_grad, const float* weight, float* x_grad,
+                          bool accumulate) {
   constexpr Index kPiece = 64;
   const Index panels = s.in_features / kPanel, parts = std::min<Index>(panels, compute_threads());
   in_parallel(parts, [&](Index part) {
@@ -148,27 +155,31 @@ void linear_backward_data(const LinearShape& s, const float* y_grad, const float
       const float* const rows = weight + o * s.in_features;
       for (Index i = begin; i < end; i += kPanel) {
         const float* const below = o + 2 * kPiece <= s.out_features ? rows + kPiece * s.in_features + begin : nullptr;
-        multiply_and_fetch(s.batch, outs, y_grad + o, s.out_features, rows + i, s.in_features, x_grad + i, s.in_features,
-                           accumulate || o > 0, i + kPanel < end ? rows + i + kPanel : below);
+        multiply_and_fetch(s.batch, outs, y_grad + o, s.out_features, rows + i, s.in_features, x_grad + i,
+                           s.in_features, accumulate || o > 0, i + kPanel < end ? rows + i + kPanel : below);
       }
     }
   });
 }
 
-// Threads share the output features. Blocks of y_grad (batch, kOuts) and panels of x (batch, 64) lie in the first-level cache.
-void linear_backward_weights(const LinearShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
+// Threads share the output features. Blocks of y_grad (batch, kOuts) and panels of x (batch, 64) lie in the first-level
+// cache.
+void linear_backward_weights(const LinearShape& s, const float* x, const float* y_grad, float* weight_grad,
+                             bool accumulate) {
   constexpr Index kOuts = 48;
   const Buffer panels = cpu_device().allocate(s.batch * s.in_features * sizeof(float));
-  for (Index i = 0; i < s.in_features; i += kPanel) copy_rows(x + i, s.in_features, floats(panels) + i * s.batch, kPanel, s.batch, kPanel);
+  for (Index i = 0; i < s.in_features; i += kPanel)
+    copy_rows(x + i, s.in_features, floats(panels) + i * s.batch, kPanel, s.batch, kPanel);
   const Index blocks = (s.out_features + kOuts - 1) / kOuts, parts = std::min<Index>(blocks, compute_threads());
   in_parallel(parts, [&](Index part) {
     const Buffer block = cpu_device().allocate(s.batch * kOuts * sizeof(float));
-    for (Index o = blocks * part / parts * kOuts; o < std::min(s.out_features, blocks * (part + 1) / parts * kOuts); o += kOuts) {
+    for (Index o = blocks * part / parts * kOuts; o < std::min(s.out_features, blocks * (part + 1) / parts * kOuts);
+         o += kOuts) {
       const Index outs = std::min(kOuts, s.out_features - o);
       copy_rows(y_grad + o, s.out_features, floats(block), outs, s.batch, outs);
       for (Index i = 0; i < s.in_features; i += kPanel)
-        multiply_and_fetch_results(outs, s.batch, floats(block), floats(panels) + i * s.batch, weight_grad + o * s.in_features + i,
-                                   s.in_features, accumulate);
+        multiply_and_fetch_results(outs, s.batch, floats(block), floats(panels) + i * s.batch,
+                                   weight_grad + o * s.in_features + i, s.in_features, accumulate);
     }
   });
 }
@@ -194,9 +205,15 @@ void transpose(const float*, std::int64_t, std::int64_t, float*, bool) { LOCKSTE
 bool suits_backward_data(const LinearShape&) { return false; }
 bool suits_backward_weights(const LinearShape&) { return false; }
 
-void linear(const LinearShape&, const float*, const float*, const float*, bool, float*) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
-void linear_backward_data(const LinearShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
-void linear_backward_weights(const LinearShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
+void linear(const LinearShape&, const float*, const float*, const float*, bool, float*) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
+void linear_backward_data(const LinearShape&, const float*, const float*, float*, bool) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
+void linear_backward_weights(const LinearShape&, const float*, const float*, float*, bool) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
 
 #endif
 

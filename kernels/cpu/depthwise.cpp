@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/depthwise_rows.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 namespace lockstep::depthwise {
 
@@ -19,8 +19,8 @@ struct Finish {
 
 // One output pixel: the taps of `rows` x `columns` from x on, whose weights are as far apart as `window_width` says.
 LOCKSTEP_CPU_DISPATCH(void, convolve_pixel,
-                      (const float* x, Index rows, Index columns, Index row_step, const float* weights, Index window_width,
-                       const Finish& finish, Index channels, float* y),
+                      (const float* x, Index rows, Index columns, Index row_step, const float* weights,
+                       Index window_width, const Finish& finish, Index channels, float* y),
                       (x, rows, columns, row_step, weights, window_width, finish, channels, y), {
                         if (!finish.accumulate)
                           for (Index c = 0; c < channels; ++c) y[c] = finish.bias == nullptr ? 0 : finish.bias[c];
@@ -47,7 +47,8 @@ LOCKSTEP_CPU_DISPATCH(void, convolve_pixel,
                           for (Index c = 0; c < channels; ++c) y[c] = y[c] < 0 ? 0 : y[c];
                       })
 
-// Of four pixels side by side, sixteen channels each. They have names, since compilers keep arrays of vectors in memory.
+// Of four pixels side by side, sixteen channels each. They have names, since compilers keep arrays of vectors in
+// memory.
 struct PixelSums {
   EightFloats a0{}, a1{}, b0{}, b1{}, c0{}, c1{}, d0{}, d1{};
 };
@@ -57,23 +58,24 @@ LOCKSTEP_ALWAYS_INLINE void load_pixel(const float* from, EightFloats& low, Eigh
   load(from + kVector, high);
 }
 LOCKSTEP_ALWAYS_INLINE void save_pixel(const EightFloats& low, const EightFloats& high, bool relu, float* to) {
-  const EightFloats zero{}, first = relu ? (low < 0 ? zero : low) : low, second = relu ? (high < 0 ? zero : high) : high;
+  const EightFloats zero{}, first = relu ? (low < 0 ? zero : low) : low,
+                            second = relu ? (high < 0 ? zero : high) : high;
   std::memcpy(to, &first, sizeof first);
   std::memcpy(to + kVector, &second, sizeof second);
 }
-LOCKSTEP_ALWAYS_INLINE void add_products_of_pixel(const float* x, const EightFloats& low, const EightFloats& high, EightFloats& low_sum,
-                                                  EightFloats& high_sum) {
+LOCKSTEP_ALWAYS_INLINE void add_products_of_pixel(const float* x, const EightFloats& low, const EightFloats& high,
+                                                  EightFloats& low_sum, EightFloats& high_sum) {
   EightFloats first, second;
   load_pixel(x, first, second);
   low_sum += first * low;
   high_sum += second * high;
 }
 
-// kPixelsAtOnce output pixels side by side, of the same taps, all of which are inside; their inputs are `step` apart. Each weight is read
-// once for all of them, and sums stay in registers: `channels` is a multiple of kChannelsAtOnce.
+// kPixelsAtOnce output pixels side by side, of the same taps, all of which are inside; their inputs are `step` apart.
+// Each weight is read once for all of them, and sums stay in registers: `channels` is a multiple of kChannelsAtOnce.
 LOCKSTEP_CPU_DISPATCH(void, convolve_pixels,
-                      (const float* x, Index rows, Index columns, Index row_step, Index step, const float* weights, Index window_width,
-                       const Finish& finish, Index channels, float* y),
+                      (const float* x, Index rows, Index columns, Index row_step, Index step, const float* weights,
+                       Index window_width, const Finish& finish, Index channels, float* y),
                       (x, rows, columns, row_step, step, weights, window_width, finish, channels, y), {
                         for (Index c = 0; c < channels; c += kChannelsAtOnce) {
                           float* const to = y + c;
@@ -111,27 +113,34 @@ LOCKSTEP_CPU_DISPATCH(void, convolve_pixels,
                         }
                       })
 
-LOCKSTEP_CPU_DISPATCH(void, add_products, (const float* a, const float* b, Index count, float* sums), (a, b, count, sums), {
-  LOCKSTEP_INDEPENDENT_ITERATIONS
-  for (Index i = 0; i < count; ++i) sums[i] += a[i] * b[i];
-})
+LOCKSTEP_CPU_DISPATCH(void, add_products, (const float* a, const float* b, Index count, float* sums),
+                      (a, b, count, sums), {
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index i = 0; i < count; ++i) sums[i] += a[i] * b[i];
+                      })
 
 std::vector<float> by_taps(const Conv2dShape& s, const float* weight) {
   const Index taps = taps_of(s), channels = s.in_channels;
   std::vector<float> turned(static_cast<std::size_t>(taps * channels));
   for (Index c = 0; c < channels; ++c)
-    for (Index tap = 0; tap < taps; ++tap) turned[static_cast<std::size_t>(tap * channels + c)] = weight[c * taps + tap];
+    for (Index tap = 0; tap < taps; ++tap)
+      turned[static_cast<std::size_t>(tap * channels + c)] = weight[c * taps + tap];
   return turned;
 }
 
-Taps columns_of(const Conv2dShape& s, Index j) { return taps_inside(j, s.stride_width, s.pad_left, s.kernel_width, s.in_width); }
+Taps columns_of(const Conv2dShape& s, Index j) {
+  return taps_inside(j, s.stride_width, s.pad_left, s.kernel_width, s.in_width);
+}
 
 #if defined(__x86_64__)
 void convolve_by_rows(const Conv2dShape& s, const float* x, const float* weights, const Finish& finish, float* y) {
   for (Index i = 0; i < s.out_height; ++i, y += s.out_width * s.in_channels) {
     const Taps rows = rows_of(s, i);
     const Index count = std::max<Index>(rows.end - rows.first, 0);
-    const auto convolve = count == 3 ? convolve_row<3> : count == 2 ? convolve_row<2> : count == 1 ? convolve_row<1> : convolve_row<0>;
+    const auto convolve = count == 3   ? convolve_row<3>
+                          : count == 2 ? convolve_row<2>
+                          : count == 1 ? convolve_row<1>
+                                       : convolve_row<0>;
     convolve(rows_under(s, x, rows), weights, finish.bias, finish.relu, finish.accumulate, y);
   }
 }
@@ -155,13 +164,15 @@ void convolve_image(const Conv2dShape& s, const float* x, const float* weights, 
       const Index pixel = is_outside ? 0 : rows.input * row_step + columns.input * channels;
       const Index tap = is_outside ? 0 : rows.first * s.kernel_width + columns.first;
       const Index last = j + kPixelsAtOnce - 1;
-      together = by_registers && !is_outside && last < s.out_width && has_all_columns(j) && has_all_columns(last) ? kPixelsAtOnce : 1;
+      together = by_registers && !is_outside && last < s.out_width && has_all_columns(j) && has_all_columns(last)
+                     ? kPixelsAtOnce
+                     : 1;
       if (together == kPixelsAtOnce)
-        convolve_pixels(x + pixel, rows.end - rows.first, s.kernel_width, row_step, s.stride_width * channels, weights + tap * channels,
-                        s.kernel_width, finish, channels, y);
+        convolve_pixels(x + pixel, rows.end - rows.first, s.kernel_width, row_step, s.stride_width * channels,
+                        weights + tap * channels, s.kernel_width, finish, channels, y);
       else
-        convolve_pixel(x + pixel, is_outside ? 0 : rows.end - rows.first, columns.end - columns.first, row_step, weights + tap * channels,
-                       s.kernel_width, finish, channels, y);
+        convolve_pixel(x + pixel, is_outside ? 0 : rows.end - rows.first, columns.end - columns.first, row_step,
+                       weights + tap * channels, s.kernel_width, finish, channels, y);
     }
   }
 }
@@ -183,7 +194,8 @@ std::vector<float> turned_round(const std::vector<float>& weights, Index channel
   return turned;
 }
 
-void gather_image_gradient(const Conv2dShape& s, const float* y_grad, const float* weights, bool accumulate, float* x_grad) {
+void gather_image_gradient(const Conv2dShape& s, const float* y_grad, const float* weights, bool accumulate,
+                           float* x_grad) {
   const Index channels = s.in_channels;
   for (Index row = 0; row < s.in_height; ++row) {
     const Cover rows = windows_over(row, s.stride_height, s.pad_top, s.kernel_height, s.out_height);
@@ -192,7 +204,8 @@ void gather_image_gradient(const Conv2dShape& s, const float* y_grad, const floa
       if (!accumulate) std::fill_n(x_grad, channels, 0.0F);
       for (Index i = rows.first; i < rows.end; ++i)
         for (Index j = columns.first; j < columns.end; ++j) {
-          const Index tap = (row + s.pad_top - i * s.stride_height) * s.kernel_width + column + s.pad_left - j * s.stride_width;
+          const Index tap =
+              (row + s.pad_top - i * s.stride_height) * s.kernel_width + column + s.pad_left - j * s.stride_width;
           add_products(y_grad + (i * s.out_width + j) * channels, weights + tap * channels, channels, x_grad);
         }
     }
@@ -202,16 +215,20 @@ void gather_image_gradient(const Conv2dShape& s, const float* y_grad, const floa
 }  // namespace
 
 bool suits(const Conv2dShape& s) {
-  return s.groups > 1 && s.groups == s.in_channels && s.groups == s.out_channels && s.batch * s.out_height * s.out_width > 0;
+  return s.groups > 1 && s.groups == s.in_channels && s.groups == s.out_channels &&
+         s.batch * s.out_height * s.out_width > 0;
 }
 
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
   const std::vector<float> weights = by_taps(s, weight);
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;
-  in_parallel(s.batch, [&](Index n) { convolve_image(s, x + n * of_x, weights.data(), {bias, relu, false}, y + n * of_y); });
+  in_parallel(s.batch, [&](Index n) {
+    convolve_image(s, x + n * of_x, weights.data(), {bias, relu, false}, y + n * of_y);
+  });
 }
 
-void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
+void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad,
+                          bool accumulate) {
   const std::vector<float> weights = by_taps(s, weight);
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;
   if (s.stride_height == 1 && s.stride_width == 1) {
@@ -221,7 +238,9 @@ void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float
       convolve_image(turned, y_grad + n * of_y, turned_weights.data(), {nullptr, false, accumulate}, x_grad + n * of_x);
     });
   }
-  in_parallel(s.batch, [&](Index n) { gather_image_gradient(s, y_grad + n * of_y, weights.data(), accumulate, x_grad + n * of_x); });
+  in_parallel(s.batch, [&](Index n) {
+    gather_image_gradient(s, y_grad + n * of_y, weights.data(), accumulate, x_grad + n * of_x);
+  });
 }
 
 }  // namespace lockstep::depthwise

@@ -1,5 +1,5 @@
-// Depthwise convolution: as many groups as channels, each with one filter. Vectors along the channels, which are innermost; libraries are
-// made for vectors along a group's channels, of which there is one.
+// Depthwise convolution: as many groups as channels, each with one filter. Vectors along the channels, which are
+// innermost; libraries are made for vectors along a group's channels, of which there is one.
 #pragma once
 
 #include "lockstep/core/operator_shapes.h"
@@ -11,7 +11,9 @@ bool suits(const Conv2dShape& shape);
 // As the entries of the kernel table, in float32; `shape` must suit. `bias` may be null. Threads share images, those of
 // conv2d_backward_weights channels.
 void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y);
-void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
-void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);
+void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad,
+                          bool accumulate);
+void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad,
+                             bool accumulate);
 
 }  // namespace lockstep::depthwise

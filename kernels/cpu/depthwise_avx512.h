@@ -1,5 +1,6 @@
-// The arithmetic of depthwise.cpp for windows of 3x3 and rows of outputs, on vectors of 16 channels: all taps' weights, or sums, stay in
-// registers along a row. Products and sums are rounded one by one, in the order of the plain loops: the same bits.
+// The arithmetic of depthwise.cpp for windows of 3x3 and rows of outputs, on vectors of 16 channels: all taps' weights,
+// or sums, stay in registers along a row. Products and sums are rounded one by one, in the order of the plain loops:
+// the same bits.
 #pragma once
 
 #include <immintrin.h>
@@ -16,7 +17,8 @@ using avx512::kLanes;
 
 constexpr std::int64_t kWindow = 3;  // a direction
 
-// The rows of the input that lie under one row of outputs: `x` is the first of them that is inside, under row `first` of the window.
+// The rows of the input that lie under one row of outputs: `x` is the first of them that is inside, under row `first`
+// of the window.
 struct RowsUnder {
   const float* x;
   std::int64_t first, row_step;
@@ -31,14 +33,16 @@ struct RowsUnder {
   void fetch_below(std::int64_t rows, std::int64_t turn) const { __builtin_prefetch(x + rows * row_step + turn); }
 };
 
-// One row of outputs, which starts from itself (`accumulate`), from `bias` or, where that is null, from 0. weights (taps, channels).
+// One row of outputs, which starts from itself (`accumulate`), from `bias` or, where that is null, from 0. weights
+// (taps, channels).
 template <int kRows>
-LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* weights, const float* bias, bool relu, bool accumulate,
-                                         float* y) {
+LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* weights, const float* bias, bool relu,
+                                         bool accumulate, float* y) {
   const std::int64_t channels = under.channels;
   for (std::int64_t c = 0; c < channels; c += kLanes) {
     __m512 taps[kRows * kWindow];
-    for (int tap = 0; tap < kRows * kWindow; ++tap) taps[tap] = _mm512_loadu_ps(weights + (under.first * kWindow + tap) * channels + c);
+    for (int tap = 0; tap < kRows * kWindow; ++tap)
+      taps[tap] = _mm512_loadu_ps(weights + (under.first * kWindow + tap) * channels + c);
     const __m512 start = bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(bias + c);
     for (std::int64_t output = 0; output < under.out_width; ++output) {
       float* const to = y + output * channels + c;
@@ -57,9 +61,11 @@ LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* we
   }
 }
 
-// sums (taps, channels) += the products of a row of gradients and what lies under each tap, of channels [0, whole), a multiple of 16.
+// sums (taps, channels) += the products of a row of gradients and what lies under each tap, of channels [0, whole), a
+// multiple of 16.
 template <int kRows>
-LOCKSTEP_TARGET_AVX512 void add_row_products(const RowsUnder& under, const float* y_grad, std::int64_t whole, float* sums) {
+LOCKSTEP_TARGET_AVX512 void add_row_products(const RowsUnder& under, const float* y_grad, std::int64_t whole,
+                                             float* sums) {
   const std::int64_t channels = under.channels;
   for (std::int64_t c = 0; c < whole; c += kLanes) {
     float* const slots = sums + under.first * kWindow * channels + c;
@@ -76,7 +82,8 @@ LOCKSTEP_TARGET_AVX512 void add_row_products(const RowsUnder& under, const float
 #pragma GCC unroll 9
       for (int tap = 0; tap < kRows * kWindow; ++tap)
         if (is_inner || under.has(column + tap % kWindow))
-          kept[tap] = kept[tap] + _mm512_loadu_ps(from + tap / kWindow * under.row_step + tap % kWindow * channels) * factor;
+          kept[tap] =
+              kept[tap] + _mm512_loadu_ps(from + tap / kWindow * under.row_step + tap % kWindow * channels) * factor;
     }
     for (int tap = 0; tap < kRows * kWindow; ++tap) _mm512_storeu_ps(slots + tap * channels, kept[tap]);
   }

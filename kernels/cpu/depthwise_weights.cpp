@@ -1,11 +1,11 @@
-// The gradient of the weights sums some hundred products in float32, those sums in double, and those of a few parts of the batch, which
-// threads share, in float32.
+// The gradient of the weights sums some hundred products in float32, those sums in double, and those of a few parts of
+// the batch, which threads share, in float32.
 #include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/depthwise.h"
 #include "kernels/cpu/depthwise_rows.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 namespace lockstep::depthwise {
 
@@ -16,7 +16,8 @@ constexpr Index kImagesOfAPart = 8, kMostParts = 8;  // of the gradient of the w
 
 // sums += the products of `count` pixels, `a_step` and `b_step` apart.
 LOCKSTEP_CPU_DISPATCH(void, add_products_of_pixels,
-                      (const float* a, Index a_step, const float* b, Index b_step, Index count, Index channels, float* sums),
+                      (const float* a, Index a_step, const float* b, Index b_step, Index count, Index channels,
+                       float* sums),
                       (a, a_step, b, b_step, count, channels, sums), {
                         for (Index p = 0; p < count; ++p) {
                           const float* const from = a + p * a_step;
@@ -26,7 +27,8 @@ LOCKSTEP_CPU_DISPATCH(void, add_products_of_pixels,
                         }
                       })
 
-// One row of the input and one of the output; `pixel`: floats from one pixel to the next in both. `next`: a row that comes soon.
+// One row of the input and one of the output; `pixel`: floats from one pixel to the next in both. `next`: a row that
+// comes soon.
 struct RowPair {
   const float *x, *y_grad, *next;
   Index in_width, out_width, stride, pad, pixel;
@@ -52,16 +54,19 @@ LOCKSTEP_ALWAYS_INLINE void add_products_of_taps(const RowPair& row, Index tap, 
   }
 }
 
-// sums (taps, channels) += the products of kTapsAtOnce taps, of `whole` channels, a multiple of kChannelsAtOnce. Outputs [inner, outer)
-// have all these taps inside.
-LOCKSTEP_CPU_DISPATCH(void, add_taps, (const RowPair& row, Index tap, Index inner, Index outer, Index whole, Index channels, float* sums),
+// sums (taps, channels) += the products of kTapsAtOnce taps, of `whole` channels, a multiple of kChannelsAtOnce.
+// Outputs [inner, outer) have all these taps inside.
+LOCKSTEP_CPU_DISPATCH(void, add_taps,
+                      (const RowPair& row, Index tap, Index inner, Index outer, Index whole, Index channels,
+                       float* sums),
                       (row, tap, inner, outer, whole, channels, sums), {
                         RowPair at = row;
-                        for (Index c = 0; c < whole;
-                             c += kChannelsAtOnce, at.x += kChannelsAtOnce, at.y_grad += kChannelsAtOnce, at.next += kChannelsAtOnce) {
+                        for (Index c = 0; c < whole; c += kChannelsAtOnce, at.x += kChannelsAtOnce,
+                                   at.y_grad += kChannelsAtOnce, at.next += kChannelsAtOnce) {
                           EightFloats kept[kTapsAtOnce][kVectors];
                           for (Index t = 0; t < kTapsAtOnce; ++t)
-                            for (Index v = 0; v < kVectors; ++v) load(sums + t * channels + c + v * kVector, kept[t][v]);
+                            for (Index v = 0; v < kVectors; ++v)
+                              load(sums + t * channels + c + v * kVector, kept[t][v]);
                           add_products_of_taps<false>(at, tap, 0, inner, kept);
                           add_products_of_taps<true>(at, tap, inner, outer, kept);
                           add_products_of_taps<false>(at, tap, outer, row.out_width, kept);
@@ -109,8 +114,9 @@ void add_tap_gradient(const RowPair& row, Index tap, Index first, Index channels
   const Cover outputs = outputs_with(tap, row.stride, row.pad, row.in_width, row.out_width);
   if (outputs.first >= outputs.end) return;
   const Index column = outputs.first * row.stride - row.pad + tap;
-  add_products_of_pixels(row.x + column * row.pixel + first, row.stride * row.pixel, row.y_grad + outputs.first * row.pixel + first,
-                         row.pixel, outputs.end - outputs.first, channels - first, sums + first);
+  add_products_of_pixels(row.x + column * row.pixel + first, row.stride * row.pixel,
+                         row.y_grad + outputs.first * row.pixel + first, row.pixel, outputs.end - outputs.first,
+                         channels - first, sums + first);
 }
 
 #if defined(__x86_64__)
@@ -124,8 +130,16 @@ void add_row_gradient_avx512(const Conv2dShape& s, const float* x, const float* 
   const auto add = count == 3 ? add_row_products<3> : count == 2 ? add_row_products<2> : add_row_products<1>;
   add(rows_under(s, x, rows), gradients, whole, sums);
   for (Index r = 0; r < count && whole < channels; ++r) {
-    const RowPair row{x + (rows.input + r) * row_step, gradients, gradients, s.in_width, s.out_width, s.stride_width, s.pad_left, channels};
-    for (Index t = 0; t < kWindow; ++t) add_tap_gradient(row, t, whole, channels, sums + ((rows.first + r) * kWindow + t) * channels);
+    const RowPair row{x + (rows.input + r) * row_step,
+                      gradients,
+                      gradients,
+                      s.in_width,
+                      s.out_width,
+                      s.stride_width,
+                      s.pad_left,
+                      channels};
+    for (Index t = 0; t < kWindow; ++t)
+      add_tap_gradient(row, t, whole, channels, sums + ((rows.first + r) * kWindow + t) * channels);
   }
 }
 #endif
@@ -138,8 +152,9 @@ void add_row_gradient(const Conv2dShape& s, const float* x, const float* y_grad,
   const Index channels = s.in_channels;
   const Index row_of_x = s.in_width * channels, row_of_y = s.out_width * channels;
   const float* const next_y_grad = y_grad + std::min(i + 1, s.out_height - 1) * row_of_y;
-  const float* const next_x =
-      x + std::clamp<Index>((i + 1) * s.stride_height - s.pad_top + s.kernel_height - 1, 0, std::max<Index>(s.in_height, 1) - 1) * row_of_x;
+  const float* const next_x = x + std::clamp<Index>((i + 1) * s.stride_height - s.pad_top + s.kernel_height - 1, 0,
+                                                    std::max<Index>(s.in_height, 1) - 1) *
+                                      row_of_x;
   // Without AVX the sums of three taps would not stay in registers.
   const Index whole = cpu_isa() == Isa::kBaseline ? 0 : channels - channels % kChannelsAtOnce;
   for (Index r = 0; r < s.kernel_height; ++r, sums += s.kernel_width * channels) {
@@ -157,9 +172,11 @@ void add_row_gradient(const Conv2dShape& s, const float* x, const float* y_grad,
     for (; tap + kTapsAtOnce <= s.kernel_width; tap += kTapsAtOnce) {
       const Cover of_first = outputs_with(tap, row.stride, row.pad, row.in_width, row.out_width);
       const Cover of_last = outputs_with(tap + kTapsAtOnce - 1, row.stride, row.pad, row.in_width, row.out_width);
-      const Index inner = std::min(of_first.first, row.out_width), outer = std::max(inner, std::min(of_last.end, row.out_width));
+      const Index inner = std::min(of_first.first, row.out_width),
+                  outer = std::max(inner, std::min(of_last.end, row.out_width));
       if (whole > 0) add_taps(row, tap, inner, outer, whole, channels, sums + tap * channels);
-      for (Index t = tap; t < tap + kTapsAtOnce && whole < channels; ++t) add_tap_gradient(row, t, whole, channels, sums + t * channels);
+      for (Index t = tap; t < tap + kTapsAtOnce && whole < channels; ++t)
+        add_tap_gradient(row, t, whole, channels, sums + t * channels);
     }
     for (; tap < s.kernel_width; ++tap) add_tap_gradient(row, tap, 0, channels, sums + tap * channels);
   }
@@ -167,9 +184,11 @@ void add_row_gradient(const Conv2dShape& s, const float* x, const float* y_grad,
 
 }  // namespace
 
-void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
+void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad,
+                             bool accumulate) {
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;
-  const Index taps = taps_of(s), channels = s.in_channels, parts = std::clamp<Index>(s.batch / kImagesOfAPart, 1, kMostParts);
+  const Index taps = taps_of(s), channels = s.in_channels,
+              parts = std::clamp<Index>(s.batch / kImagesOfAPart, 1, kMostParts);
   std::vector<float> total(static_cast<std::size_t>(taps * channels));
   sum_of_parts(parts, taps * channels, total.data(), [&](Index part, float* to) {
     TapSums sums(taps * channels);

@@ -1,5 +1,5 @@
-// The vector loops of the CPU: entries of the kernel table that replace plain kernels. One thread each; every loop is built for several
-// instruction sets (core/cpu_dispatch.h), and all builds give the same bits.
+// The vector loops of the CPU: entries of the kernel table that replace plain kernels. One thread each; every loop is
+// built for several instruction sets (core/cpu_dispatch.h), and all builds give the same bits.
 #pragma once
 
 #include "kernels/cpu/any_float.h"

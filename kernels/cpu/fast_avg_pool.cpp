@@ -1,6 +1,7 @@
-// Average pooling, vectors along the channels. Forward keeps the sums of one output pixel in registers while it walks the window; of a
-// large window it adds them up in double, piece by piece, so that the error does not grow with the plane. Backward asks from the input's
-// side: each pixel takes the gradients of the few windows that hold it, so that memory is written once and in order.
+// Average pooling, vectors along the channels. Forward keeps the sums of one output pixel in registers while it walks
+// the window; of a large window it adds them up in double, piece by piece, so that the error does not grow with the
+// plane. Backward asks from the input's side: each pixel takes the gradients of the few windows that hold it, so that
+// memory is written once and in order.
 #include <algorithm>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace {
 
 // y = factor * sum of the `rows` x `columns` pixels from x on.
 LOCKSTEP_CPU_DISPATCH(void, average_pixels,
-                      (const float* x, Index rows, Index columns, Index row_step, float factor, Index channels, float* y),
+                      (const float* x, Index rows, Index columns, Index row_step, float factor, Index channels,
+                       float* y),
                       (x, rows, columns, row_step, factor, channels, y), {
                         Index c = 0;
                         Lanes part;
@@ -72,27 +74,33 @@ LOCKSTEP_CPU_DISPATCH(void, add_floats, (const float* x, Index count, double* su
 })
 
 // The same of a large window, in pieces.
-void average_many_pixels(const float* x, Index rows, Index columns, Index row_step, double factor, Index channels, float* y,
-                         std::vector<double>& sums) {
+void average_many_pixels(const float* x, Index rows, Index columns, Index row_step, double factor, Index channels,
+                         float* y, std::vector<double>& sums) {
   const Index width = std::min(kMostInFloat, columns), height = kMostInFloat / width;
   sums.assign(static_cast<std::size_t>(channels), 0.0);
   for (Index r = 0; r < rows; r += height)
     for (Index s = 0; s < columns; s += width) {
-      average_pixels(x + r * row_step + s * channels, std::min(height, rows - r), std::min(width, columns - s), row_step, 1, channels, y);
+      average_pixels(x + r * row_step + s * channels, std::min(height, rows - r), std::min(width, columns - s),
+                     row_step, 1, channels, y);
       add_floats(y, channels, sums.data());
     }
   for (Index c = 0; c < channels; ++c) y[c] = static_cast<float>(sums[static_cast<std::size_t>(c)] * factor);
 }
 
 double counted_of(const Pool2dShape& s, bool count_padding, const Taps& rows, const Taps& columns) {
-  return static_cast<double>(count_padding ? s.window_height * s.window_width : (rows.end - rows.first) * (columns.end - columns.first));
+  return static_cast<double>(count_padding ? s.window_height * s.window_width
+                                           : (rows.end - rows.first) * (columns.end - columns.first));
 }
 float factor_of(const Pool2dShape& s, bool count_padding, const Taps& rows, const Taps& columns) {
   return 1.0F / static_cast<float>(counted_of(s, count_padding, rows, columns));
 }
 
-Taps rows_of(const Pool2dShape& s, Index i) { return taps_inside(i, s.stride_height, s.pad_top, s.window_height, s.in_height); }
-Taps columns_of(const Pool2dShape& s, Index j) { return taps_inside(j, s.stride_width, s.pad_left, s.window_width, s.in_width); }
+Taps rows_of(const Pool2dShape& s, Index i) {
+  return taps_inside(i, s.stride_height, s.pad_top, s.window_height, s.in_height);
+}
+Taps columns_of(const Pool2dShape& s, Index j) {
+  return taps_inside(j, s.stride_width, s.pad_left, s.window_width, s.in_width);
+}
 
 void avg_pool2d(const Pool2dShape& s, bool count_padding, In in, Out out, Stream&) {
   const float* x = in.floats();
@@ -109,7 +117,8 @@ void avg_pool2d(const Pool2dShape& s, bool count_padding, In in, Out out, Stream
         if (height * width <= kMostInFloat)
           average_pixels(first, height, width, row_step, factor_of(s, count_padding, rows, columns), s.channels, y);
         else
-          average_many_pixels(first, height, width, row_step, 1.0 / counted_of(s, count_padding, rows, columns), s.channels, y, sums);
+          average_many_pixels(first, height, width, row_step, 1.0 / counted_of(s, count_padding, rows, columns),
+                              s.channels, y, sums);
       }
     }
 }
@@ -125,8 +134,8 @@ void avg_pool2d_backward(const Pool2dShape& s, bool count_padding, In out_grad, 
         if (!in_grad.accumulate) std::fill_n(x_grad, s.channels, 0.0F);
         for (Index i = rows.first; i < rows.end; ++i)
           for (Index j = columns.first; j < columns.end; ++j)
-            add_average_gradient(y_grad + (i * s.out_width + j) * s.channels, factor_of(s, count_padding, rows_of(s, i), columns_of(s, j)),
-                                 s.channels, x_grad);
+            add_average_gradient(y_grad + (i * s.out_width + j) * s.channels,
+                                 factor_of(s, count_padding, rows_of(s, i), columns_of(s, j)), s.channels, x_grad);
       }
     }
 }

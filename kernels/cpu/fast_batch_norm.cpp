@@ -1,6 +1,7 @@
-// Batch normalisation, vectors along the channels: rows of few channels are taken several at a time, so that a loop is long enough. One
-// pass over memory for the statistics (shifted by the first row, so that a large mean takes no digits from the variance), one for the
-// result, two for the gradients. Sums run in float over a block of rows, and in double over the blocks.
+// Batch normalisation, vectors along the channels: rows of few channels are taken several at a time, so that a loop is
+// long enough. One pass over memory for the statistics (shifted by the first row, so that a large mean takes no digits
+// from the variance), one for the result, two for the gradients. Sums run in float over a block of rows, and in double
+// over the blocks.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +15,8 @@ namespace {
 constexpr Index kWidth = 128;  // floats of a loop, about
 constexpr Index kBlock = 64;   // steps of such loops that are summed in float
 
-LOCKSTEP_CPU_DISPATCH(void, shifted_sums, (const float* x, const float* shift, Index steps, Index width, float* sums, float* squares),
+LOCKSTEP_CPU_DISPATCH(void, shifted_sums,
+                      (const float* x, const float* shift, Index steps, Index width, float* sums, float* squares),
                       (x, shift, steps, width, sums, squares), {
                         for (Index step = 0; step < steps; ++step, x += width) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -27,8 +29,8 @@ LOCKSTEP_CPU_DISPATCH(void, shifted_sums, (const float* x, const float* shift, I
                       })
 
 LOCKSTEP_CPU_DISPATCH(void, normalize,
-                      (const float* x, const float* mean, const float* factor, const float* bias, Index steps, Index width, bool relu,
-                       float* y),
+                      (const float* x, const float* mean, const float* factor, const float* bias, Index steps,
+                       Index width, bool relu, float* y),
                       (x, mean, factor, bias, steps, width, relu, y), {
                         for (Index step = 0; step < steps; ++step, x += width, y += width) {
                           if (relu) {
@@ -45,8 +47,8 @@ LOCKSTEP_CPU_DISPATCH(void, normalize,
                       })
 
 LOCKSTEP_CPU_DISPATCH(void, gradient_sums,
-                      (const float* x, const float* y_grad, const float* mean, const float* factor, const float* bias, Index steps,
-                       Index width, bool relu, float* sums, float* products),
+                      (const float* x, const float* y_grad, const float* mean, const float* factor, const float* bias,
+                       Index steps, Index width, bool relu, float* sums, float* products),
                       (x, y_grad, mean, factor, bias, steps, width, relu, sums, products), {
                         for (Index step = 0; step < steps; ++step, x += width, y_grad += width) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -63,7 +65,8 @@ LOCKSTEP_CPU_DISPATCH(void, gradient_sums,
 // x_grad = factor * (g - mean_grad - (x - mean) * slope)
 LOCKSTEP_CPU_DISPATCH(void, gradients,
                       (const float* x, const float* y_grad, const float* mean, const float* factor, const float* bias,
-                       const float* mean_grad, const float* slope, Index steps, Index width, bool relu, bool accumulate, float* x_grad),
+                       const float* mean_grad, const float* slope, Index steps, Index width, bool relu, bool accumulate,
+                       float* x_grad),
                       (x, y_grad, mean, factor, bias, mean_grad, slope, steps, width, relu, accumulate, x_grad), {
                         for (Index step = 0; step < steps; ++step, x += width, y_grad += width, x_grad += width) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -177,10 +180,11 @@ void batch_norm(const BatchNormParams& params, In x, In mean, In variance, In we
   });
 }
 
-void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean, In variance, In weight, In bias, Out x_grad,
-                         Out weight_grad, Out bias_grad, Stream& stream) {
+void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean, In variance, In weight, In bias,
+                         Out x_grad, Out weight_grad, Out bias_grad, Stream& stream) {
   if (x.count() == 0)
-    return reference_kernels().batch_norm_backward(params, x, y_grad, mean, variance, weight, bias, x_grad, weight_grad, bias_grad, stream);
+    return reference_kernels().batch_norm_backward(params, x, y_grad, mean, variance, weight, bias, x_grad, weight_grad,
+                                                   bias_grad, stream);
   const Index channels = mean.count();
   const double rows = static_cast<double>(x.count() / channels);
   const RowsTogether lanes(x.count(), channels, 7);
@@ -190,13 +194,15 @@ void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean
   const float* const offset = lanes.spread(2, [&](Index c) { return bias ? bias.floats()[c] : 0.0F; });
   const ChannelSums sums(lanes, channels, 3);
   sums.add([&](Index at, Index steps, Index width, float* first, float* second) {
-    gradient_sums(x.floats() + at, y_grad.floats() + at, center, factor, offset, steps, width, params.relu, first, second);
+    gradient_sums(x.floats() + at, y_grad.floats() + at, center, factor, offset, steps, width, params.relu, first,
+                  second);
   });
   const auto put = [](float& slot, double value, bool accumulate) {
     slot = accumulate ? slot + static_cast<float>(value) : static_cast<float>(value);
   };
   for (Index c = 0; c < channels; ++c) {
-    if (weight_grad) put(weight_grad.floats()[c], sums.second()[c] * inverse_of(params, variance, c), weight_grad.accumulate);
+    if (weight_grad)
+      put(weight_grad.floats()[c], sums.second()[c] * inverse_of(params, variance, c), weight_grad.accumulate);
     if (bias_grad) put(bias_grad.floats()[c], sums.first()[c], bias_grad.accumulate);
   }
   if (!x_grad) return;
@@ -207,8 +213,8 @@ void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean
     return sums.second()[c] * share * inverse * inverse;
   });
   lanes.over_rows(lanes.steps(), [&](Index at, Index steps, Index width) {
-    gradients(x.floats() + at, y_grad.floats() + at, center, factor, offset, mean_grad, slope, steps, width, params.relu, x_grad.accumulate,
-              x_grad.floats() + at);
+    gradients(x.floats() + at, y_grad.floats() + at, center, factor, offset, mean_grad, slope, steps, width,
+              params.relu, x_grad.accumulate, x_grad.floats() + at);
   });
 }
 

@@ -8,25 +8,28 @@ namespace lockstep::fast {
 
 namespace {
 
-LOCKSTEP_CPU_DISPATCH(void, bias_loop, (float* y, const float* bias, Index rows, Index channels), (y, bias, rows, channels), {
-  for (Index row = 0; row < rows; ++row, y += channels) {
-    LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = 0; c < channels; ++c) y[c] += bias[c];
-  }
-})
+LOCKSTEP_CPU_DISPATCH(void, bias_loop, (float* y, const float* bias, Index rows, Index channels),
+                      (y, bias, rows, channels), {
+                        for (Index row = 0; row < rows; ++row, y += channels) {
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index c = 0; c < channels; ++c) y[c] += bias[c];
+                        }
+                      })
 
 // sums += the column sums of at most a few hundred rows, four at a time.
-LOCKSTEP_CPU_DISPATCH(void, column_sums_loop, (const float* in, float* sums, Index rows, Index channels), (in, sums, rows, channels), {
-  Index row = 0;
-  for (; row + 4 <= rows; row += 4, in += 4 * channels) {
-    LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = 0; c < channels; ++c) sums[c] += (in[c] + in[channels + c]) + (in[2 * channels + c] + in[3 * channels + c]);
-  }
-  for (; row < rows; ++row, in += channels) {
-    LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = 0; c < channels; ++c) sums[c] += in[c];
-  }
-})
+LOCKSTEP_CPU_DISPATCH(void, column_sums_loop, (const float* in, float* sums, Index rows, Index channels),
+                      (in, sums, rows, channels), {
+                        Index row = 0;
+                        for (; row + 4 <= rows; row += 4, in += 4 * channels) {
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index c = 0; c < channels; ++c)
+                            sums[c] += (in[c] + in[channels + c]) + (in[2 * channels + c] + in[3 * channels + c]);
+                        }
+                        for (; row < rows; ++row, in += channels) {
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index c = 0; c < channels; ++c) sums[c] += in[c];
+                        }
+                      })
 
 void add_bias(Out y, In bias, Stream&) {
   const Index channels = bias.count();

@@ -1,5 +1,6 @@
-// Binary functions, comparisons and selection, with broadcasting: vector loops over the two innermost dimensions that are left when those
-// that all operands pass through in one go are merged. In the innermost one an operand goes on by one element, or stays.
+// Binary functions, comparisons and selection, with broadcasting: vector loops over the two innermost dimensions that
+// are left when those that all operands pass through in one go are merged. In the innermost one an operand goes on by
+// one element, or stays.
 #include <algorithm>
 #include <bit>
 
@@ -24,7 +25,9 @@ struct Rows {
 LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const float* out) {
   prefetch_chunk(a), prefetch_chunk(b), prefetch_chunk<true>(out);
 }
-LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const std::uint8_t*) { prefetch_chunk(a), prefetch_chunk(b); }
+LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const std::uint8_t*) {
+  prefetch_chunk(a), prefetch_chunk(b);
+}
 
 // `loop` is one of prefetch.h's.
 #define LOCKSTEP_BINARY_ROWS(loop, name, Result, value)                                                             \
@@ -66,14 +69,17 @@ LOCKSTEP_VECTOR_MATH float zero_where(bool is_zero, float value) {
 
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_power_rows, float, vm::power(x, y))
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_base_slope_rows, float, zero_where(y == 0, y* vm::power(x, y - 1.0F)))
-LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_exponent_slope_rows, float, zero_where((x == 0) & (y >= 0), vm::power(x, y) * vm::log(x)))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_exponent_slope_rows, float,
+                     zero_where((x == 0) & (y >= 0), vm::power(x, y) * vm::log(x)))
 // Of normal positive bases and finite exponents: the same bits.
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_power_rows, float, vm::power_of_normal(x, y))
-LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_base_slope_rows, float, zero_where(y == 0, y* vm::power_of_normal(x, y - 1.0F)))
+LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_base_slope_rows, float,
+                     zero_where(y == 0, y* vm::power_of_normal(x, y - 1.0F)))
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_exponent_slope_rows, float, vm::power_of_normal(x, y) * vm::log(x))
 
 // Whether all bases are normal positive numbers and all exponents finite.
-LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* bases, Index base_count, const float* exponents, Index exponent_count),
+LOCKSTEP_CPU_DISPATCH(bool, are_normal,
+                      (const float* bases, Index base_count, const float* exponents, Index exponent_count),
                       (bases, base_count, exponents, exponent_count), {
                         std::uint32_t last = 0, largest = 0;
                         for (Index i = 0; i < base_count; ++i) last = std::max(last, vm::place_among_normals(bases[i]));
@@ -82,7 +88,8 @@ LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* bases, Index base_count, c
                         return last < vm::kNormals && largest < 0x7f800000U;
                       })
 
-// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by then.
+// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by
+// then.
 template <auto normal_rows, auto any_rows>
 void power_rows(const float* a, const float* b, float* out, const Rows& r) {
   constexpr Index kShort = 64, kTile = kPrefetchAhead;
@@ -102,8 +109,8 @@ LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, greater_rows, std::uint8_t, static_c
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, greater_equal_rows, std::uint8_t, static_cast<std::uint8_t>(x >= y ? 1 : 0))
 
 LOCKSTEP_CPU_DISPATCH(void, choose_row,
-                      (const std::uint8_t* condition, const float* a, const float* b, float* out, Index length, Index c_step, Index a_step,
-                       Index b_step),
+                      (const std::uint8_t* condition, const float* a, const float* b, float* out, Index length,
+                       Index c_step, Index a_step, Index b_step),
                       (condition, a, b, out, length, c_step, a_step, b_step), {
                         if (c_step == 1 && a_step == 1 && b_step == 1) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -114,7 +121,8 @@ LOCKSTEP_CPU_DISPATCH(void, choose_row,
                           }
                           return;
                         }
-                        for (Index i = 0; i < length; ++i) out[i] = condition[i * c_step] != 0 ? a[i * a_step] : b[i * b_step];
+                        for (Index i = 0; i < length; ++i)
+                          out[i] = condition[i * c_step] != 0 ? a[i * a_step] : b[i * b_step];
                       })
 
 template <typename Result>
@@ -123,7 +131,8 @@ using RowsLoop = void (*)(const float*, const float*, Result*, const Rows&);
 template <typename Result>
 void run_rows(RowsLoop<Result> run, In a, In b, Out out) {
   const StridedLoop<2> loop(out.shape, {broadcast_strides(a.shape, out.shape), broadcast_strides(b.shape, out.shape)});
-  const Rows rows{loop.extent(1), loop.extent(0), loop.stride(0, 1), loop.stride(1, 1), loop.stride(0, 0), loop.stride(1, 0)};
+  const Rows rows{loop.extent(1),    loop.extent(0),    loop.stride(0, 1),
+                  loop.stride(1, 1), loop.stride(0, 0), loop.stride(1, 0)};
   const float *const x = a.floats(), *const y = b.floats();
   auto* to = out.as<Result>();
   for_each_outer(loop, 2, [&](const auto& at) {
@@ -152,11 +161,12 @@ void where(In condition, In a, In b, Out out, Stream&) {
   const auto* const chosen = static_cast<const std::uint8_t*>(condition.data);
   const float *const x = a.floats(), *const y = b.floats();
   float* to = out.floats();
-  const StridedLoop<3> loop(out.shape, {broadcast_strides(condition.shape, out.shape), broadcast_strides(a.shape, out.shape),
-                                        broadcast_strides(b.shape, out.shape)});
+  const StridedLoop<3> loop(out.shape, {broadcast_strides(condition.shape, out.shape),
+                                        broadcast_strides(a.shape, out.shape), broadcast_strides(b.shape, out.shape)});
   const Index length = loop.extent(0);
   for_each_outer(loop, 1, [&](const auto& at) {
-    choose_row(chosen + at[0], x + at[1], y + at[2], to, length, loop.stride(0, 0), loop.stride(1, 0), loop.stride(2, 0));
+    choose_row(chosen + at[0], x + at[1], y + at[2], to, length, loop.stride(0, 0), loop.stride(1, 0),
+               loop.stride(2, 0));
     to += length;
   });
 }

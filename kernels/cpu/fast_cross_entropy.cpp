@@ -15,8 +15,8 @@ namespace {
 
 constexpr Index kRowSums = 16;
 
-// Of a row's coefficients w_k * (keep * t_k + each) of operators.def, without t or w where they are null: out[0] = their sum, out[1] = that
-// of their products with largest - x_k, where those that are 0 do not count.
+// Of a row's coefficients w_k * (keep * t_k + each) of operators.def, without t or w where they are null: out[0] =
+// their sum, out[1] = that of their products with largest - x_k, where those that are 0 do not count.
 #define LOCKSTEP_COEFFICIENT_SUMS(coefficient)                                \
   {                                                                           \
     Index i = 0;                                                              \
@@ -36,7 +36,8 @@ constexpr Index kRowSums = 16;
     }                                                                         \
   }
 LOCKSTEP_CPU_DISPATCH(void, coefficient_sums,
-                      (const float* x, float largest, const float* t, const float* w, float keep, float each, Index count, double* out),
+                      (const float* x, float largest, const float* t, const float* w, float keep, float each,
+                       Index count, double* out),
                       (x, largest, t, w, keep, each, count, out), {
                         double sums[kRowSums] = {};
                         double products[kRowSums] = {};
@@ -55,8 +56,8 @@ LOCKSTEP_CPU_DISPATCH(void, coefficient_sums,
 
 // Their gradient: (sum * p_k - coefficient) * factor.
 LOCKSTEP_CPU_DISPATCH(void, coefficient_gradient,
-                      (const float* p, float sum, const float* t, const float* w, float keep, float each, float factor, Index count,
-                       bool accumulate, float* grad),
+                      (const float* p, float sum, const float* t, const float* w, float keep, float each, float factor,
+                       Index count, bool accumulate, float* grad),
                       (p, sum, t, w, keep, each, factor, count, accumulate, grad), {
                         LOCKSTEP_INDEPENDENT_ITERATIONS
                         for (Index k = 0; k < count; ++k) {
@@ -116,7 +117,8 @@ struct RowLosses {
 // What a row's gradients are multiplied with.
 double row_factor(Reduction reduction, In divisor, In loss_grad, Index n) {
   if (reduction == Reduction::kNone) return loss_grad.floats()[n];
-  return reduction == Reduction::kMean ? *loss_grad.floats() / static_cast<double>(*divisor.floats()) : *loss_grad.floats();
+  return reduction == Reduction::kMean ? *loss_grad.floats() / static_cast<double>(*divisor.floats())
+                                       : *loss_grad.floats();
 }
 
 // The label's own term; NaN where there is no such class.
@@ -141,25 +143,28 @@ double plain_row_loss(const float* row, Index classes, Index label, float larges
   const double log_sum = std::log(static_cast<double>(sum));
   const double of_label = log_sum - (loss_at(row, classes, label) - largest);
   // A logit of -infinity counts only at the label, if nothing is smoothed.
-  return smoothing == 0
-             ? of_label
-             : (1 - smoothing) * of_label + smoothing * (log_sum - sum_of_distances(row, largest, classes) / static_cast<double>(classes));
+  return smoothing == 0 ? of_label
+                        : (1 - smoothing) * of_label + smoothing * (log_sum - sum_of_distances(row, largest, classes) /
+                                                                                  static_cast<double>(classes));
 }
 
 double weighted_row_loss(const RowTargets& wanted, Index n, const float* row, float largest, float sum) {
   const double log_sum = std::log(static_cast<double>(sum));  // seen from the largest
   double sums[2] = {};
   if (wanted.soft != nullptr || wanted.params.label_smoothing != 0)
-    coefficient_sums(row, largest, wanted.soft_row(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes, sums);
+    coefficient_sums(row, largest, wanted.soft_row(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes,
+                     sums);
   const double of_coefficients = sums[0] * log_sum + sums[1];
   if (wanted.soft != nullptr) return of_coefficients;
   if (!wanted.is_label(n)) return std::numeric_limits<double>::quiet_NaN();
   const Index label = wanted.labels[n];
   const double coefficient = static_cast<double>(wanted.weight[label]) * wanted.keep();
-  return of_coefficients + (coefficient == 0 ? 0 : coefficient * (log_sum + (static_cast<double>(largest) - row[label])));
+  return of_coefficients +
+         (coefficient == 0 ? 0 : coefficient * (log_sum + (static_cast<double>(largest) - row[label])));
 }
 
-void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, In weight, Out loss, Out divisor, Out out, Stream&) {
+void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, In weight, Out loss, Out divisor,
+                           Out out, Stream&) {
   const Index batch = in.shape[0], classes = in.shape[1];
   const RowTargets wanted(params, targets, weight, classes);
   RowLosses losses{params.reduction, loss, divisor};
@@ -174,15 +179,17 @@ void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, 
     const float largest = row_maximum(row, classes), sum = row_exponentials(row, largest, classes, probabilities);
     scale_row(probabilities, 1 / sum, classes);
     losses.add(n,
-               wanted.has_plain_labels() ? plain_row_loss(row, classes, wanted.labels[n], largest, sum, params.label_smoothing)
-                                         : weighted_row_loss(wanted, n, row, largest, sum),
+               wanted.has_plain_labels()
+                   ? plain_row_loss(row, classes, wanted.labels[n], largest, sum, params.label_smoothing)
+                   : weighted_row_loss(wanted, n, row, largest, sum),
                wanted.weight_of(n));
   }
   losses.finish();
 }
 
 LOCKSTEP_CPU_DISPATCH(void, logits_gradient,
-                      (const float* probabilities, float target, float factor, Index count, bool accumulate, float* grad),
+                      (const float* probabilities, float target, float factor, Index count, bool accumulate,
+                       float* grad),
                       (probabilities, target, factor, count, accumulate, grad), {
                         if (accumulate) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -197,31 +204,36 @@ LOCKSTEP_CPU_DISPATCH(void, logits_gradient,
 bool has_gradients(const RowTargets& wanted, Index n, bool accumulate, float* grad) {
   const bool is_ignored = wanted.is_ignored(n), is_target = wanted.soft != nullptr || wanted.is_label(n);
   if (!is_ignored && is_target) return true;
-  if (!is_ignored || !accumulate) std::fill_n(grad, wanted.classes, is_ignored ? 0.0F : std::numeric_limits<float>::quiet_NaN());
+  if (!is_ignored || !accumulate)
+    std::fill_n(grad, wanted.classes, is_ignored ? 0.0F : std::numeric_limits<float>::quiet_NaN());
   return false;
 }
 
-void plain_row_gradients(const RowTargets& wanted, Index n, const float* probabilities, double factor, bool accumulate, float* grad) {
+void plain_row_gradients(const RowTargets& wanted, Index n, const float* probabilities, double factor, bool accumulate,
+                         float* grad) {
   const double smoothing = wanted.params.label_smoothing, of_each = smoothing / static_cast<double>(wanted.classes);
   const Index label = wanted.labels[n];
   const double before = accumulate ? grad[label] : 0;
-  logits_gradient(probabilities, static_cast<float>(of_each), static_cast<float>(factor), wanted.classes, accumulate, grad);
+  logits_gradient(probabilities, static_cast<float>(of_each), static_cast<float>(factor), wanted.classes, accumulate,
+                  grad);
   grad[label] = static_cast<float>(before + (probabilities[label] - (of_each + 1 - smoothing)) * factor);
 }
 
-void weighted_row_gradients(const RowTargets& wanted, Index n, const float* probabilities, double factor, bool accumulate, float* grad) {
+void weighted_row_gradients(const RowTargets& wanted, Index n, const float* probabilities, double factor,
+                            bool accumulate, float* grad) {
   double sums[2] = {};
   if (wanted.soft != nullptr || wanted.params.label_smoothing != 0)
-    coefficient_sums(probabilities, 0, wanted.soft_row(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes, sums);
+    coefficient_sums(probabilities, 0, wanted.soft_row(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes,
+                     sums);
   double of_label = 0;
   if (wanted.soft == nullptr) of_label = static_cast<double>(wanted.weight[wanted.labels[n]]) * wanted.keep();
-  coefficient_gradient(probabilities, static_cast<float>(sums[0] + of_label), wanted.soft_row(n), wanted.weight, wanted.keep(),
-                       wanted.each(), static_cast<float>(factor), wanted.classes, accumulate, grad);
+  coefficient_gradient(probabilities, static_cast<float>(sums[0] + of_label), wanted.soft_row(n), wanted.weight,
+                       wanted.keep(), wanted.each(), static_cast<float>(factor), wanted.classes, accumulate, grad);
   if (wanted.soft == nullptr) grad[wanted.labels[n]] -= static_cast<float>(of_label * factor);
 }
 
-void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In targets, In weight, In divisor, In loss_grad,
-                                    Out logits_grad, Stream&) {
+void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In targets, In weight, In divisor,
+                                    In loss_grad, Out logits_grad, Stream&) {
   const Index batch = out.shape[0], classes = out.shape[1];
   const RowTargets wanted(params, targets, weight, classes);
   for (Index n = 0; n < batch; ++n) {
@@ -229,8 +241,8 @@ void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In
     float* const grad = logits_grad.floats() + n * classes;
     if (!has_gradients(wanted, n, logits_grad.accumulate, grad)) continue;
     const double factor = row_factor(params.reduction, divisor, loss_grad, n);
-    (wanted.has_plain_labels() ? plain_row_gradients : weighted_row_gradients)(wanted, n, probabilities, factor, logits_grad.accumulate,
-                                                                               grad);
+    (wanted.has_plain_labels() ? plain_row_gradients : weighted_row_gradients)(wanted, n, probabilities, factor,
+                                                                               logits_grad.accumulate, grad);
   }
 }
 
@@ -241,13 +253,17 @@ void nll_loss(const CrossEntropyParams& params, In in, In targets, In weight, Ou
   for (Index n = 0; n < batch; ++n) {
     const double of_row = wanted.weight_of(n);
     const bool counts = of_row != 0 || !(wanted.is_ignored(n) || wanted.is_label(n));
-    losses.add(n, counts ? (wanted.is_label(n) ? of_row : 1.0) * -loss_at(in.floats() + n * classes, classes, wanted.labels[n]) : 0,
-               of_row);
+    losses.add(
+        n,
+        counts ? (wanted.is_label(n) ? of_row : 1.0) * -loss_at(in.floats() + n * classes, classes, wanted.labels[n])
+               : 0,
+        of_row);
   }
   losses.finish();
 }
 
-void nll_loss_backward(const CrossEntropyParams& params, In targets, In weight, In divisor, In loss_grad, Out out, Stream&) {
+void nll_loss_backward(const CrossEntropyParams& params, In targets, In weight, In divisor, In loss_grad, Out out,
+                       Stream&) {
   const Index batch = out.shape[0], classes = out.shape[1];
   const RowTargets wanted(params, targets, weight, classes);
   for (Index n = 0; n < batch; ++n) {

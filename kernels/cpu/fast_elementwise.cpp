@@ -19,15 +19,17 @@ LOCKSTEP_CPU_DISPATCH(void, add_loop, (const float* a, const float* b, float* ou
   for (Index i = 0; i < count; ++i) out[i] = a[i] + b[i];
 })
 
-LOCKSTEP_CPU_DISPATCH(void, scale_loop, (const float* in, float factor, float* out, Index count), (in, factor, out, count), {
-  LOCKSTEP_INDEPENDENT_ITERATIONS
-  for (Index i = 0; i < count; ++i) out[i] = in[i] * factor;
-})
+LOCKSTEP_CPU_DISPATCH(void, scale_loop, (const float* in, float factor, float* out, Index count),
+                      (in, factor, out, count), {
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index i = 0; i < count; ++i) out[i] = in[i] * factor;
+                      })
 
-LOCKSTEP_CPU_DISPATCH(void, add_scaled_loop, (const float* in, float factor, float* out, Index count), (in, factor, out, count), {
-  LOCKSTEP_INDEPENDENT_ITERATIONS
-  for (Index i = 0; i < count; ++i) out[i] += in[i] * factor;
-})
+LOCKSTEP_CPU_DISPATCH(void, add_scaled_loop, (const float* in, float factor, float* out, Index count),
+                      (in, factor, out, count), {
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index i = 0; i < count; ++i) out[i] += in[i] * factor;
+                      })
 
 LOCKSTEP_CPU_DISPATCH(void, relu_loop, (const float* in, float* out, Index count), (in, out, count), {
   LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -60,7 +62,8 @@ void convert(In in, Out out, Stream&) {
   const Index count = in.count();
   if (!out.accumulate && in.dtype == DType::kFloat32 && out.dtype != DType::kFloat32)
     return narrow(out.dtype, in.floats(), out.data, count);
-  if (!out.accumulate && out.dtype == DType::kFloat32 && in.dtype != DType::kFloat32) return widen(in.dtype, in.data, out.floats(), count);
+  if (!out.accumulate && out.dtype == DType::kFloat32 && in.dtype != DType::kFloat32)
+    return widen(in.dtype, in.data, out.floats(), count);
   float values[kTile], before[kTile];
   const auto* const from = static_cast<const std::byte*>(in.data);
   auto* const to = static_cast<std::byte*>(out.data);

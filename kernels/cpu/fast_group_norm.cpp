@@ -1,5 +1,5 @@
-// Group norm. Loops run over the channels of a pixel, side by side: sums of channels first, a sample at a time, from which those of groups
-// follow; then y = x * factor + offset with one factor and one offset a channel.
+// Group norm. Loops run over the channels of a pixel, side by side: sums of channels first, a sample at a time, from
+// which those of groups follow; then y = x * factor + offset with one factor and one offset a channel.
 #include <algorithm>
 #include <cmath>
 
@@ -13,28 +13,30 @@ namespace lockstep::fast {
 namespace {
 
 // sums += the sums of the channels of `pixels` pixels; channel_squares(): those of (x - mean)^2.
-LOCKSTEP_CPU_DISPATCH(void, channel_sums, (const float* x, Index pixels, Index channels, float* sums), (x, pixels, channels, sums), {
-  Index first = 0;
-  for (; first + kColumn <= channels; first += kColumn) {
-    Lanes totals[kColumnVectors];
-    for (Index v = 0; v < kColumnVectors; ++v) load(sums + first + v * kLanes, totals[v]);
-    for (Index pixel = 0; pixel < pixels; ++pixel) {
-      prefetch_chunk(x + pixel * channels + first, 8 * channels);
-      for (Index v = 0; v < kColumnVectors; ++v) {
-        Lanes value;
-        load(x + pixel * channels + first + v * kLanes, value);
-        totals[v] += value;
-      }
-    }
-    for (Index v = 0; v < kColumnVectors; ++v) save(totals[v], sums + first + v * kLanes);
-  }
-  for (Index pixel = 0; pixel < pixels; ++pixel, x += channels) {
-    LOCKSTEP_INDEPENDENT_ITERATIONS
-    for (Index c = first; c < channels; ++c) sums[c] += x[c];
-  }
-})
+LOCKSTEP_CPU_DISPATCH(void, channel_sums, (const float* x, Index pixels, Index channels, float* sums),
+                      (x, pixels, channels, sums), {
+                        Index first = 0;
+                        for (; first + kColumn <= channels; first += kColumn) {
+                          Lanes totals[kColumnVectors];
+                          for (Index v = 0; v < kColumnVectors; ++v) load(sums + first + v * kLanes, totals[v]);
+                          for (Index pixel = 0; pixel < pixels; ++pixel) {
+                            prefetch_chunk(x + pixel * channels + first, 8 * channels);
+                            for (Index v = 0; v < kColumnVectors; ++v) {
+                              Lanes value;
+                              load(x + pixel * channels + first + v * kLanes, value);
+                              totals[v] += value;
+                            }
+                          }
+                          for (Index v = 0; v < kColumnVectors; ++v) save(totals[v], sums + first + v * kLanes);
+                        }
+                        for (Index pixel = 0; pixel < pixels; ++pixel, x += channels) {
+                          LOCKSTEP_INDEPENDENT_ITERATIONS
+                          for (Index c = first; c < channels; ++c) sums[c] += x[c];
+                        }
+                      })
 
-LOCKSTEP_CPU_DISPATCH(void, channel_squares, (const float* x, const float* means, Index pixels, Index channels, float* sums),
+LOCKSTEP_CPU_DISPATCH(void, channel_squares,
+                      (const float* x, const float* means, Index pixels, Index channels, float* sums),
                       (x, means, pixels, channels, sums), {
                         Index first = 0;
                         for (; first + kColumn <= channels; first += kColumn) {
@@ -63,8 +65,8 @@ LOCKSTEP_CPU_DISPATCH(void, channel_squares, (const float* x, const float* means
                       })
 
 LOCKSTEP_CPU_DISPATCH(void, scale_channels,
-                      (const float* x, const float* means, const float* factors, const float* offsets, Index pixels, Index channels,
-                       float* y),
+                      (const float* x, const float* means, const float* factors, const float* offsets, Index pixels,
+                       Index channels, float* y),
                       (x, means, factors, offsets, pixels, channels, y), {
                         for (Index pixel = 0; pixel < pixels; ++pixel, x += channels, y += channels)
                           LOCKSTEP_CHUNKED_LOOP(c, channels, prefetch_chunk<true>(y + c),
@@ -73,8 +75,8 @@ LOCKSTEP_CPU_DISPATCH(void, scale_channels,
 
 // grads += sums of y_grad, products += sums of y_grad * (x - mean).
 LOCKSTEP_CPU_DISPATCH(void, channel_gradients,
-                      (const float* x, const float* y_grad, const float* means, Index pixels, Index channels, float* grads,
-                       float* products),
+                      (const float* x, const float* y_grad, const float* means, Index pixels, Index channels,
+                       float* grads, float* products),
                       (x, y_grad, means, pixels, channels, grads, products), {
                         for (Index pixel = 0; pixel < pixels; ++pixel, x += channels, y_grad += channels) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -87,10 +89,12 @@ LOCKSTEP_CPU_DISPATCH(void, channel_gradients,
 
 // x_grad = y_grad * factor - offset - (x - mean) * slope.
 LOCKSTEP_CPU_DISPATCH(void, group_gradients,
-                      (const float* x, const float* y_grad, const float* means, const float* factors, const float* offsets,
-                       const float* slopes, Index pixels, Index channels, bool accumulate, float* x_grad),
+                      (const float* x, const float* y_grad, const float* means, const float* factors,
+                       const float* offsets, const float* slopes, Index pixels, Index channels, bool accumulate,
+                       float* x_grad),
                       (x, y_grad, means, factors, offsets, slopes, pixels, channels, accumulate, x_grad), {
-                        for (Index pixel = 0; pixel < pixels; ++pixel, x += channels, y_grad += channels, x_grad += channels) {
+                        for (Index pixel = 0; pixel < pixels;
+                             ++pixel, x += channels, y_grad += channels, x_grad += channels) {
                           if (accumulate) {
                             LOCKSTEP_INDEPENDENT_ITERATIONS
                             for (Index c = 0; c < channels; ++c)
@@ -109,7 +113,8 @@ constexpr Index kPixelBlock = 64;  // sums of sums: a float adds up no more term
 class ChannelMemory {
  public:
   ChannelMemory(Index arrays, Index channels)
-      : memory_(cpu_device().allocate(static_cast<std::size_t>(arrays * channels) * sizeof(float))), channels_(channels) {}
+      : memory_(cpu_device().allocate(static_cast<std::size_t>(arrays * channels) * sizeof(float))),
+        channels_(channels) {}
   float* array(Index n) const { return reinterpret_cast<float*>(memory_.data()) + n * channels_; }
   float* zeros(Index n) const {
     std::fill_n(array(n), channels_, 0.0F);
@@ -149,16 +154,19 @@ void group_norm(Index groups, In in, In weight, In bias, float epsilon, Out out,
   for (Index n = 0; n < in.shape[0]; ++n) {
     const float* const x = in.floats() + n * pixels * channels;
     float *const mean = memory.zeros(0), *const square = memory.zeros(1);
-    add_blocks(pixels, channels, memory.array(2), mean,
-               [&](Index first, Index count, float* block) { channel_sums(x + first * channels, count, channels, block); });
+    add_blocks(pixels, channels, memory.array(2), mean, [&](Index first, Index count, float* block) {
+      channel_sums(x + first * channels, count, channels, block);
+    });
     spread_over_groups(mean, channels, groups, share);
-    add_blocks(pixels, channels, memory.array(2), square,
-               [&](Index first, Index count, float* block) { channel_squares(x + first * channels, mean, count, channels, block); });
+    add_blocks(pixels, channels, memory.array(2), square, [&](Index first, Index count, float* block) {
+      channel_squares(x + first * channels, mean, count, channels, block);
+    });
     spread_over_groups(square, channels, groups, share);
     float *const factors = square, *const offsets = memory.zeros(3);
     for (Index c = 0; c < channels; ++c) {
       const float rstd = 1.0F / std::sqrt(square[c] + epsilon);
-      if (c % width == 0) means.floats()[n * groups + c / width] = mean[c], rstds.floats()[n * groups + c / width] = rstd;
+      if (c % width == 0)
+        means.floats()[n * groups + c / width] = mean[c], rstds.floats()[n * groups + c / width] = rstd;
       factors[c] = weight ? rstd * weight.floats()[c] : rstd;
       if (bias) offsets[c] = bias.floats()[c];
     }
@@ -171,22 +179,22 @@ struct SampleSums {
   float *means, *grads, *products;
 };
 
-SampleSums sums_of_sample(const ChannelMemory& memory, const float* x, const float* y_grad, const float* group_means, Index pixels,
-                          Index channels, Index width) {
+SampleSums sums_of_sample(const ChannelMemory& memory, const float* x, const float* y_grad, const float* group_means,
+                          Index pixels, Index channels, Index width) {
   const SampleSums sums{memory.array(0), memory.zeros(1), memory.zeros(2)};
   for (Index c = 0; c < channels; ++c) sums.means[c] = group_means[c / width];
   for (Index pixel = 0; pixel < pixels; pixel += kPixelBlock) {
     float *const grads = memory.zeros(3), *const products = memory.zeros(4);
-    channel_gradients(x + pixel * channels, y_grad + pixel * channels, sums.means, std::min(kPixelBlock, pixels - pixel), channels, grads,
-                      products);
+    channel_gradients(x + pixel * channels, y_grad + pixel * channels, sums.means,
+                      std::min(kPixelBlock, pixels - pixel), channels, grads, products);
     channel_sums(grads, 1, channels, sums.grads);
     channel_sums(products, 1, channels, sums.products);
   }
   return sums;
 }
 
-void group_norm_backward(Index groups, In in, In weight, In means, In rstds, In out_grad, Out x_grad, Out weight_grad, Out bias_grad,
-                         Stream&) {
+void group_norm_backward(Index groups, In in, In weight, In means, In rstds, In out_grad, Out x_grad, Out weight_grad,
+                         Out bias_grad, Stream&) {
   const Index pixels = in.shape[1], channels = in.shape[2], width = channels / groups, sample = pixels * channels;
   const ChannelMemory memory(6, channels);
   const float share = 1.0F / static_cast<float>(pixels * width);

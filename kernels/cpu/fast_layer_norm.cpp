@@ -1,5 +1,5 @@
-// Layer norm and RMS norm: each row is read from memory once, and passed over again where it lies in the first-level cache. Gradients of
-// weight and bias: sums of blocks of rows, which are added in their order.
+// Layer norm and RMS norm: each row is read from memory once, and passed over again where it lies in the first-level
+// cache. Gradients of weight and bias: sums of blocks of rows, which are added in their order.
 #include <algorithm>
 #include <cmath>
 
@@ -13,8 +13,8 @@ namespace {
 
 // `means` null: RMS norm.
 LOCKSTEP_CPU_DISPATCH(void, norm_loop,
-                      (const float* x, const float* weight, const float* bias, float epsilon, Index rows, Index channels, float* y,
-                       float* means, float* rstds),
+                      (const float* x, const float* weight, const float* bias, float epsilon, Index rows,
+                       Index channels, float* y, float* means, float* rstds),
                       (x, weight, bias, epsilon, rows, channels, y, means, rstds), {
                         const float share = 1.0F / static_cast<float>(channels);
                         const Index whole = channels - channels % kLanes;
@@ -47,13 +47,14 @@ LOCKSTEP_CPU_DISPATCH(void, norm_loop,
                         }
                       })
 
-// Of one row: sums over g = dy * weight and g * h, h = (x - mean) * rstd; the row's share of both parameters' gradients is added to theirs.
+// Of one row: sums over g = dy * weight and g * h, h = (x - mean) * rstd; the row's share of both parameters' gradients
+// is added to theirs.
 struct RowSums {
   float gradient, product;
 };
 LOCKSTEP_CPU_DISPATCH(RowSums, layer_gradient_sums,
-                      (const float* x, const float* y_grad, const float* weight, float mean, float rstd, Index channels, float* weight_grad,
-                       float* bias_grad),
+                      (const float* x, const float* y_grad, const float* weight, float mean, float rstd, Index channels,
+                       float* weight_grad, float* bias_grad),
                       (x, y_grad, weight, mean, rstd, channels, weight_grad, bias_grad), {
                         const Index whole = channels - channels % kLanes;
                         Lanes gradients{};
@@ -86,17 +87,19 @@ LOCKSTEP_CPU_DISPATCH(RowSums, layer_gradient_sums,
                       })
 
 LOCKSTEP_CPU_DISPATCH(void, norm_gradient_loop,
-                      (const float* x, const float* y_grad, const float* weight, float mean, float rstd, float mean_gradient,
-                       float mean_product, Index channels, bool accumulate, float* x_grad),
+                      (const float* x, const float* y_grad, const float* weight, float mean, float rstd,
+                       float mean_gradient, float mean_product, Index channels, bool accumulate, float* x_grad),
                       (x, y_grad, weight, mean, rstd, mean_gradient, mean_product, channels, accumulate, x_grad), {
                         if (accumulate) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
                           for (Index c = 0; c < channels; ++c)
-                            x_grad[c] += rstd * (y_grad[c] * weight[c] - mean_gradient - (x[c] - mean) * rstd * mean_product);
+                            x_grad[c] +=
+                                rstd * (y_grad[c] * weight[c] - mean_gradient - (x[c] - mean) * rstd * mean_product);
                         } else {
                           LOCKSTEP_INDEPENDENT_ITERATIONS
                           for (Index c = 0; c < channels; ++c)
-                            x_grad[c] = rstd * (y_grad[c] * weight[c] - mean_gradient - (x[c] - mean) * rstd * mean_product);
+                            x_grad[c] =
+                                rstd * (y_grad[c] * weight[c] - mean_gradient - (x[c] - mean) * rstd * mean_product);
                         }
                       })
 
@@ -109,7 +112,8 @@ LOCKSTEP_CPU_DISPATCH(void, add_to, (const float* in, Index count, float* sum), 
 class RowMemory {
  public:
   RowMemory(Index rows, Index channels)
-      : memory_(cpu_device().allocate(static_cast<std::size_t>(rows * channels) * sizeof(float))), channels_(channels) {}
+      : memory_(cpu_device().allocate(static_cast<std::size_t>(rows * channels) * sizeof(float))),
+        channels_(channels) {}
   float* row(Index n) const { return reinterpret_cast<float*>(memory_.data()) + n * channels_; }
   const float* filled(Index n, float value) const {
     std::fill_n(row(n), channels_, value);
@@ -125,11 +129,13 @@ void layer_norm(In x, In weight, In bias, float epsilon, Out y, Out mean, Out rs
   const Index rows = x.shape[0], channels = x.shape[1];
   if (channels == 0) return;
   const RowMemory constants(2, channels);
-  norm_loop(x.floats(), weight ? weight.floats() : constants.filled(0, 1), bias ? bias.floats() : constants.filled(1, 0), epsilon, rows,
-            channels, y.floats(), mean.floats(), rstd.floats());
+  norm_loop(x.floats(), weight ? weight.floats() : constants.filled(0, 1),
+            bias ? bias.floats() : constants.filled(1, 0), epsilon, rows, channels, y.floats(), mean.floats(),
+            rstd.floats());
 }
 
-void layer_norm_backward(In x, In weight, In means, In rstds, In y_grad, Out x_grad, Out weight_grad, Out bias_grad, Stream&) {
+void layer_norm_backward(In x, In weight, In means, In rstds, In y_grad, Out x_grad, Out weight_grad, Out bias_grad,
+                         Stream&) {
   constexpr Index kBlock = 64;
   const Index rows = x.shape[0], channels = x.shape[1];
   if (channels == 0) return;
@@ -141,11 +147,12 @@ void layer_norm_backward(In x, In weight, In means, In rstds, In y_grad, Out x_g
     memory.filled(0, 0), memory.filled(1, 0);
     for (Index n = block; n < std::min(rows, block + kBlock); ++n) {
       const float *row = x.floats() + n * channels, *grad = y_grad.floats() + n * channels;
-      const float mean = means ? means.floats()[n] : 0, rstd = rstds.floats()[n], share = 1.0F / static_cast<float>(channels);
+      const float mean = means ? means.floats()[n] : 0, rstd = rstds.floats()[n],
+                  share = 1.0F / static_cast<float>(channels);
       const RowSums sums = layer_gradient_sums(row, grad, weights, mean, rstd, channels, memory.row(0), memory.row(1));
       if (x_grad)
-        norm_gradient_loop(row, grad, weights, mean, rstd, means ? sums.gradient * share : 0, sums.product * share, channels,
-                           x_grad.accumulate, x_grad.floats() + n * channels);
+        norm_gradient_loop(row, grad, weights, mean, rstd, means ? sums.gradient * share : 0, sums.product * share,
+                           channels, x_grad.accumulate, x_grad.floats() + n * channels);
     }
     if (weight_grad) add_to(memory.row(0), channels, weight_grad.floats());
     if (bias_grad) add_to(memory.row(1), channels, bias_grad.floats());

@@ -43,27 +43,30 @@ LOCKSTEP_ELEMENTS_SUM(absolute_error)
 #undef LOCKSTEP_ELEMENTS_SUM
 
 // The gradient of each element.
-#define LOCKSTEP_ELEMENTS_GRADIENT(name)                                                                                                  \
-  LOCKSTEP_CPU_DISPATCH(void, name##_gradient, (const float* x, const float* t, float factor, bool accumulate, float* grad, Index count), \
-                        (x, t, factor, accumulate, grad, count), {                                                                        \
-                          if (accumulate) {                                                                                               \
-                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                                               \
-                            for (Index i = 0; i < count; ++i) grad[i] += name##_by_x(x[i], t[i]) * factor;                                \
-                          } else {                                                                                                        \
-                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                                               \
-                            for (Index i = 0; i < count; ++i) grad[i] = name##_by_x(x[i], t[i]) * factor;                                 \
-                          }                                                                                                               \
+#define LOCKSTEP_ELEMENTS_GRADIENT(name)                                                                           \
+  LOCKSTEP_CPU_DISPATCH(void, name##_gradient,                                                                     \
+                        (const float* x, const float* t, float factor, bool accumulate, float* grad, Index count), \
+                        (x, t, factor, accumulate, grad, count), {                                                 \
+                          if (accumulate) {                                                                        \
+                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                        \
+                            for (Index i = 0; i < count; ++i) grad[i] += name##_by_x(x[i], t[i]) * factor;         \
+                          } else {                                                                                 \
+                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                        \
+                            for (Index i = 0; i < count; ++i) grad[i] = name##_by_x(x[i], t[i]) * factor;          \
+                          }                                                                                        \
                         })
 LOCKSTEP_ELEMENTS_GRADIENT(squared_error)
 LOCKSTEP_ELEMENTS_GRADIENT(absolute_error)
 LOCKSTEP_ELEMENTS_GRADIENT(binary_cross_entropy)
 #undef LOCKSTEP_ELEMENTS_GRADIENT
 
-// Binary cross entropy is max(x, 0) - x t + log(1 + z) with z = e^-|x|. One logarithm serves many elements: that of the product of their
-// 1 + z, none of which is above 2. What the product has above 1 is kept, so that a sum of small z keeps its digits.
+// Binary cross entropy is max(x, 0) - x t + log(1 + z) with z = e^-|x|. One logarithm serves many elements: that of the
+// product of their 1 + z, none of which is above 2. What the product has above 1 is kept, so that a sum of small z
+// keeps its digits.
 constexpr Index kPiece = 512, kPiecesOfALogarithm = 16;  // of each lane 512 factors: below 2^512
 
-LOCKSTEP_CPU_DISPATCH(void, add_binary_cross_entropies, (const float* x, const float* t, Index count, double* sums, double* excess),
+LOCKSTEP_CPU_DISPATCH(void, add_binary_cross_entropies,
+                      (const float* x, const float* t, Index count, double* sums, double* excess),
                       (x, t, count, sums, excess), {
                         float linear[kPiece];
                         float powers[kPiece];
@@ -77,14 +80,16 @@ LOCKSTEP_CPU_DISPATCH(void, add_binary_cross_entropies, (const float* x, const f
                         for (; end % kSums != 0; ++end) linear[end] = powers[end] = 0;
                         double own_sums[kSums];
                         double own_excess[kSums];
-                        for (Index lane = 0; lane < kSums; ++lane) own_sums[lane] = sums[lane], own_excess[lane] = excess[lane];
+                        for (Index lane = 0; lane < kSums; ++lane)
+                          own_sums[lane] = sums[lane], own_excess[lane] = excess[lane];
                         for (Index i = 0; i < end; i += kSums)
                           for (Index lane = 0; lane < kSums; ++lane) {
                             const double z = powers[i + lane];
                             own_sums[lane] += static_cast<double>(linear[i + lane]);
                             own_excess[lane] += own_excess[lane] * z + z;
                           }
-                        for (Index lane = 0; lane < kSums; ++lane) sums[lane] = own_sums[lane], excess[lane] = own_excess[lane];
+                        for (Index lane = 0; lane < kSums; ++lane)
+                          sums[lane] = own_sums[lane], excess[lane] = own_excess[lane];
                       })
 
 double sum_of_binary_cross_entropy(const float* x, const float* t, Index count) {
@@ -130,13 +135,17 @@ void symmetric_gradients(In x, In target, In loss_grad, bool mean, Out x_grad, O
   if (target_grad) gradient(to, from, factor, target_grad.accumulate, target_grad.floats(), x.count());
 }
 
-void binary_cross_entropy_backward(In x, In target, In loss_grad, bool mean, Out x_grad, Out target_grad, Stream& stream) {
+void binary_cross_entropy_backward(In x, In target, In loss_grad, bool mean, Out x_grad, Out target_grad,
+                                   Stream& stream) {
   const float factor = factor_of(x, loss_grad, mean);
-  if (x_grad) binary_cross_entropy_gradient(x.floats(), target.floats(), factor, x_grad.accumulate, x_grad.floats(), x.count());
+  if (x_grad)
+    binary_cross_entropy_gradient(x.floats(), target.floats(), factor, x_grad.accumulate, x_grad.floats(), x.count());
   if (target_grad) cpu_device().kernels().scale(x, -factor, target_grad, stream);
 }
 
-void l2_loss(In x, Out loss, Stream&) { *loss.floats() = static_cast<float>(sum_of_squares(x.floats(), x.count()) / 2); }
+void l2_loss(In x, Out loss, Stream&) {
+  *loss.floats() = static_cast<float>(sum_of_squares(x.floats(), x.count()) / 2);
+}
 
 }  // namespace
 

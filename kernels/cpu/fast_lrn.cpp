@@ -1,7 +1,7 @@
-// Local response normalisation. A block of rows at a time goes through short passes that stay in the first-level cache: terms into rows
-// padded by at least `radius` zeros, window sums over the whole block as one long vector, the scale, the result. Beta 0.75 and 0.5 need
-// products only (vector_inverse_root.h), but roots and a division where a scale in the block is no normal number; any other beta takes
-// powf.
+// Local response normalisation. A block of rows at a time goes through short passes that stay in the first-level cache:
+// terms into rows padded by at least `radius` zeros, window sums over the whole block as one long vector, the scale,
+// the result. Beta 0.75 and 0.5 need products only (vector_inverse_root.h), but roots and a division where a scale in
+// the block is no normal number; any other beta takes powf.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -26,10 +26,11 @@ LOCKSTEP_CPU_DISPATCH(void, add_terms, (const float* a, const float* b, float* t
 })
 
 // to[k] = a[k] + (b[k] + c[k]); `to` may be a.
-LOCKSTEP_CPU_DISPATCH(void, add_pairs, (const float* a, const float* b, const float* c, float* to, Index count), (a, b, c, to, count), {
-  LOCKSTEP_INDEPENDENT_ITERATIONS
-  for (Index k = 0; k < count; ++k) to[k] = a[k] + (b[k] + c[k]);
-})
+LOCKSTEP_CPU_DISPATCH(void, add_pairs, (const float* a, const float* b, const float* c, float* to, Index count),
+                      (a, b, c, to, count), {
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index k = 0; k < count; ++k) to[k] = a[k] + (b[k] + c[k]);
+                      })
 
 LOCKSTEP_CPU_DISPATCH(void, square_terms, (const float* x, Index rows, Index channels, Index stride, float* terms),
                       (x, rows, channels, stride, terms), {
@@ -39,7 +40,8 @@ LOCKSTEP_CPU_DISPATCH(void, square_terms, (const float* x, Index rows, Index cha
                         }
                       })
 
-// A window's sum is near + ((far[0] + far[1]) + (far[2] + far[3])): loads and additions, which cost little. Rows are `stride` apart.
+// A window's sum is near + ((far[0] + far[1]) + (far[2] + far[3])): loads and additions, which cost little. Rows are
+// `stride` apart.
 struct Sums {
   const float *near, *far[4];
   Index stride;
@@ -66,7 +68,8 @@ LOCKSTEP_CPU_DISPATCH(std::uint32_t, scale_rows, (const Sums& sums, Index rows, 
                         return last;
                       })
 
-// Of any scale, as IEEE 754 has it: infinity of 0, 0 of infinity, NaN of what is negative. Of normal numbers the others' bits.
+// Of any scale, as IEEE 754 has it: infinity of 0, 0 of infinity, NaN of what is negative. Of normal numbers the
+// others' bits.
 LOCKSTEP_VECTOR_MATH float any_three_quarters_power(float s) {
   const float root = std::sqrt(s), power = 1.0F / (root * std::sqrt(root));
   return vm::place_among_normals(s) < vm::kNormals ? vm::inverse_three_quarters_power(s) : power;
@@ -80,9 +83,10 @@ LOCKSTEP_VECTOR_MATH void prefetch_next(const float* x, const float* y, Index co
 }
 
 // y = x scale^-beta of a block, while the memory of the next one is asked for.
-#define LOCKSTEP_LRN_FORWARD(name, power)                                                                              \
-  LOCKSTEP_CPU_DISPATCH(void, name, (const float* x, const float* scale, float* y, Index count), (x, scale, y, count), \
-                        { LOCKSTEP_CHUNKED_LOOP(i, count, prefetch_next(x + i, y + i, count), y[i] = x[i] * power(scale[i]);) })
+#define LOCKSTEP_LRN_FORWARD(name, power)                                                            \
+  LOCKSTEP_CPU_DISPATCH(                                                                             \
+      void, name, (const float* x, const float* scale, float* y, Index count), (x, scale, y, count), \
+      { LOCKSTEP_CHUNKED_LOOP(i, count, prefetch_next(x + i, y + i, count), y[i] = x[i] * power(scale[i]);) })
 LOCKSTEP_LRN_FORWARD(three_quarters_forward, vm::inverse_three_quarters_power)
 LOCKSTEP_LRN_FORWARD(half_forward, vm::inverse_square_root)
 LOCKSTEP_LRN_FORWARD(any_three_quarters_forward, any_three_quarters_power)
@@ -90,25 +94,25 @@ LOCKSTEP_LRN_FORWARD(any_half_forward, any_square_root)
 #undef LOCKSTEP_LRN_FORWARD
 
 // powers = scale^-beta, terms = y_grad y / scale. Returns the largest place_among_normals().
-#define LOCKSTEP_LRN_TERMS(name, power)                                                                                                 \
-  LOCKSTEP_CPU_DISPATCH(                                                                                                                \
-      std::uint32_t, name,                                                                                                              \
-      (const float* y_grad, const float* y, const float* scale, Index rows, Index channels, Index stride, float* powers, float* terms), \
-      (y_grad, y, scale, rows, channels, stride, powers, terms), {                                                                      \
-        std::uint32_t last = 0;                                                                                                         \
-        for (Index row = 0; row < rows; ++row, terms += stride) {                                                                       \
-          LOCKSTEP_INDEPENDENT_ITERATIONS                                                                                               \
-          for (Index c = 0; c < channels; ++c) {                                                                                        \
-            const float s = scale[c];                                                                                                   \
-            const std::uint32_t place = vm::place_among_normals(s);                                                                     \
-            last = place > last ? place : last;                                                                                         \
-            powers[c] = power(s);                                                                                                       \
-            terms[c] = y_grad[c] * y[c] / s;                                                                                            \
-          }                                                                                                                             \
-          y_grad += channels, y += channels, scale += channels, powers += channels;                                                     \
-        }                                                                                                                               \
-        return last;                                                                                                                    \
-      })
+#define LOCKSTEP_LRN_TERMS(name, power)                                                                       \
+  LOCKSTEP_CPU_DISPATCH(std::uint32_t, name,                                                                  \
+                        (const float* y_grad, const float* y, const float* scale, Index rows, Index channels, \
+                         Index stride, float* powers, float* terms),                                          \
+                        (y_grad, y, scale, rows, channels, stride, powers, terms), {                          \
+                          std::uint32_t last = 0;                                                             \
+                          for (Index row = 0; row < rows; ++row, terms += stride) {                           \
+                            LOCKSTEP_INDEPENDENT_ITERATIONS                                                   \
+                            for (Index c = 0; c < channels; ++c) {                                            \
+                              const float s = scale[c];                                                       \
+                              const std::uint32_t place = vm::place_among_normals(s);                         \
+                              last = place > last ? place : last;                                             \
+                              powers[c] = power(s);                                                           \
+                              terms[c] = y_grad[c] * y[c] / s;                                                \
+                            }                                                                                 \
+                            y_grad += channels, y += channels, scale += channels, powers += channels;         \
+                          }                                                                                   \
+                          return last;                                                                        \
+                        })
 LOCKSTEP_LRN_TERMS(three_quarters_terms, vm::inverse_three_quarters_power)
 LOCKSTEP_LRN_TERMS(half_terms, vm::inverse_square_root)
 LOCKSTEP_LRN_TERMS(any_three_quarters_terms, any_three_quarters_power)
@@ -116,8 +120,8 @@ LOCKSTEP_LRN_TERMS(any_half_terms, any_square_root)
 #undef LOCKSTEP_LRN_TERMS
 
 LOCKSTEP_CPU_DISPATCH(void, gradient_loop,
-                      (const float* x, const float* y_grad, const float* powers, const Sums& sums, float factor, Index rows, Index channels,
-                       bool accumulate, float* x_grad),
+                      (const float* x, const float* y_grad, const float* powers, const Sums& sums, float factor,
+                       Index rows, Index channels, bool accumulate, float* x_grad),
                       (x, y_grad, powers, sums, factor, rows, channels, accumulate, x_grad), {
                         for (Index row = 0; row < rows; ++row) {
                           const Index from = row * sums.stride;
@@ -126,11 +130,13 @@ LOCKSTEP_CPU_DISPATCH(void, gradient_loop,
                           if (accumulate) {
                             LOCKSTEP_INDEPENDENT_ITERATIONS
                             for (Index c = 0; c < channels; ++c)
-                              x_grad[c] += y_grad[c] * powers[c] - factor * x[c] * (near[c] + ((far0[c] + far1[c]) + (far2[c] + far3[c])));
+                              x_grad[c] += y_grad[c] * powers[c] -
+                                           factor * x[c] * (near[c] + ((far0[c] + far1[c]) + (far2[c] + far3[c])));
                           } else {
                             LOCKSTEP_INDEPENDENT_ITERATIONS
                             for (Index c = 0; c < channels; ++c)
-                              x_grad[c] = y_grad[c] * powers[c] - factor * x[c] * (near[c] + ((far0[c] + far1[c]) + (far2[c] + far3[c])));
+                              x_grad[c] = y_grad[c] * powers[c] -
+                                          factor * x[c] * (near[c] + ((far0[c] + far1[c]) + (far2[c] + far3[c])));
                           }
                           x += channels, y_grad += channels, powers += channels, x_grad += channels;
                         }
@@ -144,9 +150,11 @@ void write_results(const float* x, const float* scale, float beta, std::uint32_t
   for (Index i = 0; i < count; ++i) y[i] = x[i] * std::pow(scale[i], -beta);
 }
 
-void write_terms(const float* y_grad, const float* y, const float* scale, float beta, Index rows, Index channels, Index stride,
-                 float* powers, float* terms) {
-  const auto are_normal = [&](auto loop) { return loop(y_grad, y, scale, rows, channels, stride, powers, terms) < vm::kNormals; };
+void write_terms(const float* y_grad, const float* y, const float* scale, float beta, Index rows, Index channels,
+                 Index stride, float* powers, float* terms) {
+  const auto are_normal = [&](auto loop) {
+    return loop(y_grad, y, scale, rows, channels, stride, powers, terms) < vm::kNormals;
+  };
   if (beta == 0.75F) return void(are_normal(three_quarters_terms) || are_normal(any_three_quarters_terms));
   if (beta == 0.5F) return void(are_normal(half_terms) || are_normal(any_half_terms));
   for (Index row = 0; row < rows; ++row)
@@ -162,7 +170,8 @@ class Block {
  public:
   explicit Block(const LrnParams& params)
       : radius_(std::min(params.radius, params.channels - 1)),
-        stride_((params.channels + radius_ + kLanes - 1) / kLanes * kLanes),  // the zeros after a row are the zeros before the next
+        stride_((params.channels + radius_ + kLanes - 1) / kLanes *
+                kLanes),  // the zeros after a row are the zeros before the next
         rows_(std::max<Index>(1, kTerms / stride_)),
         memory_(cpu_device().allocate((3 * buffer() + rows_ * params.channels) * sizeof(float))) {
     terms_ = reinterpret_cast<float*>(memory_.data());
@@ -171,11 +180,13 @@ class Block {
 
   Index rows() const { return rows_; }
   Index stride() const { return stride_; }
-  float* terms() const { return terms_ + radius_; }  // of the first row; the next ones' are stride() further. All else stays 0
+  float* terms() const {
+    return terms_ + radius_;
+  }  // of the first row; the next ones' are stride() further. All else stays 0
   float* powers() const { return terms_ + 3 * buffer(); }
 
-  // The sums of 2 radius + 1 neighbours, for channel c of a row at its place c. By doubling: sums of 2, 4, 8, ... neighbours, and the
-  // window is put together from its powers of two. The last two doublings are left to the caller.
+  // The sums of 2 radius + 1 neighbours, for channel c of a row at its place c. By doubling: sums of 2, 4, 8, ...
+  // neighbours, and the window is put together from its powers of two. The last two doublings are left to the caller.
   Sums window_sums(Index rows) const {
     const Index window = 2 * radius_ + 1, count = rows * stride_,
                 last = static_cast<Index>(std::bit_floor(static_cast<std::size_t>(window)));
@@ -240,7 +251,8 @@ void lrn_backward(const LrnParams& params, In in, In out, In scales, In out_grad
   for (Index done = 0; done < params.rows; done += block.rows()) {
     const Index rows = std::min(block.rows(), params.rows - done), step = rows * channels;
     write_terms(y_grad, y, scale, params.beta, rows, channels, stride, block.powers(), block.terms());
-    gradient_loop(x, y_grad, block.powers(), block.window_sums(rows), factor, rows, channels, in_grad.accumulate, x_grad);
+    gradient_loop(x, y_grad, block.powers(), block.window_sums(rows), factor, rows, channels, in_grad.accumulate,
+                  x_grad);
     x += step, y += step, scale += step, y_grad += step, x_grad += step;
   }
 }

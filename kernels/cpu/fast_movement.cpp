@@ -1,4 +1,5 @@
-// Elements that go from one place to another: whole rows where both arrays have them in one piece, tiles where they are transposed.
+// Elements that go from one place to another: whole rows where both arrays have them in one piece, tiles where they are
+// transposed.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -32,10 +33,13 @@ void add_strided(const StridedCopy& copy, In in, Out out, Stream&) {
   const CopyLoop loop(copy.extents, {copy.in_strides, copy.out_strides});
   const float* const from = in.floats() + copy.in_offset;
   float* const to = out.floats() + copy.out_offset;
-  for_each_outer(loop, 1, [&](const auto& at) { add_row(from + at[0], to + at[1], loop.extent(0), loop.stride(0, 0), loop.stride(1, 0)); });
+  for_each_outer(loop, 1, [&](const auto& at) {
+    add_row(from + at[0], to + at[1], loop.extent(0), loop.stride(0, 0), loop.stride(1, 0));
+  });
 }
 
-// Moves the dimension in which `in` goes on by single elements next to the innermost one, in which `out` does. False: there is none.
+// Moves the dimension in which `in` goes on by single elements next to the innermost one, in which `out` does. False:
+// there is none.
 bool make_transposed(CopyLoop& loop) {
   if (loop.dims < 2 || loop.stride(1, 0) != 1 || loop.stride(0, 0) == 0) return false;
   int dim = 0;
@@ -55,8 +59,8 @@ bool is_transposed_by_squares(const CopyLoop& loop) {
 
 void copy_words_transposed(const CopyLoop& loop, const void* in, void* out) {
   for_each_outer(loop, 2, [&](const auto& at) {
-    avx512::transpose(static_cast<const float*>(in) + at[0], loop.stride(0, 0), static_cast<float*>(out) + at[1], loop.stride(1, 1),
-                      loop.extent(1), loop.extent(0));
+    avx512::transpose(static_cast<const float*>(in) + at[0], loop.stride(0, 0), static_cast<float*>(out) + at[1],
+                      loop.stride(1, 1), loop.extent(1), loop.extent(0));
   });
 }
 #else
@@ -74,7 +78,8 @@ void copy_transposed(const CopyLoop& loop, const T* in, T* out) {
     for (Index row = 0; row < rows; row += kTile)
       for (Index column = 0; column < columns; column += kTile)
         for (Index r = row; r < std::min(rows, row + kTile); ++r)
-          for (Index c = column; c < std::min(columns, column + kTile); ++c) out[at[1] + r * out_row + c] = in[at[0] + c * in_step + r];
+          for (Index c = column; c < std::min(columns, column + kTile); ++c)
+            out[at[1] + r * out_row + c] = in[at[0] + c * in_step + r];
   });
 }
 
@@ -84,8 +89,9 @@ void copy_elements(CopyLoop loop, const void* in_memory, void* out_memory, Index
   T* const out = static_cast<T*>(out_memory) + out_offset;
   const Index count = loop.extent(0), in_step = loop.stride(0, 0), out_step = loop.stride(1, 0);
   if (in_step == 1 && out_step == 1)
-    return for_each_outer(loop, 1,
-                          [&](const auto& at) { std::memcpy(out + at[1], in + at[0], static_cast<std::size_t>(count) * sizeof(T)); });
+    return for_each_outer(loop, 1, [&](const auto& at) {
+      std::memcpy(out + at[1], in + at[0], static_cast<std::size_t>(count) * sizeof(T));
+    });
   if (make_transposed(loop)) return copy_transposed(loop, in, out);
   for_each_outer(loop, 1, [&](const auto& at) {
     const T* const from = in + at[0];

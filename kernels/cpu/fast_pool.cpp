@@ -1,6 +1,6 @@
-// Max pooling, vectors along the channels. Forward keeps the best values of one output pixel in registers (AVX-512) or the first-level
-// cache while it walks the window. Backward asks from the input's side: each pixel looks at the few windows that cover it and takes the
-// gradients that it won, so that memory is written once and in order.
+// Max pooling, vectors along the channels. Forward keeps the best values of one output pixel in registers (AVX-512) or
+// the first-level cache while it walks the window. Backward asks from the input's side: each pixel looks at the few
+// windows that cover it and takes the gradients that it won, so that memory is written once and in order.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -20,35 +20,37 @@ namespace {
 constexpr Index kTile = 64;  // channels at a time
 
 // Of equal values the first wins; NaN wins always.
-LOCKSTEP_CPU_DISPATCH(void, pool_pixel, (const PoolWindow& window, float* y, std::uint16_t* argmax), (window, y, argmax), {
-  const Index channels = window.channels;
-  for (Index tile = 0; tile < channels; tile += kTile) {
-    const Index width = channels - tile < kTile ? channels - tile : kTile;
-    float best[kTile];
-    std::int32_t winner[kTile];
-    for (Index c = 0; c < kTile; ++c) {
-      best[c] = -std::numeric_limits<float>::infinity();
-      winner[c] = window.place;
-    }
-    for (Index r = 0; r < window.rows; ++r)
-      for (Index s = 0; s < window.columns; ++s) {
-        const float* tap = window.x + r * window.row_step + s * channels + tile;
-        const auto here = static_cast<std::int32_t>(window.place + r * window.width + s);
-        LOCKSTEP_INDEPENDENT_ITERATIONS
-        for (Index c = 0; c < width; ++c) {
-          const float value = tap[c];
-          const bool wins = (value > best[c]) | (value != value);
-          winner[c] = wins ? here : winner[c];
-          best[c] = wins ? value : best[c];
-        }
-      }
-    for (Index c = 0; c < width; ++c) y[tile + c] = best[c];
-    for (Index c = 0; c < width; ++c) argmax[tile + c] = static_cast<std::uint16_t>(winner[c]);
-  }
-})
+LOCKSTEP_CPU_DISPATCH(void, pool_pixel, (const PoolWindow& window, float* y, std::uint16_t* argmax),
+                      (window, y, argmax), {
+                        const Index channels = window.channels;
+                        for (Index tile = 0; tile < channels; tile += kTile) {
+                          const Index width = channels - tile < kTile ? channels - tile : kTile;
+                          float best[kTile];
+                          std::int32_t winner[kTile];
+                          for (Index c = 0; c < kTile; ++c) {
+                            best[c] = -std::numeric_limits<float>::infinity();
+                            winner[c] = window.place;
+                          }
+                          for (Index r = 0; r < window.rows; ++r)
+                            for (Index s = 0; s < window.columns; ++s) {
+                              const float* tap = window.x + r * window.row_step + s * channels + tile;
+                              const auto here = static_cast<std::int32_t>(window.place + r * window.width + s);
+                              LOCKSTEP_INDEPENDENT_ITERATIONS
+                              for (Index c = 0; c < width; ++c) {
+                                const float value = tap[c];
+                                const bool wins = (value > best[c]) | (value != value);
+                                winner[c] = wins ? here : winner[c];
+                                best[c] = wins ? value : best[c];
+                              }
+                            }
+                          for (Index c = 0; c < width; ++c) y[tile + c] = best[c];
+                          for (Index c = 0; c < width; ++c) argmax[tile + c] = static_cast<std::uint16_t>(winner[c]);
+                        }
+                      })
 
 // x_grad += y_grad where the window's winner is `place`.
-LOCKSTEP_CPU_DISPATCH(void, take_gradients, (const float* y_grad, const std::uint16_t* argmax, int place, Index channels, float* x_grad),
+LOCKSTEP_CPU_DISPATCH(void, take_gradients,
+                      (const float* y_grad, const std::uint16_t* argmax, int place, Index channels, float* x_grad),
                       (y_grad, argmax, place, channels, x_grad), {
                         LOCKSTEP_INDEPENDENT_ITERATIONS
                         for (Index c = 0; c < channels; ++c) {
@@ -101,23 +103,24 @@ void max_pool2d(const Pool2dShape& s, In in, Out out, std::uint16_t* argmax, Str
 }
 
 // Row `row` of an image's gradient; covers[k] are the windows over its column k.
-void gather_row(const Pool2dShape& s, Index row, const std::vector<Cover>& covers, const float* y_grad, const std::uint16_t* argmax,
-                bool accumulate, float* x_grad) {
+void gather_row(const Pool2dShape& s, Index row, const std::vector<Cover>& covers, const float* y_grad,
+                const std::uint16_t* argmax, bool accumulate, float* x_grad) {
   const Cover rows = windows_over(row, s.stride_height, s.pad_top, s.window_height, s.out_height);
   const TakePixel take = fastest_take_pixel();
   for (Index column = 0; column < s.in_width; ++column, x_grad += s.channels) {
     const Cover columns = covers[static_cast<std::size_t>(column)];
     const Index first = (rows.first * s.out_width + columns.first) * s.channels;
     const Index place_row = row + s.pad_top - rows.first * s.stride_height;
-    const PoolCover cover{.y_grad = y_grad + first,
-                          .argmax = argmax + first,
-                          .rows = rows.end - rows.first,
-                          .columns = columns.end - columns.first,
-                          .row_step = s.out_width * s.channels,
-                          .channels = s.channels,
-                          .place = static_cast<int>(place_row * s.window_width + column + s.pad_left - columns.first * s.stride_width),
-                          .place_row = static_cast<int>(s.stride_height * s.window_width),
-                          .place_column = static_cast<int>(s.stride_width)};
+    const PoolCover cover{
+        .y_grad = y_grad + first,
+        .argmax = argmax + first,
+        .rows = rows.end - rows.first,
+        .columns = columns.end - columns.first,
+        .row_step = s.out_width * s.channels,
+        .channels = s.channels,
+        .place = static_cast<int>(place_row * s.window_width + column + s.pad_left - columns.first * s.stride_width),
+        .place_row = static_cast<int>(s.stride_height * s.window_width),
+        .place_column = static_cast<int>(s.stride_width)};
     take(cover, accumulate, x_grad);
   }
 }

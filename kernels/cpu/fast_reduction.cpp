@@ -22,8 +22,9 @@ LOCKSTEP_ALWAYS_INLINE void add_lanes(const Lanes& lanes, EightDoubles& low, Eig
   high += __builtin_convertvector(half, EightDoubles);
 }
 
-// Of each row: in float32 over four floats, which costs two roundings, and in double from there on, since to convert each float would take
-// longer than to read it. Sixteen sums side by side, added at the end in a fixed order: the same bits from every build.
+// Of each row: in float32 over four floats, which costs two roundings, and in double from there on, since to convert
+// each float would take longer than to read it. Sixteen sums side by side, added at the end in a fixed order: the same
+// bits from every build.
 LOCKSTEP_CPU_DISPATCH(void, row_sums_loop, (const float* x, float* sums, Index rows, Index n), (x, sums, rows, n), {
   for (Index row = 0; row < rows; ++row, x += n) {
     EightDoubles low{};
@@ -81,7 +82,8 @@ void sum_columns(const float* x, Index rows, Index columns, float* sums) {
 // sums (outer, inner) of x (outer, n, inner)
 void sum_middle(const float* x, const ReductionStep& step, float* sums) {
   if (step.inner == 1) return row_sums_loop(x, sums, step.outer, step.n);
-  for (Index o = 0; o < step.outer; ++o) sum_columns(x + o * step.n * step.inner, step.n, step.inner, sums + o * step.inner);
+  for (Index o = 0; o < step.outer; ++o)
+    sum_columns(x + o * step.n * step.inner, step.n, step.inner, sums + o * step.inner);
 }
 
 Buffer floats_of(Index count) { return cpu_device().allocate(static_cast<std::size_t>(count) * sizeof(float)); }

@@ -17,7 +17,8 @@ LOCKSTEP_CPU_DISPATCH(void, shift_row, (const float* x, float largest, float log
                         for (Index c = 0; c < count; ++c) y[c] = (x[c] - largest) - log_sum;
                       })
 
-LOCKSTEP_CPU_DISPATCH(void, softmax_gradient, (const float* y, const float* y_grad, float sum, Index count, bool accumulate, float* x_grad),
+LOCKSTEP_CPU_DISPATCH(void, softmax_gradient,
+                      (const float* y, const float* y_grad, float sum, Index count, bool accumulate, float* x_grad),
                       (y, y_grad, sum, count, accumulate, x_grad), {
                         if (accumulate) {
                           LOCKSTEP_INDEPENDENT_ITERATIONS

@@ -20,29 +20,32 @@ constexpr float kCubic = 0.044715F;
 constexpr float kDensityScale = 0.39894228040143268F;  // 1 / sqrt(2 pi)
 
 // y = `value`, an expression of x and p, by one of prefetch.h's loops.
-#define LOCKSTEP_UNARY_LOOP_BY(loop, name, value)                                                                              \
-  LOCKSTEP_CPU_DISPATCH(void, name, (const float* in, [[maybe_unused]] float p, float* out, Index count), (in, p, out, count), \
-                        {loop(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)), {                             \
-                          const float x = in[i];                                                                               \
-                          out[i] = value;                                                                                      \
+#define LOCKSTEP_UNARY_LOOP_BY(loop, name, value)                                                         \
+  LOCKSTEP_CPU_DISPATCH(void, name, (const float* in, [[maybe_unused]] float p, float* out, Index count), \
+                        (in, p, out, count),                                                              \
+                        {loop(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)), {        \
+                          const float x = in[i];                                                          \
+                          out[i] = value;                                                                 \
                         })})
 
-// x_grad (+)= y_grad * `slope`, an expression of x, which is the result where the derivative is computed from that, and p.
-#define LOCKSTEP_SLOPE_LOOP_BY(loop, name, slope)                                                                                    \
-  LOCKSTEP_CPU_DISPATCH(void, name,                                                                                                  \
-                        (const float* saved, [[maybe_unused]] float p, const float* grad, float* out, Index count, bool accumulate), \
-                        (saved, p, grad, out, count, accumulate), {                                                                  \
-                          if (accumulate) {                                                                                          \
-                            loop(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                                          \
-                              [[maybe_unused]] const float x = saved[i];                                                             \
-                              out[i] = out[i] + grad[i] * (slope);                                                                   \
-                            }) return;                                                                                               \
-                          }                                                                                                          \
-                          loop(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                                            \
-                            [[maybe_unused]] const float x = saved[i];                                                               \
-                            out[i] = grad[i] * (slope);                                                                              \
-                          })                                                                                                         \
-                        })
+// x_grad (+)= y_grad * `slope`, an expression of x, which is the result where the derivative is computed from that, and
+// p.
+#define LOCKSTEP_SLOPE_LOOP_BY(loop, name, slope)                                                                  \
+  LOCKSTEP_CPU_DISPATCH(                                                                                           \
+      void, name,                                                                                                  \
+      (const float* saved, [[maybe_unused]] float p, const float* grad, float* out, Index count, bool accumulate), \
+      (saved, p, grad, out, count, accumulate), {                                                                  \
+        if (accumulate) {                                                                                          \
+          loop(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                                          \
+            [[maybe_unused]] const float x = saved[i];                                                             \
+            out[i] = out[i] + grad[i] * (slope);                                                                   \
+          }) return;                                                                                               \
+        }                                                                                                          \
+        loop(i, count, prefetch_slopes(saved + i, grad + i, out + i), {                                            \
+          [[maybe_unused]] const float x = saved[i];                                                               \
+          out[i] = grad[i] * (slope);                                                                              \
+        })                                                                                                         \
+      })
 
 #define LOCKSTEP_UNARY_LOOP(name, value) LOCKSTEP_UNARY_LOOP_BY(LOCKSTEP_CHUNKED_LOOP, name, value)
 #define LOCKSTEP_CHEAP_UNARY_LOOP(name, value) LOCKSTEP_UNARY_LOOP_BY(LOCKSTEP_PLAIN_LOOP, name, value)
@@ -58,8 +61,11 @@ LOCKSTEP_VECTOR_MATH float gelu_slope(float x) {
   return vm::fma(x * kDensityScale, normal.gaussian, normal.cdf);
 }
 // (1 + tanh(u)) / 2 is the sigmoid of 2 u, which keeps its digits where tanh is near -1.
-LOCKSTEP_VECTOR_MATH float gelu_tanh_share(float x) { return vm::sigmoid(2.0F * kInnerScale * vm::fma(kCubic * x * x, x, x)); }
-// 2 u = x (a + b x^2), and its derivative is a + 3 b x^2. Where the sigmoid is 0 or 1 so is the slope: there x^2 may overflow. NaN stays.
+LOCKSTEP_VECTOR_MATH float gelu_tanh_share(float x) {
+  return vm::sigmoid(2.0F * kInnerScale * vm::fma(kCubic * x * x, x, x));
+}
+// 2 u = x (a + b x^2), and its derivative is a + 3 b x^2. Where the sigmoid is 0 or 1 so is the slope: there x^2 may
+// overflow. NaN stays.
 LOCKSTEP_VECTOR_MATH float gelu_tanh_slope(float x) {
   constexpr float kA = 2.0F * kInnerScale, kB = kA * kCubic;
   const float square = x * x, s = vm::sigmoid(x * vm::fma(kB, square, kA)), s_slope = s * (1.0F - s);
@@ -103,13 +109,15 @@ LOCKSTEP_CHEAP_SLOPE_LOOP(abs_backward, x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F)
 LOCKSTEP_SLOPE_LOOP(reciprocal_backward, -p / (x * x))
 LOCKSTEP_CHEAP_SLOPE_LOOP(add_constant_backward, 1.0F)
 
-LOCKSTEP_CPU_DISPATCH(void, power_loop, (const float* in, const vm::PowerRule& power, float* out, Index count), (in, power, out, count), {
-  const vm::PowerRule rule = power;  // where no store can change it
-  LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)), out[i] = vm::power(in[i], rule);)
-})
-
-LOCKSTEP_CPU_DISPATCH(void, power_loop_of_normals, (const float* in, const vm::PowerRule& power, float* out, Index count),
+LOCKSTEP_CPU_DISPATCH(void, power_loop, (const float* in, const vm::PowerRule& power, float* out, Index count),
                       (in, power, out, count), {
+                        const vm::PowerRule rule = power;  // where no store can change it
+                        LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)),
+                                              out[i] = vm::power(in[i], rule);)
+                      })
+
+LOCKSTEP_CPU_DISPATCH(void, power_loop_of_normals,
+                      (const float* in, const vm::PowerRule& power, float* out, Index count), (in, power, out, count), {
                         const float p = power.exponent, low = power.exponent_low;
                         LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)),
                                               out[i] = vm::power_of_normal(in[i], p, low);)
@@ -121,7 +129,8 @@ LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* x, Index count), (x, count
   return last < vm::kNormals;
 })
 
-// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by then.
+// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by
+// then.
 void write_finite_powers(const float* in, const vm::PowerRule& rule, float* out, Index count) {
   constexpr Index kTile = kPrefetchAhead;
   for (Index i = 0; i < count; i += kTile) {
@@ -194,7 +203,8 @@ void unary(const UnaryOperation& operation, In x, Out y, Stream&) {
 }
 
 void unary_backward(const UnaryOperation& operation, In saved, In y_grad, Out x_grad, Stream&) {
-  loops_of(operation).slope(saved.floats(), operation.parameter, y_grad.floats(), x_grad.floats(), x_grad.count(), x_grad.accumulate);
+  loops_of(operation).slope(saved.floats(), operation.parameter, y_grad.floats(), x_grad.floats(), x_grad.count(),
+                            x_grad.accumulate);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The updates as vector loops, one pass over each tensor: they read and write what they must and run at memory bandwidth. The formulas are
-// the plain kernel's, and so are the bits.
+// The updates as vector loops, one pass over each tensor: they read and write what they must and run at memory
+// bandwidth. The formulas are the plain kernel's, and so are the bits.
 #include <bit>
 
 #include "kernels/cpu/fast.h"
@@ -56,7 +56,8 @@ template <typename Formula>
 template <typename Formula>
 [[gnu::always_inline]] inline void update_loop(const UpdateTensor& tensor, const Formula& given) {
   const Formula formula = given;  // on the stack: what the loop writes is no part of it
-  tensor.ranks == nullptr ? update_range(tensor, tensor.grad, 0, tensor.count, formula) : update_among_ranks(tensor, formula);
+  tensor.ranks == nullptr ? update_range(tensor, tensor.grad, 0, tensor.count, formula)
+                          : update_among_ranks(tensor, formula);
 }
 
 // LOCKSTEP_CPU_DISPATCH for templates: the formula is inlined into the loop of each instruction set.
@@ -97,15 +98,16 @@ void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&
   if (updates::skips(params)) return;
   updates::with_formula(params, [&](auto use) {
     using Formula = typename decltype(use)::type;
-    updates::for_each_tensor<Formula>(tensors, params,
-                                      [](const UpdateTensor& tensor, const Formula& formula) { update_elements(tensor, formula); });
+    updates::for_each_tensor<Formula>(
+        tensors, params, [](const UpdateTensor& tensor, const Formula& formula) { update_elements(tensor, formula); });
   });
 }
 
 // Infinity and NaN have the largest exponent.
 LOCKSTEP_CPU_DISPATCH(bool, has_bad, (const float* grad, Index count), (grad, count), {
   std::uint32_t bad = 0;
-  for (Index i = 0; i < count; ++i) bad |= (std::bit_cast<std::uint32_t>(grad[i]) & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
+  for (Index i = 0; i < count; ++i)
+    bad |= (std::bit_cast<std::uint32_t>(grad[i]) & 0x7f800000U) == 0x7f800000U ? 1U : 0U;
   return bad != 0;
 })
 
@@ -136,7 +138,8 @@ LOCKSTEP_CPU_DISPATCH(double, sum_of_mean_squares, (const UpdateRanks& ranks, In
 
 void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream&) {
   for (const UpdateTensor& tensor : tensors)
-    *sums++ = tensor.ranks == nullptr ? sum_of_squares(tensor.grad, tensor.count) : sum_of_mean_squares(*tensor.ranks, tensor.count);
+    *sums++ = tensor.ranks == nullptr ? sum_of_squares(tensor.grad, tensor.count)
+                                      : sum_of_mean_squares(*tensor.ranks, tensor.count);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Forward six queries at a time (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): their scores with a tile of keys are one product,
-// a row of the online softmax each, and the factors of another product. Backward a block of queries at a time, whose scores and gradients
-// are kept for the products that sum over queries. What products read column by column is turned into panels first: a head's keys and
-// values, once each way that they are read. Of what a causal mask hides, products compute no more than the rest of a vector of 16 keys and
-// of a group of six rows.
+// Forward six queries at a time (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): their scores with a tile of
+// keys are one product, a row of the online softmax each, and the factors of another product. Backward a block of
+// queries at a time, whose scores and gradients are kept for the products that sum over queries. What products read
+// column by column is turned into panels first: a head's keys and values, once each way that they are read. Of what a
+// causal mask hides, products compute no more than the rest of a vector of 16 keys and of a group of six rows.
 #include "kernels/cpu/fused_attention.h"
 
 #include <algorithm>
@@ -58,23 +58,24 @@ struct ForwardMemory {
 };
 
 template <int kRows>
-LOCKSTEP_TARGET_AVX512 void forward_group(const HeadOperands& head, Index query, const ForwardMemory& memory, const HeadMatrix<float>& y,
-                                          float* log_sums) {
+LOCKSTEP_TARGET_AVX512 void forward_group(const HeadOperands& head, Index query, const ForwardMemory& memory,
+                                          const HeadMatrix<float>& y, float* log_sums) {
   const Index width = head.shape.width, row_of_sums = padded(width);
   RowState states[kRows];
   for (Index key = 0; key < head.shape.keys; key += kTile) {
     const Index in_tile = std::min(kTile, head.shape.keys - key), keys = head.visible(query + kRows - 1, key, in_tile);
     if (keys == 0) break;
-    avx512::multiply_vectors<kRows>(vectors_of(keys), width, head.q.row(query), head.q.stride, 1, memory.keys + key * width, kPanel,
-                                    kPanel * width, memory.scores, kScoreRow, false);
+    avx512::multiply_vectors<kRows>(vectors_of(keys), width, head.q.row(query), head.q.stride, 1,
+                                    memory.keys + key * width, kPanel, kPanel * width, memory.scores, kScoreRow, false);
     for (int row = 0; row < kRows; ++row) {
-      const float before = online_softmax_row(memory.scores + row * kScoreRow, head.visible(query + row, key, in_tile), vectors_of(keys),
-                                              head.params.scale, states[row]);
+      const float before = online_softmax_row(memory.scores + row * kScoreRow, head.visible(query + row, key, in_tile),
+                                              vectors_of(keys), head.params.scale, states[row]);
       float* const sums = memory.sums + row * row_of_sums;
       if (key > 0) store_row(sums, before, row_of_sums, false, sums);
     }
-    avx512::multiply_vectors<kRows>(vectors_of(width), keys, memory.scores, kScoreRow, 1, memory.values + key * row_of_sums, row_of_sums,
-                                    kPanel, memory.sums, row_of_sums, key > 0);
+    avx512::multiply_vectors<kRows>(vectors_of(width), keys, memory.scores, kScoreRow, 1,
+                                    memory.values + key * row_of_sums, row_of_sums, kPanel, memory.sums, row_of_sums,
+                                    key > 0);
   }
   for (int row = 0; row < kRows; ++row) {
     store_row(memory.sums + row * row_of_sums, 1 / states[row].sum, width, false, y.row(query + row));
@@ -90,8 +91,8 @@ struct BackwardMemory {
   float* deltas;                                    // y . y_grad of each query
 
   explicit BackwardMemory(const AttentionShape& s)
-      : arrays(2 * panels(s.keys) * s.width + (s.keys + 3 * kBlock + 2 * (s.keys + kGroup)) * padded(s.width) + 2 * kBlock * kScoreRow +
-               padded(s.queries)),
+      : arrays(2 * panels(s.keys) * s.width + (s.keys + 3 * kBlock + 2 * (s.keys + kGroup)) * padded(s.width) +
+               2 * kBlock * kScoreRow + padded(s.queries)),
         keys_across(arrays.take(panels(s.keys) * s.width)),
         values_across(arrays.take(panels(s.keys) * s.width)),
         keys(arrays.take(s.keys * padded(s.width))),
@@ -114,32 +115,38 @@ struct Square {
 template <int kRows>
 LOCKSTEP_TARGET_AVX512 void backward_group(const HeadOperands& head, const Square& at, Index row, const float* log_sums,
                                            const BackwardMemory& memory) {
-  const Index width = head.shape.width, padded_width = padded(width), keys = head.visible(at.query + row + kRows - 1, at.key, at.keys);
+  const Index width = head.shape.width, padded_width = padded(width),
+              keys = head.visible(at.query + row + kRows - 1, at.key, at.keys);
   const Index vectors = vectors_of(keys);
   float *const scores = memory.scores + row * kScoreRow, *const grads = memory.score_grads + row * kScoreRow;
-  avx512::multiply_vectors<kRows>(vectors, width, memory.queries + row * padded_width, padded_width, 1, memory.keys_across + at.key * width,
-                                  kPanel, kPanel * width, scores, kScoreRow, false);
+  avx512::multiply_vectors<kRows>(vectors, width, memory.queries + row * padded_width, padded_width, 1,
+                                  memory.keys_across + at.key * width, kPanel, kPanel * width, scores, kScoreRow,
+                                  false);
   avx512::multiply_vectors<kRows>(vectors, width, memory.y_grads + row * padded_width, padded_width, 1,
-                                  memory.values_across + at.key * width, kPanel, kPanel * width, grads, kScoreRow, false);
+                                  memory.values_across + at.key * width, kPanel, kPanel * width, grads, kScoreRow,
+                                  false);
   for (Index r = 0; r < kRows; ++r) {
     const Index query = at.query + row + r;
-    score_gradients_row(scores + r * kScoreRow, grads + r * kScoreRow, head.visible(query, at.key, at.keys), vectors, head.params.scale,
-                        log_sums[query], memory.deltas[query]);
+    score_gradients_row(scores + r * kScoreRow, grads + r * kScoreRow, head.visible(query, at.key, at.keys), vectors,
+                        head.params.scale, log_sums[query], memory.deltas[query]);
   }
-  avx512::multiply_vectors<kRows>(vectors_of(width), keys, grads, kScoreRow, 1, memory.keys + at.key * padded_width, padded_width, kPanel,
-                                  memory.q_grads + row * padded_width, padded_width, at.key > 0);
+  avx512::multiply_vectors<kRows>(vectors_of(width), keys, grads, kScoreRow, 1, memory.keys + at.key * padded_width,
+                                  padded_width, kPanel, memory.q_grads + row * padded_width, padded_width, at.key > 0);
 }
 
 // sums (kGroup, width) += factors^T * rows, over `count` rows of scores or of their gradients.
 LOCKSTEP_TARGET_AVX512 void add_group(const float* factors, const float* rows, Index count, Index width, float* sums) {
-  avx512::multiply_vectors<kGroup>(width / kLanes, count, factors, 1, kScoreRow, rows, width, kPanel, sums, width, true);
+  avx512::multiply_vectors<kGroup>(width / kLanes, count, factors, 1, kScoreRow, rows, width, kPanel, sums, width,
+                                   true);
 }
 
-// The gradients of the keys and values of a square += sums over its queries, from the first group of rows on that sees the keys.
+// The gradients of the keys and values of a square += sums over its queries, from the first group of rows on that sees
+// the keys.
 void add_key_gradients(const HeadOperands& head, const Square& at, const BackwardMemory& memory) {
   const Index width = padded(head.shape.width);
   for (Index key = 0; key < at.keys; key += kGroup) {
-    const Index first_to_see = head.params.causal ? std::max<Index>(0, at.key + key - at.query) : 0, row = first_to_see / kGroup * kGroup;
+    const Index first_to_see = head.params.causal ? std::max<Index>(0, at.key + key - at.query) : 0,
+                row = first_to_see / kGroup * kGroup;
     if (row >= at.rows) return;
     const Index scores = row * kScoreRow + key, rows = row * width, sums = (at.key + key) * width;
     add_group(memory.scores + scores, memory.y_grads + rows, at.rows - row, width, memory.v_grads + sums);
@@ -176,7 +183,8 @@ void head_forward(const HeadOperands& head, float* y, float* log_sums) {
   for (; query < s.queries; ++query) forward_group<1>(head, query, memory, to, log_sums);
 }
 
-void head_backward(const HeadOperands& head, const float* y, const float* y_grad, const float* log_sums, const HeadGradients& to) {
+void head_backward(const HeadOperands& head, const float* y, const float* y_grad, const float* log_sums,
+                   const HeadGradients& to) {
   const AttentionShape& s = head.shape;
   const auto results = head.rows_of(y), grads = head.rows_of(y_grad);
   const BackwardMemory memory(s);

@@ -1,13 +1,13 @@
-// An image is taken in bands of rows, which are copied into zeros, 16 channels to a plane: all windows lie inside, and what is read over
-// and over lies in one piece and in the second-level cache. The gradient of the input is a convolution of the output's gradient with the
-// reversed kernel, filters and channels exchanged.
+// An image is taken in bands of rows, which are copied into zeros, 16 channels to a plane: all windows lie inside, and
+// what is read over and over lies in one piece and in the second-level cache. The gradient of the input is a
+// convolution of the output's gradient with the reversed kernel, filters and channels exchanged.
 #include "kernels/cpu/grouped_conv.h"
 
 #include <algorithm>
 
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/grouped_conv_avx512.h"
@@ -19,7 +19,7 @@ namespace lockstep::grouped_conv {
 
 namespace {
 
-constexpr Index kBandFloats = 48 * 1024;             // of a band: beside what streams through, in the second-level cache
+constexpr Index kBandFloats = 48 * 1024;  // of a band: beside what streams through, in the second-level cache
 constexpr Index kImagesOfAPart = 8, kMostParts = 8;  // of a sum over all images: by its size alone
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
@@ -29,7 +29,8 @@ Buffer allocate(Index count) { return cpu_device().allocate(static_cast<std::siz
 int group_of(const Conv2dShape& s) { return static_cast<int>(s.group_channels()); }
 Index weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * kTaps * s.group_channels(); }
 
-// Calls visit(place in the kernel's own order OHWI, place in planes of 16 filters (rows, group, kTaps, 16)) for all weights.
+// Calls visit(place in the kernel's own order OHWI, place in planes of 16 filters (rows, group, kTaps, 16)) for all
+// weights.
 template <typename Visit>
 void for_each_weight(const Conv2dShape& s, Visit&& visit) {
   const Index group = s.group_channels(), rows = s.kernel_height;
@@ -66,11 +67,19 @@ struct Geometry {
 };
 
 Geometry forward_of(const Conv2dShape& s) {
-  return {s.in_height, s.in_width, s.in_channels, s.pad_top, s.pad_left, s.out_height, s.out_width, s.kernel_height, group_of(s)};
+  return {s.in_height,  s.in_width,  s.in_channels,   s.pad_top,  s.pad_left,
+          s.out_height, s.out_width, s.kernel_height, group_of(s)};
 }
 Geometry backward_of(const Conv2dShape& s) {
-  return {s.out_height, s.out_width,     s.in_channels, s.kernel_height - 1 - s.pad_top, kTaps - 1 - s.pad_left, s.in_height,
-          s.in_width,   s.kernel_height, group_of(s)};
+  return {s.out_height,
+          s.out_width,
+          s.in_channels,
+          s.kernel_height - 1 - s.pad_top,
+          kTaps - 1 - s.pad_left,
+          s.in_height,
+          s.in_width,
+          s.kernel_height,
+          group_of(s)};
 }
 
 // The copy of a band.
@@ -95,7 +104,8 @@ class Band {
     const Index columns = std::clamp<Index>(g.out_width + kTaps - 1 - g.pad_left, 0, g.width);
     float* to = floats(memory_) + g.pad_left * kLanes;
     for (Index row = first - g.pad_top; row < end + g.kernel_height - 1 - g.pad_top; ++row, to += row_)
-      copy_pixels(row >= 0 && row < g.height ? image + row * g.width * g.channels : nullptr, columns, g.channels, to, plane_);
+      copy_pixels(row >= 0 && row < g.height ? image + row * g.width * g.channels : nullptr, columns, g.channels, to,
+                  plane_);
   }
 
  private:
@@ -105,8 +115,10 @@ class Band {
 };
 
 // Outputs [first, end) of one image.
-void convolve_band(const Geometry& g, const Band& band, const float* weights, const Finish& finish, Index first, Index end, float* y) {
-  const Index tiles = (g.out_width + kMostOutputs - 1) / kMostOutputs, plane_weights = g.kernel_height * g.group * kTaps * kLanes;
+void convolve_band(const Geometry& g, const Band& band, const float* weights, const Finish& finish, Index first,
+                   Index end, float* y) {
+  const Index tiles = (g.out_width + kMostOutputs - 1) / kMostOutputs,
+              plane_weights = g.kernel_height * g.group * kTaps * kLanes;
   for (Index c = 0; c < g.channels; c += kLanes, weights += plane_weights) {
     const Finish of_plane{finish.bias == nullptr ? nullptr : finish.bias + c, finish.relu, finish.accumulate};
     for (Index row = first; row < end; ++row)
@@ -119,7 +131,8 @@ void convolve_band(const Geometry& g, const Band& band, const float* weights, co
   }
 }
 
-void convolve_images(const Geometry& g, Index batch, const float* x, const float* weights, const Finish& finish, float* y) {
+void convolve_images(const Geometry& g, Index batch, const float* x, const float* weights, const Finish& finish,
+                     float* y) {
   const Index parts = std::min<Index>(batch, compute_threads());
   in_parallel(parts, [&](Index part) {
     Band band(g);
@@ -138,8 +151,9 @@ void add_band(const Geometry& g, const Band& band, const float* y_grad, Index fi
     for (Index row = 0; row < g.kernel_height; ++row)
       for (int j = 0; j < g.group; j += std::min(g.group, 4)) {
         const auto add = g.group == 2 ? add_products<2> : add_products<4>;
-        add({band.plane(c / kLanes) + row * band.row(), y_grad + first * g.out_width * g.channels + c, g.out_width, g.channels}, band.row(),
-            g.out_width * g.channels, end - first, g.group, j, sums);
+        add({band.plane(c / kLanes) + row * band.row(), y_grad + first * g.out_width * g.channels + c, g.out_width,
+             g.channels},
+            band.row(), g.out_width * g.channels, end - first, g.group, j, sums);
         sums += std::min(g.group, 4) * kTaps * kLanes;
       }
 }
@@ -149,9 +163,9 @@ void add_band(const Geometry& g, const Band& band, const float* y_grad, Index fi
 bool suits(const Conv2dShape& s) {
   const Index group = s.group_channels();
   return cpu_isa() >= Isa::kAvx512 && s.in_channels == s.out_channels && s.in_channels % kLanes == 0 &&
-         (group == 2 || group == 4 || group == 8) && s.kernel_width == kTaps && s.stride_height == 1 && s.stride_width == 1 &&
-         s.pad_top >= 0 && s.pad_top < s.kernel_height && s.pad_left >= 0 && s.pad_left < kTaps &&
-         s.batch * s.in_height * s.in_width * s.out_height * s.out_width > 0;
+         (group == 2 || group == 4 || group == 8) && s.kernel_width == kTaps && s.stride_height == 1 &&
+         s.stride_width == 1 && s.pad_top >= 0 && s.pad_top < s.kernel_height && s.pad_left >= 0 &&
+         s.pad_left < kTaps && s.batch * s.in_height * s.in_width * s.out_height * s.out_width > 0;
 }
 
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
@@ -160,13 +174,15 @@ void conv2d(const Conv2dShape& s, const float* x, const float* weight, const flo
   convolve_images(forward_of(s), s.batch, x, floats(weights), {bias, relu, false}, y);
 }
 
-void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad, bool accumulate) {
+void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad,
+                          bool accumulate) {
   const Buffer weights = allocate(weight_count(s));
   reverse_weights(s, weight, floats(weights));
   convolve_images(backward_of(s), s.batch, y_grad, floats(weights), {nullptr, false, accumulate}, x_grad);
 }
 
-void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
+void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad,
+                             bool accumulate) {
   const Geometry g = forward_of(s);
   const Index parts = std::clamp<Index>(s.batch / kImagesOfAPart, 1, kMostParts);
   const Buffer total = allocate(weight_count(s));
@@ -180,17 +196,24 @@ void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* 
         add_band(g, band, y_grad + n * g.out_image(), first, end, to);
       }
   });
-  for_each_weight(
-      s, [&](Index to, Index place) { weight_grad[to] = accumulate ? weight_grad[to] + floats(total)[place] : floats(total)[place]; });
+  for_each_weight(s, [&](Index to, Index place) {
+    weight_grad[to] = accumulate ? weight_grad[to] + floats(total)[place] : floats(total)[place];
+  });
 }
 
 #else
 
 bool suits(const Conv2dShape&) { return false; }
 
-void conv2d(const Conv2dShape&, const float*, const float*, const float*, bool, float*) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
-void conv2d_backward_data(const Conv2dShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
-void conv2d_backward_weights(const Conv2dShape&, const float*, const float*, float*, bool) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
+void conv2d(const Conv2dShape&, const float*, const float*, const float*, bool, float*) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
+void conv2d_backward_data(const Conv2dShape&, const float*, const float*, float*, bool) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
+void conv2d_backward_weights(const Conv2dShape&, const float*, const float*, float*, bool) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
 
 #endif
 

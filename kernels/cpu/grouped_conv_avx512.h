@@ -1,5 +1,6 @@
-// The arithmetic of grouped_conv.cpp, on vectors of 16 channels: those of 16 / `group` groups. For each channel j of a group there is a
-// permutation that brings it to all lanes of its group; the lanes' filters are its factors, a vector for each tap.
+// The arithmetic of grouped_conv.cpp, on vectors of 16 channels: those of 16 / `group` groups. For each channel j of a
+// group there is a permutation that brings it to all lanes of its group; the lanes' filters are its factors, a vector
+// for each tap.
 #pragma once
 
 #include <immintrin.h>
@@ -20,7 +21,8 @@ constexpr int kMostOutputs = 14;
 
 // Lane -> the first lane of its group; `group` is a power of two.
 LOCKSTEP_INLINE_AVX512 __m512i first_lanes(int group) {
-  return _mm512_and_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(-group));
+  return _mm512_and_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                          _mm512_set1_epi32(-group));
 }
 
 LOCKSTEP_INLINE_AVX512 __m512 spread(const float* pixel, __m512i lanes) {
@@ -38,19 +40,22 @@ LOCKSTEP_INLINE_AVX512 void finish_output(__m512 value, const Finish& finish, fl
   _mm512_storeu_ps(y, finish.relu ? avx512::clamped(value) : value);
 }
 
-// kOutputs outputs beside each other, y_pixel apart. Pixels of x follow each other, 16 channels each; its `rows` rows are x_row apart.
-// weights (rows, group, kTaps, 16).
+// kOutputs outputs beside each other, y_pixel apart. Pixels of x follow each other, 16 channels each; its `rows` rows
+// are x_row apart. weights (rows, group, kTaps, 16).
 template <int kOutputs>
-LOCKSTEP_TARGET_AVX512 void convolve(const float* x, Index x_row, Index rows, int group, const float* weights, const Finish& finish,
-                                     float* y, Index y_pixel) {
+LOCKSTEP_TARGET_AVX512 void convolve(const float* x, Index x_row, Index rows, int group, const float* weights,
+                                     const Finish& finish, float* y, Index y_pixel) {
   const __m512i first = first_lanes(group);
-  for (int out = 0; out < kOutputs; ++out) __builtin_prefetch(y + out * y_pixel, 1);  // too far apart for the processor to see a pattern
+  for (int out = 0; out < kOutputs; ++out)
+    __builtin_prefetch(y + out * y_pixel, 1);  // too far apart for the processor to see a pattern
   __m512 sums[kOutputs];
-  for (int out = 0; out < kOutputs; ++out) sums[out] = finish.bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(finish.bias);
+  for (int out = 0; out < kOutputs; ++out)
+    sums[out] = finish.bias == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(finish.bias);
   for (Index row = 0; row < rows; ++row, x += x_row)
     for (int j = 0; j < group; ++j, weights += kTaps * kLanes) {
       const __m512i lanes = _mm512_add_epi32(first, _mm512_set1_epi32(j));
-      const __m512 w0 = _mm512_loadu_ps(weights), w1 = _mm512_loadu_ps(weights + kLanes), w2 = _mm512_loadu_ps(weights + 2 * kLanes);
+      const __m512 w0 = _mm512_loadu_ps(weights), w1 = _mm512_loadu_ps(weights + kLanes),
+                   w2 = _mm512_loadu_ps(weights + 2 * kLanes);
 #pragma GCC unroll 16
       for (int column = 0; column < kOutputs + 2; ++column) {
         const __m512 value = spread(x + column * kLanes, lanes);
@@ -62,11 +67,11 @@ LOCKSTEP_TARGET_AVX512 void convolve(const float* x, Index x_row, Index rows, in
   for (int out = 0; out < kOutputs; ++out) finish_output(sums[out], finish, y + out * y_pixel);
 }
 
-using Convolve = void (*)(const float* x, Index x_row, Index rows, int group, const float* weights, const Finish& finish, float* y,
-                          Index y_pixel);
-inline constexpr Convolve kConvolve[kMostOutputs] = {convolve<1>,  convolve<2>,  convolve<3>,  convolve<4>, convolve<5>,
-                                                     convolve<6>,  convolve<7>,  convolve<8>,  convolve<9>, convolve<10>,
-                                                     convolve<11>, convolve<12>, convolve<13>, convolve<14>};
+using Convolve = void (*)(const float* x, Index x_row, Index rows, int group, const float* weights,
+                          const Finish& finish, float* y, Index y_pixel);
+inline constexpr Convolve kConvolve[kMostOutputs] = {
+    convolve<1>, convolve<2>, convolve<3>,  convolve<4>,  convolve<5>,  convolve<6>,  convolve<7>,
+    convolve<8>, convolve<9>, convolve<10>, convolve<11>, convolve<12>, convolve<13>, convolve<14>};
 
 // A row of gradients of `outputs` outputs, y_pixel apart, and the row of x that lies under one row of the kernel.
 struct RowOfProducts {
@@ -93,10 +98,11 @@ LOCKSTEP_INLINE_AVX512 void add_columns(const RowOfProducts& row, Index begin, I
   }
 }
 
-// sums (kSpread, kTaps, 16) += over `rows` rows of outputs: their gradients, in rows y_row apart, times the channels j of each group, from
-// `first` on, of the pixels under the taps.
+// sums (kSpread, kTaps, 16) += over `rows` rows of outputs: their gradients, in rows y_row apart, times the channels j
+// of each group, from `first` on, of the pixels under the taps.
 template <int kSpread>
-LOCKSTEP_TARGET_AVX512 void add_products(RowOfProducts row, Index x_row, Index y_row, Index rows, int group, int first, float* to) {
+LOCKSTEP_TARGET_AVX512 void add_products(RowOfProducts row, Index x_row, Index y_row, Index rows, int group, int first,
+                                         float* to) {
   __m512i lanes[kSpread];
   for (int j = 0; j < kSpread; ++j) lanes[j] = _mm512_add_epi32(first_lanes(group), _mm512_set1_epi32(first + j));
   __m512 sums[kSpread][kTaps];
@@ -119,7 +125,8 @@ LOCKSTEP_INLINE_AVX512 void copy_pixel(const float* from, Index channels, float*
 }
 
 // A row of pixels.
-LOCKSTEP_TARGET_AVX512 inline void copy_pixels(const float* from, Index pixels, Index channels, float* to, Index plane) {
+LOCKSTEP_TARGET_AVX512 inline void copy_pixels(const float* from, Index pixels, Index channels, float* to,
+                                               Index plane) {
   for (Index pixel = 0; pixel < pixels; ++pixel, to += kLanes)
     copy_pixel(from == nullptr ? nullptr : from + pixel * channels, channels, to, plane);
 }

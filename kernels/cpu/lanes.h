@@ -1,5 +1,6 @@
-// Sixteen floats side by side, whatever the instruction set: each build of a loop adds in the same order, and so gives the same bits.
-// Taken and given by reference: how a vector of this size is passed by value depends on the instruction set.
+// Sixteen floats side by side, whatever the instruction set: each build of a loop adds in the same order, and so gives
+// the same bits. Taken and given by reference: how a vector of this size is passed by value depends on the instruction
+// set.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Image by image: the taps of one row of the kernel, all input channels of them, are a run of floats that begins at the window's corner.
-// A few of these floats by up to 64 output channels are summed in registers over all pixels of the image, whose gradients stay in the
-// second-level cache meanwhile. The image is copied into zeros first, so that all windows lie inside.
+// Image by image: the taps of one row of the kernel, all input channels of them, are a run of floats that begins at the
+// window's corner. A few of these floats by up to 64 output channels are summed in registers over all pixels of the
+// image, whose gradients stay in the second-level cache meanwhile. The image is copied into zeros first, so that all
+// windows lie inside.
 #include "kernels/cpu/narrow_conv.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 
 #include "kernels/cpu/fast.h"
 #include "lockstep/core/error.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/product_avx512.h"
@@ -47,9 +48,11 @@ void copy_image(const Conv2dShape& s, const Padded& padded, const float* x, floa
                 static_cast<std::size_t>(columns * s.in_channels) * sizeof(float));
 }
 
-// sums (kTaps, kVectors * 16; `outs` apart) += over all pixels, the kTaps floats from the window's corner on times the gradients.
+// sums (kTaps, kVectors * 16; `outs` apart) += over all pixels, the kTaps floats from the window's corner on times the
+// gradients.
 template <int kTaps, int kVectors>
-LOCKSTEP_TARGET_AVX512 void add_tile(const Conv2dShape& s, const Padded& padded, const float* corner, const float* y_grad, float* sums) {
+LOCKSTEP_TARGET_AVX512 void add_tile(const Conv2dShape& s, const Padded& padded, const float* corner,
+                                     const float* y_grad, float* sums) {
   const Index outs = s.out_channels, step = s.stride_width * s.in_channels;
   __m512 tile[kTaps][kVectors];
   for (int t = 0; t < kTaps; ++t)
@@ -73,7 +76,8 @@ LOCKSTEP_TARGET_AVX512 void add_tile(const Conv2dShape& s, const Padded& padded,
     }
 }
 
-using AddTile = void (*)(const Conv2dShape& s, const Padded& padded, const float* corner, const float* y_grad, float* sums);
+using AddTile = void (*)(const Conv2dShape& s, const Padded& padded, const float* corner, const float* y_grad,
+                         float* sums);
 
 // With as many sums as registers hold beside the gradients.
 template <int kVectors>
@@ -109,17 +113,20 @@ void add_image(const Conv2dShape& s, const Padded& padded, const float* x, const
 void store_gradients(const float* sums, std::int64_t taps, std::int64_t outs, Out weight_grad, Out bias_grad) {
   const auto store = [](float* slot, float sum, bool accumulate) { *slot = accumulate ? *slot + sum : sum; };
   for (Index o = 0; o < outs; ++o) {
-    for (Index tap = 0; tap < taps; ++tap) store(weight_grad.floats() + o * taps + tap, sums[tap * outs + o], weight_grad.accumulate);
+    for (Index tap = 0; tap < taps; ++tap)
+      store(weight_grad.floats() + o * taps + tap, sums[tap * outs + o], weight_grad.accumulate);
     if (bias_grad) store(bias_grad.floats() + o, sums[taps * outs + o], bias_grad.accumulate);
   }
 }
 
 bool suits(const Conv2dShape& s) {
-  return cpu_isa() >= Isa::kAvx512 && s.groups == 1 && s.in_channels > 0 && s.in_channels <= kMostChannels && s.out_channels > 0 &&
-         s.out_channels % kLanes == 0 && s.pad_top >= 0 && s.pad_left >= 0 && s.batch * s.out_height * s.out_width > 0;
+  return cpu_isa() >= Isa::kAvx512 && s.groups == 1 && s.in_channels > 0 && s.in_channels <= kMostChannels &&
+         s.out_channels > 0 && s.out_channels % kLanes == 0 && s.pad_top >= 0 && s.pad_left >= 0 &&
+         s.batch * s.out_height * s.out_width > 0;
 }
 
-void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, Out weight_grad, Out bias_grad) {
+void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, Out weight_grad,
+                             Out bias_grad) {
   const Padded padded(s);
   const Index outs = s.out_channels, taps = taps_of(s), count = taps * outs, pixels = s.out_height * s.out_width;
   const auto add = outs % 64 == 0 ? add_image<4> : outs % 32 == 0 ? add_image<2> : add_image<1>;
@@ -144,7 +151,9 @@ void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* 
 
 bool suits(const Conv2dShape&) { return false; }
 
-void conv2d_backward_weights(const Conv2dShape&, const float*, const float*, Out, Out) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
+void conv2d_backward_weights(const Conv2dShape&, const float*, const float*, Out, Out) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
 
 #endif
 

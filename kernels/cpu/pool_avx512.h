@@ -1,5 +1,5 @@
-// Max pooling on AVX-512: the best values of 64 channels and their places stay in registers while the window goes by. Places are 16 bits
-// wide, as they lie in memory: a comparison's mask chooses among floats and places alike.
+// Max pooling on AVX-512: the best values of 64 channels and their places stay in registers while the window goes by.
+// Places are 16 bits wide, as they lie in memory: a comparison's mask chooses among floats and places alike.
 #pragma once
 
 #include <immintrin.h>
@@ -14,7 +14,8 @@ namespace lockstep::avx512 {
 
 // kVectors x 16 channels from `channel` on, of the last vector those in `mask`.
 template <int kVectors>
-LOCKSTEP_INLINE_AVX512 void pool_lanes(const PoolWindow& window, Index channel, __mmask16 mask, float* y, std::uint16_t* argmax) {
+LOCKSTEP_INLINE_AVX512 void pool_lanes(const PoolWindow& window, Index channel, __mmask16 mask, float* y,
+                                       std::uint16_t* argmax) {
   __m512 best[kVectors];
   __m256i winner[kVectors];
   for (int v = 0; v < kVectors; ++v) {
@@ -30,8 +31,10 @@ LOCKSTEP_INLINE_AVX512 void pool_lanes(const PoolWindow& window, Index channel, 
       const __m256i here = _mm256_set1_epi16(static_cast<short>(place));
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        const __m512 value = _mm512_maskz_loadu_ps(v + 1 < kVectors ? static_cast<__mmask16>(0xffff) : mask, tap + v * kLanes);
-        const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q), is_more = _mm512_cmp_ps_mask(value, best[v], _CMP_GT_OQ);
+        const __m512 value =
+            _mm512_maskz_loadu_ps(v + 1 < kVectors ? static_cast<__mmask16>(0xffff) : mask, tap + v * kLanes);
+        const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q),
+                        is_more = _mm512_cmp_ps_mask(value, best[v], _CMP_GT_OQ);
         const auto wins = static_cast<__mmask16>(is_nan | is_more);
         best[v] = _mm512_mask_mov_ps(best[v], wins, value);
         winner[v] = _mm256_mask_mov_epi16(winner[v], wins, here);
@@ -55,12 +58,14 @@ LOCKSTEP_TARGET_AVX512 inline void pool_pixel(const PoolWindow& window, float* y
 }
 
 template <int kVectors>
-LOCKSTEP_INLINE_AVX512 void take_lanes(const PoolCover& cover, Index channel, __mmask16 mask, bool accumulate, float* x_grad) {
+LOCKSTEP_INLINE_AVX512 void take_lanes(const PoolCover& cover, Index channel, __mmask16 mask, bool accumulate,
+                                       float* x_grad) {
   __m512 sums[kVectors];
   for (int v = 0; v < kVectors; ++v) sums[v] = _mm512_setzero_ps();
   if (accumulate)
     for (int v = 0; v < kVectors; ++v)
-      sums[v] = _mm512_maskz_loadu_ps(v + 1 < kVectors ? static_cast<__mmask16>(0xffff) : mask, x_grad + channel + v * kLanes);
+      sums[v] = _mm512_maskz_loadu_ps(v + 1 < kVectors ? static_cast<__mmask16>(0xffff) : mask,
+                                      x_grad + channel + v * kLanes);
   for (Index i = 0; i < cover.rows; ++i)
     for (Index j = 0; j < cover.columns; ++j) {
       const Index at = i * cover.row_step + j * cover.channels + channel;
@@ -71,11 +76,13 @@ LOCKSTEP_INLINE_AVX512 void take_lanes(const PoolCover& cover, Index channel, __
         const __mmask16 lanes = v + 1 < kVectors ? static_cast<__mmask16>(0xffff) : mask;
         const __m256i places = _mm256_maskz_loadu_epi16(lanes, cover.argmax + at + v * kLanes);
         const __mmask16 won = _mm256_mask_cmpeq_epi16_mask(lanes, places, here);
-        sums[v] = _mm512_mask_add_ps(sums[v], won, sums[v], _mm512_maskz_loadu_ps(lanes, cover.y_grad + at + v * kLanes));
+        sums[v] =
+            _mm512_mask_add_ps(sums[v], won, sums[v], _mm512_maskz_loadu_ps(lanes, cover.y_grad + at + v * kLanes));
       }
     }
   for (int v = 0; v < kVectors; ++v)
-    _mm512_mask_storeu_ps(x_grad + channel + v * kLanes, v + 1 < kVectors ? static_cast<__mmask16>(0xffff) : mask, sums[v]);
+    _mm512_mask_storeu_ps(x_grad + channel + v * kLanes, v + 1 < kVectors ? static_cast<__mmask16>(0xffff) : mask,
+                          sums[v]);
 }
 
 // x_grad = or += what all channels of one input pixel have won.

@@ -1,5 +1,6 @@
-// Panels of one operand stay in the second-level cache, a block of them, while those of the other stream by. The next of these is packed,
-// and the results of the one before are stored, between the products of tiles. The longer side streams.
+// Panels of one operand stay in the second-level cache, a block of them, while those of the other stream by. The next
+// of these is packed, and the results of the one before are stored, between the products of tiles. The longer side
+// streams.
 #include "kernels/cpu/product_amx.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/amx_panels.h"
@@ -20,8 +21,9 @@ namespace {
 
 // Steps of the panels that are multiplied at once, between which sums lie in memory.
 constexpr Index kMostSteps = 8, kPieceInner = kMostSteps * kStep, kPanelBytes = kMostSteps * kStepBytes;
-// What is kept: so many bytes, of so many elements of the sums. Fewer of these where the streamed lines lie side by side: their elements
-// are apart in memory, and a block of 256 rows is about what the processor's tables of pages can follow.
+// What is kept: so many bytes, of so many elements of the sums. Fewer of these where the streamed lines lie side by
+// side: their elements are apart in memory, and a block of 256 rows is about what the processor's tables of pages can
+// follow.
 constexpr Index kKeptBytes = Index{3} << 19, kLongest = 1024, kLongestAcross = 256;
 
 // `items` spread evenly over `slots`.
@@ -118,7 +120,8 @@ class Multiplication {
   PanelPacker packer(const Range& range, Index number) const {
     if (range.line >= streamed_.count) return {};
     const Range next = after(range);
-    const Index later = (next.line - range.line) * streamed_.line_step + (next.begin - range.begin) * streamed_.inner_step;
+    const Index later =
+        (next.line - range.line) * streamed_.line_step + (next.begin - range.begin) * streamed_.inner_step;
     return {streamed_, range, later, streamed_panel(number)};
   }
 
@@ -146,13 +149,15 @@ class Multiplication {
   }
 
   // One panel by all that are kept; meanwhile the next is packed, and the results of the lines before are stored.
-  LOCKSTEP_TARGET_AMX void multiply_panel(const Range& range, const std::byte* panel, PanelPacker& next, ResultWriter& before) {
+  LOCKSTEP_TARGET_AMX void multiply_panel(const Range& range, const std::byte* panel, PanelPacker& next,
+                                          ResultWriter& before) {
     const Index count = block_.panels(), slots = range.steps() * kSlotsOfStep;
     const bool is_a = side_ == Side::kA, accumulate = range.begin != block_.begin;
     for (Index n = 0; n < count; ++n) {
       Errands errands(next, before, count - n, slots);
       const std::byte* const kept = kept_panel(n, range);
-      multiply_panels(range.steps(), is_a ? panel : kept, is_a ? kept : panel, accumulate, sums_of(range.line, n), errands);
+      multiply_panels(range.steps(), is_a ? panel : kept, is_a ? kept : panel, accumulate, sums_of(range.line, n),
+                      errands);
     }
   }
 
@@ -199,8 +204,8 @@ bool has_contiguous_lines(const Operand& operand) { return operand.row_step == 1
 void multiply_streaming(const Product& p, bool rows) {
   LOCKSTEP_CHECK(cpu_isa() >= Isa::kAmx, "a product on AMX, which this process cannot use");
   LOCKSTEP_CHECK(std::min({p.rows, p.columns, p.inner}) > 0 && has_contiguous_lines(p.a) && has_contiguous_lines(p.b),
-                 "a product of {} x {} x {}, operands with steps of {}, {} and {}, {}", p.rows, p.columns, p.inner, p.a.row_step,
-                 p.a.column_step, p.b.row_step, p.b.column_step);
+                 "a product of {} x {} x {}, operands with steps of {}, {} and {}, {}", p.rows, p.columns, p.inner,
+                 p.a.row_step, p.a.column_step, p.b.row_step, p.b.column_step);
   const Tiles tiles;
   Multiplication(p, rows).run();
 }
@@ -209,7 +214,8 @@ void multiply_streaming(const Product& p, bool rows) {
 
 void multiply_alone(const Product& p) { multiply_streaming(p, should_stream_rows(p)); }
 
-// Each thread packs all that is kept, and a part of what streams. How sums are cut depends on which side streams: on the whole product.
+// Each thread packs all that is kept, and a part of what streams. How sums are cut depends on which side streams: on
+// the whole product.
 void multiply(const Product& p) {
   constexpr Index kFewestPanels = 4, kWorthwhile = 4'000'000;
   const bool by_rows = should_stream_rows(p);
@@ -217,7 +223,8 @@ void multiply(const Product& p) {
   const Index most = std::min(panels / kFewestPanels, p.rows * p.columns * p.inner / kWorthwhile);
   const Index parts = std::clamp<Index>(most, 1, compute_threads());
   in_parallel(parts, [&](Index part) {
-    const Index begin = panels * part / parts * kLinesOfPanel, end = std::min(length, panels * (part + 1) / parts * kLinesOfPanel);
+    const Index begin = panels * part / parts * kLinesOfPanel,
+                end = std::min(length, panels * (part + 1) / parts * kLinesOfPanel);
     Product own = p;
     if (by_rows) {
       own.rows = end - begin, own.a.data += begin * p.a.row_step, own.c += begin * p.c_step;

@@ -51,11 +51,12 @@ LOCKSTEP_INLINE_AVX512 __m512 clamped(__m512 value) {
   return _mm512_mask_mov_ps(value, negative, _mm512_setzero_ps());
 }
 
-// c (kRows, 16 * kVectors) = or += a * b, where a's element (row, k) lies at row * a_row + k * a_inner, b's (k, column) at k * b_inner +
-// column.
+// c (kRows, 16 * kVectors) = or += a * b, where a's element (row, k) lies at row * a_row + k * a_inner, b's (k, column)
+// at k * b_inner + column.
 template <int kRows, int kVectors = 4, typename Fetch = FetchNothing>
-LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_row, Index a_inner, const float* b, Index b_inner, float* c,
-                                          Index c_row, bool accumulate, const Fetch& fetch = {}, const Ends& ends = {}) {
+LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_row, Index a_inner, const float* b,
+                                          Index b_inner, float* c, Index c_row, bool accumulate,
+                                          const Fetch& fetch = {}, const Ends& ends = {}) {
   __m512 sums[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
     for (int v = 0; v < kVectors; ++v) {
@@ -74,13 +75,15 @@ LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_r
     }
   }
   for (int row = 0; row < kRows; ++row)
-    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + row * c_row + v * kLanes, ends.relu ? clamped(sums[row][v]) : sums[row][v]);
+    for (int v = 0; v < kVectors; ++v)
+      _mm512_storeu_ps(c + row * c_row + v * kLanes, ends.relu ? clamped(sums[row][v]) : sums[row][v]);
 }
 
 // The same for any number of vectors: each four of them begin `b_panel` behind the four before.
 template <int kRows>
-LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const float* a, Index a_row, Index a_inner, const float* b,
-                                             Index b_inner, Index b_panel, float* c, Index c_row, bool accumulate) {
+LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const float* a, Index a_row, Index a_inner,
+                                             const float* b, Index b_inner, Index b_panel, float* c, Index c_row,
+                                             bool accumulate) {
   for (; vectors >= 4; vectors -= 4, b += b_panel, c += 4 * kLanes)
     multiply_rows<kRows, 4>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
   if (vectors == 3) multiply_rows<kRows, 3>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
@@ -90,32 +93,37 @@ LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const f
 
 // The same for any number of rows, most of them kRows at a time.
 template <int kRows, int kVectors>
-LOCKSTEP_TARGET_AVX512 void multiply_column(Index rows, Index inner, const float* a, Index a_row, Index a_inner, const float* b,
-                                            Index b_inner, float* c, Index c_row, bool accumulate) {
+LOCKSTEP_TARGET_AVX512 void multiply_column(Index rows, Index inner, const float* a, Index a_row, Index a_inner,
+                                            const float* b, Index b_inner, float* c, Index c_row, bool accumulate) {
   for (; rows >= kRows; rows -= kRows, a += kRows * a_row, c += kRows * c_row)
     multiply_rows<kRows, kVectors>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
   for (; rows >= 4; rows -= 4, a += 4 * a_row, c += 4 * c_row)
     multiply_rows<4, kVectors>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
-  for (; rows > 0; --rows, a += a_row, c += c_row) multiply_rows<1, kVectors>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
+  for (; rows > 0; --rows, a += a_row, c += c_row)
+    multiply_rows<1, kVectors>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
 }
 
-// c (rows, columns) = or += a * b; columns in multiples of 16. Up to 24 vectors are summed in registers, which keeps the
-// multipliers busy as long as b's 64 columns stay in the second-level cache.
-LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inner, const float* a, Index a_row, Index a_inner,
-                                            const float* b, float* c, bool accumulate) {
+// c (rows, columns) = or += a * b; columns in multiples of 16. Up to 24 vectors are summed in registers, which keeps
+// the multipliers busy as long as b's 64 columns stay in the second-level cache.
+LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inner, const float* a, Index a_row,
+                                            Index a_inner, const float* b, float* c, bool accumulate) {
   Index column = 0;
   for (; column + 4 * kLanes <= columns; column += 4 * kLanes)
     multiply_column<6, 4>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
   const Index rest = (columns - column) / kLanes;
-  if (rest == 3) multiply_column<8, 3>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
-  if (rest == 2) multiply_column<12, 2>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
-  if (rest == 1) multiply_column<16, 1>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
+  if (rest == 3)
+    multiply_column<8, 3>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
+  if (rest == 2)
+    multiply_column<12, 2>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
+  if (rest == 1)
+    multiply_column<16, 1>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
 }
 
-// c (rows, 64) = `ends` of a * b as multiply() has them, of a panel b (inner, 64) whose rows follow each other, and c's rows c_row apart,
-// which are fetched before they are written. A long sum is made in pieces whose part of b stays in the second-level cache.
-LOCKSTEP_TARGET_AVX512 inline void multiply_panel(Index rows, Index inner, const float* a, Index a_row, const float* b, float* c,
-                                                  Index c_row, const Ends& ends) {
+// c (rows, 64) = `ends` of a * b as multiply() has them, of a panel b (inner, 64) whose rows follow each other, and c's
+// rows c_row apart, which are fetched before they are written. A long sum is made in pieces whose part of b stays in
+// the second-level cache.
+LOCKSTEP_TARGET_AVX512 inline void multiply_panel(Index rows, Index inner, const float* a, Index a_row, const float* b,
+                                                  float* c, Index c_row, const Ends& ends) {
   constexpr Index kPanel = 4 * kLanes, kPiece = 1024;
   for (Index begin = 0; begin < inner; begin += kPiece) {
     const Index count = inner - begin < kPiece ? inner - begin : kPiece;
@@ -123,14 +131,14 @@ LOCKSTEP_TARGET_AVX512 inline void multiply_panel(Index rows, Index inner, const
     const bool accumulate = begin > 0;
     Index row = 0;
     for (; row + 6 <= rows; row += 6)
-      multiply_rows<6>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
-                       FetchResults{c + row * c_row, c_row, 24}, own);
+      multiply_rows<6>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row,
+                       accumulate, FetchResults{c + row * c_row, c_row, 24}, own);
     for (; row + 2 <= rows; row += 2)
-      multiply_rows<2>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
-                       FetchNothing{}, own);
+      multiply_rows<2>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row,
+                       accumulate, FetchNothing{}, own);
     for (; row < rows; ++row)
-      multiply_rows<1>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row, accumulate,
-                       FetchNothing{}, own);
+      multiply_rows<1>(count, a + row * a_row + begin, a_row, 1, b + begin * kPanel, kPanel, c + row * c_row, c_row,
+                       accumulate, FetchNothing{}, own);
   }
 }
 

@@ -1,5 +1,5 @@
-// Common parts of the plain kernels, one file an operator family: each is its formula written down, one thread, no tricks. They are the
-// oracle, so sums run in double and are rounded once. core/operators.def says what each one means.
+// Common parts of the plain kernels, one file an operator family: each is its formula written down, one thread, no
+// tricks. They are the oracle, so sums run in double and are rounded once. core/operators.def says what each one means.
 #pragma once
 
 #include "kernels/cpu/any_float.h"

@@ -1,6 +1,6 @@
-// Attention of each head: score(t, s) = scale * q_t . k_s, p = softmax over s, y_t = sum over s of p(t, s) * v_s. Backward, with
-// dp(t, s) = dy_t . v_s and ds = p * (dp - dy_t . y_t) * scale: dv_s = sum over t of p * dy_t, dq_t = sum of ds * k_s, dk_s = sum of ds *
-// q_t.
+// Attention of each head: score(t, s) = scale * q_t . k_s, p = softmax over s, y_t = sum over s of p(t, s) * v_s.
+// Backward, with dp(t, s) = dy_t . v_s and ds = p * (dp - dy_t . y_t) * scale: dv_s = sum over t of p * dy_t, dq_t =
+// sum of ds * k_s, dk_s = sum of ds * q_t.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -90,10 +90,12 @@ void add_row(std::vector<double>& sums, Index row, double factor, const float* f
 
 void store_rows(const std::vector<double>& sums, Index rows, Index width, float* to, Index stride, bool accumulate) {
   for (Index row = 0; row < rows && to != nullptr; ++row)
-    for (Index d = 0; d < width; ++d) store(to[row * stride + d], sums[static_cast<std::size_t>(row * width + d)], accumulate);
+    for (Index d = 0; d < width; ++d)
+      store(to[row * stride + d], sums[static_cast<std::size_t>(row * width + d)], accumulate);
 }
 
-HeadGradients gradients_of(const Head& head, Index queries, const HeadRows& y, const HeadRows& y_grad, const float* log_sums) {
+HeadGradients gradients_of(const Head& head, Index queries, const HeadRows& y, const HeadRows& y_grad,
+                           const float* log_sums) {
   HeadGradients sums(queries, head.keys, head.width);
   for (Index t = 0; t < queries; ++t) {
     const std::vector<double> scores = head.scores(t);
@@ -109,19 +111,21 @@ HeadGradients gradients_of(const Head& head, Index queries, const HeadRows& y, c
   return sums;
 }
 
-void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad, Out k_grad, Out v_grad,
-                        Stream&) {
+void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad,
+                        Out k_grad, Out v_grad, Stream&) {
   const AttentionShape s = attention_shape(q, k);
   const auto to = attention_operands(s, q_grad.floats(), k_grad.floats(), v_grad.floats());
-  const bool accumulate_k = (s.packed ? q_grad : k_grad).accumulate, accumulate_v = (s.packed ? q_grad : v_grad).accumulate;
+  const bool accumulate_k = (s.packed ? q_grad : k_grad).accumulate,
+             accumulate_v = (s.packed ? q_grad : v_grad).accumulate;
   const Index row = s.operand_row();
   const auto at_head = [&](float* first, Index n, Index length, Index at) {
     return first == nullptr ? nullptr : first + n * length * row + at;
   };
   for_each_head(s, [&](Index n, Index h, Index at) {
     const Index first = n * s.queries * s.row() + at;
-    const HeadGradients sums = gradients_of(head_of(params, s, q, k, v, n, at), s.queries, {y.floats() + first, s.row()},
-                                            {y_grad.floats() + first, s.row()}, log_sums.floats() + (n * s.heads + h) * s.queries);
+    const HeadGradients sums =
+        gradients_of(head_of(params, s, q, k, v, n, at), s.queries, {y.floats() + first, s.row()},
+                     {y_grad.floats() + first, s.row()}, log_sums.floats() + (n * s.heads + h) * s.queries);
     store_rows(sums.q, s.queries, s.width, at_head(to.q, n, s.queries, at), row, q_grad.accumulate);
     store_rows(sums.k, s.keys, s.width, at_head(to.k, n, s.keys, at), row, accumulate_k);
     store_rows(sums.v, s.keys, s.width, at_head(to.v, n, s.keys, at), row, accumulate_v);

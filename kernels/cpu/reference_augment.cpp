@@ -1,5 +1,6 @@
-// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised by itself (the recipe of TensorFlow's
-// CIFAR-10 tutorial) or by given means and deviations. Means and deviations are summed in double.
+// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised by itself (the
+// recipe of TensorFlow's CIFAR-10 tutorial) or by given means and deviations. Means and deviations are summed in
+// double.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -34,7 +35,8 @@ void crop_padded(const ImageShape& shape, const std::uint8_t* planes, const Augm
     for (Index column = 0; column < shape.crop; ++column, out += 3) {
       const Index from = how.left + (how.mirrored != 0 ? shape.crop - 1 - column : column);
       const bool inside = row >= 0 && row < shape.side && from >= 0 && from < shape.side;
-      for (Index channel = 0; channel < 3; ++channel) out[channel] = inside ? planes[channel * plane + row * shape.side + from] : 0;
+      for (Index channel = 0; channel < 3; ++channel)
+        out[channel] = inside ? planes[channel * plane + row * shape.side + from] : 0;
     }
 }
 
@@ -54,7 +56,8 @@ void change_light(const Augmentation& how, std::span<float> out) {
     shift[channel] = (how.brightness - mean) * how.contrast + mean;
   }
   for (std::size_t i = 0; i < out.size(); i += 3)
-    for (std::size_t channel = 0; channel < 3; ++channel) out[i + channel] = out[i + channel] * how.contrast + shift[channel];
+    for (std::size_t channel = 0; channel < 3; ++channel)
+      out[i + channel] = out[i + channel] * how.contrast + shift[channel];
 }
 
 void standardise(std::span<float> image) {
@@ -75,14 +78,15 @@ void normalise_channels(const ImageNormalization& by, std::span<float> image) {
   }
 }
 
-void augment(const ImageShape& shape, const ImageNormalization& normalization, const std::uint8_t* planes, const Augmentation* each,
-             float* out, Stream&) {
+void augment(const ImageShape& shape, const ImageNormalization& normalization, const std::uint8_t* planes,
+             const Augmentation* each, float* out, Stream&) {
   const auto size = static_cast<std::size_t>(shape.crop * shape.crop * 3);
   for (Index n = 0; n < shape.batch; ++n) {
     const std::span<float> image(out + static_cast<std::size_t>(n) * size, size);
     crop_image(shape, planes + n * shape.side * shape.side * 3, each[n], image.data());
     if (each[n].brightness != 0 || each[n].contrast != 1) change_light(each[n], image);
-    normalization.kind == ImageNormalization::Kind::kPerImage ? standardise(image) : normalise_channels(normalization, image);
+    normalization.kind == ImageNormalization::Kind::kPerImage ? standardise(image)
+                                                              : normalise_channels(normalization, image);
   }
 }
 

@@ -1,5 +1,5 @@
-// Average pooling: y = sum of the window's pixels inside the image / divisor; a pixel's gradient is the sum of y_grad / divisor over the
-// windows that hold it.
+// Average pooling: y = sum of the window's pixels inside the image / divisor; a pixel's gradient is the sum of y_grad /
+// divisor over the windows that hold it.
 #include <vector>
 
 #include "kernels/cpu/reference.h"
@@ -23,7 +23,9 @@ void for_each_window(const Pool2dShape& s, bool count_padding, Visit&& visit) {
             if (row >= 0 && row < s.in_height && column >= 0 && column < s.in_width)
               pixels.push_back((n * s.in_height + row) * s.in_width + column);
           }
-        visit(out, pixels, static_cast<double>(count_padding ? s.window_height * s.window_width : static_cast<Index>(pixels.size())));
+        visit(
+            out, pixels,
+            static_cast<double>(count_padding ? s.window_height * s.window_width : static_cast<Index>(pixels.size())));
       }
 }
 

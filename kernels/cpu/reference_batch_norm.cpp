@@ -30,8 +30,8 @@ struct Channel {
 };
 
 Channel channel_of(const BatchNormParams& params, Index c, In mean, In variance, In weight, In bias) {
-  return {mean.floats()[c], 1 / std::sqrt(static_cast<double>(variance.floats()[c]) + params.eps), weight ? weight.floats()[c] : 1.0,
-          bias ? bias.floats()[c] : 0.0};
+  return {mean.floats()[c], 1 / std::sqrt(static_cast<double>(variance.floats()[c]) + params.eps),
+          weight ? weight.floats()[c] : 1.0, bias ? bias.floats()[c] : 0.0};
 }
 
 void batch_norm(const BatchNormParams& params, In x, In mean, In variance, In weight, In bias, Out y, Stream&) {
@@ -45,13 +45,15 @@ void batch_norm(const BatchNormParams& params, In x, In mean, In variance, In we
   }
 }
 
-void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean, In variance, In weight, In bias, Out x_grad,
-                         Out weight_grad, Out bias_grad, Stream&) {
+void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean, In variance, In weight, In bias,
+                         Out x_grad, Out weight_grad, Out bias_grad, Stream&) {
   const Index channels = mean.count(), count = x.count();
   const double rows = static_cast<double>(count) / static_cast<double>(channels);
   for (Index c = 0; c < channels; ++c) {
     const Channel channel = channel_of(params, c, mean, variance, weight, bias);
-    const auto grad_of = [&](Index i) { return params.relu && !(channel.result(x.floats()[i]) > 0) ? 0.0 : y_grad.floats()[i]; };
+    const auto grad_of = [&](Index i) {
+      return params.relu && !(channel.result(x.floats()[i]) > 0) ? 0.0 : y_grad.floats()[i];
+    };
     double sum = 0, products = 0;
     for (Index i = c; i < count; i += channels) {
       sum += grad_of(i);
@@ -60,7 +62,8 @@ void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean
     if (weight_grad) store(weight_grad.floats()[c], products, weight_grad.accumulate);
     if (bias_grad) store(bias_grad.floats()[c], sum, bias_grad.accumulate);
     if (!x_grad) continue;
-    const double mean_grad = params.constant_statistics ? 0 : sum / rows, mean_product = params.constant_statistics ? 0 : products / rows;
+    const double mean_grad = params.constant_statistics ? 0 : sum / rows,
+                 mean_product = params.constant_statistics ? 0 : products / rows;
     for (Index i = c; i < count; i += channels) {
       const double grad = grad_of(i) - mean_grad - channel.normalized(x.floats()[i]) * mean_product;
       store(x_grad.floats()[i], channel.weight * channel.inverse * grad, x_grad.accumulate);

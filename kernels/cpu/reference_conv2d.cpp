@@ -1,6 +1,6 @@
 // Convolution (cross-correlation): y[n,i,j,o] = bias[o] + sum over (r,s,c) of
-// x[n, i*stride - pad + r, j*stride - pad + s, first + c] * weight[o,r,s,c], zeros outside the image, where first is the first channel of
-// o's group.
+// x[n, i*stride - pad + r, j*stride - pad + s, first + c] * weight[o,r,s,c], zeros outside the image, where first is
+// the first channel of o's group.
 #include <vector>
 
 #include "kernels/cpu/reference.h"
@@ -21,7 +21,8 @@ Index weight_at(const Conv2dShape& shape, Index out, Index r, Index s) {
 // Of each output channel, the first channel that it sees.
 std::vector<Index> first_channels(const Conv2dShape& shape) {
   std::vector<Index> first;
-  for (Index out = 0; out < shape.out_channels; ++out) first.push_back(out / shape.group_filters() * shape.group_channels());
+  for (Index out = 0; out < shape.out_channels; ++out)
+    first.push_back(out / shape.group_filters() * shape.group_channels());
   return first;
 }
 
@@ -84,7 +85,8 @@ void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out
   for (std::size_t i = 0; i < sums.size(); ++i) store(x_grad.floats()[i], sums[i], x_grad.accumulate);
 }
 
-void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad, Stream& stream) {
+void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad,
+                             Stream& stream) {
   const float *x = in.floats(), *y_grad = out_grad.floats();
   std::vector<double> sums(weight_grad.count());
   const Index channels = shape.group_channels(), filter = weight_at(shape, 1, 0, 0);

@@ -1,4 +1,5 @@
-// Cross entropy of a softmax, shifted by the largest logit so that exp() stays in range, and of probabilities' logarithms.
+// Cross entropy of a softmax, shifted by the largest logit so that exp() stays in range, and of probabilities'
+// logarithms.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -34,7 +35,8 @@ class RowTargets {
   double coefficient(Index row, Index k) const {
     if (labels_ != nullptr && !is_label(row)) return kNan;
     const double target = labels_ != nullptr ? (labels_[row] == k ? 1.0 : 0.0) : soft_[row * classes_ + k];
-    return (weight_ == nullptr ? 1.0 : weight_[k]) * ((1 - smoothing_) * target + smoothing_ / static_cast<double>(classes_));
+    return (weight_ == nullptr ? 1.0 : weight_[k]) *
+           ((1 - smoothing_) * target + smoothing_ / static_cast<double>(classes_));
   }
 
  private:
@@ -72,10 +74,12 @@ class RowLosses {
 // What a row's gradients are multiplied with.
 double row_factor(Reduction reduction, In divisor, In loss_grad, Index row) {
   if (reduction == Reduction::kNone) return loss_grad.floats()[row];
-  return reduction == Reduction::kMean ? *loss_grad.floats() / static_cast<double>(*divisor.floats()) : *loss_grad.floats();
+  return reduction == Reduction::kMean ? *loss_grad.floats() / static_cast<double>(*divisor.floats())
+                                       : *loss_grad.floats();
 }
 
-void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, In weight, Out loss, Out divisor, Out out, Stream&) {
+void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, In weight, Out loss, Out divisor,
+                           Out out, Stream&) {
   const Index batch = in.shape[0], classes = in.shape[1];
   const RowTargets wanted(params, targets, weight, classes);
   RowLosses losses(params.reduction, loss, divisor);
@@ -101,8 +105,8 @@ void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, 
   losses.finish();
 }
 
-void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In targets, In weight, In divisor, In loss_grad,
-                                    Out logits_grad, Stream&) {
+void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In targets, In weight, In divisor,
+                                    In loss_grad, Out logits_grad, Stream&) {
   const Index batch = out.shape[0], classes = out.shape[1];
   const RowTargets wanted(params, targets, weight, classes);
   for (Index n = 0; n < batch; ++n) {
@@ -111,7 +115,8 @@ void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In
     for (Index k = 0; k < classes; ++k) coefficients += wanted.coefficient(n, k);
     for (Index k = 0; k < classes; ++k) {
       const Index at = n * classes + k;
-      const double slope = wanted.is_ignored(n) ? 0 : (coefficients * out.floats()[at] - wanted.coefficient(n, k)) * factor;
+      const double slope =
+          wanted.is_ignored(n) ? 0 : (coefficients * out.floats()[at] - wanted.coefficient(n, k)) * factor;
       store(logits_grad.floats()[at], slope, logits_grad.accumulate);
     }
   }
@@ -124,19 +129,22 @@ void nll_loss(const CrossEntropyParams& params, In in, In targets, In weight, Ou
   for (Index n = 0; n < batch; ++n) {
     double total = 0;
     for (Index k = 0; k < classes && !wanted.is_ignored(n); ++k)
-      if (const double coefficient = wanted.coefficient(n, k); coefficient != 0) total -= coefficient * in.floats()[n * classes + k];
+      if (const double coefficient = wanted.coefficient(n, k); coefficient != 0)
+        total -= coefficient * in.floats()[n * classes + k];
     losses.add(n, total, wanted.weight_of(n));
   }
   losses.finish();
 }
 
-void nll_loss_backward(const CrossEntropyParams& params, In targets, In weight, In divisor, In loss_grad, Out grad, Stream&) {
+void nll_loss_backward(const CrossEntropyParams& params, In targets, In weight, In divisor, In loss_grad, Out grad,
+                       Stream&) {
   const Index batch = grad.shape[0], classes = grad.shape[1];
   const RowTargets wanted({0, params.reduction, params.ignore_index}, targets, weight, classes);
   for (Index n = 0; n < batch; ++n) {
     const double factor = row_factor(params.reduction, divisor, loss_grad, n);
     for (Index k = 0; k < classes; ++k)
-      store(grad.floats()[n * classes + k], wanted.is_ignored(n) ? 0 : -wanted.coefficient(n, k) * factor, grad.accumulate);
+      store(grad.floats()[n * classes + k], wanted.is_ignored(n) ? 0 : -wanted.coefficient(n, k) * factor,
+            grad.accumulate);
   }
 }
 

@@ -1,5 +1,6 @@
-// Group norm: h = (x - mean) * rstd with the statistics of the sample's group, y = h * weight + bias. Backward, with g = dy * weight and
-// means over the group: dx = rstd * (g - mean(g) - h * mean(g * h)); dweight = sums over samples and pixels of dy * h, dbias of dy.
+// Group norm: h = (x - mean) * rstd with the statistics of the sample's group, y = h * weight + bias. Backward, with g
+// = dy * weight and means over the group: dx = rstd * (g - mean(g) - h * mean(g * h)); dweight = sums over samples and
+// pixels of dy * h, dbias of dy.
 #include <cmath>
 #include <vector>
 
@@ -28,22 +29,25 @@ void group_norm(Index groups, In in, In weight, In bias, float epsilon, Out out,
       for_group(in.shape, groups, n, group, [&](Index i, Index) { square += (x[i] - mean) * (x[i] - mean) / count; });
       const double rstd = 1 / std::sqrt(square + epsilon);
       for_group(in.shape, groups, n, group, [&](Index i, Index c) {
-        out.floats()[i] = static_cast<float>((x[i] - mean) * rstd * (weight ? weight.floats()[c] : 1) + (bias ? bias.floats()[c] : 0));
+        out.floats()[i] = static_cast<float>((x[i] - mean) * rstd * (weight ? weight.floats()[c] : 1) +
+                                             (bias ? bias.floats()[c] : 0));
       });
       means.floats()[n * groups + group] = static_cast<float>(mean);
       rstds.floats()[n * groups + group] = static_cast<float>(rstd);
     }
 }
 
-void group_norm_backward(Index groups, In in, In weight, In means, In rstds, In out_grad, Out x_grad, Out weight_grad, Out bias_grad,
-                         Stream&) {
+void group_norm_backward(Index groups, In in, In weight, In means, In rstds, In out_grad, Out x_grad, Out weight_grad,
+                         Out bias_grad, Stream&) {
   const float *const x = in.floats(), *const y_grad = out_grad.floats();
   const auto count = static_cast<double>(in.shape[1] * (in.shape[2] / groups));
   std::vector<double> weight_sums(static_cast<std::size_t>(in.shape[2])), bias_sums(weight_sums.size());
   for (Index n = 0; n < in.shape[0]; ++n)
     for (Index group = 0; group < groups; ++group) {
       const double mean = means.floats()[n * groups + group], rstd = rstds.floats()[n * groups + group];
-      const auto gradient = [&](Index i, Index c) { return static_cast<double>(y_grad[i]) * (weight ? weight.floats()[c] : 1); };
+      const auto gradient = [&](Index i, Index c) {
+        return static_cast<double>(y_grad[i]) * (weight ? weight.floats()[c] : 1);
+      };
       double sum = 0, product = 0;
       for_group(in.shape, groups, n, group, [&](Index i, Index c) {
         const double normal = (x[i] - mean) * rstd;

@@ -21,8 +21,8 @@ struct Int8Block {
 Int8Block block_of(const Int8Slices& of, Index slice, Index block) {
   constexpr Index kScaleBytes = sizeof(float);
   const Index bytes = slice * of.slice_bytes(), first = slice * of.slice_values() + block * of.block;
-  return {bytes + block * kScaleBytes, bytes + of.slice_blocks * kScaleBytes + block * of.block, std::min(of.count, first),
-          std::min(of.count, first + of.block)};
+  return {bytes + block * kScaleBytes, bytes + of.slice_blocks * kScaleBytes + block * of.block,
+          std::min(of.count, first), std::min(of.count, first + of.block)};
 }
 
 float scale_at(const std::byte* place) {
@@ -73,7 +73,8 @@ void add_block(float* values, float scale, const std::int8_t* numbers, Index cou
 void expand_int8(const Int8Slices& of, const std::byte* slices, float* values, Stream&) {
   for_each_block(of, [&](const Int8Block& block) {
     std::fill(values + block.begin, values + block.end, 0.0F);
-    add_block(values + block.begin, scale_at(slices + block.scale), numbers_at(slices + block.numbers), block.end - block.begin);
+    add_block(values + block.begin, scale_at(slices + block.scale), numbers_at(slices + block.numbers),
+              block.end - block.begin);
   });
 }
 
@@ -83,14 +84,16 @@ void average_int8(const Int8Slices& of, const std::byte* slices, float* average,
   for (Index slice = 0; slice < of.slices; ++slice)
     for (Index at = 0; at < of.slice_blocks; ++at) {
       const Int8Block block = block_of(of, slice, at);
-      add_block(average + at * of.block, scale_at(slices + block.scale) * share, numbers_at(slices + block.numbers), of.block);
+      add_block(average + at * of.block, scale_at(slices + block.scale) * share, numbers_at(slices + block.numbers),
+                of.block);
     }
 }
 
 }  // namespace
 
 void add_int8_kernels(KernelTable& table) {
-  static constexpr hooks::Int8Kernels kKernels = {.quantise = quantise_int8, .expand = expand_int8, .average = average_int8};
+  static constexpr hooks::Int8Kernels kKernels = {
+      .quantise = quantise_int8, .expand = expand_int8, .average = average_int8};
   table.families.set(kKernels);
 }
 

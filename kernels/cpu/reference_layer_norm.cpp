@@ -1,5 +1,6 @@
-// Layer norm and RMS norm: h = (x - mean) * rstd, y = h * weight + bias. Backward, with g = dy * weight and means over the row:
-// dx = rstd * (g - mean(g) - h * mean(g * h)), for RMS norm without mean(g); dweight = column sums of dy * h, dbias of dy.
+// Layer norm and RMS norm: h = (x - mean) * rstd, y = h * weight + bias. Backward, with g = dy * weight and means over
+// the row: dx = rstd * (g - mean(g) - h * mean(g * h)), for RMS norm without mean(g); dweight = column sums of dy * h,
+// dbias of dy.
 #include <cmath>
 
 #include "kernels/cpu/reference.h"
@@ -24,7 +25,8 @@ void layer_norm(In in, In weight, In bias, float epsilon, Out out, Out means, Ou
   const Index rows = in.shape[0], channels = in.shape[1];
   for (Index n = 0; n < rows && channels > 0; ++n) {
     const float* const x = in.floats() + n * channels;
-    const double mean = means ? mean_of(x, channels) : 0, rstd = 1 / std::sqrt(mean_of_squares(x, mean, channels) + epsilon);
+    const double mean = means ? mean_of(x, channels) : 0,
+                 rstd = 1 / std::sqrt(mean_of_squares(x, mean, channels) + epsilon);
     for (Index c = 0; c < channels; ++c)
       out.floats()[n * channels + c] =
           static_cast<float>((x[c] - mean) * rstd * (weight ? weight.floats()[c] : 1) + (bias ? bias.floats()[c] : 0));
@@ -41,19 +43,22 @@ struct NormRow {
   double gradient(Index c) const { return static_cast<double>(y_grad[c]) * (weight != nullptr ? weight[c] : 1); }
 };
 
-void layer_norm_backward(In in, In weight, In means, In rstds, In out_grad, Out x_grad, Out weight_grad, Out bias_grad, Stream&) {
+void layer_norm_backward(In in, In weight, In means, In rstds, In out_grad, Out x_grad, Out weight_grad, Out bias_grad,
+                         Stream&) {
   const Index rows = in.shape[0], channels = in.shape[1];
   const auto row_of = [&](Index n) {
-    return NormRow{in.floats() + n * channels, out_grad.floats() + n * channels, weight.floats(), means ? means.floats()[n] : 0.0,
-                   rstds.floats()[n]};
+    return NormRow{in.floats() + n * channels, out_grad.floats() + n * channels, weight.floats(),
+                   means ? means.floats()[n] : 0.0, rstds.floats()[n]};
   };
   for (Index n = 0; n < rows && x_grad; ++n) {
     const NormRow row = row_of(n);
     double sum = 0, sum_of_products = 0;
     for (Index c = 0; c < channels; ++c) sum += row.gradient(c), sum_of_products += row.gradient(c) * row.normal(c);
-    const double mean = means ? sum / static_cast<double>(channels) : 0, mean_product = sum_of_products / static_cast<double>(channels);
+    const double mean = means ? sum / static_cast<double>(channels) : 0,
+                 mean_product = sum_of_products / static_cast<double>(channels);
     for (Index c = 0; c < channels; ++c)
-      store(x_grad.floats()[n * channels + c], row.rstd * (row.gradient(c) - mean - row.normal(c) * mean_product), x_grad.accumulate);
+      store(x_grad.floats()[n * channels + c], row.rstd * (row.gradient(c) - mean - row.normal(c) * mean_product),
+            x_grad.accumulate);
   }
   for (Index c = 0; c < channels; ++c) {
     double sum = 0, sum_of_products = 0;

@@ -26,7 +26,8 @@ void lrn(const LrnParams& params, In in, Out out, Out scales, Stream&) {
     for (Index c = 0; c < params.channels; ++c) {
       const double squares = window_sum(params, c, [&](Index j) { return static_cast<double>(x[at + j]) * x[at + j]; });
       scale[at + c] = static_cast<float>(params.bias + params.alpha * squares);
-      y[at + c] = static_cast<float>(x[at + c] * std::pow(static_cast<double>(scale[at + c]), -static_cast<double>(params.beta)));
+      y[at + c] = static_cast<float>(x[at + c] *
+                                     std::pow(static_cast<double>(scale[at + c]), -static_cast<double>(params.beta)));
     }
   }
 }
@@ -37,8 +38,10 @@ void lrn_backward(const LrnParams& params, In in, In out, In scales, In out_grad
   for (Index row = 0; row < params.rows; ++row) {
     const Index at = row * params.channels;
     for (Index c = 0; c < params.channels; ++c) {
-      const double own = y_grad[at + c] * std::pow(static_cast<double>(scale[at + c]), -static_cast<double>(params.beta));
-      const double others = window_sum(params, c, [&](Index j) { return static_cast<double>(y_grad[at + j]) * y[at + j] / scale[at + j]; });
+      const double own =
+          y_grad[at + c] * std::pow(static_cast<double>(scale[at + c]), -static_cast<double>(params.beta));
+      const double others = window_sum(
+          params, c, [&](Index j) { return static_cast<double>(y_grad[at + j]) * y[at + j] / scale[at + j]; });
       store(x_grad.floats()[at + c], own - factor * x[at + c] * others, x_grad.accumulate);
     }
   }

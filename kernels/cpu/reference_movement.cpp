@@ -24,7 +24,9 @@ void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
   const auto bytes = static_cast<Index>(size_of(out.dtype));
   const auto* const from = static_cast<const std::byte*>(in.data) + copy.in_offset * bytes;
   auto* const to = static_cast<std::byte*>(out.data) + copy.out_offset * bytes;
-  for_each_outer(loop, 0, [&](const auto& at) { std::memcpy(to + at[1] * bytes, from + at[0] * bytes, static_cast<std::size_t>(bytes)); });
+  for_each_outer(loop, 0, [&](const auto& at) {
+    std::memcpy(to + at[1] * bytes, from + at[0] * bytes, static_cast<std::size_t>(bytes));
+  });
 }
 
 // `shape` with another extent in one dimension.
@@ -42,13 +44,15 @@ StridedLoop<2> lines_of(std::size_t dim, const Shape& index, const Shape& x) {
 
 void gather(std::size_t dim, In x, In index, Out y, Stream&) {
   if (y.count() == 0) return;
-  const Index n = index.shape[dim], bound = x.shape[dim], index_step = strides_of(index.shape)[dim], x_step = strides_of(x.shape)[dim];
+  const Index n = index.shape[dim], bound = x.shape[dim], index_step = strides_of(index.shape)[dim],
+              x_step = strides_of(x.shape)[dim];
   for_each_outer(lines_of(dim, index.shape, x.shape), 0, [&](const auto& at) {
     const Index* const places = index.as<Index>() + at[0];
     float* const to = y.floats() + at[0];
     for (Index i = 0; i < n; ++i) {
       const Index place = places[i * index_step];
-      to[i * index_step] = place < 0 || place >= bound ? std::numeric_limits<float>::quiet_NaN() : x.floats()[at[1] + place * x_step];
+      to[i * index_step] =
+          place < 0 || place >= bound ? std::numeric_limits<float>::quiet_NaN() : x.floats()[at[1] + place * x_step];
     }
   });
 }
@@ -64,7 +68,8 @@ void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream&) 
     for (Index i = 0; i < n; ++i) {
       const Index place = places[i * index_step];
       const bool outside = place < 0 || place >= bound;  // the line's first gradient says so
-      x_grad.floats()[at[1] + (outside ? 0 : place) * x_step] += outside ? std::numeric_limits<float>::quiet_NaN() : from[i * index_step];
+      x_grad.floats()[at[1] + (outside ? 0 : place) * x_step] +=
+          outside ? std::numeric_limits<float>::quiet_NaN() : from[i * index_step];
     }
   });
 }

@@ -1,4 +1,5 @@
-// PowerSGD's products of a matrix and thin ones. On one thread; sums in an order of their own that does not depend on the machine.
+// PowerSGD's products of a matrix and thin ones. On one thread; sums in an order of their own that does not depend on
+// the machine.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -56,7 +57,8 @@ void multiply_by_factor(const PowerSgdMatrix& of, const float* m, const float* q
 void multiply_transposed_by_factor(const PowerSgdMatrix& of, const float* m, const float* p, float* q, Stream&) {
   std::fill_n(q, of.rank * of.columns, 0.0F);
   for (Index i = 0; i < of.rows; ++i)
-    for (Index j = 0; j < of.rank; ++j) add_multiple(p[j * of.rows + i], m + i * of.columns, q + j * of.columns, of.columns);
+    for (Index j = 0; j < of.rank; ++j)
+      add_multiple(p[j * of.rows + i], m + i * of.columns, q + j * of.columns, of.columns);
 }
 
 void orthonormalise(const PowerSgdMatrix& of, float* p, std::int32_t* is_finite, Stream&) {
@@ -67,7 +69,8 @@ void orthonormalise(const PowerSgdMatrix& of, float* p, std::int32_t* is_finite,
     float* const row = p + j * count;
     const double before = std::sqrt(dot_of_rows(row, row, count));
     for (int again = 0; again < 2; ++again)
-      for (Index k = 0; k < j; ++k) add_multiple(-static_cast<float>(dot_of_rows(p + k * count, row, count)), p + k * count, row, count);
+      for (Index k = 0; k < j; ++k)
+        add_multiple(-static_cast<float>(dot_of_rows(p + k * count, row, count)), p + k * count, row, count);
     const double length = std::sqrt(dot_of_rows(row, row, count));
     const float factor = length > kDependent * before && length > 0 ? static_cast<float>(1 / length) : 0;
     for (Index i = 0; i < count; ++i) row[i] *= factor;
@@ -83,8 +86,8 @@ void expand_row(const PowerSgdMatrix& of, const float* p, const float* q, Index 
     for (Index i = 0; i < of.columns; ++i) error[i] -= m[i];
 }
 
-void expand_factors(const PowerSgdMatrix& of, const float* p, const float* q, const std::int32_t* is_finite, float* m, float* error,
-                    float* kept_q, Stream&) {
+void expand_factors(const PowerSgdMatrix& of, const float* p, const float* q, const std::int32_t* is_finite, float* m,
+                    float* error, float* kept_q, Stream&) {
   const Index count = of.rows * of.columns, q_count = of.rank * of.columns;
   if (*is_finite == 0) {
     std::fill_n(m, count, std::numeric_limits<float>::quiet_NaN());

@@ -16,7 +16,8 @@ void softmax(In in, bool log, Out out, Stream&) {
     double sum = 0;
     for (Index c = 0; c < channels; ++c) sum += std::exp(x[c] - largest);
     for (Index c = 0; c < channels; ++c)
-      out.floats()[n * channels + c] = static_cast<float>(log ? x[c] - largest - std::log(sum) : std::exp(x[c] - largest) / sum);
+      out.floats()[n * channels + c] =
+          static_cast<float>(log ? x[c] - largest - std::log(sum) : std::exp(x[c] - largest) / sum);
   }
 }
 
@@ -27,8 +28,8 @@ void softmax_backward(In out, In out_grad, bool log, Out x_grad, Stream&) {
     double sum = 0;
     for (Index c = 0; c < channels; ++c) sum += log ? grad[c] : static_cast<double>(grad[c]) * y[c];
     for (Index c = 0; c < channels; ++c)
-      store(x_grad.floats()[n * channels + c], log ? grad[c] - std::exp(static_cast<double>(y[c])) * sum : y[c] * (grad[c] - sum),
-            x_grad.accumulate);
+      store(x_grad.floats()[n * channels + c],
+            log ? grad[c] - std::exp(static_cast<double>(y[c])) * sum : y[c] * (grad[c] - sum), x_grad.accumulate);
   }
 }
 

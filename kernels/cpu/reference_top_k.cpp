@@ -1,4 +1,5 @@
-// The largest magnitudes of parts of a bucket. The least of them is found digit by digit, from how often each one comes.
+// The largest magnitudes of parts of a bucket. The least of them is found digit by digit, from how often each one
+// comes.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
-// The updates, element by element, in float: what every faster kernel must repeat bit for bit, so that ranks on unlike CPUs keep the same
-// weights. tests/optim holds the formulas to others in double.
+// The updates, element by element, in float: what every faster kernel must repeat bit for bit, so that ranks on unlike
+// CPUs keep the same weights. tests/optim holds the formulas to others in double.
 #include <cmath>
 
 #include "kernels/cpu/reference.h"
@@ -39,8 +39,8 @@ void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&
   if (updates::skips(params)) return;
   updates::with_formula(params, [&](auto use) {
     using Formula = typename decltype(use)::type;
-    updates::for_each_tensor<Formula>(tensors, params,
-                                      [](const UpdateTensor& tensor, const Formula& formula) { update_elements(tensor, formula); });
+    updates::for_each_tensor<Formula>(
+        tensors, params, [](const UpdateTensor& tensor, const Formula& formula) { update_elements(tensor, formula); });
   });
 }
 

@@ -10,7 +10,8 @@
 
 namespace lockstep::fast {
 
-// Four chains of vectors: a maximum or a sum waits for the one before it four steps, as long as a row of 64 takes otherwise.
+// Four chains of vectors: a maximum or a sum waits for the one before it four steps, as long as a row of 64 takes
+// otherwise.
 LOCKSTEP_CPU_DISPATCH(float, row_maximum, (const float* x, Index count), (x, count), {
   const Index whole = count - count % kLanes;
   const Index fours = count - count % (4 * kLanes);
@@ -85,12 +86,14 @@ LOCKSTEP_CPU_DISPATCH(float, row_product, (const float* a, const float* b, Index
   return sum;
 })
 
-LOCKSTEP_CPU_DISPATCH(void, exponentials_loop, (const float* x, float shift, Index count, float* y), (x, shift, count, y), {
-  LOCKSTEP_INDEPENDENT_ITERATIONS
-  for (Index c = 0; c < count; ++c) y[c] = vector_math::exp(x[c] - shift);
-})
+LOCKSTEP_CPU_DISPATCH(void, exponentials_loop, (const float* x, float shift, Index count, float* y),
+                      (x, shift, count, y), {
+                        LOCKSTEP_INDEPENDENT_ITERATIONS
+                        for (Index c = 0; c < count; ++c) y[c] = vector_math::exp(x[c] - shift);
+                      })
 
-LOCKSTEP_CPU_DISPATCH(void, exponentials_of_many_loop, (const float* x, float shift, Index count, float* y), (x, shift, count, y),
+LOCKSTEP_CPU_DISPATCH(void, exponentials_of_many_loop, (const float* x, float shift, Index count, float* y),
+                      (x, shift, count, y),
                       {LOCKSTEP_CHUNKED_LOOP(c, count, (prefetch_chunk(x + c), prefetch_chunk<true>(y + c)),
                                              { y[c] = vector_math::exp(x[c] - shift); })})
 

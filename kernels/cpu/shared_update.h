@@ -1,5 +1,5 @@
-// What an update among ranks that share memory (UpdateRanks) does besides the formula, a chunk at a time, so that each value is read from
-// memory once and written once.
+// What an update among ranks that share memory (UpdateRanks) does besides the formula, a chunk at a time, so that each
+// value is read from memory once and written once.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace lockstep::fast {
 
-// Tensors from this size on go past the caches: a peer's weights that will have left them before it reads them again need not be read to
-// be written.
+// Tensors from this size on go past the caches: a peer's weights that will have left them before it reads them again
+// need not be read to be written.
 inline constexpr std::int64_t kFloatsPastCaches = std::int64_t{1} << 18;
 
 // Asks for what the update reads and writes `kPrefetchAhead` floats further on.
@@ -26,7 +26,8 @@ template <int kStates>
 }
 
 // The mean of the ranks' gradients, of elements [begin, begin + count), at most kChunk.
-[[gnu::always_inline]] inline void average(const UpdateRanks& ranks, std::int64_t begin, std::int64_t count, float* mean) {
+[[gnu::always_inline]] inline void average(const UpdateRanks& ranks, std::int64_t begin, std::int64_t count,
+                                           float* mean) {
   const std::size_t world = ranks.grads.size();
   const float scale = 1 / static_cast<float>(world);
   const float* const first = ranks.grads[0] + begin;
@@ -50,7 +51,8 @@ template <int kStates>
   for (std::int64_t i = 0; i < count; ++i) mean[i] *= factor;
 }
 
-// By stores that read no line before they write it, where `to` is aligned for them; end_sending() must follow before others are told.
+// By stores that read no line before they write it, where `to` is aligned for them; end_sending() must follow before
+// others are told.
 [[gnu::always_inline]] inline void copy_past_caches(float* to, const float* from, std::int64_t count) {
   std::int64_t i = 0;
 #if defined(__SSE2__)

@@ -1,12 +1,12 @@
-// In a build without oneDNN the plain loops multiply matrices and convolve. Who waits for them is told why, once, and how to get it: by the
-// first call that takes some hundredths of a second.
+// In a build without oneDNN the plain loops multiply matrices and convolve. Who waits for them is told why, once, and
+// how to get it: by the first call that takes some hundredths of a second.
 #include <atomic>
 
 #include "kernels/linear_shape.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/kernels.h"
 #include "lockstep/core/log.h"
-#include "src/core/cpu_device.h"
+#include "src/core/device/cpu_device.h"
 
 namespace lockstep {
 
@@ -22,7 +22,8 @@ void tell(double products) {
   if (products < kMany || is_told.exchange(true)) return;
   if (env::text(env::kLocalRank).value_or("0") != "0") return;  // one rank a machine says it
   log::warn(
-      "convolutions and matrix products are many times slower than they could be: this build has no oneDNN; install libdnnl-dev and "
+      "convolutions and matrix products are many times slower than they could be: this build has no oneDNN; install "
+      "libdnnl-dev and "
       "configure the build anew with -Donednn=enabled");
 }
 

@@ -11,7 +11,8 @@
 
 namespace lockstep::avx512 {
 
-// In place, of 16 rows of 16 floats. (With masks of all lanes: GCC 12 warns of the undefined operand of the forms without.)
+// In place, of 16 rows of 16 floats. (With masks of all lanes: GCC 12 warns of the undefined operand of the forms
+// without.)
 LOCKSTEP_INLINE_AVX512 void transpose_square(__m512* rows) {
   constexpr __mmask16 kAll = 0xffff;
   __m512 pairs[16];
@@ -38,9 +39,10 @@ LOCKSTEP_INLINE_AVX512 void transpose_square(__m512* rows) {
   for (int i = 0; i < 16; ++i) rows[i] = pairs[i];
 }
 
-// out (rows, columns) = in (columns, rows) transposed, of rows in_row and out_row apart: squares of 16 x 16 in registers, the edges word by
-// word.
-LOCKSTEP_TARGET_AVX512 inline void transpose(const float* in, Index in_row, float* out, Index out_row, Index rows, Index columns) {
+// out (rows, columns) = in (columns, rows) transposed, of rows in_row and out_row apart: squares of 16 x 16 in
+// registers, the edges word by word.
+LOCKSTEP_TARGET_AVX512 inline void transpose(const float* in, Index in_row, float* out, Index out_row, Index rows,
+                                             Index columns) {
   const Index whole_rows = rows - rows % kLanes, whole_columns = columns - columns % kLanes;
   for (Index column = 0; column < whole_columns; column += kLanes)
     for (Index row = 0; row < whole_rows; row += kLanes) {

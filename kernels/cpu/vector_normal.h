@@ -12,8 +12,8 @@ struct NormalDistribution {
   float cdf, gaussian;
 };
 
-// P(X <= x) of a normal X, and e^(-x^2 / 2). The error of both grows with that of x^2: within 4 units in the last place above -1, 11 above
-// -3, 1e-5 of the value above -12.9; beyond 13.25 they are 0 (or 1).
+// P(X <= x) of a normal X, and e^(-x^2 / 2). The error of both grows with that of x^2: within 4 units in the last place
+// above -1, 11 above -3, 1e-5 of the value above -12.9; beyond 13.25 they are 0 (or 1).
 //   P(X <= -t) = e^(-t^2 / 2) P(t) / Q(t), all coefficients positive; e^(-t^2 / 2) = 2^n 2^f with |f| <= 1/2.
 LOCKSTEP_VECTOR_MATH NormalDistribution normal_distribution(float x) {
   float t = abs(x);
@@ -36,8 +36,8 @@ LOCKSTEP_VECTOR_MATH NormalDistribution normal_distribution(float x) {
   return {x < 0 ? tail : 1.0F - tail, gaussian};
 }
 
-// P(X <= x) alone, without a division: within 5 units in the last place above -1, 18 above -3, 6e-6 of the value above -5.5; further down
-// to 1e-13, and 0 (or 1) beyond 13.
+// P(X <= x) alone, without a division: within 5 units in the last place above -1, 18 above -3, 6e-6 of the value above
+// -5.5; further down to 1e-13, and 0 (or 1) beyond 13.
 //   P(X <= -t) = 2^y with y = -1 + t p(t): y's whole part is an exponent, the rest goes into 2^f with |f| <= 1/2.
 LOCKSTEP_VECTOR_MATH float normal_cdf(float x) {
   float t = abs(x);

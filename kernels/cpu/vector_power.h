@@ -1,5 +1,6 @@
-// Powers for the CPU's vector loops, of the kind and the source of vector_math.h: x^p = 2^(p log2 x). log2's error is multiplied by p, so
-// the logarithm and the product are sums of two floats, of which the second has what the first one's rounding lost (Dekker 1971).
+// Powers for the CPU's vector loops, of the kind and the source of vector_math.h: x^p = 2^(p log2 x). log2's error is
+// multiplied by p, so the logarithm and the product are sums of two floats, of which the second has what the first
+// one's rounding lost (Dekker 1971).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 
 namespace lockstep::vector_math {
 
-// The largest float below 2^31: of exponents beyond, as of this one, all are even, and all powers but those of 1 are 0 or infinite.
+// The largest float below 2^31: of exponents beyond, as of this one, all are even, and all powers but those of 1 are 0
+// or infinite.
 constexpr float kLargestExponent = 2147483520.0F;
 
 struct TwoFloats {
@@ -20,7 +22,8 @@ struct TwoFloats {
 };
 
 // log2 of the normal positive number that has these bits, less `scaled` 2^-23, within 1e-10 of the value.
-//   x = 2^e y with sqrt(1/2) <= y < sqrt(2); log2 y = 2 artanh(s) / ln 2 = s z with s = (y - 1) / (y + 1), z = 2 / ln 2 + w q(w), w = s^2.
+//   x = 2^e y with sqrt(1/2) <= y < sqrt(2); log2 y = 2 artanh(s) / ln 2 = s z with s = (y - 1) / (y + 1), z = 2 / ln 2
+//   + w q(w), w = s^2.
 LOCKSTEP_VECTOR_MATH TwoFloats log2(std::uint32_t bits, std::uint32_t scaled) {
   constexpr float kScale = 1.0F / 8388608.0F;                         // 2^-23
   const std::uint32_t exponent = (bits - 0x3f3504f3U) & 0xff800000U;  // e 2^23
@@ -40,18 +43,20 @@ LOCKSTEP_VECTOR_MATH TwoFloats log2(std::uint32_t bits, std::uint32_t scaled) {
   return {sum, (of_y + fma(e, kScale, -sum)) + of_y_low};
 }
 
-// A float within +-limit: by a minimum of whole numbers, as comparisons of floats become branches, whose ways the compiler then computes
-// one by one. NaN becomes +-limit.
+// A float within +-limit: by a minimum of whole numbers, as comparisons of floats become branches, whose ways the
+// compiler then computes one by one. NaN becomes +-limit.
 LOCKSTEP_VECTOR_MATH float within(float limit, float x) {
   const auto magnitude = std::min(std::bit_cast<std::uint32_t>(abs(x)), std::bit_cast<std::uint32_t>(limit));
   return std::bit_cast<float>(magnitude | (std::bit_cast<std::uint32_t>(x) & 0x80000000U));
 }
 
-// 2^(high + low), subnormal results included; `low` is as small as what rounding to `high` lost. Of NaN it is any number.
+// 2^(high + low), subnormal results included; `low` is as small as what rounding to `high` lost. Of NaN it is any
+// number.
 LOCKSTEP_VECTOR_MATH float exp2(float high, float low) {
   const float p = within(152.0F, high);
   low = p == high ? low : 0.0F;
-  constexpr float kBiased = kRounder + 254.0F;  // the exponents of 2^n's two factors, in a float's bits, are the halves of n + 254
+  constexpr float kBiased =
+      kRounder + 254.0F;  // the exponents of 2^n's two factors, in a float's bits, are the halves of n + 254
   const float shifted = p + kBiased;
   const float f = (p - (shifted - kBiased)) + low, f2 = f * f;
   const float t01 = fma(5.5503595906e-2F, f, 2.4022647586e-1F), t23 = fma(1.3390958502e-3F, f, 9.6185175608e-3F);
@@ -77,8 +82,8 @@ inline PowerRule power_rule(double exponent) {
   return {high, static_cast<float>(p - high), is_whole, is_odd ? 0x80000000U : 0};
 }
 
-// x^p of a normal positive x and any finite p, within 1 unit in the last place, subnormal results included. p_low is what rounding to p
-// lost.
+// x^p of a normal positive x and any finite p, within 1 unit in the last place, subnormal results included. p_low is
+// what rounding to p lost.
 LOCKSTEP_VECTOR_MATH float power_of_normal(float x, float p) {
   const TwoFloats log = log2(std::bit_cast<std::uint32_t>(x), 0);
   const float product = p * log.high;
@@ -100,7 +105,8 @@ LOCKSTEP_VECTOR_MATH float power(float x, const PowerRule& rule) {
   log.high = ((x < 0) & !rule.is_whole) ? kNan : log.high;
   log.high = magnitude < kInfinity ? log.high : magnitude;
   const float product = rule.exponent * log.high;
-  const float low = fma(rule.exponent_low, log.high, fma(rule.exponent, log.low, fma(rule.exponent, log.high, -product)));
+  const float low =
+      fma(rule.exponent_low, log.high, fma(rule.exponent, log.low, fma(rule.exponent, log.high, -product)));
   float y = exp2(product, low);
   y = product == product ? y : product;
   const std::uint32_t sign = std::bit_cast<std::uint32_t>(x) & rule.sign;
@@ -112,7 +118,8 @@ LOCKSTEP_VECTOR_MATH float power(float x, float p) {
   const float exponent = within(kLargestExponent, p);
   const auto whole = static_cast<std::int32_t>(exponent);
   const bool is_whole = static_cast<float>(whole) == exponent;
-  const PowerRule rule{exponent, 0, is_whole, (0U - static_cast<std::uint32_t>(is_whole)) & static_cast<std::uint32_t>(whole) << 31};
+  const PowerRule rule{exponent, 0, is_whole,
+                       (0U - static_cast<std::uint32_t>(is_whole)) & static_cast<std::uint32_t>(whole) << 31};
   float y = power(x, rule);
   y = ((p == p) | (x == 1.0F)) ? y : p;
   return p == 0 ? 1.0F : y;

@@ -12,7 +12,8 @@ struct Taps {
   std::int64_t input;       // where the first one lies in the image
 };
 
-inline Taps taps_inside(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_t window, std::int64_t size) {
+inline Taps taps_inside(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_t window,
+                        std::int64_t size) {
   const std::int64_t start = out * stride - pad;
   const std::int64_t first = std::max<std::int64_t>(0, -start);
   return {first, std::min(window, size - start), start + first};
@@ -23,20 +24,22 @@ struct Cover {
   std::int64_t first, end;
 };
 
-inline Cover windows_over(std::int64_t in, std::int64_t stride, std::int64_t pad, std::int64_t window, std::int64_t outputs) {
+inline Cover windows_over(std::int64_t in, std::int64_t stride, std::int64_t pad, std::int64_t window,
+                          std::int64_t outputs) {
   const std::int64_t reach = in + pad - window;  // a window that starts here or before ends before `in`
   return {reach < 0 ? 0 : reach / stride + 1, std::min(outputs, (in + pad) / stride + 1)};
 }
 
-// The window of one output pixel of a channels-last image: its `rows` x `columns` taps, the first of which is x, the tap `place`.
+// The window of one output pixel of a channels-last image: its `rows` x `columns` taps, the first of which is x, the
+// tap `place`.
 struct PoolWindow {
   const float* x;
   std::int64_t rows, columns, row_step, channels;
   int place, width;
 };
 
-// The `rows` x `columns` windows that cover one input pixel, which is the tap `place` of the first one: of the window to the right it is
-// a tap `place_column` lower, of that below one `place_row` lower.
+// The `rows` x `columns` windows that cover one input pixel, which is the tap `place` of the first one: of the window
+// to the right it is a tap `place_column` lower, of that below one `place_row` lower.
 struct PoolCover {
   const float* y_grad;
   const std::uint16_t* argmax;

@@ -1,6 +1,7 @@
-// The arithmetic of winograd.cpp, on vectors of 16 channels, in one direction. A tile's values are coefficients of polynomials, and all
-// transforms share the points 0, p and -p for each p of kPairs, and infinity: sums over even and over odd powers serve two points each.
-// The divisors of Lagrange's interpolation, which would make the inputs' transform fractions, are applied where the weights pass.
+// The arithmetic of winograd.cpp, on vectors of 16 channels, in one direction. A tile's values are coefficients of
+// polynomials, and all transforms share the points 0, p and -p for each p of kPairs, and infinity: sums over even and
+// over odd powers serve two points each. The divisors of Lagrange's interpolation, which would make the inputs'
+// transform fractions, are applied where the weights pass.
 #pragma once
 
 #include <immintrin.h>
@@ -41,7 +42,8 @@ struct Points {
   }
   struct Products {
     Product all, without[kPairCount];
-    float zero_factor, pair_factor[kPairCount];  // 1 / (the product of the differences from the other points); infinity's is 1
+    float zero_factor,
+        pair_factor[kPairCount];  // 1 / (the product of the differences from the other points); infinity's is 1
   };
   static constexpr Products make_products() {
     Products products{};
@@ -61,7 +63,10 @@ struct Points {
 
 // sum + factor * x; factors that are known when this is compiled, of which 0 and 1 cost no product.
 LOCKSTEP_INLINE_AVX512 __m512 add_scaled(__m512 sum, float factor, __m512 x) {
-  return factor == 0 ? sum : factor == 1 ? sum + x : factor == -1 ? sum - x : _mm512_fmadd_ps(_mm512_set1_ps(factor), x, sum);
+  return factor == 0    ? sum
+         : factor == 1  ? sum + x
+         : factor == -1 ? sum - x
+                        : _mm512_fmadd_ps(_mm512_set1_ps(factor), x, sum);
 }
 LOCKSTEP_INLINE_AVX512 __m512 scaled(float factor, __m512 x) { return factor == 1 ? x : factor * x; }
 

@@ -1,11 +1,11 @@
-// Vectors lie along the output channels: weights pass as (tap, in, out), and as (out / 16, point, in, 16) or (point, in, out). A tile's
-// inputs are one vector a point, whose lanes are the few input channels.
+// Vectors lie along the output channels: weights pass as (tap, in, out), and as (out / 16, point, in, 16) or (point,
+// in, out). A tile's inputs are one vector a point, whose lanes are the few input channels.
 #include "kernels/cpu/winograd_narrow.h"
 
 #include <algorithm>
 
 #include "lockstep/core/error.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/narrow_conv.h"
@@ -28,8 +28,8 @@ constexpr Index kTilesAtOnce = 2;                         // share each load of 
 constexpr Index kPartsAtMost = 8, kTilesOfOnePart = 384;  // of a sum over all tiles: by its size alone
 
 // The points of one tile, whose square begins at (row, column) of image n: kLanes floats each, point_step apart.
-LOCKSTEP_TARGET_AVX512 void transform_tile(const Images<const float>& images, Index n, Index row, Index column, float* points,
-                                           Index point_step) {
+LOCKSTEP_TARGET_AVX512 void transform_tile(const Images<const float>& images, Index n, Index row, Index column,
+                                           float* points, Index point_step) {
   constexpr Index kPoints = F::kPoints;
   const auto lanes = static_cast<__mmask16>((1U << images.channels) - 1);
   const bool is_inside = images.has(row, column) && images.has(row + kPoints - 1, column + kPoints - 1);
@@ -37,8 +37,9 @@ LOCKSTEP_TARGET_AVX512 void transform_tile(const Images<const float>& images, In
   for (Index j = 0; j < kPoints; ++j) {
     __m512 values[kPoints];
     for (Index i = 0; i < kPoints; ++i)
-      values[i] = is_inside || images.has(row + i, column + j) ? _mm512_maskz_loadu_ps(lanes, images.pixel(n, row + i, column + j))
-                                                               : _mm512_setzero_ps();
+      values[i] = is_inside || images.has(row + i, column + j)
+                      ? _mm512_maskz_loadu_ps(lanes, images.pixel(n, row + i, column + j))
+                      : _mm512_setzero_ps();
     F::Inputs::apply(values, 1, half + j * kPoints);
   }
   for (Index i = 0; i < kPoints; ++i) {
@@ -57,15 +58,15 @@ void turn_weights(const Conv2dShape& s, const float* weight, float* turned) {
 LOCKSTEP_TARGET_AVX512 void transform_turned_weights(const float* turned, Index ins, Index outs, float* points) {
   for (Index place = 0; place < ins * outs; place += kLanes) {  // (in, out)
     const Index c = place / outs, vector = place % outs / kLanes;
-    winograd::transform_square<F::Kernels, F::kKernel, F::kPoints>(turned + place, ins * outs,
-                                                                   points + (vector * F::kAll * ins + c) * kLanes, ins * kLanes);
+    winograd::transform_square<F::Kernels, F::kKernel, F::kPoints>(
+        turned + place, ins * outs, points + (vector * F::kAll * ins + c) * kLanes, ins * kLanes);
   }
 }
 
 // The outputs of kTilesAtOnce tiles, of which `inputs` (tile, point, kLanes) has the points.
 template <int kIns>
-LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* weights, Index outs, float* const (*pixels)[F::kOut * F::kOut],
-                                           const winograd::Finish& finish) {
+LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* weights, Index outs,
+                                           float* const (*pixels)[F::kOut * F::kOut], const winograd::Finish& finish) {
   constexpr Index kPoints = F::kPoints, kOut = F::kOut;
   for (Index o = 0; o < outs; o += kLanes, weights += F::kAll * kIns * kLanes) {
     __m512 half[kTilesAtOnce][kPoints * kOut];  // (column, output)
@@ -95,7 +96,8 @@ LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* wei
 // (point, in, out) to (tap, in, out).
 LOCKSTEP_TARGET_AVX512 void gather_turned_weights(const float* points, Index ins, Index outs, float* turned) {
   for (Index place = 0; place < ins * outs; place += kLanes)
-    winograd::transform_square<F::KernelGradients, F::kPoints, F::kKernel>(points + place, ins * outs, turned + place, ins * outs);
+    winograd::transform_square<F::KernelGradients, F::kPoints, F::kKernel>(points + place, ins * outs, turned + place,
+                                                                           ins * outs);
 }
 
 // sums (outs) += those of each tile's gradients, which are the value of their polynomial at 1.
@@ -106,7 +108,8 @@ void add_tile_sums(const float* gradients, Index tiles, Index outs, float* sums)
 }
 
 // The gradients of a part of the tiles, blocks [begin, end): of weights (tap, in, out), and behind them of biases.
-void part_of_gradients(const Conv2dShape& s, const Tiling& tiling, const float* x, const float* y_grad, Index begin, Index end, float* to) {
+void part_of_gradients(const Conv2dShape& s, const Tiling& tiling, const float* x, const float* y_grad, Index begin,
+                       Index end, float* to) {
   const Index ins = s.in_channels, outs = s.out_channels;
   const Scratch inputs(F::points(kLanes)), gradients(F::points(outs)), points(F::kAll * ins * outs);
   const Zeros zeros(outs);
@@ -115,13 +118,13 @@ void part_of_gradients(const Conv2dShape& s, const Tiling& tiling, const float* 
   for (Index block = begin; block < end; ++block) {
     const Index first = block * F::kTiles, tiles = std::min(F::kTiles, tiling.count() - first);
     for (Index tile = first; tile < first + tiles; ++tile)
-      transform_tile({x, s.in_height, s.in_width, ins}, tiling.image(tile), tiling.row(tile) - s.pad_top, tiling.column(tile) - s.pad_left,
-                     inputs.data() + (tile - first) * kLanes, F::plane(kLanes));
-    winograd::transform_images<F, F::OutputGradients, F::kOut>({y_grad, s.out_height, s.out_width, outs}, tiling, first, tiles, 0, 0,
-                                                               zeros.data(), gradients.data());
+      transform_tile({x, s.in_height, s.in_width, ins}, tiling.image(tile), tiling.row(tile) - s.pad_top,
+                     tiling.column(tile) - s.pad_left, inputs.data() + (tile - first) * kLanes, F::plane(kLanes));
+    winograd::transform_images<F, F::OutputGradients, F::kOut>({y_grad, s.out_height, s.out_width, outs}, tiling, first,
+                                                               tiles, 0, 0, zeros.data(), gradients.data());
     for (Index p = 0; p < F::kAll; ++p)
-      avx512::multiply(ins, outs, tiles, inputs.data() + p * F::plane(kLanes), 1, kLanes, gradients.data() + p * F::plane(outs),
-                       points.data() + p * ins * outs, block != begin);
+      avx512::multiply(ins, outs, tiles, inputs.data() + p * F::plane(kLanes), 1, kLanes,
+                       gradients.data() + p * F::plane(outs), points.data() + p * ins * outs, block != begin);
     add_tile_sums(gradients.data(), tiles, outs, biases);
   }
   gather_turned_weights(points.data(), ins, outs, to);
@@ -130,7 +133,8 @@ void part_of_gradients(const Conv2dShape& s, const Tiling& tiling, const float* 
 }  // namespace
 
 bool suits(const Conv2dShape& s) {
-  return s.kernel_height == F::kKernel && s.in_channels <= kMostChannels && winograd::has_form(s) && s.out_channels % kLanes == 0;
+  return s.kernel_height == F::kKernel && s.in_channels <= kMostChannels && winograd::has_form(s) &&
+         s.out_channels % kLanes == 0;
 }
 
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
@@ -141,7 +145,8 @@ void conv2d(const Conv2dShape& s, const float* x, const float* weight, const flo
   transform_turned_weights(turned.data(), ins, outs, weights.data());
   const Images<const float> in{x, s.in_height, s.in_width, ins};
   const Images<float> out{y, s.out_height, s.out_width, outs};
-  constexpr decltype(&convolve_tiles<1>) kConvolve[] = {convolve_tiles<1>, convolve_tiles<2>, convolve_tiles<3>, convolve_tiles<4>};
+  constexpr decltype(&convolve_tiles<1>) kConvolve[] = {convolve_tiles<1>, convolve_tiles<2>, convolve_tiles<3>,
+                                                        convolve_tiles<4>};
   const Index parts = std::min<Index>((tiling.count() + kTilesAtOnce - 1) / kTilesAtOnce, compute_threads());
   in_parallel(parts, [&](Index part) {
     const Scratch inputs(kTilesAtOnce * F::kAll * kLanes);
@@ -151,7 +156,8 @@ void conv2d(const Conv2dShape& s, const float* x, const float* weight, const flo
       float* pixels[kTilesAtOnce][F::kOut * F::kOut];
       for (Index t = 0; t < kTilesAtOnce; ++t) {
         const Index tile = std::min(first + t, end - 1), n = tiling.image(tile);  // the last one twice, if need be
-        transform_tile(in, n, tiling.row(tile) - s.pad_top, tiling.column(tile) - s.pad_left, inputs.data() + t * F::kAll * kLanes, kLanes);
+        transform_tile(in, n, tiling.row(tile) - s.pad_top, tiling.column(tile) - s.pad_left,
+                       inputs.data() + t * F::kAll * kLanes, kLanes);
         winograd::find_square<F::kOut>(out, n, tiling.row(tile), tiling.column(tile), nowhere.data(), pixels[t]);
       }
       kConvolve[ins - 1](inputs.data(), weights.data(), outs, pixels, {bias, relu, false});
@@ -159,7 +165,8 @@ void conv2d(const Conv2dShape& s, const float* x, const float* weight, const flo
   });
 }
 
-void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, Out weight_grad, Out bias_grad) {
+void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, Out weight_grad,
+                             Out bias_grad) {
   const Tiling tiling(s.batch, s.out_height, s.out_width);
   const Index outs = s.out_channels, rest = F::kKernel * F::kKernel * s.in_channels;
   const Index parts = std::clamp<Index>(tiling.count() / kTilesOfOnePart, 1, kPartsAtMost);
@@ -178,8 +185,12 @@ namespace lockstep::winograd_narrow {
 
 bool suits(const Conv2dShape&) { return false; }
 
-void conv2d(const Conv2dShape&, const float*, const float*, const float*, bool, float*) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
-void conv2d_backward_weights(const Conv2dShape&, const float*, const float*, Out, Out) { LOCKSTEP_CHECK(false, "no AVX-512 here"); }
+void conv2d(const Conv2dShape&, const float*, const float*, const float*, bool, float*) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
+void conv2d_backward_weights(const Conv2dShape&, const float*, const float*, Out, Out) {
+  LOCKSTEP_CHECK(false, "no AVX-512 here");
+}
 
 }  // namespace lockstep::winograd_narrow
 

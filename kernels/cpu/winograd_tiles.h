@@ -1,4 +1,5 @@
-// What convolutions by Winograd's filtering are made of: how images are cut into tiles, and the way of pixels to their points.
+// What convolutions by Winograd's filtering are made of: how images are cut into tiles, and the way of pixels to their
+// points.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ struct Form {
   static constexpr Index kPoints = kOut + kKernel - 1;  // a direction
   static constexpr Index kAll = kPoints * kPoints;
   static constexpr Index kTiles = kPoints == 6 ? 48 : 24;  // in a block
-  // From one point's (kTiles, channels) to the next. Whole pages apart they would all fall into one set of the first-level
-  // cache; five cache lines more spread them.
+  // From one point's (kTiles, channels) to the next. Whole pages apart they would all fall into one set of the
+  // first-level cache; five cache lines more spread them.
   static constexpr Index plane(Index channels) { return kTiles * channels + 5 * kLanes; }
   static constexpr Index points(Index channels) { return kAll * plane(channels); }
 
@@ -34,7 +35,9 @@ struct Images {
   Float* data;
   Index height, width, channels;
 
-  Float* pixel(Index n, Index row, Index column) const { return data + ((n * height + row) * width + column) * channels; }
+  Float* pixel(Index n, Index row, Index column) const {
+    return data + ((n * height + row) * width + column) * channels;
+  }
   bool has(Index row, Index column) const { return row >= 0 && row < height && column >= 0 && column < width; }
 };
 
@@ -74,11 +77,11 @@ void find_square(const Images<Float>& images, Index n, Index row, Index column, 
       pixels[i * kSize + j] = images.has(row + i, column + j) ? images.pixel(n, row + i, column + j) : outside;
 }
 
-// The points of tiles [first, first + count), of squares of kFrom x kFrom pixels that begin `top` rows and `left` columns before the tiles'
-// outputs: plane(channels) floats a point. `zeros` has as many floats as there are channels.
+// The points of tiles [first, first + count), of squares of kFrom x kFrom pixels that begin `top` rows and `left`
+// columns before the tiles' outputs: plane(channels) floats a point. `zeros` has as many floats as there are channels.
 template <typename F, typename Transform, Index kFrom>
-LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, const Tiling<F>& tiling, Index first, Index count,
-                                             Index top, Index left, const float* zeros, float* points) {
+LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, const Tiling<F>& tiling, Index first,
+                                             Index count, Index top, Index left, const float* zeros, float* points) {
   constexpr Index kPoints = F::kPoints;
   const Index channels = images.channels, plane = F::plane(channels);
   for (Index tile = first; tile < first + count; ++tile, points += channels) {
@@ -100,7 +103,8 @@ LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, 
   }
 }
 
-// One vector of each of kFrom x kFrom values, from_step apart, to kTo x kTo, to_step apart: both directions of a transform.
+// One vector of each of kFrom x kFrom values, from_step apart, to kTo x kTo, to_step apart: both directions of a
+// transform.
 template <typename Transform, Index kFrom, Index kTo>
 LOCKSTEP_INLINE_AVX512 void transform_square(const float* from, Index from_step, float* to, Index to_step) {
   __m512 half[kFrom * kTo];
@@ -124,7 +128,8 @@ struct Finish {
 
 // The second direction of a tile's outputs, of one channel vector: half (column, output) to the pixels.
 template <typename F>
-LOCKSTEP_INLINE_AVX512 void store_outputs(const __m512* half, const Finish& finish, Index channel, float* const* pixels) {
+LOCKSTEP_INLINE_AVX512 void store_outputs(const __m512* half, const Finish& finish, Index channel,
+                                          float* const* pixels) {
   for (Index i = 0; i < F::kOut; ++i) {
     __m512 row[F::kOut];
     F::Outputs::apply(half + i, F::kOut, row);

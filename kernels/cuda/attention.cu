@@ -1,6 +1,7 @@
-// Attention without its matrix of scores (Dao et al. 2022, "FlashAttention"), in float32: a warp a row, over tiles of the other side's rows
-// in shared memory, each lane a row of the tile. Forward and the gradient of q: rows are queries, tiles have keys. The gradients of k and
-// v: rows are keys, tiles have queries. Every sum has one order: the same bits every time.
+// Attention without its matrix of scores (Dao et al. 2022, "FlashAttention"), in float32: a warp a row, over tiles of
+// the other side's rows in shared memory, each lane a row of the tile. Forward and the gradient of q: rows are queries,
+// tiles have keys. The gradients of k and v: rows are keys, tiles have queries. Every sum has one order: the same bits
+// every time.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
@@ -38,7 +39,8 @@ struct AttentionLaunch {
   }
 };
 
-// Copies up to kTileRows rows from `first` on into shared memory, `pitch` apart: one more than the width, so that lanes meet no bank twice.
+// Copies up to kTileRows rows from `first` on into shared memory, `pitch` apart: one more than the width, so that lanes
+// meet no bank twice.
 template <typename T>
 __device__ void load_tile(const HeadRows<const T>& from, Index first, Index length, Index width, float* tile) {
   const Index pitch = width + 1;
@@ -97,7 +99,8 @@ __global__ void attention_forward(AttentionLaunch launch, AttentionOperands<cons
       load_tile(v, tile, s.keys, s.width, values);
       __syncthreads();
       const bool is_seen = tile + lane < min(seen, s.keys);
-      const float score = is_seen ? dot_rows(query, keys + lane * (s.width + 1), s.width) * launch.params.scale : -INFINITY;
+      const float score =
+          is_seen ? dot_rows(query, keys + lane * (s.width + 1), s.width) * launch.params.scale : -INFINITY;
       const float most = fmaxf(largest, warp_max(score));
       // The first tile has a key that the row sees, so `most` is no infinity; NaN stays NaN.
       const float factor = expf(largest - most), weight = is_seen ? expf(score - most) : 0.0F;
@@ -154,7 +157,8 @@ __global__ void attention_query_gradient(AttentionLaunch launch, AttentionGradie
     const bool is_there = t < s.queries;
     const Index seen = min(launch.params.causal ? t + 1 : s.keys, s.keys);
     const Index end = launch.params.causal ? min(s.keys, first + kAttentionRows) : s.keys;
-    const float log_sum = is_there ? of.log_sums[head * s.queries + t] : 0.0F, delta = is_there ? of.deltas[head * s.queries + t] : 0.0F;
+    const float log_sum = is_there ? of.log_sums[head * s.queries + t] : 0.0F,
+                delta = is_there ? of.deltas[head * s.queries + t] : 0.0F;
     float sums[kPieces] = {};
     load_row(q.row(t), s.width, lane, is_there, query);
     load_row(launch.rows(of.y_grad, head, s.queries, s.row()).row(t), s.width, lane, is_there, grad);
@@ -164,11 +168,13 @@ __global__ void attention_query_gradient(AttentionLaunch launch, AttentionGradie
       load_tile(v, tile, s.keys, s.width, values);
       __syncthreads();
       const float p = expf(dot_rows(query, keys + lane * (s.width + 1), s.width) * launch.params.scale - log_sum);
-      const float score_grad = p * (dot_rows(grad, values + lane * (s.width + 1), s.width) - delta) * launch.params.scale;
+      const float score_grad =
+          p * (dot_rows(grad, values + lane * (s.width + 1), s.width) - delta) * launch.params.scale;
       add_weighted(tile + lane < seen ? score_grad : 0.0F, keys, s.width, lane, sums);
     }
     __syncthreads();
-    if (is_there) store_row(sums, 1.0F, s.width, lane, launch.rows(of.to.q, head, s.queries, row).row(t), of.accumulate_q);
+    if (is_there)
+      store_row(sums, 1.0F, s.width, lane, launch.rows(of.to.q, head, s.queries, row).row(t), of.accumulate_q);
   }
 }
 
@@ -197,16 +203,20 @@ __global__ void attention_key_gradients(AttentionLaunch launch, AttentionGradien
       const Index t = tile + lane;
       float p = 0, score_grad = 0;
       if (t < s.queries && (!launch.params.causal || t >= at)) {
-        p = expf(dot_rows(key, queries + lane * (s.width + 1), s.width) * launch.params.scale - of.log_sums[head * s.queries + t]);
-        score_grad = p * (dot_rows(value, grads + lane * (s.width + 1), s.width) - of.deltas[head * s.queries + t]) * launch.params.scale;
+        p = expf(dot_rows(key, queries + lane * (s.width + 1), s.width) * launch.params.scale -
+                 of.log_sums[head * s.queries + t]);
+        score_grad = p * (dot_rows(value, grads + lane * (s.width + 1), s.width) - of.deltas[head * s.queries + t]) *
+                     launch.params.scale;
       }
       add_weighted(p, grads, s.width, lane, value_sums);
       add_weighted(score_grad, queries, s.width, lane, key_sums);
     }
     __syncthreads();
     if (!is_there) continue;
-    if (of.to.k != nullptr) store_row(key_sums, 1.0F, s.width, lane, launch.rows(of.to.k, head, s.keys, row).row(at), of.accumulate_k);
-    if (of.to.v != nullptr) store_row(value_sums, 1.0F, s.width, lane, launch.rows(of.to.v, head, s.keys, row).row(at), of.accumulate_v);
+    if (of.to.k != nullptr)
+      store_row(key_sums, 1.0F, s.width, lane, launch.rows(of.to.k, head, s.keys, row).row(at), of.accumulate_k);
+    if (of.to.v != nullptr)
+      store_row(value_sums, 1.0F, s.width, lane, launch.rows(of.to.v, head, s.keys, row).row(at), of.accumulate_v);
   }
 }
 
@@ -223,7 +233,8 @@ unsigned attention_blocks(const AttentionShape& s, Index rows) {
 
 void clear_gradient(Out grad, Stream& stream) {
   if (grad && !grad.accumulate && grad.count() > 0)
-    LOCKSTEP_CUDA(cudaMemsetAsync(grad.data, 0, static_cast<std::size_t>(grad.count()) * size_of(grad.dtype), native(stream)));
+    LOCKSTEP_CUDA(
+        cudaMemsetAsync(grad.data, 0, static_cast<std::size_t>(grad.count()) * size_of(grad.dtype), native(stream)));
 }
 
 void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_sums, Stream& stream) {
@@ -231,12 +242,13 @@ void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_s
   if (s.empty()) return clear_gradient(y, stream);
   with_float(q.dtype, [&]<typename T>(T*) {
     LOCKSTEP_LAUNCH((attention_forward<T>), attention_blocks(s, s.queries), kThreads, shared_bytes(s.width, 1), stream,
-                    AttentionLaunch{s, params}, attention_operands(s, q.as<T>(), k.as<T>(), v.as<T>()), y.as<T>(), log_sums.floats());
+                    AttentionLaunch{s, params}, attention_operands(s, q.as<T>(), k.as<T>(), v.as<T>()), y.as<T>(),
+                    log_sums.floats());
   });
 }
 
-void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad, Out k_grad, Out v_grad,
-                        Stream& stream) {
+void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad,
+                        Out k_grad, Out v_grad, Stream& stream) {
   const AttentionShape s = attention_shape(q, k);
   if (s.empty()) {
     for (const OutputView* grad : {&q_grad, &k_grad, &v_grad}) clear_gradient(*grad, stream);
@@ -254,12 +266,14 @@ void attention_backward(const AttentionParams& params, In q, In k, In v, In y, I
                                    q_grad.accumulate,
                                    (s.packed ? q_grad : k_grad).accumulate,
                                    (s.packed ? q_grad : v_grad).accumulate};
-    LOCKSTEP_LAUNCH((attention_deltas<T>), blocks_for(s.batch * s.heads * s.queries, kWarpsOfBlock), kThreads, 0, stream, launch, of);
+    LOCKSTEP_LAUNCH((attention_deltas<T>), blocks_for(s.batch * s.heads * s.queries, kWarpsOfBlock), kThreads, 0,
+                    stream, launch, of);
     if (of.to.q != nullptr)
-      LOCKSTEP_LAUNCH((attention_query_gradient<T>), attention_blocks(s, s.queries), kThreads, shared_bytes(s.width, 2), stream, launch,
-                      of);
+      LOCKSTEP_LAUNCH((attention_query_gradient<T>), attention_blocks(s, s.queries), kThreads, shared_bytes(s.width, 2),
+                      stream, launch, of);
     if (of.to.k != nullptr || of.to.v != nullptr)
-      LOCKSTEP_LAUNCH((attention_key_gradients<T>), attention_blocks(s, s.keys), kThreads, shared_bytes(s.width, 2), stream, launch, of);
+      LOCKSTEP_LAUNCH((attention_key_gradients<T>), attention_blocks(s, s.keys), kThreads, shared_bytes(s.width, 2),
+                      stream, launch, of);
   });
 }
 

@@ -1,5 +1,5 @@
-// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised. A block an image; sums in double
-// and in a fixed order: the same bits every time, and the CPU's up to their rounding.
+// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised. A block an image;
+// sums in double and in a fixed order: the same bits every time, and the CPU's up to their rounding.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "lockstep/data/augment_kernels.h"
@@ -35,7 +35,8 @@ __device__ void standardise(float* image, Index count, double sum) {
   const double mean = sum_for_all(sum) / static_cast<double>(count);
   double squares = 0;
   for (Index i = threadIdx.x; i < count; i += kThreads) squares += (image[i] - mean) * (image[i] - mean);
-  const double deviation = fmax(sqrt(sum_for_all(squares) / static_cast<double>(count)), 1 / sqrt(static_cast<double>(count)));
+  const double deviation =
+      fmax(sqrt(sum_for_all(squares) / static_cast<double>(count)), 1 / sqrt(static_cast<double>(count)));
   const float factor = static_cast<float>(1 / deviation), offset = static_cast<float>(mean);
   for (Index i = threadIdx.x; i < count; i += kThreads) image[i] = (image[i] - offset) * factor;
 }
@@ -44,8 +45,8 @@ __device__ float normalised(const ImageNormalization& by, Index channel, float v
   return (value - by.mean[channel] * 255) * (1 / (by.deviation[channel] * 255));
 }
 
-__global__ void augment_images(ImageShape shape, ImageNormalization normalization, const std::uint8_t* planes, const Augmentation* each,
-                               float* out) {
+__global__ void augment_images(ImageShape shape, ImageNormalization normalization, const std::uint8_t* planes,
+                               const Augmentation* each, float* out) {
   const Index count = shape.crop * shape.crop * 3;
   const bool per_image = normalization.kind == ImageNormalization::Kind::kPerImage;
   for (Index n = blockIdx.x; n < shape.batch; n += gridDim.x) {
@@ -56,7 +57,8 @@ __global__ void augment_images(ImageShape shape, ImageNormalization normalizatio
     if (how.brightness != 0 || how.contrast != 1)
       for (Index channel = 0; channel < 3; ++channel) {
         double sum = 0;
-        for (Index i = channel + 3 * static_cast<Index>(threadIdx.x); i < count; i += 3 * kThreads) sum += pixel(shape, image, how, i);
+        for (Index i = channel + 3 * static_cast<Index>(threadIdx.x); i < count; i += 3 * kThreads)
+          sum += pixel(shape, image, how, i);
         const float mean = static_cast<float>(sum_for_all(sum) / static_cast<double>(count / 3)) + how.brightness;
         contrast[channel] = how.contrast;
         shift[channel] = (how.brightness - mean) * how.contrast + mean;
@@ -71,10 +73,11 @@ __global__ void augment_images(ImageShape shape, ImageNormalization normalizatio
   }
 }
 
-void augment(const ImageShape& shape, const ImageNormalization& normalization, const std::uint8_t* planes, const Augmentation* each,
-             float* out, Stream& stream) {
+void augment(const ImageShape& shape, const ImageNormalization& normalization, const std::uint8_t* planes,
+             const Augmentation* each, float* out, Stream& stream) {
   if (shape.batch > 0 && shape.crop > 0)
-    LOCKSTEP_LAUNCH(augment_images, blocks_for(shape.batch, 1), kThreads, 0, stream, shape, normalization, planes, each, out);
+    LOCKSTEP_LAUNCH(augment_images, blocks_for(shape.batch, 1), kThreads, 0, stream, shape, normalization, planes, each,
+                    out);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Average pooling, NHWC. Backward gathers: every input sums over the windows that hold it, so no atomics and the same bits every time.
+// Average pooling, NHWC. Backward gathers: every input sums over the windows that hold it, so no atomics and the same
+// bits every time.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/pool_position.cuh"
@@ -19,10 +20,15 @@ __device__ Inside inside(Index out, Index stride, Index pad, Index window, Index
 }
 
 __device__ float divisor_of(const Pool2dShape& s, bool count_padding, Inside rows, Inside columns) {
-  return static_cast<float>(count_padding ? s.window_height * s.window_width : (rows.end - rows.begin) * (columns.end - columns.begin));
+  return static_cast<float>(count_padding ? s.window_height * s.window_width
+                                          : (rows.end - rows.begin) * (columns.end - columns.begin));
 }
-__device__ Inside rows_of(const Pool2dShape& s, Index i) { return inside(i, s.stride_height, s.pad_top, s.window_height, s.in_height); }
-__device__ Inside columns_of(const Pool2dShape& s, Index j) { return inside(j, s.stride_width, s.pad_left, s.window_width, s.in_width); }
+__device__ Inside rows_of(const Pool2dShape& s, Index i) {
+  return inside(i, s.stride_height, s.pad_top, s.window_height, s.in_height);
+}
+__device__ Inside columns_of(const Pool2dShape& s, Index j) {
+  return inside(j, s.stride_width, s.pad_left, s.window_width, s.in_width);
+}
 
 template <typename T>
 __global__ void avg_pool(Pool2dShape s, bool count_padding, const T* x, T* y, Index count) {
@@ -46,11 +52,13 @@ __global__ void avg_pool(Pool2dShape s, bool count_padding, const T* x, T* y, In
 }
 
 template <typename T>
-__global__ void avg_pool_backward(Pool2dShape s, bool count_padding, const T* y_grad, T* x_grad, bool accumulate, Index count) {
+__global__ void avg_pool_backward(Pool2dShape s, bool count_padding, const T* y_grad, T* x_grad, bool accumulate,
+                                  Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Position in = position_of(i, s.in_height, s.in_width, s.channels);
     const Index row = in.row + s.pad_top, column = in.column + s.pad_left;
-    const Index last_row = min(row / s.stride_height, s.out_height - 1), last_column = min(column / s.stride_width, s.out_width - 1);
+    const Index last_row = min(row / s.stride_height, s.out_height - 1),
+                last_column = min(column / s.stride_width, s.out_width - 1);
     float sum = 0;
     for (Index r = first_window(row, s.window_height, s.stride_height); r <= last_row; ++r)
       for (Index c = first_window(column, s.window_width, s.stride_width); c <= last_column; ++c)
@@ -64,7 +72,8 @@ void avg_pool2d(const Pool2dShape& shape, bool count_padding, In x, Out y, Strea
   const Index count = y.count();
   with_float(x.dtype, [&]<typename T>(T*) {
     if (count > 0)
-      LOCKSTEP_LAUNCH((avg_pool<T>), blocks_for(count), kThreads, 0, stream, shape, count_padding, x.as<T>(), y.as<T>(), count);
+      LOCKSTEP_LAUNCH((avg_pool<T>), blocks_for(count), kThreads, 0, stream, shape, count_padding, x.as<T>(), y.as<T>(),
+                      count);
   });
 }
 
@@ -72,8 +81,8 @@ void avg_pool2d_backward(const Pool2dShape& shape, bool count_padding, In y_grad
   const Index count = x_grad.count();
   with_float(y_grad.dtype, [&]<typename T>(T*) {
     if (count > 0)
-      LOCKSTEP_LAUNCH((avg_pool_backward<T>), blocks_for(count), kThreads, 0, stream, shape, count_padding, y_grad.as<T>(), x_grad.as<T>(),
-                      x_grad.accumulate, count);
+      LOCKSTEP_LAUNCH((avg_pool_backward<T>), blocks_for(count), kThreads, 0, stream, shape, count_padding,
+                      y_grad.as<T>(), x_grad.as<T>(), x_grad.accumulate, count);
   });
 }
 

@@ -1,5 +1,6 @@
-// Batch normalisation, channels innermost. Sums over the rows in two steps of fixed order (no atomics: the same bits every time): blocks
-// sum their rows in double, shifted by the first row, then one thread a channel adds the blocks' sums.
+// Batch normalisation, channels innermost. Sums over the rows in two steps of fixed order (no atomics: the same bits
+// every time): blocks sum their rows in double, shifted by the first row, then one thread a channel adds the blocks'
+// sums.
 #include "kernels/cuda/element.cuh"
 #include "kernels/families.h"
 
@@ -8,7 +9,7 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr int kNormChannels = 32;  // channels of a block: a warp reads a row of them
-constexpr int kNormRows = 8;      // threads of a block that share a channel
+constexpr int kNormRows = 8;       // threads of a block that share a channel
 constexpr Index kMostNormParts = 256;
 
 // Of one channel.
@@ -21,20 +22,22 @@ struct NormChannel {
 __device__ double inverse_of(const BatchNormParams& params, float variance) {
   return 1 / sqrt(static_cast<double>(variance) + params.eps);
 }
-__device__ NormChannel channel_of(const BatchNormParams& params, Index c, const float* mean, const float* variance, const float* weight,
-                              const float* bias) {
+__device__ NormChannel channel_of(const BatchNormParams& params, Index c, const float* mean, const float* variance,
+                                  const float* weight, const float* bias) {
   const double factor = inverse_of(params, variance[c]) * (weight == nullptr ? 1.0F : weight[c]);
   return {mean[c], static_cast<float>(factor), bias == nullptr ? 0.0F : bias[c]};
 }
 
-// Two sums a channel, of this block's rows: first[part * channels + c], second likewise. term(value index, c, &first, &second) adds.
+// Two sums a channel, of this block's rows: first[part * channels + c], second likewise. term(value index, c, &first,
+// &second) adds.
 template <typename Term>
 __device__ void sum_rows(Index rows, Index channels, double* first, double* second, Term&& term) {
   __shared__ double shared[2][kNormRows][kNormChannels];
   const Index c = static_cast<Index>(blockIdx.x) * kNormChannels + threadIdx.x;
   double sums[2] = {0, 0};
   if (c < channels)
-    for (Index row = static_cast<Index>(blockIdx.y) * kNormRows + threadIdx.y; row < rows; row += static_cast<Index>(gridDim.y) * kNormRows)
+    for (Index row = static_cast<Index>(blockIdx.y) * kNormRows + threadIdx.y; row < rows;
+         row += static_cast<Index>(gridDim.y) * kNormRows)
       term(row * channels + c, c, sums[0], sums[1]);
   shared[0][threadIdx.y][threadIdx.x] = sums[0];
   shared[1][threadIdx.y][threadIdx.x] = sums[1];
@@ -64,8 +67,8 @@ __device__ double sum_of_parts(const double* sums, Index parts, Index channels, 
 }
 
 template <typename T>
-__global__ void finish_statistics(const T* x, const double* sums, const double* squares, Index parts, Index rows, Index channels,
-                                  float* mean, float* variance) {
+__global__ void finish_statistics(const T* x, const double* sums, const double* squares, Index parts, Index rows,
+                                  Index channels, float* mean, float* variance) {
   for (Index c = first_item(); c < channels; c += stride_of_grid()) {
     const double offset = sum_of_parts(sums, parts, channels, c) / static_cast<double>(rows);
     const double spread = sum_of_parts(squares, parts, channels, c) / static_cast<double>(rows) - offset * offset;
@@ -75,8 +78,8 @@ __global__ void finish_statistics(const T* x, const double* sums, const double* 
 }
 
 template <typename T>
-__global__ void batch_normalize(BatchNormParams params, const T* x, const float* mean, const float* variance, const float* weight,
-                          const float* bias, T* y, Index count, Index channels) {
+__global__ void batch_normalize(BatchNormParams params, const T* x, const float* mean, const float* variance,
+                                const float* weight, const float* bias, T* y, Index count, Index channels) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const float value = channel_of(params, i % channels, mean, variance, weight, bias).result(widen(x[i]));
     write(y[i], params.relu && value < 0 ? 0.0F : value);
@@ -84,8 +87,9 @@ __global__ void batch_normalize(BatchNormParams params, const T* x, const float*
 }
 
 template <typename T>
-__global__ void gradient_parts(BatchNormParams params, const T* x, const T* y_grad, const float* mean, const float* variance,
-                               const float* weight, const float* bias, Index rows, Index channels, double* sums, double* products) {
+__global__ void gradient_parts(BatchNormParams params, const T* x, const T* y_grad, const float* mean,
+                               const float* variance, const float* weight, const float* bias, Index rows,
+                               Index channels, double* sums, double* products) {
   sum_rows(rows, channels, sums, products, [&](Index i, Index c, double& sum, double& product) {
     const NormChannel channel = channel_of(params, c, mean, variance, weight, bias);
     const float value = widen(x[i]);
@@ -96,22 +100,23 @@ __global__ void gradient_parts(BatchNormParams params, const T* x, const T* y_gr
 }
 
 // What the last step reads: the sums over all rows, and the gradients of weight and bias (null: not wanted).
-__global__ void finish_gradients(BatchNormParams params, const double* sums, const double* products, Index parts, Index channels,
-                                 const float* variance, double* totals, float* weight_grad, bool accumulate_weight, float* bias_grad,
-                                 bool accumulate_bias) {
+__global__ void finish_gradients(BatchNormParams params, const double* sums, const double* products, Index parts,
+                                 Index channels, const float* variance, double* totals, float* weight_grad,
+                                 bool accumulate_weight, float* bias_grad, bool accumulate_bias) {
   for (Index c = first_item(); c < channels; c += stride_of_grid()) {
     const double sum = sum_of_parts(sums, parts, channels, c), product = sum_of_parts(products, parts, channels, c);
     totals[c] = sum;
     totals[channels + c] = product;
-    if (weight_grad != nullptr) store(weight_grad[c], static_cast<float>(product * inverse_of(params, variance[c])), accumulate_weight);
+    if (weight_grad != nullptr)
+      store(weight_grad[c], static_cast<float>(product * inverse_of(params, variance[c])), accumulate_weight);
     if (bias_grad != nullptr) store(bias_grad[c], static_cast<float>(sum), accumulate_bias);
   }
 }
 
 template <typename T>
-__global__ void batch_norm_gradients(BatchNormParams params, const T* x, const T* y_grad, const float* mean, const float* variance,
-                          const float* weight, const float* bias, const double* totals, T* x_grad, bool accumulate, Index rows,
-                          Index channels) {
+__global__ void batch_norm_gradients(BatchNormParams params, const T* x, const T* y_grad, const float* mean,
+                                     const float* variance, const float* weight, const float* bias,
+                                     const double* totals, T* x_grad, bool accumulate, Index rows, Index channels) {
   const double share = params.constant_statistics ? 0 : 1 / static_cast<double>(rows);
   for (Index i = first_item(); i < rows * channels; i += stride_of_grid()) {
     const Index c = i % channels;
@@ -125,13 +130,16 @@ __global__ void batch_norm_gradients(BatchNormParams params, const T* x, const T
   }
 }
 
-// Blocks of the sums over rows, and their memory: parts x channels doubles, twice, and as many totals as channels, twice.
+// Blocks of the sums over rows, and their memory: parts x channels doubles, twice, and as many totals as channels,
+// twice.
 struct NormSums {
   NormSums(Index rows, Index channels, Stream& stream)
       : parts(std::clamp<Index>(rows / (kNormRows * 8), 1, kMostNormParts)),
         channels(channels),
         memory(stream, static_cast<std::size_t>((parts + 1) * channels * 2) * sizeof(double)) {}
-  dim3 grid() const { return dim3(static_cast<unsigned>((channels + kNormChannels - 1) / kNormChannels), static_cast<unsigned>(parts)); }
+  dim3 grid() const {
+    return dim3(static_cast<unsigned>((channels + kNormChannels - 1) / kNormChannels), static_cast<unsigned>(parts));
+  }
   double* first() const { return memory.as<double>(); }
   double* second() const { return first() + parts * channels; }
   double* totals() const { return second() + parts * channels; }
@@ -144,10 +152,10 @@ void batch_norm_statistics(In x, Out mean, Out variance, Stream& stream) {
   if (rows == 0) return;
   const NormSums sums(rows, channels, stream);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((statistics_parts<T>), sums.grid(), dim3(kNormChannels, kNormRows), 0, stream, x.as<T>(), rows, channels, sums.first(),
-                    sums.second());
-    LOCKSTEP_LAUNCH((finish_statistics<T>), blocks_for(channels), kThreads, 0, stream, x.as<T>(), sums.first(), sums.second(),
-                    sums.parts, rows, channels, mean.floats(), variance.floats());
+    LOCKSTEP_LAUNCH((statistics_parts<T>), sums.grid(), dim3(kNormChannels, kNormRows), 0, stream, x.as<T>(), rows,
+                    channels, sums.first(), sums.second());
+    LOCKSTEP_LAUNCH((finish_statistics<T>), blocks_for(channels), kThreads, 0, stream, x.as<T>(), sums.first(),
+                    sums.second(), sums.parts, rows, channels, mean.floats(), variance.floats());
   });
 }
 
@@ -155,26 +163,27 @@ void batch_norm(const BatchNormParams& params, In x, In mean, In variance, In we
   const Index count = x.count();
   if (count == 0) return;
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((batch_normalize<T>), blocks_for(count), kThreads, 0, stream, params, x.as<T>(), mean.floats(), variance.floats(),
-                    weight.floats(), bias.floats(), y.as<T>(), count, mean.count());
+    LOCKSTEP_LAUNCH((batch_normalize<T>), blocks_for(count), kThreads, 0, stream, params, x.as<T>(), mean.floats(),
+                    variance.floats(), weight.floats(), bias.floats(), y.as<T>(), count, mean.count());
   });
 }
 
-void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean, In variance, In weight, In bias, Out x_grad,
-                         Out weight_grad, Out bias_grad, Stream& stream) {
+void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean, In variance, In weight, In bias,
+                         Out x_grad, Out weight_grad, Out bias_grad, Stream& stream) {
   const Index channels = mean.count(), rows = channels == 0 ? 0 : x.count() / channels;
   if (channels == 0) return;
   const NormSums sums(rows, channels, stream);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((gradient_parts<T>), sums.grid(), dim3(kNormChannels, kNormRows), 0, stream, params, x.as<T>(), y_grad.as<T>(),
-                    mean.floats(), variance.floats(), weight.floats(), bias.floats(), rows, channels, sums.first(), sums.second());
-    LOCKSTEP_LAUNCH(finish_gradients, blocks_for(channels), kThreads, 0, stream, params, sums.first(), sums.second(), sums.parts, channels,
-                    variance.floats(), sums.totals(), weight_grad.floats(), weight_grad.accumulate, bias_grad.floats(),
-                    bias_grad.accumulate);
+    LOCKSTEP_LAUNCH((gradient_parts<T>), sums.grid(), dim3(kNormChannels, kNormRows), 0, stream, params, x.as<T>(),
+                    y_grad.as<T>(), mean.floats(), variance.floats(), weight.floats(), bias.floats(), rows, channels,
+                    sums.first(), sums.second());
+    LOCKSTEP_LAUNCH(finish_gradients, blocks_for(channels), kThreads, 0, stream, params, sums.first(), sums.second(),
+                    sums.parts, channels, variance.floats(), sums.totals(), weight_grad.floats(),
+                    weight_grad.accumulate, bias_grad.floats(), bias_grad.accumulate);
     if (x_grad && rows > 0)
-      LOCKSTEP_LAUNCH((batch_norm_gradients<T>), blocks_for(rows * channels), kThreads, 0, stream, params, x.as<T>(), y_grad.as<T>(),
-                      mean.floats(), variance.floats(), weight.floats(), bias.floats(), sums.totals(), x_grad.as<T>(),
-                      x_grad.accumulate, rows, channels);
+      LOCKSTEP_LAUNCH((batch_norm_gradients<T>), blocks_for(rows * channels), kThreads, 0, stream, params, x.as<T>(),
+                      y_grad.as<T>(), mean.floats(), variance.floats(), weight.floats(), bias.floats(), sums.totals(),
+                      x_grad.as<T>(), x_grad.accumulate, rows, channels);
   });
 }
 

@@ -1,4 +1,5 @@
-// The bias: added to every row; its gradient, the sums of the columns, in two steps of fixed order (no atomics: the same bits every time).
+// The bias: added to every row; its gradient, the sums of the columns, in two steps of fixed order (no atomics: the
+// same bits every time).
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 
@@ -22,7 +23,8 @@ __global__ void sum_columns(const T* grad, float* sums, Index rows, Index channe
   const Index column = static_cast<Index>(blockIdx.x) * kColumns + threadIdx.x;
   float sum = 0;
   if (column < channels)
-    for (Index row = static_cast<Index>(blockIdx.y) * kRows + threadIdx.y; row < rows; row += static_cast<Index>(gridDim.y) * kRows)
+    for (Index row = static_cast<Index>(blockIdx.y) * kRows + threadIdx.y; row < rows;
+         row += static_cast<Index>(gridDim.y) * kRows)
       sum += widen(grad[row * channels + column]);
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -44,7 +46,9 @@ __global__ void sum_parts(const float* sums, float* out, Index parts, Index chan
 void add_bias(Out y, In bias, Stream& stream) {
   const Index count = y.count();
   with_float(y.dtype, [&]<typename T>(T*) {
-    if (count > 0) LOCKSTEP_LAUNCH((add_to_rows<T>), blocks_for(count), kThreads, 0, stream, y.as<T>(), bias.as<T>(), count, bias.count());
+    if (count > 0)
+      LOCKSTEP_LAUNCH((add_to_rows<T>), blocks_for(count), kThreads, 0, stream, y.as<T>(), bias.as<T>(), count,
+                      bias.count());
   });
 }
 
@@ -55,10 +59,11 @@ void bias_backward(In y_grad, Out bias_grad, Stream& stream) {
   const Scratch sums(stream, static_cast<std::size_t>(parts * channels) * sizeof(float));
   const dim3 grid(static_cast<unsigned>((channels + kColumns - 1) / kColumns), static_cast<unsigned>(parts));
   with_float(y_grad.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((sum_columns<T>), grid, dim3(kColumns, kRows), 0, stream, y_grad.as<T>(), sums.as<float>(), rows, channels);
+    LOCKSTEP_LAUNCH((sum_columns<T>), grid, dim3(kColumns, kRows), 0, stream, y_grad.as<T>(), sums.as<float>(), rows,
+                    channels);
   });
-  LOCKSTEP_LAUNCH(sum_parts, blocks_for(channels), kThreads, 0, stream, sums.as<const float>(), bias_grad.floats(), parts, channels,
-                  bias_grad.accumulate);
+  LOCKSTEP_LAUNCH(sum_parts, blocks_for(channels), kThreads, 0, stream, sums.as<const float>(), bias_grad.floats(),
+                  parts, channels, bias_grad.accumulate);
 }
 
 void use_bias(KernelTable& table) {

@@ -1,5 +1,5 @@
-// Binary functions, comparisons and selection, with broadcasting. Where the operands have the result's shape, are scalars or repeat as
-// rows, a thread moves 16 bytes at a time; else it finds its operands by their strides.
+// Binary functions, comparisons and selection, with broadcasting. Where the operands have the result's shape, are
+// scalars or repeat as rows, a thread moves 16 bytes at a time; else it finds its operands by their strides.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
@@ -22,7 +22,8 @@ struct Repeated {
 
 template <typename T, int count>
 __device__ inline Pack<T, count> pack_of(const Repeated<T>& operand, Index i) {
-  if (operand.period != 0) return reinterpret_cast<const Pack<T, count>*>(operand.data)[i < operand.period ? i : i % operand.period];
+  if (operand.period != 0)
+    return reinterpret_cast<const Pack<T, count>*>(operand.data)[i < operand.period ? i : i % operand.period];
   Pack<T, count> same;
 #pragma unroll
   for (int j = 0; j < count; ++j) same.values[j] = *operand.data;
@@ -42,7 +43,8 @@ __global__ void binary_packs(BinaryFunction function, Repeated<T> a, Repeated<T>
 }
 
 template <typename T>
-__global__ void binary_strided(BinaryFunction function, StridedLoop<2> loop, const T* a, const T* b, T* out, Index count) {
+__global__ void binary_strided(BinaryFunction function, StridedLoop<2> loop, const T* a, const T* b, T* out,
+                               Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     write(out[i], value_of(function, widen(a[at.of[0]]), widen(b[at.of[1]])));
@@ -50,7 +52,8 @@ __global__ void binary_strided(BinaryFunction function, StridedLoop<2> loop, con
 }
 
 template <typename T>
-__global__ void compare_strided(Comparison comparison, StridedLoop<2> loop, const T* a, const T* b, std::uint8_t* mask, Index count) {
+__global__ void compare_strided(Comparison comparison, StridedLoop<2> loop, const T* a, const T* b, std::uint8_t* mask,
+                                Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     mask[i] = holds(comparison, widen(a[at.of[0]]), widen(b[at.of[1]])) ? 1 : 0;
@@ -58,20 +61,25 @@ __global__ void compare_strided(Comparison comparison, StridedLoop<2> loop, cons
 }
 
 template <typename T>
-__global__ void where_strided(StridedLoop<3> loop, const std::uint8_t* condition, const T* a, const T* b, T* out, Index count) {
+__global__ void where_strided(StridedLoop<3> loop, const std::uint8_t* condition, const T* a, const T* b, T* out,
+                              Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<3> at = offsets_at(loop, i);
     out[i] = condition[at.of[0]] != 0 ? a[at.of[1]] : b[at.of[2]];
   }
 }
 
-StridedLoop<2> loop_over(In a, In b, const Shape& out) { return {out, {broadcast_strides(a.shape, out), broadcast_strides(b.shape, out)}}; }
+StridedLoop<2> loop_over(In a, In b, const Shape& out) {
+  return {out, {broadcast_strides(a.shape, out), broadcast_strides(b.shape, out)}};
+}
 
 // Does operand `array` repeat as packs of `pack` elements do? Then sets the period, in packs.
 bool repeats_in_packs(const StridedLoop<2>& loop, int array, Index pack, Index* period) {
   const Index length = loop.extent(0), step = loop.stride(array, 0), row = loop.stride(array, 1);
   if (loop.dims > 2) return false;
-  *period = step == 0 && (loop.dims < 2 || row == 0) ? 0 : loop.dims == 2 && row == 0 ? length / pack : loop.count() / pack;
+  *period = step == 0 && (loop.dims < 2 || row == 0) ? 0
+            : loop.dims == 2 && row == 0             ? length / pack
+                                                     : loop.count() / pack;
   if (*period == 0) return step == 0;
   return step == 1 && length % pack == 0 && (loop.dims < 2 || row == 0 || row == length);
 }
@@ -82,13 +90,16 @@ void run_binary(BinaryFunction function, In a, In b, Out out, Stream& stream) {
   const StridedLoop<2> loop = loop_over(a, b, out.shape);
   const Index count = out.count();
   Repeated<T> x{a.as<T>(), 0}, y{b.as<T>(), 0};
-  const bool in_packs = repeats_in_packs(loop, 0, kOf, &x.period) && repeats_in_packs(loop, 1, kOf, &y.period) && count % kOf == 0 &&
-                        (x.period == 0 || is_aligned_to_pack<T, kOf>(x.data)) && (y.period == 0 || is_aligned_to_pack<T, kOf>(y.data)) &&
+  const bool in_packs = repeats_in_packs(loop, 0, kOf, &x.period) && repeats_in_packs(loop, 1, kOf, &y.period) &&
+                        count % kOf == 0 && (x.period == 0 || is_aligned_to_pack<T, kOf>(x.data)) &&
+                        (y.period == 0 || is_aligned_to_pack<T, kOf>(y.data)) &&
                         is_aligned_to_pack<T, kOf>(out.as<T>());
   if (in_packs)
-    LOCKSTEP_LAUNCH((binary_packs<T, kOf>), blocks_for(count / kOf), kThreads, 0, stream, function, x, y, out.as<T>(), count / kOf);
+    LOCKSTEP_LAUNCH((binary_packs<T, kOf>), blocks_for(count / kOf), kThreads, 0, stream, function, x, y, out.as<T>(),
+                    count / kOf);
   else
-    LOCKSTEP_LAUNCH((binary_strided<T>), blocks_for(count), kThreads, 0, stream, function, loop, x.data, y.data, out.as<T>(), count);
+    LOCKSTEP_LAUNCH((binary_strided<T>), blocks_for(count), kThreads, 0, stream, function, loop, x.data, y.data,
+                    out.as<T>(), count);
 }
 
 void binary(BinaryFunction function, In a, In b, Out out, Stream& stream) {
@@ -100,19 +111,19 @@ void compare(Comparison comparison, In a, In b, Out mask, Stream& stream) {
   const Index count = mask.count();
   if (count == 0) return;
   with_float(a.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((compare_strided<T>), blocks_for(count), kThreads, 0, stream, comparison, loop_over(a, b, mask.shape), a.as<T>(),
-                    b.as<T>(), mask.as<std::uint8_t>(), count);
+    LOCKSTEP_LAUNCH((compare_strided<T>), blocks_for(count), kThreads, 0, stream, comparison,
+                    loop_over(a, b, mask.shape), a.as<T>(), b.as<T>(), mask.as<std::uint8_t>(), count);
   });
 }
 
 void where(In condition, In a, In b, Out out, Stream& stream) {
   const Index count = out.count();
   if (count == 0) return;
-  const StridedLoop<3> loop(out.shape, {broadcast_strides(condition.shape, out.shape), broadcast_strides(a.shape, out.shape),
-                                        broadcast_strides(b.shape, out.shape)});
+  const StridedLoop<3> loop(out.shape, {broadcast_strides(condition.shape, out.shape),
+                                        broadcast_strides(a.shape, out.shape), broadcast_strides(b.shape, out.shape)});
   with_float(out.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((where_strided<T>), blocks_for(count), kThreads, 0, stream, loop, static_cast<const std::uint8_t*>(condition.data),
-                    a.as<T>(), b.as<T>(), out.as<T>(), count);
+    LOCKSTEP_LAUNCH((where_strided<T>), blocks_for(count), kThreads, 0, stream, loop,
+                    static_cast<const std::uint8_t*>(condition.data), a.as<T>(), b.as<T>(), out.as<T>(), count);
   });
 }
 

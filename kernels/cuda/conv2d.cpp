@@ -1,8 +1,8 @@
-// Convolutions by cuDNN's graphs: bias and ReLU are part of forward's where cuDNN can. A graph is built once a shape, on the first call,
-// from those of cuDNN's engines that give the same bits every time, stay within the workspace limit and keep float32 (at least TF32, where
-// that was asked for). Where there is none: with a larger workspace; in float32 what has 16 bits; else as a product, see columns.h, or in
-// groups by kernels of ours, see grouped.h. Images whose two sides are padded unlike are padded by a kernel of ours. cudnn-frontend asks
-// every ReLU to let NaN through.
+// Convolutions by cuDNN's graphs: bias and ReLU are part of forward's where cuDNN can. A graph is built once a shape,
+// on the first call, from those of cuDNN's engines that give the same bits every time, stay within the workspace limit
+// and keep float32 (at least TF32, where that was asked for). Where there is none: with a larger workspace; in float32
+// what has 16 bits; else as a product, see columns.h, or in groups by kernels of ours, see grouped.h. Images whose two
+// sides are padded unlike are padded by a kernel of ours. cudnn-frontend asks every ReLU to let NaN through.
 #include <cudnn_frontend.h>
 
 #include <algorithm>
@@ -42,16 +42,17 @@ struct Key {
   int device;
   bool operator<(const Key& other) const {
     if (const int order = std::memcmp(&shape, &other.shape, sizeof shape); order != 0) return order < 0;
-    return std::tuple(direction, type, bias, relu, device) < std::tuple(other.direction, other.type, other.bias, other.relu, other.device);
+    return std::tuple(direction, type, bias, relu, device) <
+           std::tuple(other.direction, other.type, other.bias, other.relu, other.device);
   }
 };
 static_assert(std::has_unique_object_representations_v<Conv2dShape>);
 
 std::string text_of(const Key& key) {
   const Conv2dShape& s = key.shape;
-  return fmt::format("the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}", name_of(key.type), s.batch,
-                     s.in_height, s.in_width, s.in_channels, s.out_channels, s.kernel_height, s.kernel_width, s.group_channels(),
-                     s.stride_height, s.stride_width,
+  return fmt::format("the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}",
+                     name_of(key.type), s.batch, s.in_height, s.in_width, s.in_channels, s.out_channels,
+                     s.kernel_height, s.kernel_width, s.group_channels(), s.stride_height, s.stride_width,
                      key.direction == Direction::kForward ? "forward"
                      : key.direction == Direction::kData  ? "gradient of the input"
                                                           : "gradient of the weights");
@@ -80,8 +81,11 @@ fe::DataType_t data_type(DType type) {
 }
 
 Tensor tensor(fe::graph::Graph& graph, Uid uid, const Sizes& nchw, DType type) {
-  return graph.tensor(
-      fe::graph::Tensor_attributes().set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(data_type(type)));
+  return graph.tensor(fe::graph::Tensor_attributes()
+                          .set_uid(uid)
+                          .set_dim(nchw)
+                          .set_stride(nhwc_strides(nchw))
+                          .set_data_type(data_type(type)));
 }
 void is_output(const Tensor& tensor, Uid uid, const Sizes& nchw, DType type) {
   tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(data_type(type));
@@ -127,7 +131,8 @@ class Convolution {
     failure.step = "take";
     if (const fe::error_t result = graph_.build_operation_graph(handle); result.is_bad()) return result;
     failure.step = "find a way for";
-    if (const fe::error_t result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}); result.is_bad())
+    if (const fe::error_t result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
+        result.is_bad())
       return result;
     graph_.deselect_workspace_greater_than(most_workspace);
     graph_.deselect_numeric_notes(barred(key_.type));
@@ -137,7 +142,8 @@ class Convolution {
     if (math_settings().autotune) build_best();
     // Keeps what is built; builds one if nothing is.
     const fe::error_t result = graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
-    if (result.is_good()) log::debug("cuDNN: engines that remain for {}: {}", text_of(key_), built_.empty() ? chosen() : built_);
+    if (result.is_good())
+      log::debug("cuDNN: engines that remain for {}: {}", text_of(key_), built_.empty() ? chosen() : built_);
     return result;
   }
 
@@ -159,9 +165,11 @@ class Convolution {
     try {
       return Scratch(stream, static_cast<std::size_t>(bytes));
     } catch (const Error& error) {
-      throw Error("no {} MiB of workspace for {}: {}; use smaller batches or less memory elsewhere, or lower {} (now {}) or set {}=0",
-                  (bytes + (std::int64_t{1} << 20) - 1) >> 20, text_of(key_), error.what(), env::kCudaWorkspace,
-                  math_settings().workspace_bytes >> 20, env::kCudnnAutotune);
+      throw Error(
+          "no {} MiB of workspace for {}: {}; use smaller batches or less memory elsewhere, or lower {} (now {}) or "
+          "set {}=0",
+          (bytes + (std::int64_t{1} << 20) - 1) >> 20, text_of(key_), error.what(), env::kCudaWorkspace,
+          math_settings().workspace_bytes >> 20, env::kCudnnAutotune);
     }
   }
 
@@ -185,24 +193,30 @@ class Convolution {
 
   void describe() {
     const Conv2dShape& s = key_.shape;
-    const Sizes x{s.batch, s.in_channels, s.in_height, s.in_width}, y{s.batch, s.out_channels, s.out_height, s.out_width};
-    const Sizes weight{s.out_channels, s.group_channels(), s.kernel_height, s.kernel_width};  // from which cuDNN knows the groups
+    const Sizes x{s.batch, s.in_channels, s.in_height, s.in_width},
+        y{s.batch, s.out_channels, s.out_height, s.out_width};
+    const Sizes weight{s.out_channels, s.group_channels(), s.kernel_height,
+                       s.kernel_width};  // from which cuDNN knows the groups
     const auto operand = [&](Uid uid, const Sizes& sizes) { return tensor(graph_, uid, sizes, key_.type); };
     switch (key_.direction) {
       case Direction::kForward: {
-        auto result = graph_.conv_fprop(operand(kX, x), operand(kWeight, weight), with_geometry<fe::graph::Conv_fprop_attributes>(s));
+        auto result = graph_.conv_fprop(operand(kX, x), operand(kWeight, weight),
+                                        with_geometry<fe::graph::Conv_fprop_attributes>(s));
         if (key_.bias)
           result = graph_.pointwise(result, operand(kBias, {1, s.out_channels, 1, 1}),
                                     fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
-        if (key_.relu) result = graph_.pointwise(result, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
+        if (key_.relu)
+          result = graph_.pointwise(result, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
         return is_output(result, kY, y, key_.type);
       }
       case Direction::kData:
-        return is_output(graph_.conv_dgrad(operand(kY, y), operand(kWeight, weight), with_geometry<fe::graph::Conv_dgrad_attributes>(s)),
+        return is_output(graph_.conv_dgrad(operand(kY, y), operand(kWeight, weight),
+                                           with_geometry<fe::graph::Conv_dgrad_attributes>(s)),
                          kX, x, key_.type);
       case Direction::kWeights:
-        return is_output(graph_.conv_wgrad(operand(kY, y), operand(kX, x), with_geometry<fe::graph::Conv_wgrad_attributes>(s)), kWeight,
-                         weight, key_.type);
+        return is_output(
+            graph_.conv_wgrad(operand(kY, y), operand(kX, x), with_geometry<fe::graph::Conv_wgrad_attributes>(s)),
+            kWeight, weight, key_.type);
     }
   }
 
@@ -230,13 +244,15 @@ std::unique_ptr<Convolution> make(const Key& key, cudnnHandle_t handle) {
     fe::error_t result = made->build(handle, most, failure);
     if (result.is_good()) {
       if (most > wanted)
-        log::info("cuDNN: {} needs up to {} MiB of workspace, more than {}", text_of(key), most >> 20, env::kCudaWorkspace);
+        log::info("cuDNN: {} needs up to {} MiB of workspace, more than {}", text_of(key), most >> 20,
+                  env::kCudaWorkspace);
       return made;
     }
     if (key.bias || key.relu) return nullptr;
     if (failure.may_want_workspace && most < kMost) continue;
     if (key.type == DType::kFloat32 && !has_no_engine(result)) must(result, failure.step, key);
-    log::warn("cuDNN cannot {} {}: {}. It is computed {}, which takes longer", failure.step, text_of(key), result.get_message(),
+    log::warn("cuDNN cannot {} {}: {}. It is computed {}, which takes longer", failure.step, text_of(key),
+              result.get_message(),
               key.type != DType::kFloat32 ? "in float32"
               : key.shape.groups > 1      ? "without it"
                                           : "by cuBLASLt as a product");
@@ -253,7 +269,8 @@ Convolution* convolution_for(const Key& key, cudnnHandle_t handle, Stream& strea
   LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &capture));
   if (capture != cudaStreamCaptureStatusNone)
     throw Error(
-        "a convolution of {} images of {} x {} x {} runs for the first time while a graph is captured: cuDNN builds and measures it then, "
+        "a convolution of {} images of {} x {} x {} runs for the first time while a graph is captured: cuDNN builds "
+        "and measures it then, "
         "which no graph holds. Run the same step before the capture",
         key.shape.batch, key.shape.in_height, key.shape.in_width, key.shape.in_channels);
   return convolutions.emplace(key, make(key, handle)).first->second.get();
@@ -263,9 +280,10 @@ Index rows_of_y(const Conv2dShape& s) { return s.batch * s.out_height * s.out_wi
 void* plain(const void* pointer) { return const_cast<void*>(pointer); }
 OutputView writable(In view) { return {plain(view.data), view.dtype, view.shape}; }
 
-// x, weight, y, all of one type: the one that the direction computes is written, the others are read. It and run_in_float32() call each
-// other.
-void run(Direction direction, const Conv2dShape& shape, In x, In weight, In bias, bool relu_after, In y, Stream& stream);
+// x, weight, y, all of one type: the one that the direction computes is written, the others are read. It and
+// run_in_float32() call each other.
+void run(Direction direction, const Conv2dShape& shape, In x, In weight, In bias, bool relu_after, In y,
+         Stream& stream);
 
 void run_in_float32(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
   struct Wide {
@@ -312,13 +330,15 @@ void run_as_product(Direction direction, const Conv2dShape& shape, In x, In weig
   }
 }
 
-void run(Direction direction, const Conv2dShape& shape, In x, In weight, In bias, bool relu_after, In y, Stream& stream) {
+void run(Direction direction, const Conv2dShape& shape, In x, In weight, In bias, bool relu_after, In y,
+         Stream& stream) {
   for (const InputView& other : {weight, bias, y}) require_type(x.dtype, other);
   Key key{direction, shape, x.dtype, static_cast<bool>(bias), relu_after, 0};
   const cudnnHandle_t handle = cudnn_handle(stream);  // the stream's device is the thread's from here on
   LOCKSTEP_CUDA(cudaGetDevice(&key.device));
   if (Convolution* const known = convolution_for(key, handle, stream)) {
-    std::unordered_map<std::int64_t, void*> pointers{{kX, plain(x.data)}, {kWeight, plain(weight.data)}, {kY, plain(y.data)}};
+    std::unordered_map<std::int64_t, void*> pointers{
+        {kX, plain(x.data)}, {kWeight, plain(weight.data)}, {kY, plain(y.data)}};
     if (bias) pointers.emplace(kBias, plain(bias.data));
     return known->run(std::move(pointers), handle, stream);
   }
@@ -364,8 +384,8 @@ void gradient_of_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_g
     images.put_in(x);
     return gradient_of_weights(images.shape(), images.view(), y_grad, weight_grad, stream);
   }
-  const bool in_place =
-      x.dtype == DType::kFloat32 && !weight_grad.accumulate && reinterpret_cast<std::uintptr_t>(weight_grad.floats()) % 16 == 0;
+  const bool in_place = x.dtype == DType::kFloat32 && !weight_grad.accumulate &&
+                        reinterpret_cast<std::uintptr_t>(weight_grad.floats()) % 16 == 0;
   if (in_place) return run(Direction::kWeights, shape, x, weight_grad, {}, false, y_grad, stream);
   const Scratch memory(stream, static_cast<std::size_t>(weight_grad.count()) * size_of(x.dtype));
   const InputView fresh(memory.as<void>(), x.dtype, weight_grad.shape);
@@ -373,7 +393,8 @@ void gradient_of_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_g
   convert(fresh, weight_grad, stream);
 }
 
-void conv2d_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad, Stream& stream) {
+void conv2d_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad,
+                             Stream& stream) {
   gradient_of_weights(shape, x, y_grad, weight_grad, stream);
   if (bias_grad) bias_backward(y_grad, bias_grad, stream);
 }

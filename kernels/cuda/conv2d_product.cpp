@@ -9,7 +9,8 @@ namespace lockstep::cuda {
 
 namespace {
 
-// Calls `call(part, windows, first x, first y)` for some images at a time: their shape, memory for their windows, where they begin.
+// Calls `call(part, windows, first x, first y)` for some images at a time: their shape, memory for their windows, where
+// they begin.
 template <typename Call>
 void in_parts(const Conv2dShape& s, Stream& stream, Call&& call) {
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;
@@ -25,7 +26,9 @@ void in_parts(const Conv2dShape& s, Stream& stream, Call&& call) {
 }
 
 // The shapes of the product's operands: windows * weight^T = y.
-Shape windows_of(const Conv2dShape& s) { return {s.batch * s.out_height * s.out_width, s.kernel_height * s.kernel_width * s.in_channels}; }
+Shape windows_of(const Conv2dShape& s) {
+  return {s.batch * s.out_height * s.out_width, s.kernel_height * s.kernel_width * s.in_channels};
+}
 Shape weight_of(const Conv2dShape& s) { return {s.out_channels, s.kernel_height * s.kernel_width * s.in_channels}; }
 Shape y_of(const Conv2dShape& s) { return {s.batch * s.out_height * s.out_width, s.out_channels}; }
 
@@ -38,18 +41,21 @@ void product_forward(const Conv2dShape& shape, const float* x, const float* weig
   });
 }
 
-void product_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, Stream& stream) {
+void product_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad,
+                           Stream& stream) {
   in_parts(shape, stream, [&](const Conv2dShape& part, float* windows, Index first_x, Index first_y) {
-    linear_backward_data({y_grad + first_y, y_of(part)}, {weight, weight_of(part)}, {windows, windows_of(part)}, stream);
+    linear_backward_data({y_grad + first_y, y_of(part)}, {weight, weight_of(part)}, {windows, windows_of(part)},
+                         stream);
     sum_windows(part, windows, x_grad + first_x, stream);
   });
 }
 
-void product_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, Stream& stream) {
+void product_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad,
+                              Stream& stream) {
   in_parts(shape, stream, [&](const Conv2dShape& part, float* windows, Index first_x, Index first_y) {
     gather_windows(part, x + first_x, windows, stream);
-    linear_backward_weights({windows, windows_of(part)}, {y_grad + first_y, y_of(part)}, {weight_grad, weight_of(part), first_x != 0}, {},
-                            stream);
+    linear_backward_weights({windows, windows_of(part)}, {y_grad + first_y, y_of(part)},
+                            {weight_grad, weight_of(part), first_x != 0}, {}, stream);
   });
 }
 

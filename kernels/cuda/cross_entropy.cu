@@ -1,5 +1,5 @@
-// Cross entropy of a softmax, shifted by the largest logit so that exp() stays in range, and of probabilities' logarithms. A warp a row;
-// then one block adds up the rows, in a fixed order: the same bits every time.
+// Cross entropy of a softmax, shifted by the largest logit so that exp() stays in range, and of probabilities'
+// logarithms. A warp a row; then one block adds up the rows, in a fixed order: the same bits every time.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/warp.cuh"
@@ -8,8 +8,8 @@ namespace lockstep::cuda {
 
 namespace {
 
-// What the rows of scores (N, K) are compared with: labels or targets, and the classes' weights. Nobody on the host looks at labels that
-// are on a GPU: one outside makes loss and gradient NaN.
+// What the rows of scores (N, K) are compared with: labels or targets, and the classes' weights. Nobody on the host
+// looks at labels that are on a GPU: one outside makes loss and gradient NaN.
 struct RowTargets {
   const Index* labels;
   const float *soft, *weight;
@@ -64,7 +64,8 @@ __global__ void cross_entropy_rows(const float* logits, RowTargets targets, Inde
     coefficients = warp_sum(coefficients);
     distances = warp_sum(distances);
     const float inverse = 1 / sum;
-    for (Index k = lane; k < classes; k += 32) probabilities[n * classes + k] = is_ignored ? 0 : expf(row[k] - largest) * inverse;
+    for (Index k = lane; k < classes; k += 32)
+      probabilities[n * classes + k] = is_ignored ? 0 : expf(row[k] - largest) * inverse;
     if (lane == 0) {
       losses[n] = is_ignored ? 0 : coefficients * logf(sum) + distances;
       if (weights != nullptr) weights[n] = targets.weight_of(n);
@@ -72,11 +73,14 @@ __global__ void cross_entropy_rows(const float* logits, RowTargets targets, Inde
   }
 }
 
-__global__ void nll_rows(const float* log_probabilities, RowTargets targets, Index batch, float* losses, float* weights) {
+__global__ void nll_rows(const float* log_probabilities, RowTargets targets, Index batch, float* losses,
+                         float* weights) {
   for (Index n = first_item(); n < batch; n += stride_of_grid()) {
     const float weight = targets.weight_of(n);
     const bool is_nan = !targets.is_ignored(n) && !targets.is_label(n);
-    losses[n] = is_nan ? nanf("") : weight == 0 ? 0 : -weight * log_probabilities[n * targets.classes + targets.labels[n]];
+    losses[n] = is_nan        ? nanf("")
+                : weight == 0 ? 0
+                              : -weight * log_probabilities[n * targets.classes + targets.labels[n]];
     if (weights != nullptr) weights[n] = weight;
   }
 }
@@ -112,18 +116,19 @@ struct RowFactors {
 };
 
 // Of labels without weights, whose coefficients add up to 1: a thread an element.
-__global__ void plain_cross_entropy_backward(const float* probabilities, RowTargets targets, Index batch, RowFactors factors,
-                                             float* logits_grad, bool accumulate) {
+__global__ void plain_cross_entropy_backward(const float* probabilities, RowTargets targets, Index batch,
+                                             RowFactors factors, float* logits_grad, bool accumulate) {
   const Index classes = targets.classes, count = batch * classes;
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Index n = i / classes;
-    const float slope = targets.is_ignored(n) ? 0 : (probabilities[i] - targets.coefficient(n, i % classes)) * factors.of(n);
+    const float slope =
+        targets.is_ignored(n) ? 0 : (probabilities[i] - targets.coefficient(n, i % classes)) * factors.of(n);
     store(logits_grad[i], slope, accumulate);
   }
 }
 
-__global__ void cross_entropy_rows_backward(const float* probabilities, RowTargets targets, Index batch, RowFactors factors,
-                                            float* logits_grad, bool accumulate) {
+__global__ void cross_entropy_rows_backward(const float* probabilities, RowTargets targets, Index batch,
+                                            RowFactors factors, float* logits_grad, bool accumulate) {
   const int lane = threadIdx.x % 32;
   const Index classes = targets.classes;
   for (Index n = first_row_of_warp(); n < batch; n += warps_of_grid()) {
@@ -134,7 +139,8 @@ __global__ void cross_entropy_rows_backward(const float* probabilities, RowTarge
     coefficients = warp_sum(coefficients);
     for (Index k = lane; k < classes; k += 32) {
       const Index i = n * classes + k;
-      store(logits_grad[i], is_ignored ? 0 : (coefficients * probabilities[i] - targets.coefficient(n, k)) * factor, accumulate);
+      store(logits_grad[i], is_ignored ? 0 : (coefficients * probabilities[i] - targets.coefficient(n, k)) * factor,
+            accumulate);
     }
   }
 }
@@ -172,46 +178,50 @@ class RowLosses {
   Scratch memory_;
 };
 
-void softmax_cross_entropy(const CrossEntropyParams& params, In logits, In targets, In weight, Out loss, Out divisor, Out probabilities,
-                           Stream& stream) {
+void softmax_cross_entropy(const CrossEntropyParams& params, In logits, In targets, In weight, Out loss, Out divisor,
+                           Out probabilities, Stream& stream) {
   const Index batch = logits.shape[0], classes = logits.shape[1];
   const RowLosses rows(params.reduction, loss, divisor, batch, stream);
   if (batch > 0)
     LOCKSTEP_LAUNCH(cross_entropy_rows, blocks_for(batch, kWarpsOfBlock), kThreads, 0, stream, logits.floats(),
-                    row_targets(params, targets, weight, classes), batch, rows.losses(), rows.weights(), probabilities.floats());
+                    row_targets(params, targets, weight, classes), batch, rows.losses(), rows.weights(),
+                    probabilities.floats());
   rows.add_up();
 }
 
-void softmax_cross_entropy_backward(const CrossEntropyParams& params, In probabilities, In targets, In weight, In divisor, In loss_grad,
-                                    Out logits_grad, Stream& stream) {
+void softmax_cross_entropy_backward(const CrossEntropyParams& params, In probabilities, In targets, In weight,
+                                    In divisor, In loss_grad, Out logits_grad, Stream& stream) {
   const Index batch = probabilities.shape[0], classes = probabilities.shape[1];
   if (batch * classes == 0) return;
   const RowTargets wanted = row_targets(params, targets, weight, classes);
   const RowFactors factors{params.reduction, divisor.floats(), loss_grad.floats()};
   if (wanted.labels != nullptr && wanted.weight == nullptr)
-    LOCKSTEP_LAUNCH(plain_cross_entropy_backward, blocks_for(batch * classes), kThreads, 0, stream, probabilities.floats(), wanted, batch,
-                    factors, logits_grad.floats(), logits_grad.accumulate);
+    LOCKSTEP_LAUNCH(plain_cross_entropy_backward, blocks_for(batch * classes), kThreads, 0, stream,
+                    probabilities.floats(), wanted, batch, factors, logits_grad.floats(), logits_grad.accumulate);
   else
-    LOCKSTEP_LAUNCH(cross_entropy_rows_backward, blocks_for(batch, kWarpsOfBlock), kThreads, 0, stream, probabilities.floats(), wanted,
-                    batch, factors, logits_grad.floats(), logits_grad.accumulate);
+    LOCKSTEP_LAUNCH(cross_entropy_rows_backward, blocks_for(batch, kWarpsOfBlock), kThreads, 0, stream,
+                    probabilities.floats(), wanted, batch, factors, logits_grad.floats(), logits_grad.accumulate);
 }
 
-void nll_loss(const CrossEntropyParams& params, In log_probabilities, In labels, In weight, Out loss, Out divisor, Stream& stream) {
+void nll_loss(const CrossEntropyParams& params, In log_probabilities, In labels, In weight, Out loss, Out divisor,
+              Stream& stream) {
   const Index batch = log_probabilities.shape[0], classes = log_probabilities.shape[1];
   const RowLosses rows(params.reduction, loss, divisor, batch, stream);
   if (batch > 0)
     LOCKSTEP_LAUNCH(nll_rows, blocks_for(batch), kThreads, 0, stream, log_probabilities.floats(),
-                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch, rows.losses(), rows.weights());
+                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch,
+                    rows.losses(), rows.weights());
   rows.add_up();
 }
 
-void nll_loss_backward(const CrossEntropyParams& params, In labels, In weight, In divisor, In loss_grad, Out grad, Stream& stream) {
+void nll_loss_backward(const CrossEntropyParams& params, In labels, In weight, In divisor, In loss_grad, Out grad,
+                       Stream& stream) {
   const Index batch = grad.shape[0], classes = grad.shape[1];
   const RowFactors factors{params.reduction, divisor.floats(), loss_grad.floats()};
   if (batch * classes > 0)
     LOCKSTEP_LAUNCH(nll_backward, blocks_for(batch * classes), kThreads, 0, stream,
-                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch, factors, grad.floats(),
-                    grad.accumulate);
+                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch, factors,
+                    grad.floats(), grad.accumulate);
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ namespace {
 
 // Row by row, as each begins somewhere in a block of random words: `blocks` are enough for a row.
 template <typename T>
-__global__ void drop(const T* x, DropoutParams params, DropoutRule rule, DropoutRows rows, Index blocks, T* y, bool accumulate) {
+__global__ void drop(const T* x, DropoutParams params, DropoutRule rule, DropoutRows rows, Index blocks, T* y,
+                     bool accumulate) {
   for (Index item = first_item(); item < rows.count * blocks; item += stride_of_grid()) {
     const Index row = rows.count == 1 ? 0 : item / blocks, first = params.first_element + row * rows.numbers;
     const Index block = first / 4 + item - row * blocks, begin = row * rows.elements;
@@ -21,7 +22,8 @@ __global__ void drop(const T* x, DropoutParams params, DropoutRule rule, Dropout
     for (int word = 0; word < 4; ++word) {
       const Index i = block * 4 + word - first;
       if (i >= 0 && i < rows.elements)
-        store(y[begin + i], random.words[word] >= rule.threshold ? widen(x[begin + i]) * rule.factor : 0.0F, accumulate);
+        store(y[begin + i], random.words[word] >= rule.threshold ? widen(x[begin + i]) * rule.factor : 0.0F,
+              accumulate);
     }
   }
 }
@@ -32,8 +34,8 @@ void dropout(const DropoutParams& params, In x, Out y, Stream& stream) {
   const DropoutRows rows = dropout_rows(params, count);
   const Index blocks = rows.elements / 4 + 2;
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((drop<T>), blocks_for(rows.count * blocks), kThreads, 0, stream, x.as<T>(), params, dropout_rule(params), rows, blocks,
-                    y.as<T>(), y.accumulate);
+    LOCKSTEP_LAUNCH((drop<T>), blocks_for(rows.count * blocks), kThreads, 0, stream, x.as<T>(), params,
+                    dropout_rule(params), rows, blocks, y.as<T>(), y.accumulate);
   });
 }
 

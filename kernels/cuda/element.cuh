@@ -1,4 +1,5 @@
-// The element types of kernels: float, and the 16-bit ones, which are widened when they are read and rounded to nearest when written.
+// The element types of kernels: float, and the 16-bit ones, which are widened when they are read and rounded to nearest
+// when written.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -69,7 +69,8 @@ __global__ void elementwise_packs(const T* a, const T* b, T* out, Index packs, O
 template <typename T, typename Operator>
 __global__ void elementwise_one(const T* a, const T* b, T* out, Index begin, Index count, Operator apply) {
   for (Index i = begin + first_item(); i < count; i += stride_of_grid())
-    write(out[i], apply(Operator::kA ? widen(a[i]) : 0.0F, Operator::kB ? widen(b[i]) : 0.0F, Operator::kOut ? widen(out[i]) : 0.0F));
+    write(out[i], apply(Operator::kA ? widen(a[i]) : 0.0F, Operator::kB ? widen(b[i]) : 0.0F,
+                        Operator::kOut ? widen(out[i]) : 0.0F));
 }
 
 // `out` may be `a` or `b`: each element is read before it is written, by the same thread.
@@ -77,11 +78,14 @@ template <typename T, typename Operator>
 void run(const T* a, const T* b, T* out, Index count, Operator apply, Stream& stream) {
   if (count == 0) return;
   constexpr int kOf = kPack<T>;
-  const bool aligned = is_aligned_to_pack<T, kOf>(a) && is_aligned_to_pack<T, kOf>(b) && is_aligned_to_pack<T, kOf>(out);
+  const bool aligned =
+      is_aligned_to_pack<T, kOf>(a) && is_aligned_to_pack<T, kOf>(b) && is_aligned_to_pack<T, kOf>(out);
   const Index packs = aligned ? count / kOf : 0, done = packs * kOf;
-  if (packs > 0) LOCKSTEP_LAUNCH((elementwise_packs<T, Operator>), blocks_for(packs), kThreads, 0, stream, a, b, out, packs, apply);
+  if (packs > 0)
+    LOCKSTEP_LAUNCH((elementwise_packs<T, Operator>), blocks_for(packs), kThreads, 0, stream, a, b, out, packs, apply);
   if (done < count)
-    LOCKSTEP_LAUNCH((elementwise_one<T, Operator>), blocks_for(count - done), kThreads, 0, stream, a, b, out, done, count, apply);
+    LOCKSTEP_LAUNCH((elementwise_one<T, Operator>), blocks_for(count - done), kThreads, 0, stream, a, b, out, done,
+                    count, apply);
 }
 template <typename T, typename Operator>
 void run(const T* in, T* out, Index count, Operator apply, Stream& stream) {
@@ -108,10 +112,13 @@ __global__ void convert_one(const From* in, To* out, Index begin, Index count, b
 template <typename From, typename To>
 void run_convert(const From* in, To* out, Index count, bool accumulate, Stream& stream) {
   if (count == 0) return;
-  const Index packs = is_aligned_to_pack<From, 4>(in) && is_aligned_to_pack<To, 4>(out) ? count / 4 : 0, done = packs * 4;
-  if (packs > 0) LOCKSTEP_LAUNCH((convert_packs<From, To>), blocks_for(packs), kThreads, 0, stream, in, out, packs, accumulate);
+  const Index packs = is_aligned_to_pack<From, 4>(in) && is_aligned_to_pack<To, 4>(out) ? count / 4 : 0,
+              done = packs * 4;
+  if (packs > 0)
+    LOCKSTEP_LAUNCH((convert_packs<From, To>), blocks_for(packs), kThreads, 0, stream, in, out, packs, accumulate);
   if (done < count)
-    LOCKSTEP_LAUNCH((convert_one<From, To>), blocks_for(count - done), kThreads, 0, stream, in, out, done, count, accumulate);
+    LOCKSTEP_LAUNCH((convert_one<From, To>), blocks_for(count - done), kThreads, 0, stream, in, out, done, count,
+                    accumulate);
 }
 
 void add(In a, In b, Out out, Stream& stream) {
@@ -147,11 +154,14 @@ bool has_code_for_this_device() {
   return result == cudaSuccess;
 }
 
-void fill(Out out, float value, Stream& stream) { run(static_cast<const float*>(nullptr), out.floats(), out.count(), Fill(value), stream); }
+void fill(Out out, float value, Stream& stream) {
+  run(static_cast<const float*>(nullptr), out.floats(), out.count(), Fill(value), stream);
+}
 
 void convert(In in, Out out, Stream& stream) {
   with_float(in.dtype, [&]<typename From>(From*) {
-    with_float(out.dtype, [&]<typename To>(To*) { run_convert(in.as<From>(), out.as<To>(), in.count(), out.accumulate, stream); });
+    with_float(out.dtype,
+               [&]<typename To>(To*) { run_convert(in.as<From>(), out.as<To>(), in.count(), out.accumulate, stream); });
   });
 }
 

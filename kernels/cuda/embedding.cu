@@ -1,5 +1,5 @@
-// Embeddings. Backward: a block a row of the weight reads all indices and adds, in their order, the gradients that are the row's: no
-// sorting, no atomics, the same bits every time.
+// Embeddings. Backward: a block a row of the weight reads all indices and adds, in their order, the gradients that are
+// the row's: no sorting, no atomics, the same bits every time.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 
@@ -16,8 +16,8 @@ __global__ void gather_rows(const float* weight, const Index* indices, Index wor
 }
 
 template <typename T>
-__global__ void add_rows(const T* y_grad, const Index* indices, Index count, Index padding, Index words, Index width, float* weight_grad,
-                         bool accumulate) {
+__global__ void add_rows(const T* y_grad, const Index* indices, Index count, Index padding, Index words, Index width,
+                         float* weight_grad, bool accumulate) {
   __shared__ int mine[kThreads];
   for (Index word = blockIdx.x; word < words; word += gridDim.x) {
     float* const sum = weight_grad + word * width;
@@ -40,8 +40,8 @@ void embedding(In weight, In indices, Out y, Stream& stream) {
   const Index words = weight.shape[0], width = weight.shape[1], count = indices.count() * width;
   if (count == 0) return;
   with_float(y.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((gather_rows<T>), blocks_for(count), kThreads, 0, stream, weight.floats(), indices.as<Index>(), words, width, count,
-                    y.as<T>());
+    LOCKSTEP_LAUNCH((gather_rows<T>), blocks_for(count), kThreads, 0, stream, weight.floats(), indices.as<Index>(),
+                    words, width, count, y.as<T>());
   });
 }
 
@@ -49,8 +49,8 @@ void embedding_backward(In y_grad, In indices, Index padding, Out weight_grad, S
   const Index words = weight_grad.shape[0], width = weight_grad.shape[1];
   if (words * width == 0) return;
   with_float(y_grad.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((add_rows<T>), blocks_for(words, 1), kThreads, 0, stream, y_grad.as<T>(), indices.as<Index>(), indices.count(), padding,
-                    words, width, weight_grad.floats(), weight_grad.accumulate);
+    LOCKSTEP_LAUNCH((add_rows<T>), blocks_for(words, 1), kThreads, 0, stream, y_grad.as<T>(), indices.as<Index>(),
+                    indices.count(), padding, words, width, weight_grad.floats(), weight_grad.accumulate);
   });
 }
 

@@ -1,5 +1,5 @@
-// Group norm: a block a sample's group. Gradients of weight and bias: a block a channel, which adds up samples and pixels in one order (no
-// atomics: the same bits every time).
+// Group norm: a block a sample's group. Gradients of weight and bias: a block a channel, which adds up samples and
+// pixels in one order (no atomics: the same bits every time).
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 
@@ -13,7 +13,9 @@ struct GroupShape {
   __device__ Index count() const { return pixels * width(); }  // of a group
   // The place of a group's element, and its channel.
   __device__ Index channel(Index group, Index i) const { return group % groups * width() + i % width(); }
-  __device__ Index place(Index group, Index i) const { return (group / groups * pixels + i / width()) * channels + channel(group, i); }
+  __device__ Index place(Index group, Index i) const {
+    return (group / groups * pixels + i / width()) * channels + channel(group, i);
+  }
 };
 
 __device__ inline float group_weight(const float* weight, Index c) { return weight == nullptr ? 1.0F : weight[c]; }
@@ -28,8 +30,8 @@ __device__ inline float for_all_threads(float sum, float* shared) {
 }
 
 template <typename T>
-__global__ void norm_groups(GroupShape s, const T* x, const float* weight, const float* bias, float epsilon, T* y, float* means,
-                            float* rstds) {
+__global__ void norm_groups(GroupShape s, const T* x, const float* weight, const float* bias, float epsilon, T* y,
+                            float* means, float* rstds) {
   __shared__ float shared;
   const float share = 1.0F / static_cast<float>(s.count());
   for (Index group = blockIdx.x; group < s.samples * s.groups; group += gridDim.x) {
@@ -50,8 +52,8 @@ __global__ void norm_groups(GroupShape s, const T* x, const float* weight, const
 }
 
 template <typename T>
-__global__ void norm_groups_backward(GroupShape s, const T* x, const float* weight, const float* means, const float* rstds, const T* y_grad,
-                                     T* x_grad, bool accumulate) {
+__global__ void norm_groups_backward(GroupShape s, const T* x, const float* weight, const float* means,
+                                     const float* rstds, const T* y_grad, T* x_grad, bool accumulate) {
   __shared__ float shared;
   const float share = 1.0F / static_cast<float>(s.count());
   for (Index group = blockIdx.x; group < s.samples * s.groups; group += gridDim.x) {
@@ -67,15 +69,17 @@ __global__ void norm_groups_backward(GroupShape s, const T* x, const float* weig
     product = for_all_threads(sum_of_block<kThreads>(product), &shared) * share;
     for (Index i = threadIdx.x; i < s.count(); i += kThreads) {
       const Index at = s.place(group, i);
-      const float gradient = widen(y_grad[at]) * group_weight(weight, s.channel(group, i)), normal = (widen(x[at]) - mean) * rstd;
+      const float gradient = widen(y_grad[at]) * group_weight(weight, s.channel(group, i)),
+                  normal = (widen(x[at]) - mean) * rstd;
       store(x_grad[at], rstd * (gradient - sum - normal * product), accumulate);
     }
   }
 }
 
 template <typename T>
-__global__ void group_norm_parameters(GroupShape s, const T* x, const float* means, const float* rstds, const T* y_grad, float* weight_grad,
-                                      bool accumulate_weight, float* bias_grad, bool accumulate_bias) {
+__global__ void group_norm_parameters(GroupShape s, const T* x, const float* means, const float* rstds, const T* y_grad,
+                                      float* weight_grad, bool accumulate_weight, float* bias_grad,
+                                      bool accumulate_bias) {
   for (Index c = blockIdx.x; c < s.channels; c += gridDim.x) {
     float product = 0, sum = 0;
     for (Index i = threadIdx.x; i < s.samples * s.pixels; i += kThreads) {
@@ -96,22 +100,22 @@ void group_norm(Index groups, In x, In weight, In bias, float epsilon, Out y, Ou
   const GroupShape s{x.shape[0], x.shape[1], x.shape[2], groups};
   if (x.count() == 0) return;
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((norm_groups<T>), blocks_for(s.samples * s.groups, 1), kThreads, 0, stream, s, x.as<T>(), weight.floats(),
-                    bias.floats(), epsilon, y.as<T>(), mean.floats(), rstd.floats());
+    LOCKSTEP_LAUNCH((norm_groups<T>), blocks_for(s.samples * s.groups, 1), kThreads, 0, stream, s, x.as<T>(),
+                    weight.floats(), bias.floats(), epsilon, y.as<T>(), mean.floats(), rstd.floats());
   });
 }
 
-void group_norm_backward(Index groups, In x, In weight, In mean, In rstd, In y_grad, Out x_grad, Out weight_grad, Out bias_grad,
-                         Stream& stream) {
+void group_norm_backward(Index groups, In x, In weight, In mean, In rstd, In y_grad, Out x_grad, Out weight_grad,
+                         Out bias_grad, Stream& stream) {
   const GroupShape s{x.shape[0], x.shape[1], x.shape[2], groups};
   with_float(x.dtype, [&]<typename T>(T*) {
     if (x_grad && x.count() > 0)
-      LOCKSTEP_LAUNCH((norm_groups_backward<T>), blocks_for(s.samples * s.groups, 1), kThreads, 0, stream, s, x.as<T>(), weight.floats(),
-                      mean.floats(), rstd.floats(), y_grad.as<T>(), x_grad.as<T>(), x_grad.accumulate);
+      LOCKSTEP_LAUNCH((norm_groups_backward<T>), blocks_for(s.samples * s.groups, 1), kThreads, 0, stream, s, x.as<T>(),
+                      weight.floats(), mean.floats(), rstd.floats(), y_grad.as<T>(), x_grad.as<T>(), x_grad.accumulate);
     if (weight_grad || bias_grad)
-      LOCKSTEP_LAUNCH((group_norm_parameters<T>), blocks_for(s.channels, 1), kThreads, 0, stream, s, x.as<T>(), mean.floats(),
-                      rstd.floats(), y_grad.as<T>(), weight_grad.floats(), weight_grad.accumulate, bias_grad.floats(),
-                      bias_grad.accumulate);
+      LOCKSTEP_LAUNCH((group_norm_parameters<T>), blocks_for(s.channels, 1), kThreads, 0, stream, s, x.as<T>(),
+                      mean.floats(), rstd.floats(), y_grad.as<T>(), weight_grad.floats(), weight_grad.accumulate,
+                      bias_grad.floats(), bias_grad.accumulate);
   });
 }
 

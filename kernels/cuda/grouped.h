@@ -1,4 +1,5 @@
-// Convolution in groups, computed as it is written down. For what cuDNN has no way to do that gives the same bits every time.
+// Convolution in groups, computed as it is written down. For what cuDNN has no way to do that gives the same bits every
+// time.
 #pragma once
 
 #include "lockstep/core/operator_shapes.h"
@@ -11,7 +12,9 @@ namespace lockstep::cuda {
 
 // float32; y, x_grad and weight_grad are written.
 void grouped_forward(const Conv2dShape& shape, const float* x, const float* weight, float* y, Stream& stream);
-void grouped_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, Stream& stream);
-void grouped_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, Stream& stream);
+void grouped_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad,
+                           Stream& stream);
+void grouped_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad,
+                              Stream& stream);
 
 }  // namespace lockstep::cuda

@@ -1,5 +1,5 @@
-// A comm hook's int8 with a scale a block: a warp a block, each lane four values beside each other. Elementwise, and in the order of the
-// slices: the CPU's bits.
+// A comm hook's int8 with a scale a block: a warp a block, each lane four values beside each other. Elementwise, and in
+// the order of the slices: the CPU's bits.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
@@ -25,7 +25,8 @@ struct Int8Block {
   Index scale, numbers, begin, end;
 };
 __device__ Int8Block int8_block(const Int8Slices& of, Index number) {
-  const Index slice = number / of.slice_blocks * of.slice_bytes(), block = number % of.slice_blocks, first = number * of.block;
+  const Index slice = number / of.slice_blocks * of.slice_bytes(), block = number % of.slice_blocks,
+              first = number * of.block;
   return {slice + block * kScaleBytes, slice + of.slice_blocks * kScaleBytes + block * of.block, min(of.count, first),
           min(of.count, first + of.block)};
 }
@@ -34,7 +35,8 @@ __device__ Index first_number_of_lane() { return static_cast<Index>(threadIdx.x 
 constexpr Index kNumbersOfWarp = 32 * kNumbersOfLane;
 
 __device__ std::uint32_t largest_of_warp(std::uint32_t value) {
-  for (int distance = 16; distance > 0; distance /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, distance));
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = max(value, __shfl_xor_sync(0xffffffffu, value, distance));
   return value;
 }
 
@@ -87,24 +89,28 @@ __global__ void average_blocks(Int8Slices of, const std::byte* slices, float sha
 
 void quantise_int8(const Int8Slices& of, const float* values, std::byte* slices, Stream& stream) {
   if (of.slice_blocks > 0)
-    LOCKSTEP_LAUNCH(quantise_blocks, blocks_for(of.slices * of.slice_blocks, kWarpsOfBlock), kThreads, 0, stream, of, values, slices);
+    LOCKSTEP_LAUNCH(quantise_blocks, blocks_for(of.slices * of.slice_blocks, kWarpsOfBlock), kThreads, 0, stream, of,
+                    values, slices);
 }
 
 void expand_int8(const Int8Slices& of, const std::byte* slices, float* values, Stream& stream) {
   if (of.slice_blocks > 0)
-    LOCKSTEP_LAUNCH(expand_blocks, blocks_for(of.slices * of.slice_blocks, kWarpsOfBlock), kThreads, 0, stream, of, slices, values);
+    LOCKSTEP_LAUNCH(expand_blocks, blocks_for(of.slices * of.slice_blocks, kWarpsOfBlock), kThreads, 0, stream, of,
+                    slices, values);
 }
 
 void average_int8(const Int8Slices& of, const std::byte* slices, float* average, Stream& stream) {
   const float share = 1 / static_cast<float>(of.slices);
   if (of.slice_blocks > 0)
-    LOCKSTEP_LAUNCH(average_blocks, blocks_for(of.slice_blocks, kWarpsOfBlock), kThreads, 0, stream, of, slices, share, average);
+    LOCKSTEP_LAUNCH(average_blocks, blocks_for(of.slice_blocks, kWarpsOfBlock), kThreads, 0, stream, of, slices, share,
+                    average);
 }
 
 }  // namespace
 
 void add_int8_kernels(KernelTable& table) {
-  static constexpr hooks::Int8Kernels kKernels = {.quantise = quantise_int8, .expand = expand_int8, .average = average_int8};
+  static constexpr hooks::Int8Kernels kKernels = {
+      .quantise = quantise_int8, .expand = expand_int8, .average = average_int8};
   table.families.set(kKernels);
 }
 

@@ -1,5 +1,5 @@
-// Operators of the CUDA device that others of its operators are made of: entries of the kernel table, as core/operators.def says, and what
-// fills it for the layers above core. All else is reached through the table.
+// Operators of the CUDA device that others of its operators are made of: entries of the kernel table, as
+// core/operators.def says, and what fills it for the layers above core. All else is reached through the table.
 #pragma once
 
 #include "kernels/families.h"
@@ -19,7 +19,8 @@ void linear(In x, In weight, In bias, bool relu, Out y, Stream&);
 void linear_backward_data(In y_grad, In weight, Out x_grad, Stream&);
 void linear_backward_weights(In x, In y_grad, Out weight_grad, Out bias_grad, Stream&);
 
-// Of an operand that is there: LOCKSTEP_CHECK. For what hands memory to a library; other kernels ask their views for typed pointers.
+// Of an operand that is there: LOCKSTEP_CHECK. For what hands memory to a library; other kernels ask their views for
+// typed pointers.
 inline void require_type(DType type, In view) {
   if (view && view.dtype != type) internal::wrong_element_type(type, view.dtype, view.shape);
 }

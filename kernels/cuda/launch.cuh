@@ -15,7 +15,8 @@ inline unsigned blocks_for(Index items, Index per_block = kThreads) {
   return static_cast<unsigned>(std::clamp<Index>((items + per_block - 1) / per_block, 1, kMostBlocks));
 }
 
-// Code that plain C++ cannot express; tests compile kernels as plain C++, over a header of their own in cuda_runtime.h's place.
+// Code that plain C++ cannot express; tests compile kernels as plain C++, over a header of their own in
+// cuda_runtime.h's place.
 #ifdef __CUDACC__
 // Launches nothing for an empty range: a grid of 0 blocks is an error to CUDA.
 #define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                   \
@@ -35,7 +36,8 @@ __device__ T* dynamic_shared() {
 __device__ inline Index first_item() { return static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline Index stride_of_grid() { return static_cast<Index>(gridDim.x) * blockDim.x; }
 
-// Sums over the threads of a block, always in the same order: the same bits every time. All threads must call it; thread 0 has the sum.
+// Sums over the threads of a block, always in the same order: the same bits every time. All threads must call it;
+// thread 0 has the sum.
 template <int kBlockThreads, typename T>
 __device__ T sum_of_block(T value) {
   static_assert(kBlockThreads % 32 == 0);

@@ -30,15 +30,17 @@ namespace lockstep::cuda {
 cublasLtHandle_t cublas_handle();
 cudnnHandle_t cudnn_handle(Stream& stream);  // set to the stream
 
-// The precision of float32 products. TF32 keeps float's range and 10 bits of its fraction: several times as fast, off by default.
+// The precision of float32 products. TF32 keeps float's range and 10 bits of its fraction: several times as fast, off
+// by default.
 struct MathSettings {
   bool tf32 = false;                                    // LOCKSTEP_TF32=1
   std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution; LOCKSTEP_CUDA_WORKSPACE_MIB
-  // Convolutions: the fastest of cuDNN's ten likeliest ways by measuring each once a shape; false: the one that its heuristics put first.
-  // Both give the same bits in every step of a run; another run, or another rank, may measure otherwise and round otherwise.
-  // LOCKSTEP_CUDNN_AUTOTUNE=0
+  // Convolutions: the fastest of cuDNN's ten likeliest ways by measuring each once a shape; false: the one that its
+  // heuristics put first. Both give the same bits in every step of a run; another run, or another rank, may measure
+  // otherwise and round otherwise. LOCKSTEP_CUDNN_AUTOTUNE=0
   bool autotune = true;
-  // Convolutions whose sums may come in another order every time: to see what the same bits cost. LOCKSTEP_CUDNN_NONDETERMINISTIC=1
+  // Convolutions whose sums may come in another order every time: to see what the same bits cost.
+  // LOCKSTEP_CUDNN_NONDETERMINISTIC=1
   bool nondeterministic = false;
 };
 const MathSettings& math_settings();

@@ -1,4 +1,5 @@
-// Linear layers by cuBLASLt. Its matrices are column-major: our row-major (rows, columns) is its (columns, rows), so that
+// Linear layers by cuBLASLt. Its matrices are column-major: our row-major (rows, columns) is its (columns, rows), so
+// that
 //   y^T       (out, batch) = weight (out, in)   * x^T (in, batch)      with the bias in the epilogue
 //   x_grad^T  (in, batch)  = weight^T (in, out) * y_grad^T (out, batch)
 //   weight_grad^T (in, out) = x^T (in, batch)   * y_grad (batch, out)
@@ -10,7 +11,9 @@ namespace lockstep::cuda {
 
 namespace {
 
-bool is_empty(const LinearShape& shape) { return shape.batch == 0 || shape.in_features == 0 || shape.out_features == 0; }
+bool is_empty(const LinearShape& shape) {
+  return shape.batch == 0 || shape.in_features == 0 || shape.out_features == 0;
+}
 
 void product_and_bias(In x, In weight, In bias, Out y, Stream& stream) {
   const LinearShape shape = linear_shape(x, y);
@@ -41,7 +44,8 @@ void product_and_bias(In x, In weight, In bias, Out y, Stream& stream) {
 
 }  // namespace
 
-// ReLU is no part of the epilogue: cuBLASLt's is a maximum with 0, which makes 0 of NaN, and a broken model would seem whole.
+// ReLU is no part of the epilogue: cuBLASLt's is a maximum with 0, which makes 0 of NaN, and a broken model would seem
+// whole.
 void linear(In x, In weight, In bias, bool relu_after, Out y, Stream& stream) {
   product_and_bias(x, weight, bias, y, stream);
   if (relu_after) relu(y, y, stream);
@@ -51,8 +55,8 @@ void linear_backward_data(In y_grad, In weight, Out x_grad, Stream& stream) {
   const LinearShape shape = linear_shape(x_grad, y_grad);
   for (const InputView& other : {weight, InputView(x_grad)}) require_type(y_grad.dtype, other);
   if (is_empty(shape)) return clear(x_grad, stream);
-  multiply({CUBLAS_OP_N, CUBLAS_OP_N, shape.in_features, shape.batch, shape.out_features, CUBLASLT_EPILOGUE_DEFAULT, x_grad.accumulate,
-            y_grad.dtype, x_grad.dtype},
+  multiply({CUBLAS_OP_N, CUBLAS_OP_N, shape.in_features, shape.batch, shape.out_features, CUBLASLT_EPILOGUE_DEFAULT,
+            x_grad.accumulate, y_grad.dtype, x_grad.dtype},
            weight.data, y_grad.data, x_grad.data, stream);
 }
 

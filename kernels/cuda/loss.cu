@@ -24,7 +24,9 @@ struct SquaredError {
 };
 struct AbsoluteError {
   __device__ static float value(float x, float t) { return fabsf(x - t); }
-  __device__ static float by_x(float x, float t) { return x > t ? 1.0F : x < t ? -1.0F : x - t; }  // 0 of equals, NaN of NaN
+  __device__ static float by_x(float x, float t) {
+    return x > t ? 1.0F : x < t ? -1.0F : x - t;
+  }  // 0 of equals, NaN of NaN
   __device__ static float by_target(float x, float t) { return by_x(t, x); }
 };
 struct BinaryCrossEntropy {
@@ -46,8 +48,8 @@ __global__ void sums_of_parts(const float* x, const float* target, Index count, 
 
 // A null gradient was not asked for.
 template <typename Loss>
-__global__ void gradients(const float* x, const float* target, Index count, double scale, const float* loss_grad, float* x_grad,
-                          bool accumulate_x, float* target_grad, bool accumulate_target) {
+__global__ void gradients(const float* x, const float* target, Index count, double scale, const float* loss_grad,
+                          float* x_grad, bool accumulate_x, float* target_grad, bool accumulate_target) {
   const auto factor = static_cast<float>(*loss_grad * scale);
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const float from = x[i], to = target[i];
@@ -63,8 +65,8 @@ template <typename Loss>
 void sum_over_elements(In x, In target, double scale, Out loss, Stream& stream) {
   const Index parts = std::clamp<Index>(x.count() / (kThreads * 16), 1, kMostParts);
   const Scratch sums(stream, static_cast<std::size_t>(parts) * sizeof(float));
-  LOCKSTEP_LAUNCH((sums_of_parts<Loss>), static_cast<unsigned>(parts), kThreads, 0, stream, x.floats(), target.floats(), x.count(),
-                  sums.as<float>());
+  LOCKSTEP_LAUNCH((sums_of_parts<Loss>), static_cast<unsigned>(parts), kThreads, 0, stream, x.floats(), target.floats(),
+                  x.count(), sums.as<float>());
   LOCKSTEP_LAUNCH(sum_all, 1, kThreads, 0, stream, sums.as<const float>(), parts, scale, loss.floats());
 }
 
@@ -76,9 +78,9 @@ void loss_of_elements(In x, In target, bool mean, Out loss, Stream& stream) {
 template <typename Loss>
 void gradients_of_elements(In x, In target, In loss_grad, bool mean, Out x_grad, Out target_grad, Stream& stream) {
   if (x.count() > 0)
-    LOCKSTEP_LAUNCH((gradients<Loss>), blocks_for(x.count()), kThreads, 0, stream, x.floats(), target.floats(), x.count(),
-                    scale_of(x.count(), mean), loss_grad.floats(), x_grad.floats(), x_grad.accumulate, target_grad.floats(),
-                    target_grad.accumulate);
+    LOCKSTEP_LAUNCH((gradients<Loss>), blocks_for(x.count()), kThreads, 0, stream, x.floats(), target.floats(),
+                    x.count(), scale_of(x.count(), mean), loss_grad.floats(), x_grad.floats(), x_grad.accumulate,
+                    target_grad.floats(), target_grad.accumulate);
 }
 
 void l2_loss(In x, Out loss, Stream& stream) { sum_over_elements<HalfSquare>(x, x, 1, loss, stream); }

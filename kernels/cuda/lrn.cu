@@ -1,8 +1,8 @@
 // Local response normalisation: s_c = bias + alpha * sum over |j - c| <= radius of x_j^2, y_c = x_c * s_c^-beta.
 // Backward: dx_c = dy_c * s_c^-beta - 2 * alpha * beta * x_c * sum over |j - c| <= radius of dy_j * y_j / s_j.
 //
-// A block takes whole rows of channels into shared memory and every thread sums its own window there: each value is read from
-// memory once. beta = 0.75, which networks use, is two square roots.
+// A block takes whole rows of channels into shared memory and every thread sums its own window there: each value is
+// read from memory once. beta = 0.75, which networks use, is two square roots.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 
@@ -31,7 +31,8 @@ template <typename T>
 __global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, Index rows_of_block) {
   float* const terms = dynamic_shared<float>();
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
-    const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;
+    const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels,
+                begin = first * params.channels;
     for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = widen(x[begin + i]) * widen(x[begin + i]);
     __syncthreads();
     for (Index i = threadIdx.x; i < count; i += blockDim.x) {
@@ -45,13 +46,15 @@ __global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, In
 }
 
 template <typename T>
-__global__ void lrn_backward_rows(LrnParams params, const T* x, const T* y, const float* scale, const T* y_grad, T* x_grad, bool accumulate,
-                                  Index rows_of_block) {
+__global__ void lrn_backward_rows(LrnParams params, const T* x, const T* y, const float* scale, const T* y_grad,
+                                  T* x_grad, bool accumulate, Index rows_of_block) {
   float* const terms = dynamic_shared<float>();
   const float factor = 2 * params.alpha * params.beta;
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
-    const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels, begin = first * params.channels;
-    for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = widen(y_grad[begin + i]) * widen(y[begin + i]) / scale[begin + i];
+    const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels,
+                begin = first * params.channels;
+    for (Index i = threadIdx.x; i < count; i += blockDim.x)
+      terms[i] = widen(y_grad[begin + i]) * widen(y[begin + i]) / scale[begin + i];
     __syncthreads();
     for (Index i = threadIdx.x; i < count; i += blockDim.x) {
       const Index c = i % params.channels;
@@ -77,8 +80,8 @@ void lrn(const LrnParams& params, In x, Out y, Out scale, Stream& stream) {
   require_lrn_channels(params);
   const Division by = divide(params);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((lrn_forward<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(), scale.floats(),
-                    by.rows_of_block);
+    LOCKSTEP_LAUNCH((lrn_forward<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(),
+                    scale.floats(), by.rows_of_block);
   });
 }
 
@@ -87,8 +90,8 @@ void lrn_backward(const LrnParams& params, In x, In y, In scale, In y_grad, Out 
   require_lrn_channels(params);
   const Division by = divide(params);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((lrn_backward_rows<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(), scale.floats(),
-                    y_grad.as<T>(), x_grad.as<T>(), x_grad.accumulate, by.rows_of_block);
+    LOCKSTEP_LAUNCH((lrn_backward_rows<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(),
+                    scale.floats(), y_grad.as<T>(), x_grad.as<T>(), x_grad.accumulate, by.rows_of_block);
   });
 }
 

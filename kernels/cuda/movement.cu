@@ -1,5 +1,5 @@
-// Elements that go from one place to another. Copies move 16 bytes a thread where both arrays have them in one piece; transposed ones go
-// through tiles in shared memory, so that both sides are read and written in rows.
+// Elements that go from one place to another. Copies move 16 bytes a thread where both arrays have them in one piece;
+// transposed ones go through tiles in shared memory, so that both sides are read and written in rows.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/offsets.cuh"
@@ -32,10 +32,11 @@ __global__ void add_one(CopyLoop loop, const T* in, T* out, Index count) {
 
 constexpr int kTile = 32, kTileThreads = 8;  // rows of threads
 
-// The two last dimensions (rows, columns): `in` goes on by 1 from row to row, `out` from column to column. `outer` has the others.
+// The two last dimensions (rows, columns): `in` goes on by 1 from row to row, `out` from column to column. `outer` has
+// the others.
 template <typename T>
-__global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index columns, Index in_step, Index out_row, const T* in,
-                           T* out) {
+__global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index columns, Index in_step, Index out_row,
+                           const T* in, T* out) {
   __shared__ T tile[kTile][kTile + 1];
   const Index row_tiles = (rows + kTile - 1) / kTile, column_tiles = (columns + kTile - 1) / kTile;
   for (Index block = blockIdx.x; block < outer_count * row_tiles * column_tiles; block += gridDim.x) {
@@ -62,7 +63,8 @@ int transposed_dimension(const CopyLoop& loop) {
 
 template <typename T>
 void launch_tiles(const CopyLoop& loop, int dim, const T* in, T* out, Stream& stream) {
-  const Index rows = loop.extents[dim], columns = loop.extent(0), in_step = loop.stride(0, 0), out_row = loop.strides[1][dim];
+  const Index rows = loop.extents[dim], columns = loop.extent(0), in_step = loop.stride(0, 0),
+              out_row = loop.strides[1][dim];
   CopyLoop outer = loop;
   outer.dims = 0;
   for (int d = 0; d < loop.dims - 1; ++d) {
@@ -72,8 +74,8 @@ void launch_tiles(const CopyLoop& loop, int dim, const T* in, T* out, Stream& st
     ++outer.dims;
   }
   const Index blocks = outer.count() * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
-  LOCKSTEP_LAUNCH((copy_tiles<T>), blocks_for(blocks, 1), dim3(kTile, kTileThreads), 0, stream, outer, outer.count(), rows, columns,
-                  in_step, out_row, in, out);
+  LOCKSTEP_LAUNCH((copy_tiles<T>), blocks_for(blocks, 1), dim3(kTile, kTileThreads), 0, stream, outer, outer.count(),
+                  rows, columns, in_step, out_row, in, out);
 }
 
 // Can `together` elements of `bytes` each be moved as one?
@@ -87,7 +89,8 @@ bool moves_together(const CopyLoop& loop, Index together, Index bytes, const voi
 }
 
 template <typename T>
-void run_copy(CopyLoop loop, const void* in_memory, void* out_memory, Index in_offset, Index out_offset, Stream& stream) {
+void run_copy(CopyLoop loop, const void* in_memory, void* out_memory, Index in_offset, Index out_offset,
+              Stream& stream) {
   const T* const in = static_cast<const T*>(in_memory) + in_offset;
   T* const out = static_cast<T*>(out_memory) + out_offset;
   constexpr Index kTogether = static_cast<Index>(sizeof(Sixteen) / sizeof(T));
@@ -95,8 +98,8 @@ void run_copy(CopyLoop loop, const void* in_memory, void* out_memory, Index in_o
     loop.extents[loop.dims - 1] /= kTogether;
     for (int dim = 0; dim < loop.dims - 1; ++dim)
       for (auto& strides : loop.strides) strides[dim] /= kTogether;
-    LOCKSTEP_LAUNCH((copy_one<Sixteen>), blocks_for(loop.count()), kThreads, 0, stream, loop, reinterpret_cast<const Sixteen*>(in),
-                    reinterpret_cast<Sixteen*>(out), loop.count());
+    LOCKSTEP_LAUNCH((copy_one<Sixteen>), blocks_for(loop.count()), kThreads, 0, stream, loop,
+                    reinterpret_cast<const Sixteen*>(in), reinterpret_cast<Sixteen*>(out), loop.count());
   } else if (const int dim = transposed_dimension(loop); dim >= 0) {
     launch_tiles(loop, dim, in, out, stream);
   } else {
@@ -153,8 +156,8 @@ void gather_along(std::size_t dim, In x, In index, Out y, Stream& stream) {
   still[dim] = 0;
   const StridedLoop<1> loop(index.shape, {still});
   with_float(y.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((gather_one<T>), blocks_for(count), kThreads, 0, stream, loop, line_of(dim, index.shape, x.shape), x.as<T>(),
-                    index.as<Index>(), y.as<T>(), count);
+    LOCKSTEP_LAUNCH((gather_one<T>), blocks_for(count), kThreads, 0, stream, loop, line_of(dim, index.shape, x.shape),
+                    x.as<T>(), index.as<Index>(), y.as<T>(), count);
   });
 }
 
@@ -167,9 +170,11 @@ __global__ void store_sums(const float* sums, T* out, Index count, bool accumula
   for (Index i = first_item(); i < count; i += stride_of_grid()) store(out[i], sums[i], accumulate);
 }
 
-// A thread a line, which adds in the order of the index: the same bits every time. loop: over the lines of the index and of x.
+// A thread a line, which adds in the order of the index: the same bits every time. loop: over the lines of the index
+// and of x.
 template <typename T>
-__global__ void add_lines(StridedLoop<2> loop, Line line, const Index* index, const T* y_grad, float* x_grad, Index lines) {
+__global__ void add_lines(StridedLoop<2> loop, Line line, const Index* index, const T* y_grad, float* x_grad,
+                          Index lines) {
   for (Index l = first_item(); l < lines; l += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, l);
     for (Index i = 0; i < line.n; ++i) {
@@ -188,8 +193,8 @@ void add_gathered(std::size_t dim, In index, In y_grad, float* x_grad, const Sha
   const Shape lines(std::span<const Index>(extents, index.shape.dims()));
   const StridedLoop<2> loop(lines, {strides_of(index.shape), strides_of(x)});
   with_float(y_grad.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((add_lines<T>), blocks_for(lines.count()), kThreads, 0, stream, loop, line_of(dim, index.shape, x), index.as<Index>(),
-                    y_grad.as<T>(), x_grad, lines.count());
+    LOCKSTEP_LAUNCH((add_lines<T>), blocks_for(lines.count()), kThreads, 0, stream, loop, line_of(dim, index.shape, x),
+                    index.as<Index>(), y_grad.as<T>(), x_grad, lines.count());
   });
 }
 
@@ -204,7 +209,8 @@ void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream& s
   add_gathered(dim, index, y_grad, to, x_grad.shape, stream);
   if (direct) return;
   with_float(x_grad.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((store_sums<T>), blocks_for(count), kThreads, 0, stream, to, x_grad.as<T>(), count, x_grad.accumulate);
+    LOCKSTEP_LAUNCH((store_sums<T>), blocks_for(count), kThreads, 0, stream, to, x_grad.as<T>(), count,
+                    x_grad.accumulate);
   });
 }
 

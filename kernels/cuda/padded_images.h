@@ -32,13 +32,13 @@ class PaddedImages {
   const Conv2dShape& shape() const { return padded_; }
   Out view() const { return view_; }
   void put_in(In x) {
-    shift_images({shape_.batch, shape_.in_channels, shape_.in_height, shape_.in_width, padded_.in_height, padded_.in_width, shape_.pad_top,
-                  shape_.pad_left},
+    shift_images({shape_.batch, shape_.in_channels, shape_.in_height, shape_.in_width, padded_.in_height,
+                  padded_.in_width, shape_.pad_top, shape_.pad_left},
                  x, view_, stream_);
   }
   void take_out(Out x) {
-    shift_images({shape_.batch, shape_.in_channels, padded_.in_height, padded_.in_width, shape_.in_height, shape_.in_width, -shape_.pad_top,
-                  -shape_.pad_left},
+    shift_images({shape_.batch, shape_.in_channels, padded_.in_height, padded_.in_width, shape_.in_height,
+                  shape_.in_width, -shape_.pad_top, -shape_.pad_left},
                  view_, x, stream_);
   }
 

@@ -1,5 +1,5 @@
-// Max pooling, NHWC. Backward gathers: every input asks the windows that hold it whether it won, so no atomics and the same bits every
-// time.
+// Max pooling, NHWC. Backward gathers: every input asks the windows that hold it whether it won, so no atomics and the
+// same bits every time.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/pool_position.cuh"
@@ -35,8 +35,8 @@ __global__ void max_pool(Pool2dShape shape, const T* x, T* y, std::uint16_t* arg
 }
 
 template <typename T>
-__global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std::uint16_t* argmax, T* x_grad, bool accumulate,
-                                  Index count) {
+__global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std::uint16_t* argmax, T* x_grad,
+                                  bool accumulate, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Position in = position_of(i, shape.in_height, shape.in_width, shape.channels);
     const Index row = in.row + shape.pad_top, column = in.column + shape.pad_left;
@@ -56,7 +56,9 @@ __global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std:
 void max_pool2d(const Pool2dShape& shape, In x, Out y, std::uint16_t* argmax, Stream& stream) {
   const Index count = shape.batch * shape.out_height * shape.out_width * shape.channels;
   with_float(x.dtype, [&]<typename T>(T*) {
-    if (count > 0) LOCKSTEP_LAUNCH((max_pool<T>), blocks_for(count), kThreads, 0, stream, shape, x.as<T>(), y.as<T>(), argmax, count);
+    if (count > 0)
+      LOCKSTEP_LAUNCH((max_pool<T>), blocks_for(count), kThreads, 0, stream, shape, x.as<T>(), y.as<T>(), argmax,
+                      count);
   });
 }
 
@@ -64,8 +66,8 @@ void max_pool2d_backward(const Pool2dShape& shape, In y_grad, const std::uint16_
   const Index count = shape.batch * shape.in_height * shape.in_width * shape.channels;
   with_float(y_grad.dtype, [&]<typename T>(T*) {
     if (count > 0)
-      LOCKSTEP_LAUNCH((max_pool_backward<T>), blocks_for(count), kThreads, 0, stream, shape, y_grad.as<T>(), argmax, x_grad.as<T>(),
-                      x_grad.accumulate, count);
+      LOCKSTEP_LAUNCH((max_pool_backward<T>), blocks_for(count), kThreads, 0, stream, shape, y_grad.as<T>(), argmax,
+                      x_grad.as<T>(), x_grad.accumulate, count);
   });
 }
 

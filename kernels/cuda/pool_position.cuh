@@ -18,6 +18,8 @@ __device__ inline Position position_of(Index i, Index height, Index width, Index
 }
 
 // The first output whose window holds input `at` (counted from the padding).
-__device__ inline Index first_window(Index at, Index window, Index stride) { return at < window ? 0 : (at - window) / stride + 1; }
+__device__ inline Index first_window(Index at, Index window, Index stride) {
+  return at < window ? 0 : (at - window) / stride + 1;
+}
 
 }  // namespace lockstep::cuda

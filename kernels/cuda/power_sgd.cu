@@ -1,5 +1,6 @@
-// PowerSGD's factors. M Q and M^T P, which each rank has of its own, are cuBLASLt's. What must be the same bits on all ranks, on whatever
-// GPUs they are, is computed here, in an order that the extents alone decide: the orthonormal P, by one block, and the product P Q^T.
+// PowerSGD's factors. M Q and M^T P, which each rank has of its own, are cuBLASLt's. What must be the same bits on all
+// ranks, on whatever GPUs they are, is computed here, in an order that the extents alone decide: the orthonormal P, by
+// one block, and the product P Q^T.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
@@ -30,7 +31,8 @@ __global__ void refill_rows(PowerSgdMatrix of, PowerSgdRandom random, bool all, 
     for (Index i = threadIdx.x; i < of.columns; i += blockDim.x) has_any |= row[i] != 0;
     if (__syncthreads_or(has_any ? 1 : 0) != 0 && !all) continue;
     for (Index block = threadIdx.x; block * 4 < of.columns; block += blockDim.x) {
-      const PhiloxBlock drawn = philox_block(random.seed, random.stream + static_cast<std::uint64_t>(j), static_cast<std::uint64_t>(block));
+      const PhiloxBlock drawn =
+          philox_block(random.seed, random.stream + static_cast<std::uint64_t>(j), static_cast<std::uint64_t>(block));
       for (Index word = 0; word < 4 && block * 4 + word < of.columns; ++word)
         row[block * 4 + word] = static_cast<float>(drawn.words[word] >> 8) * 0x1p-23F - 1;
     }
@@ -99,8 +101,8 @@ __global__ void orthonormalise_rows(PowerSgdMatrix of, float* p, std::int32_t* i
   }
 }
 
-__global__ void expand_factors(PowerSgdMatrix of, const float* p, const float* q, const std::int32_t* is_finite, float* m, float* error,
-                               float* kept_q) {
+__global__ void expand_factors(PowerSgdMatrix of, const float* p, const float* q, const std::int32_t* is_finite,
+                               float* m, float* error, float* kept_q) {
   const bool is_bad = *is_finite == 0;
   for (Index i = first_item(); i < of.rank * of.columns; i += stride_of_grid()) kept_q[i] = is_bad ? 0.0F : q[i];
   for (Index i = first_item(); i < of.rows * of.columns; i += stride_of_grid()) {
@@ -121,17 +123,19 @@ void multiply_by_q(const PowerSgdMatrix& of, const float* m, const float* q, flo
 }
 
 void multiply_by_p(const PowerSgdMatrix& of, const float* m, const float* p, float* q, Stream& stream) {
-  matmul({p, {1, of.rank, of.rows}}, false, {m, {1, of.rows, of.columns}}, false, {q, {1, of.rank, of.columns}}, stream);
+  matmul({p, {1, of.rank, of.rows}}, false, {m, {1, of.rows, of.columns}}, false, {q, {1, of.rank, of.columns}},
+         stream);
 }
 
 void orthonormalise_p(const PowerSgdMatrix& of, float* p, std::int32_t* is_finite, Stream& stream) {
   LOCKSTEP_LAUNCH(orthonormalise_rows, 1, kGramThreads, 0, stream, of, p, is_finite);
 }
 
-void expand_by_factors(const PowerSgdMatrix& of, const float* p, const float* q, const std::int32_t* is_finite, float* m, float* error,
-                       float* kept_q, Stream& stream) {
+void expand_by_factors(const PowerSgdMatrix& of, const float* p, const float* q, const std::int32_t* is_finite,
+                       float* m, float* error, float* kept_q, Stream& stream) {
   const Index count = std::max(of.rows, of.rank) * of.columns;
-  if (count > 0) LOCKSTEP_LAUNCH(expand_factors, blocks_for(count), kThreads, 0, stream, of, p, q, is_finite, m, error, kept_q);
+  if (count > 0)
+    LOCKSTEP_LAUNCH(expand_factors, blocks_for(count), kThreads, 0, stream, of, p, q, is_finite, m, error, kept_q);
 }
 
 }  // namespace

@@ -42,14 +42,16 @@ Layout make_layout(DType type, cublasOperation_t op, Index rows, Index columns, 
   const auto stored_rows = static_cast<std::uint64_t>(plain ? rows : columns),
              stored_columns = static_cast<std::uint64_t>(plain ? columns : rows);
   cublasLtMatrixLayout_t layout = nullptr;
-  LOCKSTEP_CUBLAS(
-      cublasLtMatrixLayoutCreate(&layout, cuda_type(type), stored_rows, stored_columns, static_cast<std::int64_t>(stored_rows)));
+  LOCKSTEP_CUBLAS(cublasLtMatrixLayoutCreate(&layout, cuda_type(type), stored_rows, stored_columns,
+                                             static_cast<std::int64_t>(stored_rows)));
   Layout owned(layout);
   if (batch == 1) return owned;
   const auto matrices = static_cast<std::int32_t>(batch);
   const auto distance = static_cast<std::int64_t>(stored_rows * stored_columns);
-  LOCKSTEP_CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &matrices, sizeof matrices));
-  LOCKSTEP_CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &distance, sizeof distance));
+  LOCKSTEP_CUBLAS(
+      cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &matrices, sizeof matrices));
+  LOCKSTEP_CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &distance,
+                                                   sizeof distance));
   return owned;
 }
 
@@ -69,7 +71,8 @@ class Plan {
         beta_(product.accumulate ? 1.0F : 0.0F) {
     const bool tf32 = math_settings().tf32 && product.in == DType::kFloat32;
     cublasLtMatmulDesc_t descriptor = nullptr;
-    LOCKSTEP_CUBLAS(cublasLtMatmulDescCreate(&descriptor, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    LOCKSTEP_CUBLAS(
+        cublasLtMatmulDescCreate(&descriptor, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
     descriptor_.reset(descriptor);
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, product.a_op);
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, product.b_op);
@@ -84,8 +87,9 @@ class Plan {
     if (bias != nullptr) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     const float alpha = 1;
     const Scratch workspace(stream, best_.workspaceSize);
-    LOCKSTEP_CUBLAS(cublasLtMatmul(cublas_handle(), descriptor_.get(), &alpha, a, a_.get(), b, b_.get(), &beta_, d, d_.get(), d, d_.get(),
-                                   &best_.algo, workspace.as<void>(), best_.workspaceSize, native(stream)));
+    LOCKSTEP_CUBLAS(cublasLtMatmul(cublas_handle(), descriptor_.get(), &alpha, a, a_.get(), b, b_.get(), &beta_, d,
+                                   d_.get(), d, d_.get(), &best_.algo, workspace.as<void>(), best_.workspaceSize,
+                                   native(stream)));
   }
 
  private:
@@ -94,15 +98,17 @@ class Plan {
     LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceCreate(&made));
     const Preference preference(made);
     const std::size_t limit = math_settings().workspace_bytes;
-    LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit));
-    for (const auto& [attribute, alignment] : {std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.a_alignment),
-                                               std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.b_alignment),
-                                               std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.d_alignment),
-                                               std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.d_alignment)})
+    LOCKSTEP_CUBLAS(
+        cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit));
+    for (const auto& [attribute, alignment] :
+         {std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.a_alignment),
+          std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.b_alignment),
+          std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.d_alignment),
+          std::pair(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.d_alignment)})
       LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceSetAttribute(made, attribute, &alignment, sizeof alignment));
     int found = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(cublas_handle(), descriptor_.get(), a_.get(), b_.get(), d_.get(), d_.get(), made, 1, &best_, &found);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(cublas_handle(), descriptor_.get(), a_.get(), b_.get(),
+                                                                 d_.get(), d_.get(), made, 1, &best_, &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     LOCKSTEP_CUBLAS(status);
     return found != 0 && best_.state == CUBLAS_STATUS_SUCCESS;
@@ -149,14 +155,16 @@ std::uint32_t alignment_of(const void* pointer) {
 void multiply(Product product, const void* a, const void* b, void* d, Stream& stream) {
   product.a_alignment = alignment_of(a), product.b_alignment = alignment_of(b), product.d_alignment = alignment_of(d);
   Plan& plan = plan_for(product, nullptr, stream);
-  if (!plan.known() && (product.d_alignment < kGoodAlignment || product.accumulate)) return multiply_apart(product, a, b, d, stream);
+  if (!plan.known() && (product.d_alignment < kGoodAlignment || product.accumulate))
+    return multiply_apart(product, a, b, d, stream);
   if (!plan.known())
-    throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k, product.n,
-                name_of(product.in));
+    throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k,
+                product.n, name_of(product.in));
   plan.run(a, b, nullptr, d, stream);
 }
 
-bool multiply_with_epilogue(const Product& product, const void* a, const void* b, const void* bias, void* d, Stream& stream) {
+bool multiply_with_epilogue(const Product& product, const void* a, const void* b, const void* bias, void* d,
+                            Stream& stream) {
   Plan& plan = plan_for(product, bias, stream);
   if (plan.known()) plan.run(a, b, bias, d, stream);
   return plan.known();
@@ -164,7 +172,8 @@ bool multiply_with_epilogue(const Product& product, const void* a, const void* b
 
 void clear(Out out, Stream& stream) {
   if (!out.accumulate && out.count() > 0)
-    LOCKSTEP_CUDA(cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.count()) * size_of(out.dtype), native(stream)));
+    LOCKSTEP_CUDA(
+        cudaMemsetAsync(out.data, 0, static_cast<std::size_t>(out.count()) * size_of(out.dtype), native(stream)));
 }
 
 }  // namespace lockstep::cuda

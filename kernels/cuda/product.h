@@ -8,8 +8,8 @@
 
 namespace lockstep::cuda {
 
-// D (m, n) = op(A) * op(B), plus D when accumulating; leading dimensions are the stored rows. Sums run in float32. `batch` of them lie one
-// behind another.
+// D (m, n) = op(A) * op(B), plus D when accumulating; leading dimensions are the stored rows. Sums run in float32.
+// `batch` of them lie one behind another.
 struct Product {
   cublasOperation_t a_op, b_op;
   Index m, n, k;
@@ -20,7 +20,8 @@ struct Product {
   Index batch = 1;
 
   auto key() const {
-    return std::tuple(a_op, b_op, m, n, k, epilogue, accumulate, in, out, a_alignment, b_alignment, d_alignment, bias_alignment, batch);
+    return std::tuple(a_op, b_op, m, n, k, epilogue, accumulate, in, out, a_alignment, b_alignment, d_alignment,
+                      bias_alignment, batch);
   }
   bool operator<(const Product& other) const { return key() < other.key(); }
 };
@@ -32,7 +33,8 @@ std::uint32_t alignment_of(const void* pointer);
 void multiply(Product product, const void* a, const void* b, void* d, Stream& stream);
 
 // With the bias in the epilogue; the alignments are filled in. False, and nothing done: there is no such way.
-bool multiply_with_epilogue(const Product& product, const void* a, const void* b, const void* bias, void* d, Stream& stream);
+bool multiply_with_epilogue(const Product& product, const void* a, const void* b, const void* bias, void* d,
+                            Stream& stream);
 
 // The product of nothing: zeros, the same bits in every type, unless it is added.
 void clear(Out out, Stream& stream);

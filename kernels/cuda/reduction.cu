@@ -1,5 +1,6 @@
-// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their places. Everything in a fixed order: the same
-// bits every time. Where there are few results the array is cut into parts, by its shape alone, whose results are reduced in their turn.
+// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their places. Everything in a
+// fixed order: the same bits every time. Where there are few results the array is cut into parts, by its shape alone,
+// whose results are reduced in their turn.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/reduction_plan.h"
@@ -38,7 +39,8 @@ __global__ void sum_long_rows(const From* x, Index rows, Cut cut, float factor, 
   for (Index block = blockIdx.x; block < rows * cut.parts; block += gridDim.x) {
     const Index row = block / cut.parts, part = block % cut.parts;
     float sum = 0;
-    for (Index i = cut.first(part) + threadIdx.x; i < cut.first(part + 1); i += kThreads) sum += widen(x[row * cut.n + i]);
+    for (Index i = cut.first(part) + threadIdx.x; i < cut.first(part + 1); i += kThreads)
+      sum += widen(x[row * cut.n + i]);
     sum = sum_of_block<kThreads>(sum);
     if (threadIdx.x == 0) store(out[block], factor * sum, accumulate);
   }
@@ -50,7 +52,8 @@ __global__ void sum_middle(const From* x, Index outer, Cut cut, Index inner, flo
   __shared__ float shared[kReducedRows][kReducedColumns];
   const Index tiles = (inner + kReducedColumns - 1) / kReducedColumns;
   for (Index block = blockIdx.x; block < outer * cut.parts * tiles; block += gridDim.x) {
-    const Index column = block % tiles * kReducedColumns + threadIdx.x, group = block / tiles, part = group % cut.parts, o = group / cut.parts;
+    const Index column = block % tiles * kReducedColumns + threadIdx.x, group = block / tiles, part = group % cut.parts,
+                o = group / cut.parts;
     float sum = 0;
     if (column < inner)
       for (Index i = cut.first(part) + threadIdx.y; i < cut.first(part + 1); i += kReducedRows)
@@ -72,7 +75,8 @@ __global__ void scale_into(const From* x, Index count, float factor, To* out, bo
 
 Index parts_of(const ReductionStep& step) {
   const Index least = step.inner == 1 ? kPartOfRow : kPartOfColumn;
-  const Index results = step.inner == 1 ? step.outer : step.outer * ((step.inner + kReducedColumns - 1) / kReducedColumns);
+  const Index results =
+      step.inner == 1 ? step.outer : step.outer * ((step.inner + kReducedColumns - 1) / kReducedColumns);
   if (results >= kFewResults || step.n < 2 * least) return 1;
   return std::clamp<Index>(std::min(step.n / least, kFewResults / results), 1, kMostReductionParts);
 }
@@ -87,23 +91,26 @@ void launch_step(const From* x, const ReductionStep& step, float factor, To* out
     auto* const of_parts = sums.as<float>();
     const Cut cut{step.n, parts};
     if (step.inner == 1)
-      LOCKSTEP_LAUNCH((sum_long_rows<From, float>), blocks_for(step.outer * parts, 1), kThreads, 0, stream, x, step.outer, cut, 1.0F,
-                      of_parts, false);
+      LOCKSTEP_LAUNCH((sum_long_rows<From, float>), blocks_for(step.outer * parts, 1), kThreads, 0, stream, x,
+                      step.outer, cut, 1.0F, of_parts, false);
     else
-      LOCKSTEP_LAUNCH((sum_middle<From, float>), blocks_for(step.outer * parts * ((step.inner + kReducedColumns - 1) / kReducedColumns), 1),
-                      dim3(kReducedColumns, kReducedRows), 0, stream, x, step.outer, cut, step.inner, 1.0F, of_parts, false);
+      LOCKSTEP_LAUNCH((sum_middle<From, float>),
+                      blocks_for(step.outer * parts * ((step.inner + kReducedColumns - 1) / kReducedColumns), 1),
+                      dim3(kReducedColumns, kReducedRows), 0, stream, x, step.outer, cut, step.inner, 1.0F, of_parts,
+                      false);
     return launch_step<float, To>(of_parts, {step.outer, parts, step.inner}, factor, out, accumulate, stream);
   }
   const Cut whole{step.n, 1};
   if (step.inner > 1)
-    LOCKSTEP_LAUNCH((sum_middle<From, To>), blocks_for(step.outer * ((step.inner + kReducedColumns - 1) / kReducedColumns), 1),
-                    dim3(kReducedColumns, kReducedRows), 0, stream, x, step.outer, whole, step.inner, factor, out, accumulate);
+    LOCKSTEP_LAUNCH(
+        (sum_middle<From, To>), blocks_for(step.outer * ((step.inner + kReducedColumns - 1) / kReducedColumns), 1),
+        dim3(kReducedColumns, kReducedRows), 0, stream, x, step.outer, whole, step.inner, factor, out, accumulate);
   else if (step.n < kShortRow)
-    LOCKSTEP_LAUNCH((sum_short_rows<From, To>), blocks_for(step.outer * kLanes), kThreads, 0, stream, x, step.outer, step.n, factor, out,
-                    accumulate);
+    LOCKSTEP_LAUNCH((sum_short_rows<From, To>), blocks_for(step.outer * kLanes), kThreads, 0, stream, x, step.outer,
+                    step.n, factor, out, accumulate);
   else
-    LOCKSTEP_LAUNCH((sum_long_rows<From, To>), blocks_for(step.outer, 1), kThreads, 0, stream, x, step.outer, whole, factor, out,
-                    accumulate);
+    LOCKSTEP_LAUNCH((sum_long_rows<From, To>), blocks_for(step.outer, 1), kThreads, 0, stream, x, step.outer, whole,
+                    factor, out, accumulate);
 }
 
 // The last step: `y` in its own type.
@@ -113,7 +120,8 @@ void finish_sum(const From* x, const ReductionStep* step, float factor, Out y, S
     if (step != nullptr)
       launch_step(x, *step, factor, y.as<To>(), y.accumulate, stream);
     else
-      LOCKSTEP_LAUNCH((scale_into<From, To>), blocks_for(y.count()), kThreads, 0, stream, x, y.count(), factor, y.as<To>(), y.accumulate);
+      LOCKSTEP_LAUNCH((scale_into<From, To>), blocks_for(y.count()), kThreads, 0, stream, x, y.count(), factor,
+                      y.as<To>(), y.accumulate);
   });
 }
 
@@ -121,7 +129,8 @@ template <typename From>
 void run_sum(const From* x, const std::vector<ReductionStep>& steps, float factor, Out y, Stream& stream) {
   if (steps.size() < 2) return finish_sum(x, steps.empty() ? nullptr : &steps[0], factor, y, stream);
   // All but the last step in scratch memory: the first one reads x, each one further what the one before has left.
-  const std::size_t bytes = static_cast<std::size_t>(std::max<Index>(steps[0].outer * steps[0].inner, 1)) * sizeof(float);
+  const std::size_t bytes =
+      static_cast<std::size_t>(std::max<Index>(steps[0].outer * steps[0].inner, 1)) * sizeof(float);
   const Scratch even(stream, bytes), odd(stream, bytes);
   launch_step(x, steps[0], 1.0F, even.as<float>(), false, stream);
   const float* from = even.as<float>();
@@ -135,7 +144,9 @@ void run_sum(const From* x, const std::vector<ReductionStep>& steps, float facto
 
 void sum(In x, float factor, Out y, Stream& stream) {
   if (y.count() == 0) return;
-  with_float(x.dtype, [&]<typename From>(From*) { run_sum(x.as<From>(), reduction_steps(x.shape, y.shape), factor, y, stream); });
+  with_float(x.dtype, [&]<typename From>(From*) {
+    run_sum(x.as<From>(), reduction_steps(x.shape, y.shape), factor, y, stream);
+  });
 }
 
 // A candidate of a maximum. Of equal ones the first, and NaN above all.
@@ -150,8 +161,8 @@ __device__ inline bool is_better(const Candidate& a, const Candidate& b) {
   return a.place < b.place;
 }
 
-// A block a part of a row: its best, in thread 0. x (rows, n); `places`: of the elements of x in the array that they came from, null where
-// that is x itself.
+// A block a part of a row: its best, in thread 0. x (rows, n); `places`: of the elements of x in the array that they
+// came from, null where that is x itself.
 template <typename T>
 __device__ Candidate best_of_part(const T* x, const Index* places, Index begin, Index end) {
   __shared__ float values[kThreads];
@@ -209,16 +220,18 @@ void run_max(const T* x, const ReductionStep& shape, T* values, Index* indices, 
   const Index rows = shape.outer, parts = shape.inner == 1 ? parts_of(shape) : 1;
   const Index* const no_places = nullptr;
   if (shape.inner != 1) {
-    LOCKSTEP_LAUNCH((max_columns<T>), blocks_for(rows * shape.inner), kThreads, 0, stream, x, rows, shape.n, shape.inner, values, indices);
+    LOCKSTEP_LAUNCH((max_columns<T>), blocks_for(rows * shape.inner), kThreads, 0, stream, x, rows, shape.n,
+                    shape.inner, values, indices);
   } else if (parts == 1) {
-    LOCKSTEP_LAUNCH((max_rows<T, T>), blocks_for(rows, 1), kThreads, 0, stream, x, no_places, rows, Cut{shape.n, 1}, values, indices);
+    LOCKSTEP_LAUNCH((max_rows<T, T>), blocks_for(rows, 1), kThreads, 0, stream, x, no_places, rows, Cut{shape.n, 1},
+                    values, indices);
   } else {
     const auto count = static_cast<std::size_t>(rows * parts);
     const Scratch best(stream, count * sizeof(float)), places(stream, count * sizeof(Index));
-    LOCKSTEP_LAUNCH((max_rows<T, float>), blocks_for(rows * parts, 1), kThreads, 0, stream, x, no_places, rows, Cut{shape.n, parts},
-                    best.as<float>(), places.as<Index>());
-    LOCKSTEP_LAUNCH((max_rows<float, T>), blocks_for(rows, 1), kThreads, 0, stream, best.as<const float>(), places.as<const Index>(), rows,
-                    Cut{parts, 1}, values, indices);
+    LOCKSTEP_LAUNCH((max_rows<T, float>), blocks_for(rows * parts, 1), kThreads, 0, stream, x, no_places, rows,
+                    Cut{shape.n, parts}, best.as<float>(), places.as<Index>());
+    LOCKSTEP_LAUNCH((max_rows<float, T>), blocks_for(rows, 1), kThreads, 0, stream, best.as<const float>(),
+                    places.as<const Index>(), rows, Cut{parts, 1}, values, indices);
   }
 }
 

@@ -26,12 +26,14 @@ __global__ void softmax_rows(const T* x, bool log, Index rows, Index channels, T
 }
 
 template <typename T>
-__global__ void softmax_rows_backward(const T* y, const T* y_grad, bool log, Index rows, Index channels, T* x_grad, bool accumulate) {
+__global__ void softmax_rows_backward(const T* y, const T* y_grad, bool log, Index rows, Index channels, T* x_grad,
+                                      bool accumulate) {
   const int lane = threadIdx.x % 32;
   for (Index n = first_row_of_warp(); n < rows; n += warps_of_grid()) {
     const Index at = n * channels;
     float sum = 0;
-    for (Index c = lane; c < channels; c += 32) sum += log ? widen(y_grad[at + c]) : widen(y_grad[at + c]) * widen(y[at + c]);
+    for (Index c = lane; c < channels; c += 32)
+      sum += log ? widen(y_grad[at + c]) : widen(y_grad[at + c]) * widen(y[at + c]);
     sum = warp_sum(sum);
     for (Index c = lane; c < channels; c += 32) {
       const float value = widen(y[at + c]), grad = widen(y_grad[at + c]);
@@ -44,7 +46,8 @@ void softmax(In x, bool log, Out y, Stream& stream) {
   const Index rows = x.shape[0], channels = x.shape[1];
   if (rows == 0 || channels == 0) return;
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((softmax_rows<T>), blocks_for(rows, kWarpsOfBlock), kThreads, 0, stream, x.as<T>(), log, rows, channels, y.as<T>());
+    LOCKSTEP_LAUNCH((softmax_rows<T>), blocks_for(rows, kWarpsOfBlock), kThreads, 0, stream, x.as<T>(), log, rows,
+                    channels, y.as<T>());
   });
 }
 
@@ -52,8 +55,8 @@ void softmax_backward(In y, In y_grad, bool log, Out x_grad, Stream& stream) {
   const Index rows = y.shape[0], channels = y.shape[1];
   if (rows == 0 || channels == 0) return;
   with_float(y.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((softmax_rows_backward<T>), blocks_for(rows, kWarpsOfBlock), kThreads, 0, stream, y.as<T>(), y_grad.as<T>(), log, rows,
-                    channels, x_grad.as<T>(), x_grad.accumulate);
+    LOCKSTEP_LAUNCH((softmax_rows_backward<T>), blocks_for(rows, kWarpsOfBlock), kThreads, 0, stream, y.as<T>(),
+                    y_grad.as<T>(), log, rows, channels, x_grad.as<T>(), x_grad.accumulate);
   });
 }
 

@@ -28,11 +28,12 @@ cudaStream_t native(Stream& stream);
 
 bool has_code_for_this_device();  // our kernels can run on the thread's device
 
-// Memory that goes back in the stream's order, from the stream's device's allocator: the driver is not asked, and a graph that holds the
-// operator keeps it.
+// Memory that goes back in the stream's order, from the stream's device's allocator: the driver is not asked, and a
+// graph that holds the operator keeps it.
 Buffer take_scratch(Stream& stream, std::size_t bytes);
 
-// Memory for the length of one operator. Sizes are powers of two, so that a few blocks serve all operators of a network.
+// Memory for the length of one operator. Sizes are powers of two, so that a few blocks serve all operators of a
+// network.
 class Scratch {
  public:
   Scratch(Stream& stream, std::size_t bytes);

@@ -1,8 +1,10 @@
-// The largest magnitudes of many parts of a bucket at once, in the order of their places: the CPU's, whatever blocks come first.
+// The largest magnitudes of many parts of a bucket at once, in the order of their places: the CPU's, whatever blocks
+// come first.
 //
-// A part is cut into pieces, a block each. Its least magnitude that is sent is found digit by digit (a radix select): blocks count how
-// often each value of the digit comes among those that share the digits before, one block a part picks the value in which the k-th largest
-// lies. Then each piece counts what it sends, and after a sum over the pieces before it, it writes.
+// A part is cut into pieces, a block each. Its least magnitude that is sent is found digit by digit (a radix select):
+// blocks count how often each value of the digit comes among those that share the digits before, one block a part picks
+// the value in which the k-th largest lies. Then each piece counts what it sends, and after a sum over the pieces
+// before it, it writes.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
@@ -29,13 +31,15 @@ struct SentPart {
 };
 
 struct Parts {
-  static constexpr int kMost = static_cast<int>((kPartsBytes - 2 * sizeof(int)) / (sizeof(SentPart) + sizeof(unsigned)));
+  static constexpr int kMost =
+      static_cast<int>((kPartsBytes - 2 * sizeof(int)) / (sizeof(SentPart) + sizeof(unsigned)));
   SentPart parts[kMost];
   unsigned first_block[kMost + 1];
   int count;
 };
 
-// What is known of a part's least magnitude: its digits so far, and the how-many-th largest it is of those that have them.
+// What is known of a part's least magnitude: its digits so far, and the how-many-th largest it is of those that have
+// them.
 struct Search {
   std::uint32_t digits, place;
 };
@@ -77,8 +81,8 @@ __device__ T exclusive_sum_of_block(T value, T& total) {
 }
 
 // Adds the errors with the first digit.
-__global__ void count_digits(const __grid_constant__ Parts all, MagnitudeDigit digit, bool is_first, float* values, const Search* searches,
-                             unsigned* counts) {
+__global__ void count_digits(const __grid_constant__ Parts all, MagnitudeDigit digit, bool is_first, float* values,
+                             const Search* searches, unsigned* counts) {
   __shared__ unsigned shared[kMostMagnitudeBins];
   const unsigned bins = 1U << digit.bits;
   const PieceOfPart piece = piece_of_part(all);
@@ -98,8 +102,10 @@ __global__ void count_digits(const __grid_constant__ Parts all, MagnitudeDigit d
     if (shared[bin] != 0) atomicAdd(&of_part[bin], shared[bin]);
 }
 
-// A block a part; a thread takes bins beside each other, the first one the highest. Leaves the counts zero, for the next digit.
-__global__ void pick_digit(const __grid_constant__ Parts all, MagnitudeDigit digit, bool is_first, Search* searches, unsigned* counts) {
+// A block a part; a thread takes bins beside each other, the first one the highest. Leaves the counts zero, for the
+// next digit.
+__global__ void pick_digit(const __grid_constant__ Parts all, MagnitudeDigit digit, bool is_first, Search* searches,
+                           unsigned* counts) {
   const int part = blockIdx.x, bins = 1 << digit.bits, run = bins / kThreads;
   unsigned* const of_part = counts + static_cast<Index>(part) * kMostMagnitudeBins;
   const Search search = is_first ? Search{0, static_cast<std::uint32_t>(all.parts[part].part.kept)} : searches[part];
@@ -121,12 +127,14 @@ __device__ Sent sent_as(std::uint32_t magnitude, std::uint32_t least) {
   return magnitude > least ? Sent{1} << 32 : magnitude == least ? Sent{1} : Sent{0};
 }
 
-__global__ void count_sent(const __grid_constant__ Parts all, const float* values, const Search* searches, Sent* pieces) {
+__global__ void count_sent(const __grid_constant__ Parts all, const float* values, const Search* searches,
+                           Sent* pieces) {
   const PieceOfPart piece = piece_of_part(all);
   const float* const part = values + all.parts[piece.number].part.offset;
   const std::uint32_t least = searches[piece.number].digits;
   Sent count = 0;
-  for (Index i = piece.begin + threadIdx.x; i < piece.end; i += kThreads) count += sent_as(magnitude_bits(part[i]), least);
+  for (Index i = piece.begin + threadIdx.x; i < piece.end; i += kThreads)
+    count += sent_as(magnitude_bits(part[i]), least);
   count = sum_of_block<kThreads>(count);
   if (threadIdx.x == 0) pieces[blockIdx.x] = count;
 }
@@ -145,8 +153,8 @@ __global__ void sum_pieces(const __grid_constant__ Parts all, Sent* pieces) {
 }
 
 // What is no number must not come back in each later pass.
-__global__ void send_pieces(const __grid_constant__ Parts all, const float* values, const Search* searches, const Sent* pieces,
-                            std::uint32_t* places, float* chosen) {
+__global__ void send_pieces(const __grid_constant__ Parts all, const float* values, const Search* searches,
+                            const Sent* pieces, std::uint32_t* places, float* chosen) {
   const PieceOfPart piece = piece_of_part(all);
   const SentPart& sent = all.parts[piece.number];
   const TopKPart& part = sent.part;
@@ -181,17 +189,19 @@ void send_parts(const Parts& all, float* values, std::uint32_t* places, float* c
   LOCKSTEP_CUDA(cudaMemsetAsync(counts.as<void>(), 0, bytes, native(stream)));
   for (const MagnitudeDigit& digit : kMagnitudeDigits) {
     const bool is_first = &digit == &kMagnitudeDigits[0];
-    LOCKSTEP_LAUNCH(count_digits, blocks, kThreads, 0, stream, all, digit, is_first, values, searches.as<const Search>(),
+    LOCKSTEP_LAUNCH(count_digits, blocks, kThreads, 0, stream, all, digit, is_first, values,
+                    searches.as<const Search>(), counts.as<unsigned>());
+    LOCKSTEP_LAUNCH(pick_digit, parts, kThreads, 0, stream, all, digit, is_first, searches.as<Search>(),
                     counts.as<unsigned>());
-    LOCKSTEP_LAUNCH(pick_digit, parts, kThreads, 0, stream, all, digit, is_first, searches.as<Search>(), counts.as<unsigned>());
   }
   LOCKSTEP_LAUNCH(count_sent, blocks, kThreads, 0, stream, all, values, searches.as<const Search>(), pieces.as<Sent>());
   LOCKSTEP_LAUNCH(sum_pieces, parts, kThreads, 0, stream, all, pieces.as<Sent>());
-  LOCKSTEP_LAUNCH(send_pieces, blocks, kThreads, 0, stream, all, values, searches.as<const Search>(), pieces.as<const Sent>(), places,
-                  chosen);
+  LOCKSTEP_LAUNCH(send_pieces, blocks, kThreads, 0, stream, all, values, searches.as<const Search>(),
+                  pieces.as<const Sent>(), places, chosen);
 }
 
-void select_largest(std::span<const TopKPart> parts, float* values, std::uint32_t* places, float* chosen, Stream& stream) {
+void select_largest(std::span<const TopKPart> parts, float* values, std::uint32_t* places, float* chosen,
+                    Stream& stream) {
   Parts batch{};
   Index sent = 0;
   const auto send = [&] {

@@ -1,5 +1,5 @@
-// Unary functions and their derivatives: bound by memory, so 16 bytes a load where the pointers allow it. The function is chosen once for
-// each of these packs.
+// Unary functions and their derivatives: bound by memory, so 16 bytes a load where the pointers allow it. The function
+// is chosen once for each of these packs.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/kernels.h"
 
@@ -107,14 +107,16 @@ __global__ void unary_packs(UnaryOperation operation, const T* x, T* y, Index be
 
 // x_grad may be y_grad: each element is read before it is written, by the same thread.
 template <typename T, int count>
-__global__ void unary_backward_packs(UnaryOperation operation, const T* saved, const T* y_grad, T* x_grad, Index begin, Index packs,
-                                     bool accumulate) {
+__global__ void unary_backward_packs(UnaryOperation operation, const T* saved, const T* y_grad, T* x_grad, Index begin,
+                                     Index packs, bool accumulate) {
   for (Index i = first_item(); i < packs; i += stride_of_grid()) {
     const Index at = begin + i * count;
-    const auto in = *reinterpret_cast<const Pack<T, count>*>(saved + at), grad = *reinterpret_cast<const Pack<T, count>*>(y_grad + at);
+    const auto in = *reinterpret_cast<const Pack<T, count>*>(saved + at),
+               grad = *reinterpret_cast<const Pack<T, count>*>(y_grad + at);
     Pack<T, count> out = accumulate ? *reinterpret_cast<const Pack<T, count>*>(x_grad + at) : grad;
 #pragma unroll
-    for (int j = 0; j < count; ++j) store(out.values[j], widen(grad.values[j]) * slope_of(operation, widen(in.values[j])), accumulate);
+    for (int j = 0; j < count; ++j)
+      store(out.values[j], widen(grad.values[j]) * slope_of(operation, widen(in.values[j])), accumulate);
     *reinterpret_cast<Pack<T, count>*>(x_grad + at) = out;
   }
 }
@@ -130,9 +132,12 @@ void unary(const UnaryOperation& operation, In x, Out y, Stream& stream) {
     T* const to = y.as<T>();
     const bool aligned = is_aligned_to_pack<T, kOf>(from) && is_aligned_to_pack<T, kOf>(to);
     const Index packs = aligned ? count / kOf : 0, done = packs * kOf;
-    if (packs > 0) LOCKSTEP_LAUNCH((unary_packs<T, kOf>), blocks_for(packs), kThreads, 0, stream, operation, from, to, Index{0}, packs);
+    if (packs > 0)
+      LOCKSTEP_LAUNCH((unary_packs<T, kOf>), blocks_for(packs), kThreads, 0, stream, operation, from, to, Index{0},
+                      packs);
     if (done < count)
-      LOCKSTEP_LAUNCH((unary_packs<T, 1>), blocks_for(count - done), kThreads, 0, stream, operation, from, to, done, count - done);
+      LOCKSTEP_LAUNCH((unary_packs<T, 1>), blocks_for(count - done), kThreads, 0, stream, operation, from, to, done,
+                      count - done);
   });
 }
 
@@ -142,14 +147,15 @@ void unary_backward(const UnaryOperation& operation, In saved, In y_grad, Out x_
     constexpr int kOf = kOfUnary<T>;
     const T *const at = saved.as<T>(), *const from = y_grad.as<T>();
     T* const to = x_grad.as<T>();
-    const bool aligned = is_aligned_to_pack<T, kOf>(at) && is_aligned_to_pack<T, kOf>(from) && is_aligned_to_pack<T, kOf>(to);
+    const bool aligned =
+        is_aligned_to_pack<T, kOf>(at) && is_aligned_to_pack<T, kOf>(from) && is_aligned_to_pack<T, kOf>(to);
     const Index packs = aligned ? count / kOf : 0, done = packs * kOf;
     if (packs > 0)
-      LOCKSTEP_LAUNCH((unary_backward_packs<T, kOf>), blocks_for(packs), kThreads, 0, stream, operation, at, from, to, Index{0}, packs,
-                      x_grad.accumulate);
+      LOCKSTEP_LAUNCH((unary_backward_packs<T, kOf>), blocks_for(packs), kThreads, 0, stream, operation, at, from, to,
+                      Index{0}, packs, x_grad.accumulate);
     if (done < count)
-      LOCKSTEP_LAUNCH((unary_backward_packs<T, 1>), blocks_for(count - done), kThreads, 0, stream, operation, at, from, to, done,
-                      count - done, x_grad.accumulate);
+      LOCKSTEP_LAUNCH((unary_backward_packs<T, 1>), blocks_for(count - done), kThreads, 0, stream, operation, at, from,
+                      to, done, count - done, x_grad.accumulate);
   });
 }
 

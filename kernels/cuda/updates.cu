@@ -1,5 +1,6 @@
-// The fused updates: all tensors in one launch, or as many as a kernel's arguments hold (by value: nothing is copied to the device first).
-// Compiled without contraction, products and sums are rounded one by one, as on the CPU: the same bits.
+// The fused updates: all tensors in one launch, or as many as a kernel's arguments hold (by value: nothing is copied to
+// the device first). Compiled without contraction, products and sums are rounded one by one, as on the CPU: the same
+// bits.
 #ifdef __CUDACC__
 #define LOCKSTEP_FORMULA __host__ __device__ __forceinline__
 #endif
@@ -28,8 +29,9 @@ struct Entry {
 // `kClocks`: each tensor has a clock.
 template <int kStates, bool kClocks = false>
 struct Batch {
-  static constexpr int kMost = static_cast<int>((kArgumentBytes - kBytesOfParams - 3 * sizeof(int)) /
-                                                (sizeof(Entry<kStates>) + sizeof(unsigned) + (kClocks ? sizeof(unsigned) : 0)));
+  static constexpr int kMost =
+      static_cast<int>((kArgumentBytes - kBytesOfParams - 3 * sizeof(int)) /
+                       (sizeof(Entry<kStates>) + sizeof(unsigned) + (kClocks ? sizeof(unsigned) : 0)));
   Entry<kStates> tensors[kMost];
   unsigned first_block[kMost + 1];
   unsigned clocks[kClocks ? kMost : 1];
@@ -51,7 +53,8 @@ __device__ Piece<kStates> piece_of_block(const Batch<kStates, kClocks>& batch) {
     (blockIdx.x >= batch.first_block[middle] ? low : high) = middle;
   }
   const Index begin = static_cast<Index>(blockIdx.x - batch.first_block[low]) * kElementsOfBlock;
-  return {batch.tensors[low], begin, min(begin + kElementsOfBlock, batch.tensors[low].count), batch.clocks[kClocks ? low : 0]};
+  return {batch.tensors[low], begin, min(begin + kElementsOfBlock, batch.tensors[low].count),
+          batch.clocks[kClocks ? low : 0]};
 }
 
 // `width` elements at place `at` of each array: one, or a pack that moves by one instruction.
@@ -67,7 +70,8 @@ __device__ void update_at(const Entry<Formula::kStates>& tensor, Index at, const
     if constexpr (kStates == 0) formula(weight.values[i], grad.values[i]);
     if constexpr (kStates == 1) formula(weight.values[i], grad.values[i], states[0].values[i]);
     if constexpr (kStates == 2) formula(weight.values[i], grad.values[i], states[0].values[i], states[1].values[i]);
-    if constexpr (kStates == 3) formula(weight.values[i], grad.values[i], states[0].values[i], states[1].values[i], states[2].values[i]);
+    if constexpr (kStates == 3)
+      formula(weight.values[i], grad.values[i], states[0].values[i], states[1].values[i], states[2].values[i]);
   }
   reinterpret_cast<Elements*>(tensor.weight)[at] = weight;
   for (int k = 0; k < kStates; ++k) reinterpret_cast<Elements*>(tensor.states[k])[at] = states[k];
@@ -110,7 +114,8 @@ struct ClockList {
 template <typename Formula, typename Params>
 __global__ void advance_clocks(const __grid_constant__ ClockList list, Params params) {
   if (updates::skips(params)) return;
-  for (Index i = first_item(); i < list.count; i += stride_of_grid()) Formula::advance(params.group.clock[list.indices[i]], params);
+  for (Index i = first_item(); i < list.count; i += stride_of_grid())
+    Formula::advance(params.group.clock[list.indices[i]], params);
 }
 
 template <typename Formula, typename Params>
@@ -125,8 +130,12 @@ __global__ void find_bad(const __grid_constant__ Batch<0> batch, LossScaleState*
   if (__syncthreads_or(bad ? 1 : 0) != 0 && threadIdx.x == 0) atomicExch(&state->found_bad, 1.0F);
 }
 
-__global__ void begin_scale(LossScaleRule rule, const LossScaleState* state, LossScaleStep* step) { updates::begin(rule, *state, *step); }
-__global__ void update_scale(LossScaleRule rule, LossScaleStep* step, LossScaleState* state) { updates::follow(rule, *step, *state); }
+__global__ void begin_scale(LossScaleRule rule, const LossScaleState* state, LossScaleStep* step) {
+  updates::begin(rule, *state, *step);
+}
+__global__ void update_scale(LossScaleRule rule, LossScaleStep* step, LossScaleState* state) {
+  updates::follow(rule, *step, *state);
+}
 
 __global__ void squares_of_pieces(const __grid_constant__ Batch<0> batch, double* sums) {
   const Piece<0> piece = piece_of_block(batch);
@@ -142,7 +151,8 @@ __global__ void squares_of_pieces(const __grid_constant__ Batch<0> batch, double
 // Block i: of the batch's tensor i, whose pieces lie next to each other.
 __global__ void squares_of_tensors(const __grid_constant__ Batch<0> batch, const double* pieces, double* sums) {
   double sum = 0;
-  for (unsigned i = batch.first_block[blockIdx.x] + threadIdx.x; i < batch.first_block[blockIdx.x + 1]; i += kThreads) sum += pieces[i];
+  for (unsigned i = batch.first_block[blockIdx.x] + threadIdx.x; i < batch.first_block[blockIdx.x + 1]; i += kThreads)
+    sum += pieces[i];
   sum = sum_of_block<kThreads>(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
@@ -155,10 +165,12 @@ __global__ void norm_of_all(const double* sums, Index count, NormParams params, 
   if (threadIdx.x == 0) *result = updates::norm_of(sum, params);
 }
 
-unsigned blocks_of(const UpdateTensor& tensor) { return static_cast<unsigned>((tensor.count + kElementsOfBlock - 1) / kElementsOfBlock); }
+unsigned blocks_of(const UpdateTensor& tensor) {
+  return static_cast<unsigned>((tensor.count + kElementsOfBlock - 1) / kElementsOfBlock);
+}
 
-// Calls `launch` with as many tensors at a time as a kernel's arguments hold, and the number of blocks. Empty tensors are left out, unless
-// the results count them: a batch then may have no blocks.
+// Calls `launch` with as many tensors at a time as a kernel's arguments hold, and the number of blocks. Empty tensors
+// are left out, unless the results count them: a batch then may have no blocks.
 template <int kStates, bool kClocks = false, typename Launch>
 void in_batches(std::span<const UpdateTensor> tensors, Launch&& launch, bool with_empty = false) {
   Batch<kStates, kClocks> batch{};
@@ -203,11 +215,14 @@ void advance_all(std::span<const UpdateTensor> tensors, const Params& params, St
 template <typename Formula, typename Params>
 void launch(std::span<const UpdateTensor> tensors, const Params& params, Stream& stream) {
   using Tensors = BatchOf<Formula, Params>;
-  static_assert(sizeof(Params) <= kBytesOfParams && sizeof(Tensors) + sizeof(Params) <= kArgumentBytes, "kernel arguments");
+  static_assert(sizeof(Params) <= kBytesOfParams && sizeof(Tensors) + sizeof(Params) <= kArgumentBytes,
+                "kernel arguments");
   if constexpr (updates::Counts<Formula, Params>) advance_all<Formula>(tensors, params, stream);
   const auto update = update_batch<Formula, Params>;
   in_batches<Formula::kStates, updates::CountsByTensor<Formula, Params>>(
-      tensors, [&](const Tensors& batch, unsigned blocks) { LOCKSTEP_LAUNCH(update, blocks, kThreads, 0, stream, batch, params); });
+      tensors, [&](const Tensors& batch, unsigned blocks) {
+        LOCKSTEP_LAUNCH(update, blocks, kThreads, 0, stream, batch, params);
+      });
 }
 
 template <typename Params>
@@ -225,7 +240,8 @@ void norm_of_sums(const double* sums, Index count, const NormParams& params, Nor
   LOCKSTEP_LAUNCH(norm_of_all, 1, kThreads, 0, stream, sums, count, params, result);
 }
 
-void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& params, NormResult* result, Stream& stream) {
+void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& params, NormResult* result,
+                   Stream& stream) {
   const Index pieces = pieces_of(tensors);
   const Scratch sums(stream, static_cast<std::size_t>(std::max<Index>(pieces, 1)) * sizeof(double));
   auto* next = sums.as<double>();
@@ -252,8 +268,9 @@ void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream& st
 }
 
 void find_bad_gradients(std::span<const UpdateTensor> tensors, LossScaleState* state, Stream& stream) {
-  in_batches<0>(tensors,
-                [&](const Batch<0>& batch, unsigned blocks) { LOCKSTEP_LAUNCH(find_bad, blocks, kThreads, 0, stream, batch, state); });
+  in_batches<0>(tensors, [&](const Batch<0>& batch, unsigned blocks) {
+    LOCKSTEP_LAUNCH(find_bad, blocks, kThreads, 0, stream, batch, state);
+  });
 }
 
 void begin_loss_scale(const LossScaleRule& rule, const LossScaleState* state, LossScaleStep* step, Stream& stream) {

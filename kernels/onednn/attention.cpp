@@ -1,6 +1,6 @@
-// Attention in tiles of scores (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): a tile is one small product, a pass of the online
-// softmax, another product. Threads share the heads of the batch; backward goes tile by tile of the keys, so that each head's gradients
-// are written by one thread, in one order.
+// Attention in tiles of scores (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): a tile is one small product, a
+// pass of the online softmax, another product. Threads share the heads of the batch; backward goes tile by tile of the
+// keys, so that each head's gradients are written by one thread, in one order.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,7 +14,7 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/product.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 namespace lockstep::onednn {
 
@@ -47,7 +47,8 @@ void head_forward(const HeadOperands& head, float* out, float* log_sums) {
   const TileMemory memory(1);
   std::array<float, kTile> largest, sums, factors;
   for (Index query = 0; query < s.queries; query += kTile) {
-    const Index rows = std::min(kTile, s.queries - query), keys = head.params.causal ? std::min(s.keys, query + rows) : s.keys;
+    const Index rows = std::min(kTile, s.queries - query),
+                keys = head.params.causal ? std::min(s.keys, query + rows) : s.keys;
     std::fill(largest.begin(), largest.end(), -std::numeric_limits<float>::infinity());
     std::fill(sums.begin(), sums.end(), 0.0F);
     for (Index key = 0; key < keys; key += kTile) {
@@ -65,33 +66,37 @@ void head_forward(const HeadOperands& head, float* out, float* log_sums) {
 }
 
 // The share of one tile, of the queries from `query` on and the keys from `key` on.
-void tile_backward(const HeadOperands& head, Index query, Index key, const HeadMatrix<const float>& y_grad, const float* log_sums,
-                   const float* deltas, const TileMemory& memory, const HeadGradients& to) {
+void tile_backward(const HeadOperands& head, Index query, Index key, const HeadMatrix<const float>& y_grad,
+                   const float* log_sums, const float* deltas, const TileMemory& memory, const HeadGradients& to) {
   const Index width = head.shape.width, first_query = head.params.causal ? key : 0;
   const fast::ScoreTile tile = scores_of(head, query, key, memory.tile(0));
   float* const grads = memory.tile(1);
   fast::probabilities(tile, log_sums + query);
   if (to.v.first != nullptr)
-    multiply_alone(
-        {'T', 'N', tile.keys, width, tile.rows, tile.scores, y_grad.row(query), to.accumulate_v || query > first_query, to.v.row(key)},
-        {kTile, y_grad.stride, to.v.stride});
+    multiply_alone({'T', 'N', tile.keys, width, tile.rows, tile.scores, y_grad.row(query),
+                    to.accumulate_v || query > first_query, to.v.row(key)},
+                   {kTile, y_grad.stride, to.v.stride});
   multiply_alone({'N', 'T', tile.rows, tile.keys, width, y_grad.row(query), head.v.row(key), false, grads},
                  {y_grad.stride, head.v.stride, kTile});
   fast::score_gradients(tile, deltas + query, head.params.scale, grads);
   if (to.q.first != nullptr)
-    multiply_alone({'N', 'N', tile.rows, width, tile.keys, grads, head.k.row(key), to.accumulate_q || key > 0, to.q.row(query)},
-                   {kTile, head.k.stride, to.q.stride});
+    multiply_alone(
+        {'N', 'N', tile.rows, width, tile.keys, grads, head.k.row(key), to.accumulate_q || key > 0, to.q.row(query)},
+        {kTile, head.k.stride, to.q.stride});
   if (to.k.first != nullptr)
-    multiply_alone({'T', 'N', tile.keys, width, tile.rows, grads, head.q.row(query), to.accumulate_k || query > first_query, to.k.row(key)},
+    multiply_alone({'T', 'N', tile.keys, width, tile.rows, grads, head.q.row(query),
+                    to.accumulate_k || query > first_query, to.k.row(key)},
                    {kTile, head.q.stride, to.k.stride});
 }
 
-void head_backward(const HeadOperands& head, const float* out, const float* out_grad, const float* log_sums, const HeadGradients& to) {
+void head_backward(const HeadOperands& head, const float* out, const float* out_grad, const float* log_sums,
+                   const HeadGradients& to) {
   const AttentionShape& s = head.shape;
   const auto y = head.rows_of(out), y_grad = head.rows_of(out_grad);
   const TileMemory memory(2);
   std::vector<float> deltas(static_cast<std::size_t>(s.queries));
-  for (Index t = 0; t < s.queries; ++t) deltas[static_cast<std::size_t>(t)] = fast::row_product(y.row(t), y_grad.row(t), s.width);
+  for (Index t = 0; t < s.queries; ++t)
+    deltas[static_cast<std::size_t>(t)] = fast::row_product(y.row(t), y_grad.row(t), s.width);
   for (Index key = 0; key < s.keys; key += kTile)
     for (Index query = head.params.causal ? key : 0; query < s.queries; query += kTile)
       tile_backward(head, query, key, y_grad, log_sums, deltas.data(), memory, to);
@@ -101,14 +106,16 @@ void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_s
   const AttentionShape s = attention_shape(q, k);
   if (s.empty()) return reference_kernels().attention(params, q, k, v, y, log_sums, stream);
   const auto compute = fused_attention::suits() ? fused_attention::head_forward : head_forward;
-  in_parallel(s.batch * s.heads,
-              [&](Index head) { compute(HeadOperands(s, params, q, k, v, head), y.floats(), log_sums.floats() + head * s.queries); });
+  in_parallel(s.batch * s.heads, [&](Index head) {
+    compute(HeadOperands(s, params, q, k, v, head), y.floats(), log_sums.floats() + head * s.queries);
+  });
 }
 
-void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad, Out k_grad, Out v_grad,
-                        Stream& stream) {
+void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad,
+                        Out k_grad, Out v_grad, Stream& stream) {
   const AttentionShape s = attention_shape(q, k);
-  if (s.empty()) return reference_kernels().attention_backward(params, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad, stream);
+  if (s.empty())
+    return reference_kernels().attention_backward(params, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad, stream);
   const auto compute = fused_attention::suits() ? fused_attention::head_backward : head_backward;
   in_parallel(s.batch * s.heads, [&](Index nth) {
     const HeadOperands head(s, params, q, k, v, nth);

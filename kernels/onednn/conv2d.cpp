@@ -1,8 +1,8 @@
 // Convolution: NHWC activations as they are, while oneDNN chooses the layout of the weights. Reordering them costs a
 // hundredth of the convolution; its kernels for plain OHWI weights are several times slower.
 //
-// A thread keeps what it prepared, by shape: no locks, and after a shape's first step nothing is built or asked from the
-// system.
+// A thread keeps what it prepared, by shape: no locks, and after a shape's first step nothing is built or asked from
+// the system.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -104,9 +104,9 @@ const Plan& plan_for(Key key) {
   try {
     plans.emplace_front(key);
   } catch (const dnnl::error& error) {
-    throw Error("conv2d: oneDNN cannot run x ({}, {}, {}, {}) by weight ({}, {}, {}, {}): {}", key.shape.batch, key.shape.in_height,
-                key.shape.in_width, key.shape.in_channels, key.shape.out_channels, key.shape.kernel_height, key.shape.kernel_width,
-                key.shape.group_channels(), error.what());
+    throw Error("conv2d: oneDNN cannot run x ({}, {}, {}, {}) by weight ({}, {}, {}, {}): {}", key.shape.batch,
+                key.shape.in_height, key.shape.in_width, key.shape.in_channels, key.shape.out_channels,
+                key.shape.kernel_height, key.shape.kernel_width, key.shape.group_channels(), error.what());
   }
   if (plans.size() > kMost) plans.pop_back();
   return plans.front();
@@ -126,7 +126,8 @@ float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.dat
 // Where a gradient is computed: in the caller's memory, or aside when it is to be added to what is there.
 class Target {
  public:
-  Target(float* slot, std::int64_t count, bool accumulate, Stream& stream) : slot_(slot), count_(count), stream_(stream) {
+  Target(float* slot, std::int64_t count, bool accumulate, Stream& stream)
+      : slot_(slot), count_(count), stream_(stream) {
     if (accumulate) aside_ = cpu_device().allocate(count * sizeof(float));
   }
   float* data() const { return aside_ ? floats(aside_) : slot_; }
@@ -143,13 +144,16 @@ class Target {
 
 std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
-std::int64_t weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * s.kernel_width * s.group_channels(); }
+std::int64_t weight_count(const Conv2dShape& s) {
+  return s.out_channels * s.kernel_height * s.kernel_width * s.group_channels();
+}
 
 float largest_magnitude(const float* x, std::int64_t count) {
   constexpr std::int64_t kPart = std::int64_t{1} << 18;
   std::vector<float> parts(static_cast<std::size_t>((count + kPart - 1) / kPart));
   in_parallel(static_cast<std::int64_t>(parts.size()), [&](std::int64_t part) {
-    parts[static_cast<std::size_t>(part)] = fast::largest_magnitude(x + part * kPart, std::min(kPart, count - part * kPart));
+    parts[static_cast<std::size_t>(part)] =
+        fast::largest_magnitude(x + part * kPart, std::min(kPart, count - part * kPart));
   });
   return fast::largest_magnitude(parts.data(), static_cast<std::int64_t>(parts.size()));
 }
@@ -157,7 +161,8 @@ float largest_magnitude(const float* x, std::int64_t count) {
 // Reading x costs less than reading y once more only where y is not much smaller.
 bool is_worth_fusing(const Conv2dShape& s) { return x_count(s) <= 2 * y_count(s); }
 
-// Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the half).
+// Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the
+// half).
 bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, const float* bias) {
   const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.group_channels()) *
                           largest_magnitude(weight, weight_count(s)) * largest_magnitude(x, x_count(s));
@@ -167,7 +172,8 @@ bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, con
 
 std::int64_t pixels(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width; }
 
-// Of a gradient of the weights each part makes one as large as the whole, which is then added: of few pixels that costs more than it gains.
+// Of a gradient of the weights each part makes one as large as the whole, which is then added: of few pixels that costs
+// more than it gains.
 std::int64_t most_parts(Pass pass, const Conv2dShape& s) {
   constexpr std::int64_t kPixelsOfASum = 256;
   return pass == Pass::kBackwardWeights ? std::min(s.batch, pixels(s) / kPixelsOfASum) : s.batch;
@@ -175,8 +181,8 @@ std::int64_t most_parts(Pass pass, const Conv2dShape& s) {
 
 bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 
-// oneDNN 2.6 writes beyond its own scratch memory where a 1x1 convolution with strides has fewer channels than a vector has lanes: it
-// gathers the pixels that count as if there were so many.
+// oneDNN 2.6 writes beyond its own scratch memory where a 1x1 convolution with strides has fewer channels than a vector
+// has lanes: it gathers the pixels that count as if there were so many.
 std::size_t scratch_slack(const Conv2dShape& s) {
   const bool gathers = s.kernel_height == 1 && s.kernel_width == 1 && (s.stride_height > 1 || s.stride_width > 1);
   return gathers ? static_cast<std::size_t>(s.out_height * s.out_width) * 16 * sizeof(float) : 0;
@@ -189,8 +195,8 @@ void run(const Plan& plan, std::unordered_map<int, dnnl::memory> arguments) {
   stream().wait();
 }
 
-// A pass over a batch, cut into parts that differ by one image at most. Each is computed by one thread: with several oneDNN cuts sums by
-// their number.
+// A pass over a batch, cut into parts that differ by one image at most. Each is computed by one thread: with several
+// oneDNN cuts sums by their number.
 class Parts {
  public:
   explicit Parts(const Key& whole)
@@ -205,7 +211,9 @@ class Parts {
 
   std::int64_t count() const { return count_; }
   const Plan& plan() const { return *plan_; }
-  const Plan& plan(std::int64_t part) const { return begin(part + 1) - begin(part) == plan_->key.shape.batch ? *plan_ : *longer_; }
+  const Plan& plan(std::int64_t part) const {
+    return begin(part + 1) - begin(part) == plan_->key.shape.batch ? *plan_ : *longer_;
+  }
   std::int64_t begin(std::int64_t part) const { return shape_.batch * part / count_; }
 
  private:
@@ -241,8 +249,8 @@ void run_with_weights(const Parts& parts, const float* weight, const ArgumentsOf
   });
 }
 
-// The gradients of weights and biases, to where the caller wants them; a null `bias` was not asked for. Sums over all images: the parts'
-// are added in their order.
+// The gradients of weights and biases, to where the caller wants them; a null `bias` was not asked for. Sums over all
+// images: the parts' are added in their order.
 void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight, float* bias) {
   const Threads one(1);
   const Parts parts({Pass::kBackwardWeights, shape, bias != nullptr, false});
@@ -279,14 +287,17 @@ void conv2d(const Conv2dShape& shape, In in, In weights, In bias, bool relu, Out
   if (winograd_narrow::suits(shape)) return winograd_narrow::conv2d(shape, x, weight, bias.floats(), relu, y);
   if (depthwise::suits(shape)) return depthwise::conv2d(shape, x, weight, bias.floats(), relu, y);
   if (grouped_conv::suits(shape)) return grouped_conv::conv2d(shape, x, weight, bias.floats(), relu, y);
-  // oneDNN's ReLU makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than ReLU's own pass over y.
+  // oneDNN's ReLU makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than ReLU's own
+  // pass over y.
   const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias.floats());
-  run_with_weights(Parts({Pass::kForward, shape, static_cast<bool>(bias), fused}), weight, [&](const Plan& plan, std::int64_t first) {
-    std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},
-                                                       {DNNL_ARG_DST, memory_at(plan.descs.y, y + first * (y_count(shape) / shape.batch))}};
-    if (bias) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias.floats());
-    return arguments;
-  });
+  run_with_weights(Parts({Pass::kForward, shape, static_cast<bool>(bias), fused}), weight,
+                   [&](const Plan& plan, std::int64_t first) {
+                     std::unordered_map<int, dnnl::memory> arguments = {
+                         {DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},
+                         {DNNL_ARG_DST, memory_at(plan.descs.y, y + first * (y_count(shape) / shape.batch))}};
+                     if (bias) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias.floats());
+                     return arguments;
+                   });
   if (relu && !fused) cpu_device().kernels().relu(out, out, stream);
 }
 
@@ -295,18 +306,22 @@ void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out
   const float *y_grad = out_grad.floats(), *weight = weights.floats();
   float* const x_grad = in_grad.floats();
   if (winograd::suits(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
-  if (depthwise::suits(shape)) return depthwise::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
-  if (grouped_conv::suits(shape)) return grouped_conv::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
+  if (depthwise::suits(shape))
+    return depthwise::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
+  if (grouped_conv::suits(shape))
+    return grouped_conv::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
   const Target target(x_grad, x_count(shape), in_grad.accumulate, stream);
-  run_with_weights(Parts({Pass::kBackwardData, shape, false, false}), weight, [&](const Plan& plan, std::int64_t first) {
-    return std::unordered_map<int, dnnl::memory>{
-        {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad + first * (y_count(shape) / shape.batch))},
-        {DNNL_ARG_DIFF_SRC, memory_at(plan.descs.x, target.data() + first * (x_count(shape) / shape.batch))}};
-  });
+  run_with_weights(
+      Parts({Pass::kBackwardData, shape, false, false}), weight, [&](const Plan& plan, std::int64_t first) {
+        return std::unordered_map<int, dnnl::memory>{
+            {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad + first * (y_count(shape) / shape.batch))},
+            {DNNL_ARG_DIFF_SRC, memory_at(plan.descs.x, target.data() + first * (x_count(shape) / shape.batch))}};
+      });
   target.finish();
 }
 
-using WeightGradients = void (*)(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);
+using WeightGradients = void (*)(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad,
+                                 bool accumulate);
 
 // Null: oneDNN's.
 WeightGradients own_weight_gradients(const Conv2dShape& shape) {
@@ -315,10 +330,13 @@ WeightGradients own_weight_gradients(const Conv2dShape& shape) {
   return grouped_conv::suits(shape) ? grouped_conv::conv2d_backward_weights : nullptr;
 }
 
-void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad, Stream& lane) {
-  if (empty(shape)) return reference_kernels().conv2d_backward_weights(shape, in, out_grad, weight_grad, bias_grad, lane);
+void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad,
+                             Stream& lane) {
+  if (empty(shape))
+    return reference_kernels().conv2d_backward_weights(shape, in, out_grad, weight_grad, bias_grad, lane);
   const float *x = in.floats(), *y_grad = out_grad.floats();
-  if (winograd_narrow::suits(shape)) return winograd_narrow::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
+  if (winograd_narrow::suits(shape))
+    return winograd_narrow::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
   if (narrow_conv::suits(shape)) return narrow_conv::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
   if (const auto compute = own_weight_gradients(shape)) {
     compute(shape, x, y_grad, weight_grad.floats(), weight_grad.accumulate);

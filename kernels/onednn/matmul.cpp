@@ -3,7 +3,7 @@
 #include "kernels/cpu/batch_linear.h"
 #include "kernels/onednn/kernels.h"
 #include "kernels/onednn/product.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 namespace lockstep::onednn {
 
@@ -11,7 +11,8 @@ namespace {
 
 void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& stream) {
   const std::int64_t batch = c.shape[0], rows = c.shape[1], columns = c.shape[2], inner = a.shape[transpose_a ? 1 : 2];
-  if (rows == 0 || columns == 0 || inner == 0) return reference_kernels().matmul(a, transpose_a, b, transpose_b, c, stream);
+  if (rows == 0 || columns == 0 || inner == 0)
+    return reference_kernels().matmul(a, transpose_a, b, transpose_b, c, stream);
   const auto product = [&](std::int64_t n) {
     return Product{transpose_a ? 'T' : 'N',
                    transpose_b ? 'T' : 'N',

@@ -1,4 +1,5 @@
-// oneDNN as the kernels see it: the one place that knows how the versions 2 (operation descriptors) and 3 (none) differ.
+// oneDNN as the kernels see it: the one place that knows how the versions 2 (operation descriptors) and 3 (none)
+// differ.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,7 +9,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "lockstep/core/device.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 namespace lockstep::onednn {
 
@@ -28,8 +29,8 @@ inline const dnnl::engine& engine() {
   return *kEngine;
 }
 
-// oneDNN computes with as many threads as OpenMP would give the calling thread: here `threads`, for the life of this object. OpenMP's
-// functions are those of the runtime that oneDNN has brought along, if it uses OpenMP at all.
+// oneDNN computes with as many threads as OpenMP would give the calling thread: here `threads`, for the life of this
+// object. OpenMP's functions are those of the runtime that oneDNN has brought along, if it uses OpenMP at all.
 class Threads {
  public:
   explicit Threads(int threads) {
@@ -56,7 +57,8 @@ class Threads {
   int before_ = 0;
 };
 
-// Into how many parts work of so many multiplications is cut, `most` at most: by its size alone, so that results do not depend on threads.
+// Into how many parts work of so many multiplications is cut, `most` at most: by its size alone, so that results do not
+// depend on threads.
 inline std::int64_t parts_of(std::int64_t multiplications, std::int64_t most) {
   constexpr std::int64_t kWorthwhile = 4'000'000, kMost = 16;
   return std::clamp<std::int64_t>(multiplications / kWorthwhile, 1, std::clamp<std::int64_t>(most, 1, kMost));
@@ -81,14 +83,17 @@ inline dnnl::primitive_attr with_relu(dnnl::primitive_attr attributes) {
   return attributes;
 }
 
-inline dnnl::convolution_forward::primitive_desc forward_desc(const ConvolutionDescs& d, const dnnl::primitive_attr& attributes) {
+inline dnnl::convolution_forward::primitive_desc forward_desc(const ConvolutionDescs& d,
+                                                              const dnnl::primitive_attr& attributes) {
   using Forward = dnnl::convolution_forward;
   constexpr auto kKind = dnnl::prop_kind::forward_training;
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 #if DNNL_VERSION_MAJOR >= 3
-  return Forward::primitive_desc(engine(), kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end, attributes);
+  return Forward::primitive_desc(engine(), kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin,
+                                 d.pad_end, attributes);
 #else
-  return {Forward::desc(kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end), attributes, engine()};
+  return {Forward::desc(kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end), attributes,
+          engine()};
 #endif
 }
 
@@ -98,21 +103,25 @@ inline dnnl::convolution_backward_data::primitive_desc backward_data_desc(const 
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
   const auto forward = forward_desc(d, attributes);
 #if DNNL_VERSION_MAJOR >= 3
-  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.y, d.strides, d.pad_begin, d.pad_end, forward, attributes);
+  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.y, d.strides, d.pad_begin, d.pad_end, forward,
+                                  attributes);
 #else
-  return {Backward::desc(kAlgorithm, d.x, d.weight, d.y, d.strides, d.pad_begin, d.pad_end), attributes, engine(), forward};
+  return {Backward::desc(kAlgorithm, d.x, d.weight, d.y, d.strides, d.pad_begin, d.pad_end), attributes, engine(),
+          forward};
 #endif
 }
 
-inline dnnl::convolution_backward_weights::primitive_desc backward_weights_desc(const ConvolutionDescs& d,
-                                                                                const dnnl::primitive_attr& attributes) {
+inline dnnl::convolution_backward_weights::primitive_desc backward_weights_desc(
+    const ConvolutionDescs& d, const dnnl::primitive_attr& attributes) {
   using Backward = dnnl::convolution_backward_weights;
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
   const auto forward = forward_desc(d, attributes);
 #if DNNL_VERSION_MAJOR >= 3
-  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end, forward, attributes);
+  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end,
+                                  forward, attributes);
 #else
-  return {Backward::desc(kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end), attributes, engine(), forward};
+  return {Backward::desc(kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end), attributes,
+          engine(), forward};
 #endif
 }
 

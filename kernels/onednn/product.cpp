@@ -11,8 +11,8 @@ namespace {
 using Index = std::int64_t;
 
 constexpr Index kBlock = 16;  // rows or columns; parts are whole numbers of them
-// A part of fewer: oneDNN copies the operand that all parts share once for each of them. Parts of columns lose more by that than parts of
-// rows, and are for products of few rows.
+// A part of fewer: oneDNN copies the operand that all parts share once for each of them. Parts of columns lose more by
+// that than parts of rows, and are for products of few rows.
 constexpr Index kFewestRows = 192, kFewestColumns = 256;
 
 Strides strides_of(const Product& p) {
@@ -23,8 +23,16 @@ amx::Product on_tiles(const Product& p, const Strides& strides) {
   const auto operand = [](char transposed, const float* data, Index step) {
     return transposed == 'T' ? amx::Operand{data, 1, step} : amx::Operand{data, step, 1};
   };
-  return {p.rows,       p.columns, p.inner, operand(p.transpose_a, p.a, strides.a), operand(p.transpose_b, p.b, strides.b), p.c, strides.c,
-          p.accumulate, p.bias,    p.relu};
+  return {p.rows,
+          p.columns,
+          p.inner,
+          operand(p.transpose_a, p.a, strides.a),
+          operand(p.transpose_b, p.b, strides.b),
+          p.c,
+          strides.c,
+          p.accumulate,
+          p.bias,
+          p.relu};
 }
 
 // Rows [row, row + rows), columns [column, column + columns).
@@ -32,7 +40,9 @@ void multiply_part(const Product& p, Index row, Index rows, Index column, Index 
   const bool flipped_a = p.transpose_a == 'T', flipped_b = p.transpose_b == 'T';
   const float* const a = p.a + (flipped_a ? row : row * p.inner);
   const float* const b = p.b + (flipped_b ? column * p.inner : column);
-  multiply_alone({p.transpose_a, p.transpose_b, rows, columns, p.inner, a, b, p.accumulate, p.c + row * p.columns + column}, strides_of(p));
+  multiply_alone(
+      {p.transpose_a, p.transpose_b, rows, columns, p.inner, a, b, p.accumulate, p.c + row * p.columns + column},
+      strides_of(p));
 }
 
 }  // namespace
@@ -41,8 +51,8 @@ void multiply_part(const Product& p, Index row, Index rows, Index column, Index 
 void multiply_alone(const Product& p, const Strides& strides, float factor) {
   if (factor == 1 && amx::suits(p.rows, p.columns, p.inner)) return amx::multiply_alone(on_tiles(p, strides));
   const Threads one(1);
-  const auto status = dnnl::sgemm(p.transpose_a, p.transpose_b, p.rows, p.columns, p.inner, factor, p.a, strides.a, p.b, strides.b,
-                                  p.accumulate ? 1 : 0, p.c, strides.c);
+  const auto status = dnnl::sgemm(p.transpose_a, p.transpose_b, p.rows, p.columns, p.inner, factor, p.a, strides.a, p.b,
+                                  strides.b, p.accumulate ? 1 : 0, p.c, strides.c);
   LOCKSTEP_CHECK(status == dnnl::status::success, "oneDNN sgemm of {} x {} x {}: status {}", p.rows, p.columns, p.inner,
                  static_cast<int>(status));
 }

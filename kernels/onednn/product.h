@@ -24,7 +24,8 @@ void multiply(const Product& product);
 struct Strides {
   std::int64_t a, b, c;
 };
-// c = factor * a * b + (accumulate ? c : 0), on the calling thread; no size may be 0. Of products without bias and ReLU.
+// c = factor * a * b + (accumulate ? c : 0), on the calling thread; no size may be 0. Of products without bias and
+// ReLU.
 void multiply_alone(const Product& product, const Strides& strides, float factor = 1);
 
 }  // namespace lockstep::onednn

@@ -4,7 +4,7 @@
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/log.h"
-#include "src/core/cpu_device.h"
+#include "src/core/device/cpu_device.h"
 
 namespace lockstep {
 
@@ -25,7 +25,8 @@ dnnl::cpu_isa onednn_isa(Isa isa) {
   return dnnl::cpu_isa::all;
 }
 
-// LOCKSTEP_ISA limits oneDNN as it limits our own kernels. Unset, oneDNN decides, and follows its own variable ONEDNN_MAX_CPU_ISA.
+// LOCKSTEP_ISA limits oneDNN as it limits our own kernels. Unset, oneDNN decides, and follows its own variable
+// ONEDNN_MAX_CPU_ISA.
 void limit_onednn() {
   if (!env::text(env::kIsa)) return;
   const dnnl::status set = dnnl::set_max_cpu_isa(onednn_isa(cpu_isa()));

@@ -12,7 +12,9 @@ struct Adagrad {
   float rate, eps;
 
   LOCKSTEP_FORMULA explicit Adagrad(const AdagradParams& params)
-      : group(params.group), rate(group.lr / (1 + static_cast<float>(params.group.clock->steps - 1) * params.lr_decay)), eps(params.eps) {}
+      : group(params.group),
+        rate(group.lr / (1 + static_cast<float>(params.group.clock->steps - 1) * params.lr_decay)),
+        eps(params.eps) {}
 
   LOCKSTEP_FORMULA static void advance(UpdateClock& clock, const AdagradParams&) { clock.steps += 1; }
 

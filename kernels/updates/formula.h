@@ -4,14 +4,16 @@
 //     static constexpr int kStates = 2;
 //     explicit Warp(const WarpParams& params);                       once a call: reads the device's scalars
 //     void operator()(float& weight, float grad, float& first, float& second) const;     once an element
-//     static void advance(UpdateClock& clock, const WarpParams& params);                 if it counts: once a step, before it is made
+//     static void advance(UpdateClock& clock, const WarpParams& params);                 if it counts: once a step,
+//     before it is made
 //   };
 //   template <typename Call>
-//   void with_formula(const WarpParams& params, Call&& call) { call(Use<Warp>{}); }      or the one of several that params ask for
+//   void with_formula(const WarpParams& params, Call&& call) { call(Use<Warp>{}); }      or the one of several that
+//   params ask for
 //
-// Written once, it is compiled as a loop for each instruction set of the CPU (kernels/cpu/fast_updates.cpp) and as a CUDA kernel
-// (kernels/cuda/updates.cu). Products and sums are rounded one by one, and division and square root exactly: the same bits everywhere. So
-// no function of <math.h> but sqrtf() may be used.
+// Written once, it is compiled as a loop for each instruction set of the CPU (kernels/cpu/fast_updates.cpp) and as a
+// CUDA kernel (kernels/cuda/updates.cu). Products and sums are rounded one by one, and division and square root
+// exactly: the same bits everywhere. So no function of <math.h> but sqrtf() may be used.
 #pragma once
 
 #include <math.h>  // NOLINT: sqrtf() without std::, which CUDA has as well
@@ -63,7 +65,8 @@ LOCKSTEP_FORMULA Params at_clock(const Params& params, std::int64_t clock) {
   return of_tensor;
 }
 
-// On the host: advances the clocks, and calls update(tensor, formula) for each tensor. Clocks that agree share a formula.
+// On the host: advances the clocks, and calls update(tensor, formula) for each tensor. Clocks that agree share a
+// formula.
 template <typename Formula, typename Params, typename Update>
 void for_each_tensor(std::span<const UpdateTensor> tensors, const Params& params, Update&& update) {
   if constexpr (CountsByTensor<Formula, Params>) {
@@ -90,7 +93,9 @@ void for_each_tensor(std::span<const UpdateTensor> tensors, const Params& params
 struct Group {
   float lr, unscale, decay;
   LOCKSTEP_FORMULA explicit Group(const GroupStep& group)
-      : lr(*group.lr), unscale(group.loss_scale == nullptr ? 1.0F : 1 / group.loss_scale->scale), decay(group.weight_decay) {}
+      : lr(*group.lr),
+        unscale(group.loss_scale == nullptr ? 1.0F : 1 / group.loss_scale->scale),
+        decay(group.weight_decay) {}
 };
 
 }  // namespace lockstep::updates

@@ -13,7 +13,8 @@ LOCKSTEP_FORMULA void begin(const LossScaleRule& rule, const LossScaleState& sta
   step.any_bad = 0;
 }
 
-// After an optimizer's step. Several in a row are one step of the rule: each computes the state anew from where the step began.
+// After an optimizer's step. Several in a row are one step of the rule: each computes the state anew from where the
+// step began.
 LOCKSTEP_FORMULA void follow(const LossScaleRule& rule, LossScaleStep& step, LossScaleState& state) {
   if (step.begin.found_bad != 0) step.any_bad = 1;
   step.begin.found_bad = 0;

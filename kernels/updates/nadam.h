@@ -26,7 +26,9 @@ struct Nadam {
     of_average = group.lr * static_cast<float>(next) / static_cast<float>(1 - clock.product * next);
   }
 
-  LOCKSTEP_FORMULA static double mu(const NadamParams& params, double power) { return params.beta1 * (1 - 0.5 * power); }
+  LOCKSTEP_FORMULA static double mu(const NadamParams& params, double power) {
+    return params.beta1 * (1 - 0.5 * power);
+  }
   LOCKSTEP_FORMULA static void advance(UpdateClock& clock, const NadamParams& params) {
     clock.steps += 1;
     clock.powers[0] *= params.momentum_base;

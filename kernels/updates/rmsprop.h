@@ -52,7 +52,8 @@ struct Rmsprop {
 
 template <typename Call>
 void with_formula(const RmspropParams& params, Call&& call) {
-  if (params.momentum == 0) return params.centered ? call(Use<Rmsprop<false, true>>{}) : call(Use<Rmsprop<false, false>>{});
+  if (params.momentum == 0)
+    return params.centered ? call(Use<Rmsprop<false, true>>{}) : call(Use<Rmsprop<false, false>>{});
   params.centered ? call(Use<Rmsprop<true, true>>{}) : call(Use<Rmsprop<true, false>>{});
 }
 

@@ -14,7 +14,9 @@ struct Sgd {
 
   LOCKSTEP_FORMULA explicit Sgd(const SgdParams& params) : group(params.group), momentum(params.momentum) {}
 
-  LOCKSTEP_FORMULA void operator()(float& weight, float grad) const { weight -= group.lr * (grad * group.unscale + group.decay * weight); }
+  LOCKSTEP_FORMULA void operator()(float& weight, float grad) const {
+    weight -= group.lr * (grad * group.unscale + group.decay * weight);
+  }
   LOCKSTEP_FORMULA void operator()(float& weight, float grad, float& velocity) const {
     const float decayed = grad * group.unscale + group.decay * weight;
     velocity = momentum * velocity + decayed;

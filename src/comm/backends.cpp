@@ -36,8 +36,11 @@ constexpr Capabilities kHost{.messages = true,
                              .counts_bytes = true,
                              .ranks_may_be_threads = true};
 #if LOCKSTEP_WITH_MPI
-constexpr Capabilities kMpi{
-    .messages = true, .moves_data = true, .same_bits_on_all_ranks = true, .repeatable_bits = true, .coalesced_equals_single = true};
+constexpr Capabilities kMpi{.messages = true,
+                            .moves_data = true,
+                            .same_bits_on_all_ranks = true,
+                            .repeatable_bits = true,
+                            .coalesced_equals_single = true};
 #endif
 #if LOCKSTEP_WITH_NCCL
 constexpr Capabilities kNccl{
@@ -90,11 +93,14 @@ constexpr BuiltIn kBackends[] = {
      [](const Place& place, const Device*) { check_started_by_mpi(place); }},
 #endif
 #if LOCKSTEP_WITH_NCCL
-    {kNcclName, [](const BackendContext& context) { return make_nccl_backend(context, make_host_backend); }, kNccl, check_gpu_and_nccl},
+    {kNcclName, [](const BackendContext& context) { return make_nccl_backend(context, make_host_backend); }, kNccl,
+     check_gpu_and_nccl},
 #endif
     {kLocalName, [](const BackendContext&) { return make_local_backend(); }, kLocal},
     {"delay",
-     [](const BackendContext&) -> std::unique_ptr<Backend> { return std::make_unique<DelayBackend>(delay_cost_from_environment()); },
+     [](const BackendContext&) -> std::unique_ptr<Backend> {
+       return std::make_unique<DelayBackend>(delay_cost_from_environment());
+     },
      kDelay},
     {"recording", make_recording_backend, kHost},  // around the default
 };
@@ -107,16 +113,19 @@ std::string listed() {
 
 const BuiltIn& find(std::string_view name) {
   if (name == kFormerHostName) name = kHostName;
-  const auto found = std::find_if(std::begin(kBackends), std::end(kBackends), [name](const BuiltIn& each) { return each.name == name; });
+  const auto found = std::find_if(std::begin(kBackends), std::end(kBackends),
+                                  [name](const BuiltIn& each) { return each.name == name; });
   if (found != std::end(kBackends)) return *found;
   if (name == "mpi")
     throw InvalidArgument(
-        "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with -Dmpi=enabled; "
+        "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with "
+        "-Dmpi=enabled; "
         "built in are {}",
         listed());
   if (name == kNcclName)
     throw InvalidArgument(
-        "backend 'nccl' is not in this build: install the headers of NCCL and CUDA (libnccl-dev) and configure with -Dnccl=enabled, or use "
+        "backend 'nccl' is not in this build: install the headers of NCCL and CUDA (libnccl-dev) and configure with "
+        "-Dnccl=enabled, or use "
         "{}=host on the CPU; built in are {}",
         env::kBackend, listed());
   throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of {}", name, listed());
@@ -135,7 +144,8 @@ const Capabilities& capabilities_of(std::string_view backend) { return find(back
 void check_backend(std::string_view name, const Place& place, const Device* device) {
   const BuiltIn& chosen = find(name);
   if (place.world_size > chosen.capabilities.most_ranks)
-    throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name, place.world_size);
+    throw InvalidArgument("backend '{}' moves no data: it is for a world of one, this one has {} ranks", name,
+                          place.world_size);
   if (chosen.check) chosen.check(place, device);
 }
 
@@ -148,7 +158,8 @@ BackendChoice choose_backends(const Place& place, const std::string& asked, cons
   const std::string default_host(default_name(place));
   BackendChoice choice{asked.empty() ? env::text(env::kBackend).value_or(default_host) : asked, ""};
   const bool has_gpu = device.kind() == DeviceKind::kCuda;
-  if (choice.host == kNcclName || (has_gpu && place.world_size > 1)) check_backend(choice.gpu = kNcclName, place, &device);
+  if (choice.host == kNcclName || (has_gpu && place.world_size > 1))
+    check_backend(choice.gpu = kNcclName, place, &device);
   if (choice.gpu.empty() && has_gpu) choice.gpu = kLocalName;
   if (choice.host == kNcclName) choice.host = default_host;
   // A job that is started with one rank now and then must not need another environment for it.
@@ -184,7 +195,9 @@ void Backend::begin_capture() { refuse_graphs(name()); }
 std::uint64_t Backend::end_capture() { refuse_graphs(name()); }
 Work Backend::start_replay(const Operation&) { refuse_graphs(name()); }
 
-Work Backend::send(const Message& message) { throw InvalidArgument("{}: backend '{}' has no messages", describe_send(message), name()); }
+Work Backend::send(const Message& message) {
+  throw InvalidArgument("{}: backend '{}' has no messages", describe_send(message), name());
+}
 Work Backend::receive(const Message& message) {
   throw InvalidArgument("{}: backend '{}' has no messages", describe_receive(message), name());
 }

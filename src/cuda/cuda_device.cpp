@@ -40,7 +40,8 @@ bool CudaStream::is_capturing() const {
 void CudaStream::synchronize() {
   // The call would end the capture with an error that says less.
   if (is_capturing())
-    throw InvalidArgument("cuda:{}: the host cannot wait for work that is recorded as a graph: nothing of it has run", device_);
+    throw InvalidArgument("cuda:{}: the host cannot wait for work that is recorded as a graph: nothing of it has run",
+                          device_);
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream_));
 }
 
@@ -155,7 +156,8 @@ void CudaPinnedSource::give_back(std::byte* block) noexcept {
 }
 
 // Nodes keep the priority of the stream that they were captured from: communication goes first in a graph as well.
-CudaGraph::CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory) : device_(device), memory_(std::move(memory)) {
+CudaGraph::CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory)
+    : device_(device), memory_(std::move(memory)) {
   use_device(device);
   const cudaError_t result = cudaGraphInstantiate(&executable_, captured, cudaGraphInstantiateFlagUseNodePriority);
   cudaGraphDestroy(captured);
@@ -201,7 +203,8 @@ void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, 
   const cudaStream_t queue = native(stream);
   if (devices_made > 1) {
     const int from = device_of(source), to = device_of(destination);
-    if (from >= 0 && to >= 0 && from != to) {  // a pool's memory is not mapped for other devices: this call does without
+    if (from >= 0 && to >= 0 &&
+        from != to) {  // a pool's memory is not mapped for other devices: this call does without
       LOCKSTEP_CUDA(cudaMemcpyPeerAsync(destination, to, source, from, bytes, queue));
       return;
     }

@@ -8,14 +8,14 @@
 
 #include "kernels/cuda/stream.h"
 #include "lockstep/core/device.h"
-#include "src/core/cuda_library.h"
-#include "src/core/pinned_allocator.h"
-#include "src/core/stream_allocator.h"
+#include "src/core/device/cuda_library.h"
+#include "src/core/memory/pinned_allocator.h"
+#include "src/core/memory/stream_allocator.h"
 
 namespace lockstep::cuda {
 
-// Makes it the thread's device, and leaves it so: to set another one again, or to call CUDA in a thread that has set none, would give this
-// process a context, hundreds of MiB, on a GPU that is another rank's.
+// Makes it the thread's device, and leaves it so: to set another one again, or to call CUDA in a thread that has set
+// none, would give this process a context, hundreds of MiB, on a GPU that is another rank's.
 void use_device(int ordinal);
 
 class CudaStream : public Stream {
@@ -23,11 +23,13 @@ class CudaStream : public Stream {
   CudaStream(int device, int priority);
   ~CudaStream() override;
   void synchronize() override;
-  void* native() const override;  // its device becomes the thread's: the caller, NCCL's too, is about to queue something
+  void* native()
+      const override;  // its device becomes the thread's: the caller, NCCL's too, is about to queue something
   bool is_capturing() const override;
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
-  // From the device's allocator, which keeps what streams give back; unless the stream `outlives` it, it is told when the stream goes.
+  // From the device's allocator, which keeps what streams give back; unless the stream `outlives` it, it is told when
+  // the stream goes.
   void take_scratch_from(StreamAllocator& allocator, bool outlives) { allocator_ = &allocator, outlives_ = outlives; }
   Buffer take_scratch(std::size_t bytes) { return allocator_->allocate_on(*this, bytes); }
 

@@ -1,4 +1,4 @@
-#include "src/core/cuda_library.h"
+#include "src/core/device/cuda_library.h"
 
 #include <cuda_runtime.h>
 
@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "lockstep/core/error.h"
-#include "src/core/gpu.h"
+#include "src/core/device/gpu.h"
 #include "src/cuda/cuda_device.h"
 
 namespace lockstep::cuda {
@@ -18,7 +18,8 @@ namespace {
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (std::size_t i = 0; i < sizeof uuid.bytes; ++i)
-    text += fmt::format("{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", static_cast<unsigned char>(uuid.bytes[i]));
+    text += fmt::format("{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                        static_cast<unsigned char>(uuid.bytes[i]));
   return text;
 }
 
@@ -34,9 +35,11 @@ int count_gpus() {
   cudaGetLastError();
   if (driver == 0) throw NoGpu("no NVIDIA driver is loaded: install one for CUDA {} or newer", version_text(runtime));
   if (result == cudaErrorInsufficientDriver)
-    throw Error("the NVIDIA driver is for CUDA {}, this build needs {}: update the driver, or build with an older toolkit",
-                version_text(driver), version_text(runtime));
-  if (result == cudaErrorNoDevice || count == 0) throw NoGpu("the NVIDIA driver sees no GPU: is CUDA_VISIBLE_DEVICES empty or wrong?");
+    throw Error(
+        "the NVIDIA driver is for CUDA {}, this build needs {}: update the driver, or build with an older toolkit",
+        version_text(driver), version_text(runtime));
+  if (result == cudaErrorNoDevice || count == 0)
+    throw NoGpu("the NVIDIA driver sees no GPU: is CUDA_VISIBLE_DEVICES empty or wrong?");
   throw Error("the NVIDIA driver does not answer: {} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
 }
 
@@ -47,8 +50,9 @@ std::vector<Gpu> list_gpus() {
     LOCKSTEP_CUDA(cudaGetDeviceProperties(&properties, ordinal));
     std::array<char, 32> pci{};
     LOCKSTEP_CUDA(cudaDeviceGetPCIBusId(pci.data(), pci.size(), ordinal));
-    gpus[static_cast<std::size_t>(ordinal)] = {
-        ordinal, properties.name, uuid_text(properties.uuid), pci.data(), properties.totalGlobalMem, properties.major, properties.minor};
+    gpus[static_cast<std::size_t>(ordinal)] = {ordinal,         properties.name,           uuid_text(properties.uuid),
+                                               pci.data(),      properties.totalGlobalMem, properties.major,
+                                               properties.minor};
   }
   return gpus;
 }
@@ -57,8 +61,10 @@ std::vector<Gpu> list_gpus() {
 void require_code_for(const Gpu& gpu) {
   use_device(gpu.ordinal);
   if (has_code_for_this_device()) return;
-  throw Error("cuda:{} ({}) is of architecture sm_{}{}, for which this build has no code: configure with -Dgpu_architectures={}{}",
-              gpu.ordinal, gpu.name, gpu.compute_major, gpu.compute_minor, gpu.compute_major, gpu.compute_minor);
+  throw Error(
+      "cuda:{} ({}) is of architecture sm_{}{}, for which this build has no code: configure with "
+      "-Dgpu_architectures={}{}",
+      gpu.ordinal, gpu.name, gpu.compute_major, gpu.compute_minor, gpu.compute_major, gpu.compute_minor);
 }
 
 class LoadedLibrary : public Library {

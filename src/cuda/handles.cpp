@@ -48,7 +48,8 @@ const MathSettings& math_settings() {
     settings.tf32 = env::integer(env::kTf32, 0, 1).value_or(0) == 1;
     settings.autotune = env::integer(env::kCudnnAutotune, 0, 1).value_or(1) == 1;
     settings.nondeterministic = env::integer(env::kCudnnNondeterministic, 0, 1).value_or(0) == 1;
-    if (const auto mib = env::integer(env::kCudaWorkspace, 0, 1 << 20)) settings.workspace_bytes = static_cast<std::size_t>(*mib) << 20;
+    if (const auto mib = env::integer(env::kCudaWorkspace, 0, 1 << 20))
+      settings.workspace_bytes = static_cast<std::size_t>(*mib) << 20;
     return settings;
   }();
   return kSettings;

@@ -40,13 +40,14 @@ struct Caller {
 
   std::uint64_t last() const { return calls.empty() ? 0 : calls.back()->sequence; }
   const FlightEntry* find(std::uint64_t sequence) const {
-    const auto found = std::find_if(calls.begin(), calls.end(), [&](const FlightEntry* call) { return call->sequence == sequence; });
+    const auto found =
+        std::find_if(calls.begin(), calls.end(), [&](const FlightEntry* call) { return call->sequence == sequence; });
     return found == calls.end() ? nullptr : *found;
   }
   // The first call that it has not finished, or the one to come.
   std::uint64_t next() const {
-    const auto open =
-        std::find_if(calls.begin(), calls.end(), [](const FlightEntry* call) { return call->state != FlightState::kFinished; });
+    const auto open = std::find_if(calls.begin(), calls.end(),
+                                   [](const FlightEntry* call) { return call->state != FlightState::kFinished; });
     return open == calls.end() ? last() + 1 : (*open)->sequence;
   }
 };
@@ -66,7 +67,8 @@ std::string what_it_did_last(const Caller& caller) {
   const FlightEntry& last = *caller.calls.back();
   if (!last.has_ended()) return fmt::format("{} is still in {}", who, describe(last));
   return fmt::format("{}'s last operation, {}, {} {:.1f} s before its record was written", who, describe(last),
-                     last.state == FlightState::kFailed ? "failed" : "finished", seconds(caller.view->dump->written_ns - last.ended_ns));
+                     last.state == FlightState::kFailed ? "failed" : "finished",
+                     seconds(caller.view->dump->written_ns - last.ended_ns));
 }
 
 // "; it is in barrier #2 of group b since 3.0 s", if that is where it is.
@@ -107,7 +109,8 @@ bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
   for (const Caller& caller : callers) {
     const FlightEntry* call = caller.find(at.sequence);
     if (call == nullptr) {
-      (caller.last() >= at.sequence ? at.finished : at.absent).push_back(&caller);  // too long ago to be on record: finished
+      (caller.last() >= at.sequence ? at.finished : at.absent)
+          .push_back(&caller);  // too long ago to be on record: finished
       continue;
     }
     if (is_waiting_follower(*call)) {
@@ -120,7 +123,8 @@ bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
       at.inside.push_back(&caller);
       at.longest_wait = std::max(at.longest_wait, waited(caller, *call));
     }
-    if (at.call == nullptr || (at.call->state == FlightState::kFinished && call->state != FlightState::kFinished)) at.call = call;
+    if (at.call == nullptr || (at.call->state == FlightState::kFinished && call->state != FlightState::kFinished))
+      at.call = call;
   }
   return at.call != nullptr;
 }
@@ -140,7 +144,8 @@ bool find_mismatch(const GroupView& group, bool is_only, const std::vector<Calle
     finding.ranks.insert(finding.ranks.end(), ranks.begin(), ranks.end());
     table += fmt::format("\n    {}: {}", name_ranks(ranks), what);
   }
-  finding.text = with_group(group, is_only, fmt::format("the ranks make different calls at #{}:{}", at.sequence, table));
+  finding.text =
+      with_group(group, is_only, fmt::format("the ranks make different calls at #{}:{}", at.sequence, table));
   findings.push_back(std::move(finding));
   return true;
 }
@@ -154,28 +159,31 @@ void explain_wait(const GroupView& group, bool is_only, const Frontier& at, std:
   if (!at.absent.empty()) {
     const std::vector<int> absent = at.ranks(at.absent);
     Finding finding{Kind::kNotCalled, "", group.name, at.sequence, absent, inside, at.longest_wait};
-    std::string text = fmt::format("{} {} not called {}{}", name_ranks(absent), absent.size() == 1 ? "has" : "have", what, waits);
+    std::string text =
+        fmt::format("{} {} not called {}{}", name_ranks(absent), absent.size() == 1 ? "has" : "have", what, waits);
     for (const Caller* caller : at.absent) text += "; " + what_it_did_last(*caller) + where_else(*caller->view);
     finding.text = with_group(group, is_only, text);
     findings.push_back(std::move(finding));
   }
   if (!at.unrecorded.empty()) {
     Finding finding{Kind::kNoRecord, "", group.name, at.sequence, at.unrecorded, inside, at.longest_wait};
-    finding.text = with_group(
-        group, is_only,
-        fmt::format("{} left no record: it ended, died or was stopped, or its machine cannot be reached. {} is the first call that "
-                    "not all others finished{}",
-                    name_ranks(at.unrecorded), what, waits));
+    finding.text = with_group(group, is_only,
+                              fmt::format("{} left no record: it ended, died or was stopped, or its machine cannot be "
+                                          "reached. {} is the first call that "
+                                          "not all others finished{}",
+                                          name_ranks(at.unrecorded), what, waits));
     findings.push_back(std::move(finding));
   }
   if (!at.absent.empty() || !at.unrecorded.empty() || inside.empty()) return;
   Finding finding{Kind::kNotFinished, "", group.name, at.sequence, inside, {}, at.longest_wait};
-  const std::string others = at.finished.empty() ? "none has finished it" : name_ranks(at.ranks(at.finished)) + " finished it";
-  finding.text =
-      with_group(group, is_only,
-                 fmt::format("all ranks have called {}; {} {} been in it for {:.1f} s, {}: the wire between them is slow or cut, or one "
-                             "of them was stopped inside it",
-                             what, name_ranks(inside), inside.size() == 1 ? "has" : "have", at.longest_wait, others));
+  const std::string others =
+      at.finished.empty() ? "none has finished it" : name_ranks(at.ranks(at.finished)) + " finished it";
+  finding.text = with_group(
+      group, is_only,
+      fmt::format(
+          "all ranks have called {}; {} {} been in it for {:.1f} s, {}: the wire between them is slow or cut, or one "
+          "of them was stopped inside it",
+          what, name_ranks(inside), inside.size() == 1 ? "has" : "have", at.longest_wait, others));
   findings.push_back(std::move(finding));
 }
 
@@ -195,9 +203,9 @@ void look_at_calls(const GroupView& group, bool is_only, const CallsOf& calls_of
 }
 
 std::size_t count_messages(const RankView& view, const char* operation, int peer, int tag) {
-  return static_cast<std::size_t>(std::count_if(view.group->messages.begin(), view.group->messages.end(), [&](const FlightEntry& each) {
-    return each.operation == operation && each.peer == peer && each.tag == tag;
-  }));
+  return static_cast<std::size_t>(std::count_if(
+      view.group->messages.begin(), view.group->messages.end(),
+      [&](const FlightEntry& each) { return each.operation == operation && each.peer == peer && each.tag == tag; }));
 }
 
 // Receives that are open: of each rank the oldest.
@@ -205,20 +213,24 @@ void look_at_messages(const GroupView& group, bool is_only, std::vector<Finding>
   for (std::size_t r = 0; r < group.ranks.size(); ++r) {
     const RankView& view = group.ranks[r];
     if (view.group == nullptr) continue;
-    const auto open = std::find_if(view.group->messages.begin(), view.group->messages.end(), [](const FlightEntry& each) {
-      return (each.operation == "recv" || each.operation == "send") && each.state != FlightState::kFinished;
-    });
+    const auto open =
+        std::find_if(view.group->messages.begin(), view.group->messages.end(), [](const FlightEntry& each) {
+          return (each.operation == "recv" || each.operation == "send") && each.state != FlightState::kFinished;
+        });
     if (open == view.group->messages.end()) continue;
     const double since = seconds((open->has_ended() ? open->ended_ns : view.dump->written_ns) - open->issued_ns);
     Finding finding{Kind::kMessage, "", group.name, open->sequence, {}, {view.job_rank}, since};
-    std::string text = fmt::format("{} has been in {} for {:.1f} s", name_ranks({view.job_rank}), describe(*open), since);
-    const bool named = open->operation == "recv" && open->peer >= 0 && open->peer < static_cast<int>(group.ranks.size());
+    std::string text =
+        fmt::format("{} has been in {} for {:.1f} s", name_ranks({view.job_rank}), describe(*open), since);
+    const bool named =
+        open->operation == "recv" && open->peer >= 0 && open->peer < static_cast<int>(group.ranks.size());
     if (named) {
       const RankView& peer = group.ranks[static_cast<std::size_t>(open->peer)];
       finding.ranks = {peer.job_rank};
       if (peer.group == nullptr)
         text += fmt::format("; {} left no record", name_ranks({peer.job_rank}));
-      else if (count_messages(peer, "send", static_cast<int>(r), open->tag) < count_messages(view, "recv", open->peer, open->tag))
+      else if (count_messages(peer, "send", static_cast<int>(r), open->tag) <
+               count_messages(view, "recv", open->peer, open->tag))
         text += fmt::format("; {} has not sent it", name_ranks({peer.job_rank})) + where_else(peer);
     }
     finding.text = with_group(group, is_only, text);
@@ -226,16 +238,18 @@ void look_at_messages(const GroupView& group, bool is_only, std::vector<Finding>
   }
 }
 
-// The errors that the ranks reported, equal texts together: a rank in the operation reports "operation: reason", any other the reason
-// alone.
+// The errors that the ranks reported, equal texts together: a rank in the operation reports "operation: reason", any
+// other the reason alone.
 std::vector<Finding::Side> errors_of(const GroupView& group) {
-  std::map<std::size_t, std::map<std::string, std::vector<int>>> said;  // by length: the reason comes before what contains it
+  std::map<std::size_t, std::map<std::string, std::vector<int>>>
+      said;  // by length: the reason comes before what contains it
   for (const RankView& view : group.ranks)
     if (view.group != nullptr && view.group->failure)
       said[view.group->failure->text.size()][view.group->failure->text].push_back(view.job_rank);
   std::vector<Finding::Side> sides;
   const auto side_of = [&](const std::string& text) -> Finding::Side& {
-    const auto same = std::find_if(sides.begin(), sides.end(), [&](const Finding::Side& side) { return text.ends_with(": " + side.what); });
+    const auto same = std::find_if(sides.begin(), sides.end(),
+                                   [&](const Finding::Side& side) { return text.ends_with(": " + side.what); });
     return same != sides.end() ? *same : sides.emplace_back(Finding::Side{text, {}});
   };
   for (const auto& [length, texts] : said)
@@ -251,7 +265,8 @@ void quote_errors(const std::vector<GroupView>& groups, std::vector<Finding>& fi
   for (const GroupView& group : groups)
     for (Finding::Side& side : errors_of(group)) {
       Finding finding{Kind::kError, "", group.name, 0, side.ranks};
-      finding.text = with_group(group, groups.size() == 1, fmt::format("{} ended with: {}", name_ranks(side.ranks), side.what));
+      finding.text =
+          with_group(group, groups.size() == 1, fmt::format("{} ended with: {}", name_ranks(side.ranks), side.what));
       finding.sides.push_back(std::move(side));
       findings.push_back(std::move(finding));
     }
@@ -260,9 +275,11 @@ void quote_errors(const std::vector<GroupView>& groups, std::vector<Finding>& fi
 void say_that_all_is_well(const std::vector<GroupView>& groups, std::vector<Finding>& findings) {
   std::string text = "nothing is under way, and nothing has failed";
   for (const GroupView& group : groups) {
-    const auto recorded = std::find_if(group.ranks.begin(), group.ranks.end(), [](const RankView& view) { return view.group != nullptr; });
+    const auto recorded = std::find_if(group.ranks.begin(), group.ranks.end(),
+                                       [](const RankView& view) { return view.group != nullptr; });
     if (recorded == group.ranks.end() || recorded->group->operations.empty()) continue;
-    text += fmt::format("; all ranks of group {} have finished {}", group.name, describe(recorded->group->operations.back()));
+    text += fmt::format("; all ranks of group {} have finished {}", group.name,
+                        describe(recorded->group->operations.back()));
   }
   findings.push_back({Kind::kQuiet, text});
 }
@@ -277,7 +294,8 @@ std::vector<Finding> diagnose(const std::vector<FlightDump>& dumps) {
     look_at_calls(group, groups.size() == 1, allocations_of, findings);
     look_at_messages(group, groups.size() == 1, findings);
   }
-  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) { return a.kind < b.kind; });
+  std::stable_sort(findings.begin(), findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.kind < b.kind; });
   quote_errors(groups, findings);
   if (findings.empty()) say_that_all_is_well(groups, findings);
   find_stragglers(dumps, groups, findings);

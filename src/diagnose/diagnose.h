@@ -1,8 +1,9 @@
-// The findings from the ranks' flight records: which rank, which operation, which ranks wait for which. Pure: records in, findings out.
+// The findings from the ranks' flight records: which rank, which operation, which ranks wait for which. Pure: records
+// in, findings out.
 //
-// In every group the ranks make the same calls, numbered alike. So the group's trouble is at its frontier: the first call that not
-// all ranks have finished. A rank that has not called it is waited for; a rank that called something else disagrees; if all have called it
-// and some have finished, the rest were stopped inside or cut off.
+// In every group the ranks make the same calls, numbered alike. So the group's trouble is at its frontier: the first
+// call that not all ranks have finished. A rank that has not called it is waited for; a rank that called something else
+// disagrees; if all have called it and some have finished, the rest were stopped inside or cut off.
 #pragma once
 
 #include <cstdint>

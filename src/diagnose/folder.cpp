@@ -6,8 +6,8 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/core/digits.h"
-#include "src/core/regular_file.h"
+#include "src/core/base/digits.h"
+#include "src/core/process/regular_file.h"
 
 namespace lockstep::diagnose {
 
@@ -37,7 +37,8 @@ FlightDump read_record(const fs::path& path) {
 
 std::string how_to_get_some() {
   return fmt::format(
-      "start the job with `lockrun --flight-dir DIR` (or {}=DIR on every rank); records are written there when a group fails, and on "
+      "start the job with `lockrun --flight-dir DIR` (or {}=DIR on every rank); records are written there when a group "
+      "fails, and on "
       "SIGUSR1 to a rank or to lockrun",
       env::kFlightDir);
 }
@@ -47,19 +48,20 @@ std::string how_to_get_some() {
 Records sort_out(std::vector<FlightDump> dumps) {
   Records records;
   if (dumps.empty()) return records;
-  const auto newest =
-      std::max_element(dumps.begin(), dumps.end(), [](const FlightDump& a, const FlightDump& b) { return a.written_ns < b.written_ns; });
+  const auto newest = std::max_element(
+      dumps.begin(), dumps.end(), [](const FlightDump& a, const FlightDump& b) { return a.written_ns < b.written_ns; });
   const std::string job = newest->job;
   const std::int64_t written = newest->written_ns;
-  std::stable_sort(dumps.begin(), dumps.end(), [](const FlightDump& a, const FlightDump& b) { return a.rank < b.rank; });
+  std::stable_sort(dumps.begin(), dumps.end(),
+                   [](const FlightDump& a, const FlightDump& b) { return a.rank < b.rank; });
   for (FlightDump& dump : dumps) {
     if (dump.job == job)
       records.dumps.push_back(std::move(dump));
     else
-      records.ignored.push_back(
-          fmt::format("{} is another job's, written {:.0f} s before the newest: left out. Remove it, or give every job a "
-                      "folder of its own",
-                      flight_file_name(dump.rank), static_cast<double>(written - dump.written_ns) * 1e-9));
+      records.ignored.push_back(fmt::format(
+          "{} is another job's, written {:.0f} s before the newest: left out. Remove it, or give every job a "
+          "folder of its own",
+          flight_file_name(dump.rank), static_cast<double>(written - dump.written_ns) * 1e-9));
   }
   return records;
 }
@@ -78,8 +80,10 @@ Records read_folder(const fs::path& folder) {
       broken.push_back(std::string(error.what()) + ". It is left out");
     }
   }
-  if (dumps.empty() && !broken.empty()) throw FileError("diagnose: no record in {} can be read: {}", folder.string(), broken.front());
-  if (dumps.empty()) throw FileError("diagnose: {} holds no flight record (rank<R>.json): {}", folder.string(), how_to_get_some());
+  if (dumps.empty() && !broken.empty())
+    throw FileError("diagnose: no record in {} can be read: {}", folder.string(), broken.front());
+  if (dumps.empty())
+    throw FileError("diagnose: {} holds no flight record (rank<R>.json): {}", folder.string(), how_to_get_some());
   Records records = sort_out(std::move(dumps));
   std::sort(broken.begin(), broken.end());
   records.ignored.insert(records.ignored.end(), broken.begin(), broken.end());

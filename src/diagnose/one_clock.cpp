@@ -13,7 +13,8 @@ constexpr std::size_t kFewestCommonCalls = 3;
 
 // Every rank waits for every other in these.
 bool ends_together(const std::string& operation) {
-  static const std::set<std::string> kSuch = {"barrier", "all_reduce", "all_gather", "all_gather_v", "all_to_all", "all_to_all_v"};
+  static const std::set<std::string> kSuch = {"barrier",      "all_reduce", "all_gather",
+                                              "all_gather_v", "all_to_all", "all_to_all_v"};
   return kSuch.count(operation) != 0;
 }
 
@@ -39,7 +40,8 @@ std::vector<std::int64_t> clock_shifts(const std::vector<FlightDump>& dumps) {
     if (first.boot_id == dumps[0].boot_id) continue;
     const auto here = ends_of(dumps[0], 0);
     for (const auto& [call, end] : ends_of(dumps[i], shifts[i]))
-      if (const auto common = here.find(call); common != here.end()) differences[first.boot_id].push_back(common->second - end);
+      if (const auto common = here.find(call); common != here.end())
+        differences[first.boot_id].push_back(common->second - end);
   }
   for (std::size_t i = 0; i < dumps.size(); ++i) {
     const auto found = differences.find(dumps[i].boot_id);

@@ -9,9 +9,10 @@
 
 namespace lockstep::diagnose {
 
-// The offsets to add to each record's times, so that all can be compared. Records of one machine (boot id) meet on its monotonic clock,
-// exactly. Machines' clocks differ by what the ends of their common calls say: all ranks end an all_reduce at nearly the same time, so the
-// median difference is the clocks'. With fewer than three such calls the wall clocks are believed.
+// The offsets to add to each record's times, so that all can be compared. Records of one machine (boot id) meet on its
+// monotonic clock, exactly. Machines' clocks differ by what the ends of their common calls say: all ranks end an
+// all_reduce at nearly the same time, so the median difference is the clocks'. With fewer than three such calls the
+// wall clocks are believed.
 std::vector<std::int64_t> clock_shifts(const std::vector<FlightDump>& dumps);
 
 struct RankView {

@@ -20,14 +20,16 @@ Arrivals arrivals_of(const GroupView& group, const std::map<const FlightDump*, s
   for (const RankView& view : group.ranks) {
     if (view.group == nullptr) continue;
     for (const FlightEntry& call : view.group->operations)
-      if (call.state == FlightState::kFinished) arrivals[call.sequence].emplace_back(call.issued_ns + shifts.at(view.dump), view.job_rank);
+      if (call.state == FlightState::kFinished)
+        arrivals[call.sequence].emplace_back(call.issued_ns + shifts.at(view.dump), view.job_rank);
   }
   return arrivals;
 }
 
 }  // namespace
 
-void find_stragglers(const std::vector<FlightDump>& dumps, const std::vector<GroupView>& groups, std::vector<Finding>& findings) {
+void find_stragglers(const std::vector<FlightDump>& dumps, const std::vector<GroupView>& groups,
+                     std::vector<Finding>& findings) {
   std::map<const FlightDump*, std::int64_t> shifts;
   const std::vector<std::int64_t> by_index = clock_shifts(dumps);
   for (std::size_t i = 0; i < dumps.size(); ++i) shifts[&dumps[i]] = by_index[i];
@@ -48,9 +50,10 @@ void find_stragglers(const std::vector<FlightDump>& dumps, const std::vector<Gro
       if (typical < kLeastLateness) continue;
       findings.push_back(
           {Finding::Kind::kStraggler,
-           fmt::format("rank {} came last to {} of the {} last calls of group {}, typically {:.1f} ms after the others: they "
-                       "wait for it",
-                       rank, times.size(), calls, group.name, typical * 1e3),
+           fmt::format(
+               "rank {} came last to {} of the {} last calls of group {}, typically {:.1f} ms after the others: they "
+               "wait for it",
+               rank, times.size(), calls, group.name, typical * 1e3),
            group.name,
            0,
            {rank},

@@ -9,6 +9,7 @@
 namespace lockstep::diagnose {
 
 // Adds a finding for a rank that came last to most of a group's calls, by a millisecond or more than the middle rank.
-void find_stragglers(const std::vector<FlightDump>& dumps, const std::vector<GroupView>& groups, std::vector<Finding>& findings);
+void find_stragglers(const std::vector<FlightDump>& dumps, const std::vector<GroupView>& groups,
+                     std::vector<Finding>& findings);
 
 }  // namespace lockstep::diagnose

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "src/optim/options.h"
+#include "src/optim/check_options.h"
 
 namespace lockstep::optim {
 
@@ -21,7 +21,8 @@ Adagrad::Adagrad(std::vector<NamedTensor> parameters, const AdagradOptions& opti
   require_not_negative("Adagrad", "eps", options.eps);
 }
 
-void Adagrad::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) {
+void Adagrad::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+                     Stream& stream) {
   kernels.adagrad_step(tensors, {group, options_.lr_decay, options_.eps}, stream);
 }
 

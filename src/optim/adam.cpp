@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "src/optim/options.h"
+#include "src/optim/check_options.h"
 
 namespace lockstep::optim {
 
@@ -21,7 +21,8 @@ Adam::Adam(const char* kind, std::vector<NamedTensor> parameters, const AdamOpti
   require_not_negative(kind, "eps", options.eps);
 }
 
-Adam::Adam(std::vector<NamedTensor> parameters, const AdamOptions& options) : Adam("Adam", std::move(parameters), options, false) {}
+Adam::Adam(std::vector<NamedTensor> parameters, const AdamOptions& options)
+    : Adam("Adam", std::move(parameters), options, false) {}
 
 AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options)
     : Adam("AdamW", std::move(parameters),
@@ -33,7 +34,8 @@ AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options)
             .loss_scaler = options.loss_scaler},
            true) {}
 
-void Adam::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) {
+void Adam::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+                  Stream& stream) {
   kernels.adam_step(tensors, {group, options_.beta1, options_.beta2, options_.eps, decoupled_}, stream);
 }
 

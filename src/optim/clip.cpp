@@ -20,8 +20,8 @@ std::vector<UpdateTensor> gradients_of(const char* call, const std::vector<Named
   Device& device = parameters.front().tensor.device();
   for (const auto& [name, parameter] : parameters) {
     if (&parameter.device() != &device)
-      throw InvalidArgument("{}: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)", call, name,
-                            parameter.device().name(), device.name());
+      throw InvalidArgument("{}: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)",
+                            call, name, parameter.device().name(), device.name());
     if (!has_grad(parameter)) continue;
     const Tensor gradient = grad(parameter);
     if (gradient.count() == 0 || !known.insert(gradient.data<float>()).second) continue;
@@ -37,7 +37,8 @@ Tensor clip_grad_norm(const std::vector<NamedTensor>& parameters, float max_norm
   if (!std::isfinite(max_norm) || !(max_norm > 0))
     throw InvalidArgument("clip_grad_norm: max_norm {} must be a finite number above 0", max_norm);
   if (options.error_if_nonfinite && options.loss_scaler != nullptr)
-    throw InvalidArgument("clip_grad_norm: error_if_nonfinite goes without a loss_scaler, which skips such a step by itself");
+    throw InvalidArgument(
+        "clip_grad_norm: error_if_nonfinite goes without a loss_scaler, which skips such a step by itself");
   const std::vector<UpdateTensor> tensors = gradients_of("clip_grad_norm", parameters);
   Device& device = parameters.front().tensor.device();
   Stream& stream = device.default_stream();
@@ -55,7 +56,8 @@ Tensor clip_grad_norm(const std::vector<NamedTensor>& parameters, float max_norm
 }
 
 void clip_grad_value(const std::vector<NamedTensor>& parameters, float limit, const ClipOptions& options) {
-  if (!std::isfinite(limit) || !(limit > 0)) throw InvalidArgument("clip_grad_value: limit {} must be a finite number above 0", limit);
+  if (!std::isfinite(limit) || !(limit > 0))
+    throw InvalidArgument("clip_grad_value: limit {} must be a finite number above 0", limit);
   const std::vector<UpdateTensor> tensors = gradients_of("clip_grad_value", parameters);
   Device& device = parameters.front().tensor.device();
   const ClampParams params{limit, options.loss_scaler == nullptr ? nullptr : options.loss_scaler->data_on(device)};

@@ -14,8 +14,8 @@
 
 namespace lockstep::optim {
 
-// The scopes of this process in which parameters hold averages, in the order in which they began: of a parameter that two of them have
-// swapped, the first one keeps the weights.
+// The scopes of this process in which parameters hold averages, in the order in which they began: of a parameter that
+// two of them have swapped, the first one keeps the weights.
 class SwappedScopes {
  public:
   static void add(const ExponentialMovingAverage& averages) {
@@ -30,7 +30,8 @@ class SwappedScopes {
     TensorMap<Tensor> weights;
     const std::lock_guard lock(all().mutex);
     for (const ExponentialMovingAverage* const scope : all().scopes)
-      for (std::size_t i = 0; i < scope->parameters_.size(); ++i) weights.emplace(scope->parameters_[i].tensor, scope->weights_[i]);
+      for (std::size_t i = 0; i < scope->parameters_.size(); ++i)
+        weights.emplace(scope->parameters_[i].tensor, scope->weights_[i]);
     return weights;
   }
 
@@ -61,7 +62,8 @@ std::string first_swapped(const std::vector<NamedTensor>& tensors) {
   return "";
 }
 
-ExponentialMovingAverage::ExponentialMovingAverage(std::vector<NamedTensor> parameters, const ExponentialMovingAverageOptions& options)
+ExponentialMovingAverage::ExponentialMovingAverage(std::vector<NamedTensor> parameters,
+                                                   const ExponentialMovingAverageOptions& options)
     : parameters_(std::move(parameters)), options_(options) {
   if (parameters_.empty()) throw InvalidArgument("ExponentialMovingAverage: there is no parameter to average");
   if (!(options.decay >= 0) || options.decay >= 1)
@@ -76,7 +78,8 @@ void ExponentialMovingAverage::follow_parameters() {
 }
 
 void ExponentialMovingAverage::update() {
-  if (is_swapped_) throw InvalidArgument("ExponentialMovingAverage::update: the parameters hold the averages: end the scope first");
+  if (is_swapped_)
+    throw InvalidArgument("ExponentialMovingAverage::update: the parameters hold the averages: end the scope first");
   follow_parameters();
   Device& device = clock_.device();
   std::vector<UpdateTensor> tensors;
@@ -84,8 +87,9 @@ void ExponentialMovingAverage::update() {
     const auto& [name, parameter] = parameters_[i];
     if (&parameter.device() != &device)
       throw InvalidArgument(
-          "ExponentialMovingAverage: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)", name,
-          parameter.device().name(), device.name());
+          "ExponentialMovingAverage: parameter '{}' is on {}, the first one on {}: move the whole module with "
+          ".to(device)",
+          name, parameter.device().name(), device.name());
     averages_[i].mark_changed();
     tensors.push_back({averages_[i].data<float>(), parameter.data<float>(), {}, parameter.count()});
   }
@@ -93,22 +97,26 @@ void ExponentialMovingAverage::update() {
 }
 
 ExponentialMovingAverage::Swapped::Swapped(ExponentialMovingAverage& averages) : averages_(averages) {
-  if (averages.is_swapped_) throw InvalidArgument("ExponentialMovingAverage::swapped: the parameters hold the averages already");
+  if (averages.is_swapped_)
+    throw InvalidArgument("ExponentialMovingAverage::swapped: the parameters hold the averages already");
   averages.follow_parameters();
   for (std::size_t i = 0; i < averages.parameters_.size(); ++i) {
     const Tensor& parameter = averages.parameters_[i].tensor;
-    if (averages.weights_.size() == i) averages.weights_.push_back(Tensor::empty(parameter.shape(), parameter.dtype(), parameter.device()));
+    if (averages.weights_.size() == i)
+      averages.weights_.push_back(Tensor::empty(parameter.shape(), parameter.dtype(), parameter.device()));
     move_to(parameter.device(), averages.weights_[i]);
     averages.weights_[i].copy_from(parameter);
   }
   averages.is_swapped_ = true;
   SwappedScopes::add(averages);
-  for (std::size_t i = 0; i < averages.parameters_.size(); ++i) averages.parameters_[i].tensor.copy_from(averages.averages_[i]);
+  for (std::size_t i = 0; i < averages.parameters_.size(); ++i)
+    averages.parameters_[i].tensor.copy_from(averages.averages_[i]);
 }
 
 ExponentialMovingAverage::Swapped::~Swapped() {
   try {
-    for (std::size_t i = 0; i < averages_.parameters_.size(); ++i) averages_.parameters_[i].tensor.copy_from(averages_.weights_[i]);
+    for (std::size_t i = 0; i < averages_.parameters_.size(); ++i)
+      averages_.parameters_[i].tensor.copy_from(averages_.weights_[i]);
   } catch (const std::exception& error) {
     log::error("ExponentialMovingAverage: the weights could not be put back: {}", error.what());
   }

@@ -16,7 +16,8 @@ namespace lockstep::optim {
 
 namespace {
 
-constexpr std::int64_t kFields = sizeof(LossScaleState) / sizeof(float), kStepFields = sizeof(LossScaleStep) / sizeof(float);
+constexpr std::int64_t kFields = sizeof(LossScaleState) / sizeof(float),
+                       kStepFields = sizeof(LossScaleStep) / sizeof(float);
 constexpr std::int64_t kLongestInterval = 1 << 24;                   // what a float counts to
 constexpr float kSmallestScale = std::numeric_limits<float>::min();  // 1 / scale is finite
 
@@ -30,27 +31,31 @@ LossScaleState read(const Tensor& state) {
 LossScaleState* state_in(const Tensor& tensor) { return reinterpret_cast<LossScaleState*>(tensor.data<float>()); }
 LossScaleStep* step_in(const Tensor& tensor) { return reinterpret_cast<LossScaleStep*>(tensor.data<float>()); }
 
-Tensor field_of(const Tensor& tensor, std::size_t offset) { return Tensor::wrap(tensor.buffer().window(offset, sizeof(float)), {}); }
+Tensor field_of(const Tensor& tensor, std::size_t offset) {
+  return Tensor::wrap(tensor.buffer().window(offset, sizeof(float)), {});
+}
 
 const LossScalerOptions& checked(const LossScalerOptions& options) {
   if (!(options.initial > 0) || !std::isfinite(options.initial) || !(options.growth >= 1) || !(options.backoff > 0) ||
       options.backoff > 1 || options.growth_interval < 1 || options.growth_interval > kLongestInterval)
     throw InvalidArgument(
-        "LossScaler: initial {} must be positive, growth {} at least 1, backoff {} above 0 and at most 1, growth_interval {} in 1..{}",
+        "LossScaler: initial {} must be positive, growth {} at least 1, backoff {} above 0 and at most 1, "
+        "growth_interval {} in 1..{}",
         options.initial, options.growth, options.backoff, options.growth_interval, kLongestInterval);
   if (!(options.min_scale >= kSmallestScale) || !(options.initial >= kSmallestScale))
-    throw InvalidArgument("LossScaler: min_scale {} and initial {} must be at least {} (2^-126)", options.min_scale, options.initial,
-                          kSmallestScale);
+    throw InvalidArgument("LossScaler: min_scale {} and initial {} must be at least {} (2^-126)", options.min_scale,
+                          options.initial, kSmallestScale);
   if (options.max_skips_in_a_row < 0 || options.max_skips_in_a_row > kLongestInterval)
-    throw InvalidArgument("LossScaler: max_skips_in_a_row {} must be in 0..{}; 0: any number", options.max_skips_in_a_row,
-                          kLongestInterval);
+    throw InvalidArgument("LossScaler: max_skips_in_a_row {} must be in 0..{}; 0: any number",
+                          options.max_skips_in_a_row, kLongestInterval);
   return options;
 }
 
 }  // namespace
 
 LossScaler::LossScaler(const LossScalerOptions& options)
-    : options_(checked(options)), rule_{options.growth, options.backoff, options.growth_interval, std::min(options.min_scale, options.initial)} {
+    : options_(checked(options)),
+      rule_{options.growth, options.backoff, options.growth_interval, std::min(options.min_scale, options.initial)} {
   state_ = Tensor::from<float>(std::array<float, kFields>{options.initial, 0, 0, 0}, {kFields});
   copies_.push_back({&state_.device(), Tensor::zeros({kStepFields}), 0});
 }
@@ -69,7 +74,9 @@ Tensor LossScaler::scale(const Tensor& loss) {
 
 float LossScaler::value() const { return read(state_).scale; }
 std::int64_t LossScaler::skipped_steps() const { return static_cast<std::int64_t>(read(state_).skipped_steps); }
-std::int64_t LossScaler::skips_in_a_row() const { return std::max<std::int64_t>(0, -static_cast<std::int64_t>(read(state_).good_steps)); }
+std::int64_t LossScaler::skips_in_a_row() const {
+  return std::max<std::int64_t>(0, -static_cast<std::int64_t>(read(state_).good_steps));
+}
 
 void LossScaler::check() const {
   if (options_.max_skips_in_a_row == 0) return;
@@ -77,8 +84,10 @@ void LossScaler::check() const {
   const auto skips = -static_cast<std::int64_t>(state.good_steps);
   if (skips < options_.max_skips_in_a_row) return;
   throw Error(
-      "LossScaler: in each of the last {} steps a gradient was infinite or NaN, so that these steps were skipped; the scale has fallen to "
-      "{}, expected fewer than {} in a row. A smaller scale does not help: look for NaN in the samples and in the loss, lower the learning "
+      "LossScaler: in each of the last {} steps a gradient was infinite or NaN, so that these steps were skipped; the "
+      "scale has fallen to "
+      "{}, expected fewer than {} in a row. A smaller scale does not help: look for NaN in the samples and in the "
+      "loss, lower the learning "
       "rate, clip gradients, or compute in bfloat16; .max_skips_in_a_row sets another number, 0: any",
       skips, state.scale, options_.max_skips_in_a_row);
 }
@@ -100,7 +109,8 @@ void LossScaler::move_to(Device& device) {
   const bool was_loaded = is_new();
   state_.rebind(state_.to(device).buffer());
   if (!was_loaded) seen_ = state_.version();
-  const auto here = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& copy) { return copy.device == &device; });
+  const auto here =
+      std::find_if(copies_.begin(), copies_.end(), [&](const Copy& copy) { return copy.device == &device; });
   std::iter_swap(copies_.begin(), here);
 }
 

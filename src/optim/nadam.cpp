@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "src/optim/options.h"
+#include "src/optim/check_options.h"
 
 namespace lockstep::optim {
 
@@ -22,10 +22,12 @@ Nadam::Nadam(std::vector<NamedTensor> parameters, const NadamOptions& options)
   require_not_negative("Nadam", "momentum_decay", options.momentum_decay);
 }
 
-void Nadam::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) {
+void Nadam::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+                   Stream& stream) {
   const double momentum_base = std::pow(0.96, options_.momentum_decay);
-  kernels.nadam_step(tensors, {group, options_.beta1, options_.beta2, momentum_base, options_.eps, options_.decoupled_weight_decay},
-                     stream);
+  kernels.nadam_step(
+      tensors, {group, options_.beta1, options_.beta2, momentum_base, options_.eps, options_.decoupled_weight_decay},
+      stream);
 }
 
 }  // namespace lockstep::optim

@@ -26,7 +26,8 @@ std::vector<NamedTensor> each_once(std::vector<NamedTensor> parameters) {
   return once;
 }
 
-// Two tensors over the same memory have two gradients: neither is the memory's. Sorted by address, what overlaps is adjacent.
+// Two tensors over the same memory have two gradients: neither is the memory's. Sorted by address, what overlaps is
+// adjacent.
 void check_memory_is_apart(const std::vector<NamedTensor>& parameters) {
   const auto begin = [](const NamedTensor& parameter) { return parameter.tensor.buffer().data(); };
   std::vector<std::reference_wrapper<const NamedTensor>> by_address(parameters.begin(), parameters.end());
@@ -37,7 +38,8 @@ void check_memory_is_apart(const std::vector<NamedTensor>& parameters) {
     const NamedTensor &a = by_address[i - 1], &b = by_address[i];
     if (std::less<>()(begin(b), begin(a) + a.tensor.bytes()))
       throw InvalidArgument(
-          "Optimizer: parameters '{}' {} and '{}' {} share memory and would both update it: tie weights by registering one tensor under "
+          "Optimizer: parameters '{}' {} and '{}' {} share memory and would both update it: tie weights by registering "
+          "one tensor under "
           "both names",
           a.name, a.tensor.shape().text(), b.name, b.tensor.shape().text());
   }
@@ -80,12 +82,14 @@ void Optimizer::append(ParameterGroup group) {
     throw InvalidArgument("{}::add_group: {} has taken the optimizer over: add all groups before", kind_,
                           owner_ != nullptr ? owner_->name() : "a ZeroRedundancyOptimizer that is gone");
   if (team_ != nullptr)
-    throw InvalidArgument("{}::add_group: the optimizer is one of several of strategy '{}': add all groups in the function that makes it",
-                          kind_, team_->name());
+    throw InvalidArgument(
+        "{}::add_group: the optimizer is one of several of strategy '{}': add all groups in the function that makes it",
+        kind_, team_->name());
   if (group.parameters.empty()) throw InvalidArgument("Optimizer: there is no parameter to optimize");
   const float decay = group.weight_decay.value_or(weight_decay_);
   if (!is_rate(decay) || !is_rate(group.lr_factor) || !is_rate(lr_ * group.lr_factor))
-    throw InvalidArgument("{}: weight_decay {} and lr_factor {} must be finite numbers and not negative", kind_, decay, group.lr_factor);
+    throw InvalidArgument("{}: weight_decay {} and lr_factor {} must be finite numbers and not negative", kind_, decay,
+                          group.lr_factor);
   std::vector<NamedTensor> all = parameters_;
   TensorMap<std::string> names;
   for (const NamedTensor& other : parameters_) names.emplace(other.tensor, other.name);
@@ -93,10 +97,13 @@ void Optimizer::append(ParameterGroup group) {
     if (!parameter.tensor.defined() || !requires_grad(parameter.tensor))
       throw InvalidArgument("Optimizer: parameter '{}' requires no gradient", parameter.name);
     if (parameter.tensor.dtype() != DType::kFloat32)
-      throw InvalidArgument("Optimizer: parameter '{}' is {}, expected float32: keep the weights in float32, and cast() them in forward()",
-                            parameter.name, name_of(parameter.tensor.dtype()));
+      throw InvalidArgument(
+          "Optimizer: parameter '{}' is {}, expected float32: keep the weights in float32, and cast() them in "
+          "forward()",
+          parameter.name, name_of(parameter.tensor.dtype()));
     if (const std::string* const other = names.find(parameter.tensor))
-      throw InvalidArgument("{}::add_group: parameter '{}' is in the optimizer already, as '{}'", kind_, parameter.name, *other);
+      throw InvalidArgument("{}::add_group: parameter '{}' is in the optimizer already, as '{}'", kind_, parameter.name,
+                            *other);
     all.push_back(std::move(parameter));
   }
   check_memory_is_apart(all);
@@ -117,8 +124,10 @@ void Optimizer::upload_lr(Group& group, float lr) {
   if (lr == group.lr) return;
   Device& device = group.device_lr.device();
   if (device.default_stream().is_capturing())
-    throw InvalidArgument("{}::set_lr: a graph would repeat lr {} in every step: set the rate before the step, outside of what is recorded",
-                          kind_, lr);
+    throw InvalidArgument(
+        "{}::set_lr: a graph would repeat lr {} in every step: set the rate before the step, outside of what is "
+        "recorded",
+        kind_, lr);
   device.upload(group.device_lr.data<float>(), &lr, sizeof lr, device.default_stream());
   group.lr = lr;
 }
@@ -133,7 +142,8 @@ void Optimizer::check_lr(float lr) const {
   if (!is_rate(lr)) throw InvalidArgument("{}::set_lr: lr {} must be a finite number and not negative", kind_, lr);
   for (const Group& group : groups_)
     if (!is_rate(lr * group.lr_factor))
-      throw InvalidArgument("{}::set_lr: lr {} times the factor {} of a group is no finite number", kind_, lr, group.lr_factor);
+      throw InvalidArgument("{}::set_lr: lr {} times the factor {} of a group is no finite number", kind_, lr,
+                            group.lr_factor);
 }
 
 void Optimizer::set_own_lr(float lr) {
@@ -168,13 +178,15 @@ void Optimizer::make_states() {
   const std::size_t names = state_names_.size();
   for (std::size_t s = states_.size(); s < parameters_.size() * names; ++s) {
     const Tensor& parameter = parameters_[s / names].tensor;
-    const Shape shape = slices_.empty() ? parameter.shape() : Shape{static_cast<std::int64_t>(slices_[s / names].count)};
+    const Shape shape =
+        slices_.empty() ? parameter.shape() : Shape{static_cast<std::int64_t>(slices_[s / names].count)};
     states_.push_back(Tensor::full(shape, initial_state_, parameter.device()));
   }
 }
 
 Optimizer::Slice Optimizer::slice_of(std::size_t parameter) const {
-  return slices_.empty() ? Slice{0, static_cast<std::size_t>(parameters_[parameter].tensor.count())} : slices_[parameter];
+  return slices_.empty() ? Slice{0, static_cast<std::size_t>(parameters_[parameter].tensor.count())}
+                         : slices_[parameter];
 }
 
 // What the state has become so far stays.
@@ -199,7 +211,8 @@ void Optimizer::gather(const Group& group, std::span<const std::size_t> paramete
     parameter.mark_changed();
     const auto [begin, count] = slice_of(i);
     if (count == 0 && !group.clocks.defined()) continue;  // another rank's: its count of steps advances on all ranks
-    const float* gradient = owner_ == nullptr ? grad(parameter).data<float>() : reinterpret_cast<float*>(grad_buffer(parameter).data());
+    const float* gradient =
+        owner_ == nullptr ? grad(parameter).data<float>() : reinterpret_cast<float*>(grad_buffer(parameter).data());
     UpdateTensor tensor{parameter.data<float>() + begin, gradient + begin, {}, static_cast<std::int64_t>(count)};
     for (std::size_t k = 0; k < states; ++k) tensor.states[k] = states_[i * states + k].data<float>();
     if (!ranks_.empty() && count != 0) tensor.ranks = &ranks_[i];
@@ -212,7 +225,8 @@ void Optimizer::step() {
   if (owner_ != nullptr) return owner_->step();
   if (!slices_.empty())
     throw InvalidArgument(
-        "{}::step: this rank has slices of the state alone, and the ZeroRedundancyOptimizer that made them is gone: make it last as long "
+        "{}::step: this rank has slices of the state alone, and the ZeroRedundancyOptimizer that made them is gone: "
+        "make it last as long "
         "as "
         "the training, or load a checkpoint into a new optimizer",
         kind_);
@@ -259,7 +273,8 @@ void Optimizer::update_some(std::span<const std::size_t> parameters) {
     const std::span<const UpdateTensor> tensors = std::span(tensors_).subspan(first);
     if (tensors.empty()) continue;
     auto* const clocks = group.clocks.defined() ? clock_in(group.clocks) : nullptr;
-    update(tensors, {group.device_lr.data<float>(), group.weight_decay, scale, clocks}, device.kernels(), device.default_stream());
+    update(tensors, {group.device_lr.data<float>(), group.weight_decay, scale, clocks}, device.kernels(),
+           device.default_stream());
   }
 }
 
@@ -272,8 +287,8 @@ void Optimizer::follow_parameters() {
   Device& device = parameters_.front().tensor.device();
   for (const NamedTensor& parameter : parameters_)
     if (&parameter.tensor.device() != &device)
-      throw InvalidArgument("{}: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)", kind_,
-                            parameter.name, parameter.tensor.device().name(), device.name());
+      throw InvalidArgument("{}: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)",
+                            kind_, parameter.name, parameter.tensor.device().name(), device.name());
   for (const Tensor& state : states_) move_to(device, state);
   for (const Group& group : groups_) {
     move_to(device, group.device_lr);
@@ -288,20 +303,25 @@ std::vector<NamedTensor> Optimizer::state() {
   return named;
 }
 
-std::vector<StatePart> Optimizer::state_parts() { return team_ != nullptr ? team_->state_parts(*this) : own_state_parts(true); }
+std::vector<StatePart> Optimizer::state_parts() {
+  return team_ != nullptr ? team_->state_parts(*this) : own_state_parts(true);
+}
 
 std::vector<StatePart> Optimizer::own_state_parts(bool with_scaler) {
   make_states();
   std::vector<StatePart> parts;
-  const auto add_whole = [&](std::string name, const Tensor& tensor) { parts.push_back({std::move(name), tensor, tensor.shape()}); };
+  const auto add_whole = [&](std::string name, const Tensor& tensor) {
+    parts.push_back({std::move(name), tensor, tensor.shape()});
+  };
   for (std::size_t s = 0; s < states_.size(); ++s) {
     const std::size_t i = s / state_names_.size();
-    parts.push_back({parameters_[i].name + "." + state_names_[s % state_names_.size()], states_[s], parameters_[i].tensor.shape(),
-                     static_cast<std::int64_t>(slice_of(i).begin), !slices_.empty()});
+    parts.push_back({parameters_[i].name + "." + state_names_[s % state_names_.size()], states_[s],
+                     parameters_[i].tensor.shape(), static_cast<std::int64_t>(slice_of(i).begin), !slices_.empty()});
   }
   for (std::size_t i = 0; i < groups_.size(); ++i)
     if (groups_[i].clocks.defined()) add_whole(fmt::format("group{}.clock", i), groups_[i].clocks);
-  if (with_scaler && loss_scaler_ != nullptr) add_whole("loss_scaler.state", loss_scaler_->state_on(parameters_.front().tensor.device()));
+  if (with_scaler && loss_scaler_ != nullptr)
+    add_whole("loss_scaler.state", loss_scaler_->state_on(parameters_.front().tensor.device()));
   return parts;
 }
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "src/optim/options.h"
+#include "src/optim/check_options.h"
 
 namespace lockstep::optim {
 
@@ -26,7 +26,8 @@ RMSprop::RMSprop(std::vector<NamedTensor> parameters, const RMSpropOptions& opti
   require_not_negative("RMSprop", "momentum", options.momentum);
 }
 
-void RMSprop::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) {
+void RMSprop::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+                     Stream& stream) {
   kernels.rmsprop_step(tensors, {group, options_.alpha, options_.eps, options_.momentum, options_.centered}, stream);
 }
 

@@ -23,7 +23,8 @@ float StaircaseRate::at(std::int64_t step) const {
 }
 
 float StepRate::at(std::int64_t step) const {
-  const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](std::int64_t milestone) { return milestone <= step; });
+  const auto passed =
+      std::count_if(milestones.begin(), milestones.end(), [&](std::int64_t milestone) { return milestone <= step; });
   return static_cast<float>(initial * std::pow(static_cast<double>(factor), static_cast<double>(passed)));
 }
 
@@ -37,22 +38,29 @@ float CosineRate::at(std::int64_t step) const {
   if (warmup_steps < 0 || warmup_steps > total_steps)
     throw InvalidArgument("CosineRate: warmup_steps {} must be 0 to total_steps, {}", warmup_steps, total_steps);
   if (step < warmup_steps)
-    return static_cast<float>(start + (static_cast<double>(peak) - start) * static_cast<double>(step) / static_cast<double>(warmup_steps));
+    return static_cast<float>(start + (static_cast<double>(peak) - start) * static_cast<double>(step) /
+                                          static_cast<double>(warmup_steps));
   if (step >= total_steps) return lowest;
   const double share = static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
-  return static_cast<float>(lowest + (static_cast<double>(peak) - lowest) / 2 * (1 + std::cos(std::numbers::pi * share)));
+  return static_cast<float>(lowest +
+                            (static_cast<double>(peak) - lowest) / 2 * (1 + std::cos(std::numbers::pi * share)));
 }
 
 float OneCycleRate::at(std::int64_t step) const {
   require_steps("OneCycleRate", "total_steps", total_steps);
-  if (!(warmup_share >= 0 && warmup_share <= 1)) throw InvalidArgument("OneCycleRate: warmup_share {} must be 0 to 1", warmup_share);
+  if (!(warmup_share >= 0 && warmup_share <= 1))
+    throw InvalidArgument("OneCycleRate: warmup_share {} must be 0 to 1", warmup_share);
   if (!(start_divisor > 0) || !(end_divisor > 0))
-    throw InvalidArgument("OneCycleRate: start_divisor {} and end_divisor {} must be above 0", start_divisor, end_divisor);
+    throw InvalidArgument("OneCycleRate: start_divisor {} and end_divisor {} must be above 0", start_divisor,
+                          end_divisor);
   const double initial = static_cast<double>(peak) / start_divisor, lowest = initial / end_divisor;
   const double last = static_cast<double>(total_steps - 1);
-  const double top = std::max(warmup_share * static_cast<double>(total_steps) - 1, 0.0);  // the step of the peak, may be broken
+  const double top =
+      std::max(warmup_share * static_cast<double>(total_steps) - 1, 0.0);  // the step of the peak, may be broken
   const double now = std::clamp(static_cast<double>(step), 0.0, std::max(last, 0.0));
-  const auto cosine = [](double from, double to, double share) { return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * share)); };
+  const auto cosine = [](double from, double to, double share) {
+    return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * share));
+  };
   if (now <= top) return static_cast<float>(cosine(initial, peak, top > 0 ? now / top : 1));
   return static_cast<float>(cosine(peak, lowest, last > top ? (now - top) / (last - top) : 1));
 }

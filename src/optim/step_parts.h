@@ -45,13 +45,14 @@ class StepParts {
   using Slice = Optimizer::Slice;
   void keep_slices(std::vector<Slice> slices, int ranks) { optimizer_.keep_slices(std::move(slices), ranks); }
 
-  // Of the slices' elements, by index into parameters(), and for as long as this lives: updates average the ranks' gradients themselves,
-  // and write the weights of all. Empty: no longer.
+  // Of the slices' elements, by index into parameters(), and for as long as this lives: updates average the ranks'
+  // gradients themselves, and write the weights of all. Empty: no longer.
   void share(std::span<const UpdateRanks> ranks) { optimizer_.ranks_ = ranks; }
 
   void begin() { optimizer_.begin_step(); }
   LossScaleState* find_bad_gradients() { return optimizer_.find_bad_gradients(); }
-  // By index into parameters(); those without a gradient stay as they are. On all devices the bits of one update of all.
+  // By index into parameters(); those without a gradient stay as they are. On all devices the bits of one update of
+  // all.
   void update(std::span<const std::size_t> parameters) { optimizer_.update_some(parameters); }
   void end() { optimizer_.end_step(); }
 

@@ -37,7 +37,8 @@ Team::Team(const char* strategy, Kind kind, const std::vector<Optimizer*>& membe
     if (optimizer == nullptr) continue;
     if (known != nullptr && known->loss_scaler_ != optimizer->loss_scaler_)
       throw InvalidArgument(
-          "{}: the optimizers that Training::optimizer() returned do not share one LossScaler: make one outside of the function, give it "
+          "{}: the optimizers that Training::optimizer() returned do not share one LossScaler: make one outside of the "
+          "function, give it "
           "to "
           "each optimizer as .loss_scaler, and scale the loss by it",
           strategy);
@@ -55,7 +56,8 @@ Team::~Team() {
 }
 
 Team::Member& Team::first() {
-  return *std::find_if(members_.begin(), members_.end(), [](const Member& member) { return member.optimizer != nullptr; });
+  return *std::find_if(members_.begin(), members_.end(),
+                       [](const Member& member) { return member.optimizer != nullptr; });
 }
 
 void Team::begin() {
@@ -115,11 +117,13 @@ void Team::set_lr_factor(std::size_t group, float factor) {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Optimizer* const optimizer = members_[i].optimizer;
     if (optimizer != nullptr && !optimizer->parameters().empty() && group >= optimizer->groups())
-      throw InvalidArgument("{}: set_lr_factor: group {} of {} in the optimizer of {} {}: a factor is one of all optimizers", strategy_,
-                            group, optimizer->groups(), kind_ == Kind::kStages ? "stage" : "replica", i);
+      throw InvalidArgument(
+          "{}: set_lr_factor: group {} of {} in the optimizer of {} {}: a factor is one of all optimizers", strategy_,
+          group, optimizer->groups(), kind_ == Kind::kStages ? "stage" : "replica", i);
   }
   for (const Member& member : members_)
-    if (member.optimizer != nullptr && !member.optimizer->parameters().empty()) member.optimizer->set_own_lr_factor(group, factor);
+    if (member.optimizer != nullptr && !member.optimizer->parameters().empty())
+      member.optimizer->set_own_lr_factor(group, factor);
 }
 
 std::vector<StatePart> Team::parts_of_stage(int stage) {

@@ -1,9 +1,9 @@
-// Optimizers that make a step together, for strategies: replicas, whose gradients are equal, or the stages of a pipeline, each with
-// parameters of its own.
+// Optimizers that make a step together, for strategies: replicas, whose gradients are equal, or the stages of a
+// pipeline, each with parameters of its own.
 //
-// A rate or factor that is set on one is set on all. Replicas have a state each, which is the same; the state of stages is one, that of
-// their whole model, whichever is asked for it. Under loss scaling all share one LossScaler: there is one decision, by the gradients of
-// all, and one change of the scale a step.
+// A rate or factor that is set on one is set on all. Replicas have a state each, which is the same; the state of stages
+// is one, that of their whole model, whichever is asked for it. Under loss scaling all share one LossScaler: there is
+// one decision, by the gradients of all, and one change of the scale a step.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace lockstep::optim {
 class Team {
  public:
   enum class Kind { kReplicas, kStages };
-  // Null members (stages that train nothing) stay out. The optimizers outlive the team. Throws InvalidArgument, with the strategy's name,
-  // unless all have the same LossScaler, or none has one.
+  // Null members (stages that train nothing) stay out. The optimizers outlive the team. Throws InvalidArgument, with
+  // the strategy's name, unless all have the same LossScaler, or none has one.
   Team(const char* strategy, Kind kind, const std::vector<Optimizer*>& members);
   ~Team();
   Team(const Team&) = delete;
@@ -27,7 +27,8 @@ class Team {
   const char* name() const { return strategy_; }
   LossScaler* loss_scaler() const { return scaler_; }
 
-  // A step. `on_all(work)` calls work(member) for each member by its number, on whatever threads, and returns when all have ended.
+  // A step. `on_all(work)` calls work(member) for each member by its number, on whatever threads, and returns when all
+  // have ended.
   template <typename OnAll>
   void step(const OnAll& on_all) {
     begin();
@@ -52,7 +53,8 @@ class Team {
 
   // The state of a stage, under names that no other one has. Of a team of one it may be any stage: the rank's.
   std::vector<StatePart> parts_of_stage(int stage);
-  // Where each of `ranks` ranks has a stage, and this team is the rank's: the parts of the other stages are here without elements.
+  // Where each of `ranks` ranks has a stage, and this team is the rank's: the parts of the other stages are here
+  // without elements.
   void share_among_ranks(int rank, std::vector<StatePart> before, std::vector<StatePart> behind, int ranks);
 
  private:

@@ -54,7 +54,8 @@ std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, 
   for (const std::size_t i : order) {
     const GradientInfo& gradient = gradients[i];
     OpenBucket& bucket = open[{gradient.delayed, gradient.dtype, gradient.device}];
-    if (bucket.layout.slots.empty()) bucket.layout = {.slots = {}, .bytes = 0, .dtype = gradient.dtype, .device = gradient.device};
+    if (bucket.layout.slots.empty())
+      bucket.layout = {.slots = {}, .bytes = 0, .dtype = gradient.dtype, .device = gradient.device};
     bucket.layout.slots.push_back({i, bucket.layout.bytes});
     bucket.layout.bytes += rounded_up(gradient.bytes());
     if (bucket.layout.bytes >= caps[std::min(bucket.closed, caps.size() - 1)]) {
@@ -69,7 +70,8 @@ std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, 
     const std::size_t last = bucket.slots.back().gradient;
     return std::pair(gradients[last].delayed, place[last]);
   };
-  std::stable_sort(plan.begin(), plan.end(), [&](const BucketLayout& a, const BucketLayout& b) { return full_at(a) < full_at(b); });
+  std::stable_sort(plan.begin(), plan.end(),
+                   [&](const BucketLayout& a, const BucketLayout& b) { return full_at(a) < full_at(b); });
   return plan;
 }
 

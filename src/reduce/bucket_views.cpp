@@ -41,7 +41,8 @@ BucketViews views_of(const std::vector<GradientInfo>& gradients, const std::vect
     for (const Slot& slot : layout.slots) {
       const GradientInfo& gradient = gradients[slot.gradient];
       const Shape flat{static_cast<std::int64_t>(gradient.count)};
-      views.slots[b].push_back({gradient.name, gradient.shape.dims() == 0 ? flat : gradient.shape, slot.offset / size_of(layout.dtype)});
+      views.slots[b].push_back(
+          {gradient.name, gradient.shape.dims() == 0 ? flat : gradient.shape, slot.offset / size_of(layout.dtype)});
     }
     views.buckets.push_back({.index = static_cast<int>(b),
                              .count = layout.bytes / size_of(layout.dtype),
@@ -75,7 +76,8 @@ void check_same_on_all_ranks(ProcessGroup& group, std::span<const GradBucket> bu
   group.all_gather(&own[first], all.data(), 1, DType::kInt64, {.purpose = {"comm hook check"}});
   const auto other = std::find_if(all.begin(), all.end(), [&](std::int64_t hash) { return hash != all.front(); });
   throw MismatchError(
-      "comm hook: bucket {} ('{}', ...): rank {} has other values than rank 0 after the reduction: the hook must leave the average, the "
+      "comm hook: bucket {} ('{}', ...): rank {} has other values than rank 0 after the reduction: the hook must leave "
+      "the average, the "
       "same "
       "bits on all ranks, and its Work must be done only then (Work::then() chains what comes after the call)",
       buckets[first].index, buckets[first].slots.front().name, other - all.begin());

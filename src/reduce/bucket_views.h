@@ -19,7 +19,8 @@ BucketViews views_of(const std::vector<GradientInfo>& gradients, const std::vect
 // What a bucket is reduced by where there is no hook.
 Work average(ProcessGroup& group, const GradBucket& bucket);
 
-// Collective, all buckets reduced: MismatchError on all ranks where one has other bits than the others. Waits for the device.
+// Collective, all buckets reduced: MismatchError on all ranks where one has other bits than the others. Waits for the
+// device.
 void check_same_on_all_ranks(ProcessGroup& group, std::span<const GradBucket> buckets);
 
 }  // namespace lockstep

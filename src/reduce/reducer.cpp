@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/core/text.h"
+#include "src/core/base/text.h"
 #include "src/reduce/bucket_views.h"
 #include "src/reduce/wide_average.h"
 
@@ -15,7 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_between(Clock::time_point begin, Clock::time_point end) { return std::chrono::duration<double>(end - begin).count(); }
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
 
 }  // namespace
 
@@ -35,7 +37,8 @@ class Reducer::Impl {
         places_(gradients_.size()),
         times_(layouts_.size()) {
     if (comm_hook_) {
-      if (const std::string refusal = comm_hook_->refusal(gradients_); !refusal.empty()) throw InvalidArgument("reducer: {}", refusal);
+      if (const std::string refusal = comm_hook_->refusal(gradients_); !refusal.empty())
+        throw InvalidArgument("reducer: {}", refusal);
       comm_hook_->prepare(*group_, gradients_);
     }
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
@@ -46,9 +49,10 @@ class Reducer::Impl {
     missing_.reserve(gradients_.size());
     arrivals_.reserve(gradients_.size());
     for (const GradientInfo& gradient : gradients_)
-      if (ask_factor_ && gradient.dtype != DType::kFloat32 && gradient.dtype != DType::kFloat16 && gradient.dtype != DType::kBFloat16)
-        throw InvalidArgument("reducer: the factor is for gradients of float32, float16 and bfloat16, '{}' is {}", gradient.name,
-                              name_of(gradient.dtype));
+      if (ask_factor_ && gradient.dtype != DType::kFloat32 && gradient.dtype != DType::kFloat16 &&
+          gradient.dtype != DType::kBFloat16)
+        throw InvalidArgument("reducer: the factor is for gradients of float32, float16 and bfloat16, '{}' is {}",
+                              gradient.name, name_of(gradient.dtype));
   }
 
   ~Impl() { abandon_pass(); }
@@ -78,7 +82,8 @@ class Reducer::Impl {
     if (!in_pass_) begin_pass();
     if (place.ready)
       throw Error(
-          "reducer: the gradient of '{}' was marked ready twice in one pass: was backward run twice without a step between (use no_sync() "
+          "reducer: the gradient of '{}' was marked ready twice in one pass: was backward run twice without a step "
+          "between (use no_sync() "
           "for "
           "all but the last), or is the parameter used by a second graph?",
           gradients_[gradient].name);
@@ -102,10 +107,12 @@ class Reducer::Impl {
       place_of(gradient).missing = true;
       mark_ready(gradient);
     }
-    LOCKSTEP_CHECK(next_to_launch_ == buckets_.size(), "{} of {} buckets were launched", next_to_launch_, buckets_.size());
+    LOCKSTEP_CHECK(next_to_launch_ == buckets_.size(), "{} of {} buckets were launched", next_to_launch_,
+                   buckets_.size());
     for (std::size_t b = next_to_tell_; b < buckets_.size(); ++b) take_result(b);
     in_pass_ = false;
-    if (comm_hook_ && comm_hook_->averages() && !std::exchange(is_checked_, true)) check_same_on_all_ranks(*group_, views_.buckets);
+    if (comm_hook_ && comm_hook_->averages() && !std::exchange(is_checked_, true))
+      check_same_on_all_ranks(*group_, views_.buckets);
     return missing_;
   }
 
@@ -225,14 +232,15 @@ class Reducer::Impl {
   // A hook may fail on one rank alone: the others would wait for its call.
   Work run_hook(std::size_t b) {
     const GradBucket& bucket = views_.buckets[b];
-    for (std::size_t s = 0; s < bucket.slots.size(); ++s) views_.slots[b][s].has_gradient = !places_[layouts_[b].slots[s].gradient].missing;
+    for (std::size_t s = 0; s < bucket.slots.size(); ++s)
+      views_.slots[b][s].has_gradient = !places_[layouts_[b].slots[s].gradient].missing;
     try {
       return comm_hook_(*group_, bucket);
     } catch (...) {
       hook_failed_ = true;
       if (group_->world_size() > 1)
-        group_->abort(fmt::format("the comm hook {} failed in bucket {} ('{}', ...): {}", comm_hook_->describe(), bucket.index,
-                                  bucket.slots.front().name, exception_text(std::current_exception())));
+        group_->abort(fmt::format("the comm hook {} failed in bucket {} ('{}', ...): {}", comm_hook_->describe(),
+                                  bucket.index, bucket.slots.front().name, exception_text(std::current_exception())));
       throw;
     }
   }
@@ -252,7 +260,8 @@ class Reducer::Impl {
     const DType type = layouts_[bucket].dtype;
     const Shape shape{static_cast<std::int64_t>(layouts_[bucket].bytes / size_of(type))};
     Device& device = *memory.device();
-    device.kernels().scale({memory.data(), type, shape}, factor_, {memory.data(), type, shape}, device.default_stream());
+    device.kernels().scale({memory.data(), type, shape}, factor_, {memory.data(), type, shape},
+                           device.default_stream());
   }
 
   // All bits zero is 0 in every dtype; slots are whole cache lines, so that they can be filled as floats.
@@ -316,7 +325,8 @@ std::vector<std::size_t> Reducer::finish() {
 void Reducer::undo(std::span<const std::size_t> gradients) { impl_->undo(gradients); }
 void Reducer::abandon_pass() noexcept { impl_->abandon_pass(); }
 std::span<const std::size_t> Reducer::arrival_order() const { return impl_->arrivals(); }
-bool Reducer::rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t, const Buffer&)>& moved) {
+bool Reducer::rebuild(std::span<const std::size_t> order,
+                      const std::function<void(std::size_t, const Buffer&)>& moved) {
   return impl_->rebuild(order, moved);
 }
 

@@ -4,7 +4,8 @@ namespace lockstep {
 
 bool WideAverage::is_for(const ProcessGroup& group, const GradBucket& bucket) {
   if (bucket.device == DeviceKind::kCpu) return false;
-  return (bucket.dtype == DType::kFloat16 && group.world_size() > 1) || (bucket.dtype == DType::kBFloat16 && group.world_size() > 2);
+  return (bucket.dtype == DType::kFloat16 && group.world_size() > 1) ||
+         (bucket.dtype == DType::kBFloat16 && group.world_size() > 2);
 }
 
 void WideAverage::Job::average_slice(Stream& stream) const {

@@ -20,7 +20,8 @@ std::uint64_t random_stream(RandomUse use, std::uint64_t number) {
   return static_cast<std::uint64_t>(use) << kNumberBits | number;
 }
 
-Philox::Philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block) : seed_(seed), stream_(stream), block_(first_block) {}
+Philox::Philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block)
+    : seed_(seed), stream_(stream), block_(first_block) {}
 
 std::uint32_t Philox::next() {
   if (used_ == 4) {

@@ -1,4 +1,5 @@
-// Tensors as text, in the way of PyTorch: numbers of equal width, in rows of at most 80 columns, of large tensors the edges.
+// Tensors as text, in the way of PyTorch: numbers of equal width, in rows of at most 80 columns, of large tensors the
+// edges.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/tensor/tensor.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep {
 
@@ -80,7 +81,8 @@ std::string text_of(double value, Notation notation) {
   return notation == Notation::kFixed ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
 }
 
-// How many rows, columns, ... of each end are shown of a tensor that is too large: three, or fewer where that comes to too many elements.
+// How many rows, columns, ... of each end are shown of a tensor that is too large: three, or fewer where that comes to
+// too many elements.
 std::int64_t edge_of(const Shape& shape) {
   for (std::int64_t edge = 3; edge > 1; --edge) {
     std::int64_t shown = 1;
@@ -103,7 +105,8 @@ class Printer {
     for (const std::int64_t at : offsets) width_ = std::max(width_, number(at).size());
   }
 
-  // Of the elements from `offset` on that lie under the indices before `dim`. A line break is followed by `indent` spaces.
+  // Of the elements from `offset` on that lie under the indices before `dim`. A line break is followed by `indent`
+  // spaces.
   std::string text(std::size_t dim, std::int64_t offset, std::size_t indent) const {
     if (dim == shape_.dims()) return fmt::format("{:>{}}", number(offset), width_);
     return "[" + (dim + 1 == shape_.dims() ? row(offset, indent + 1) : blocks(dim, offset, indent + 1)) + "]";
@@ -111,12 +114,15 @@ class Printer {
 
  private:
   std::string number(std::int64_t at) const {
-    return is_floating(host_.dtype()) ? text_of(value_at(host_, at), notation_) : fmt::format("{}", integer_at(host_, at));
+    return is_floating(host_.dtype()) ? text_of(value_at(host_, at), notation_)
+                                      : fmt::format("{}", integer_at(host_, at));
   }
 
   bool is_cut(std::size_t dim) const { return shape_[dim] > 2 * edge_; }
   // The index that is shown after `i`.
-  std::int64_t next(std::size_t dim, std::int64_t i) const { return is_cut(dim) && i + 1 == edge_ ? shape_[dim] - edge_ : i + 1; }
+  std::int64_t next(std::size_t dim, std::int64_t i) const {
+    return is_cut(dim) && i + 1 == edge_ ? shape_[dim] - edge_ : i + 1;
+  }
 
   std::int64_t stride(std::size_t dim) const {
     std::int64_t elements = 1;
@@ -173,8 +179,8 @@ std::ostream& operator<<(std::ostream& out, const Tensor& tensor) {
   if (!tensor.defined()) return out << kOpening << "undefined)";
   const Tensor host = tensor.to(cpu_device());
   out << kOpening << (host.count() == 0 ? "[]" : Printer(host).text(0, 0, std::string_view(kOpening).size()));
-  return out << ", shape=" << tensor.shape().text() << ", dtype=" << name_of(tensor.dtype()) << ", device=" << tensor.device().name()
-             << ")";
+  return out << ", shape=" << tensor.shape().text() << ", dtype=" << name_of(tensor.dtype())
+             << ", device=" << tensor.device().name() << ")";
 }
 
 }  // namespace lockstep

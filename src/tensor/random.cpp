@@ -34,8 +34,8 @@ DropoutDraw next_dropout() {
 }
 void set_sample_numbers(const SampleNumbers& numbers) {
   if (numbers.first < 0 || numbers.stride < 1)
-    throw InvalidArgument("set_sample_numbers: first {}, stride {}: the first is 0 or more, the stride 1 or more", numbers.first,
-                          numbers.stride);
+    throw InvalidArgument("set_sample_numbers: first {}, stride {}: the first is 0 or more, the stride 1 or more",
+                          numbers.first, numbers.stride);
   this_threads_samples = numbers;
 }
 SampleNumbers sample_numbers() { return this_threads_samples; }

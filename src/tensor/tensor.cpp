@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep {
 
@@ -20,7 +20,8 @@ std::size_t bytes_of(const Shape& shape, DType dtype) {
 void check_values_exist(const char* operation, const Tensor& tensor) {
   if (tensor.device().default_stream().is_capturing())
     throw InvalidArgument(
-        "{}: the step is being recorded as a graph, and the values of this tensor of shape {} on {} do not exist yet: return the tensor "
+        "{}: the step is being recorded as a graph, and the values of this tensor of shape {} on {} do not exist yet: "
+        "return the tensor "
         "from the step and read it afterwards",
         operation, tensor.shape().text(), tensor.device().name());
 }
@@ -46,21 +47,24 @@ Tensor::Impl& Tensor::impl() const {
 
 void Tensor::check_dtype(DType wanted) const {
   if (dtype() != wanted)
-    throw InvalidArgument("Tensor: {} asked of a {} tensor of shape {}", name_of(wanted), name_of(dtype()), shape().text());
+    throw InvalidArgument("Tensor: {} asked of a {} tensor of shape {}", name_of(wanted), name_of(dtype()),
+                          shape().text());
 }
 
 void Tensor::check_on_host() const {
   if (device().kind() != DeviceKind::kCpu)
-    throw InvalidArgument("Tensor::span: this tensor of shape {} is on {}, whose memory the host cannot read: take to(cpu_device()) first",
-                          shape().text(), device().name());
+    throw InvalidArgument(
+        "Tensor::span: this tensor of shape {} is on {}, whose memory the host cannot read: take to(cpu_device()) "
+        "first",
+        shape().text(), device().name());
 }
 
 Tensor Tensor::wrap(Buffer buffer, const Shape& shape, DType dtype) {
   const std::int64_t count = shape.count();
   const std::size_t bytes = bytes_of(shape, dtype);
   if (buffer.device() == nullptr || buffer.bytes() < bytes)
-    throw InvalidArgument("Tensor::wrap: shape {} of {} takes {} bytes, the buffer has {}", shape.text(), name_of(dtype), bytes,
-                          buffer.bytes());
+    throw InvalidArgument("Tensor::wrap: shape {} of {} takes {} bytes, the buffer has {}", shape.text(),
+                          name_of(dtype), bytes, buffer.bytes());
   Tensor tensor;
   tensor.impl_ = std::make_shared<Impl>();
   tensor.impl_->buffer = std::move(buffer);
@@ -101,7 +105,8 @@ float Tensor::item() const {
     Float16 float16;
     BFloat16 bfloat16;
   } value{};
-  if (dtype() != DType::kFloat64 && dtype() != DType::kFloat16 && dtype() != DType::kBFloat16) check_dtype(DType::kFloat32);
+  if (dtype() != DType::kFloat64 && dtype() != DType::kFloat16 && dtype() != DType::kBFloat16)
+    check_dtype(DType::kFloat32);
   device().copy(&value, buffer().data(), bytes(), device().default_stream());
   device().default_stream().synchronize();
   switch (dtype()) {
@@ -117,7 +122,8 @@ float Tensor::item() const {
 }
 
 Tensor Tensor::reshaped(const Shape& wanted) const {
-  if (wanted.count() != count()) throw InvalidArgument("Tensor::reshaped: {} cannot become {}", shape().text(), wanted.text());
+  if (wanted.count() != count())
+    throw InvalidArgument("Tensor::reshaped: {} cannot become {}", shape().text(), wanted.text());
   Tensor view = wrap(buffer(), wanted, dtype());
   view.impl_->version = impl().version;
   return view;
@@ -138,8 +144,8 @@ Tensor Tensor::clone() const {
 
 void Tensor::copy_from(const Tensor& source) const {
   if (source.shape() != shape() || source.dtype() != dtype())
-    throw InvalidArgument("Tensor::copy_from: {} {} into {} {}", name_of(source.dtype()), source.shape().text(), name_of(dtype()),
-                          shape().text());
+    throw InvalidArgument("Tensor::copy_from: {} {} into {} {}", name_of(source.dtype()), source.shape().text(),
+                          name_of(dtype()), shape().text());
   if (is_same(source) || count() == 0) return;
   mark_changed();
   Device &here = device(), &there = source.device();
@@ -158,8 +164,9 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(float value) const {
   if (dtype() != DType::kFloat32)
-    throw InvalidArgument("Tensor::fill: {} of shape {}, expected float32: fill a float32 tensor and convert it, or write its elements",
-                          name_of(dtype()), shape().text());
+    throw InvalidArgument(
+        "Tensor::fill: {} of shape {}, expected float32: fill a float32 tensor and convert it, or write its elements",
+        name_of(dtype()), shape().text());
   mark_changed();
   device().kernels().fill(*this, value, device().default_stream());
 }

@@ -1,4 +1,5 @@
-// Tensors by identity: which of many is this one? A look-up takes constant time, where is_same() against each would take the square.
+// Tensors by identity: which of many is this one? A look-up takes constant time, where is_same() against each would
+// take the square.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,8 @@ class TensorMap {
   bool empty() const { return by_memory_.empty(); }
 
  private:
-  std::unordered_multimap<const std::byte*, std::pair<Tensor, Value>> by_memory_;  // views of the same memory are other tensors
+  std::unordered_multimap<const std::byte*, std::pair<Tensor, Value>>
+      by_memory_;  // views of the same memory are other tensors
 };
 
 }  // namespace lockstep

@@ -17,7 +17,8 @@ struct CommandEnd {
 inline CommandEnd run_command(const std::string& command) {
   std::FILE* pipe = popen(("{ timeout 300 " + command + "; } 2>&1 </dev/null").c_str(), "r");
   std::string output;
-  for (char buffer[4096]; const std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe);) output.append(buffer, got);
+  for (char buffer[4096]; const std::size_t got = std::fread(buffer, 1, sizeof buffer, pipe);)
+    output.append(buffer, got);
   const int status = pclose(pipe);
   if (output.size() > 4000) output = output.substr(0, 4000) + "...";
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};

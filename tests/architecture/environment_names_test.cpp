@@ -1,5 +1,5 @@
-// The names of Lockstep's environment variables stand in core/environment.h alone: elsewhere they are its constants, and a message that
-// spells one says a name that exists.
+// The names of Lockstep's environment variables stand in core/environment.h alone: elsewhere they are its constants,
+// and a message that spells one says a name that exists.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -68,15 +68,18 @@ std::set<std::string> names_in(const std::string& header) {
 }
 
 // Sentences about literals that should be constants, and about names that do not exist; empty when all is well.
-std::vector<std::string> faults_of(const std::string& path, const std::string& code, const std::set<std::string>& names) {
+std::vector<std::string> faults_of(const std::string& path, const std::string& code,
+                                   const std::set<std::string>& names) {
   std::vector<std::string> faults;
   for (const std::string& literal : LiteralScanner(code).literals()) {
-    if (literal.find("LOCKSTEP_") == std::string::npos) continue;  // most: a regular expression takes a thousand times as long
+    if (literal.find("LOCKSTEP_") == std::string::npos)
+      continue;  // most: a regular expression takes a thousand times as long
     if (lockstep::testing::matches(literal, "LOCKSTEP_[A-Z0-9_]*"))
       faults.push_back(path + ": \"" + literal + "\" belongs into " + kHeader);
     else
       for (const auto& mention : lockstep::testing::find_matches(literal, "LOCKSTEP_[A-Z0-9_]+"))
-        if (names.count(mention[0]) == 0) faults.push_back(path + ": a message says " + mention[0] + ", which " + kHeader + " has not");
+        if (names.count(mention[0]) == 0)
+          faults.push_back(path + ": a message says " + mention[0] + ", which " + kHeader + " has not");
   }
   return faults;
 }
@@ -87,11 +90,12 @@ TEST(EnvironmentNames, StandInOneHeader) {
     if (path == kHeader) names = names_in(code);
   });
   EXPECT_GT(names.size(), 20u);
-  const int files =
-      visit_sources({"include", "src", "kernels", "launcher", "bench", "examples"}, [&](const std::string& path, const std::string& code) {
-        if (path == kHeader) return;
-        for (const std::string& fault : faults_of(path, code, names)) ADD_FAILURE() << fault;
-      });
+  const int files = visit_sources({"include", "src", "kernels", "launcher", "bench", "examples"},
+                                  [&](const std::string& path, const std::string& code) {
+                                    if (path == kHeader) return;
+                                    for (const std::string& fault : faults_of(path, code, names))
+                                      ADD_FAILURE() << fault;
+                                  });
   EXPECT_GT(files, 100);
 }
 

@@ -18,7 +18,8 @@ namespace {
 // core <- tensor <- autograd <- nn, optim, data;  core <- comm <- reduce;  ddp joins the two;  train, launch above.
 const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"core", {}},
-    {"all kernels", {"core"}},  // what every device's kernels share: files of kernels/ itself, and the formulas in kernels/updates
+    {"all kernels",
+     {"core"}},  // what every device's kernels share: files of kernels/ itself, and the formulas in kernels/updates
     {"kernels", {"core", "all kernels"}},
     {"cuda", {"core", "all kernels"}},  // the CUDA part: one library, whose kernels lie in kernels/cuda
     {"tensor", {"core"}},
@@ -42,15 +43,17 @@ std::string layer_of(const std::string& path) {
   return match.empty() ? "" : match[1] + match[2];
 }
 
-// A family of kernels (core/kernel_families.h): a layer above core says which kernels its operators want, each device implements them. So
-// kernels include this header of the layer and no other, and it includes nothing of the layer but core.
+// A family of kernels (core/kernel_families.h): a layer above core says which kernels its operators want, each device
+// implements them. So kernels include this header of the layer and no other, and it includes nothing of the layer but
+// core.
 bool declares_family(const std::string& path) {
   return !lockstep::testing::find_match(path, "^(?:include/)?lockstep/(?!core/)[a-z]+/[a-z_0-9]+_kernels\\.h$").empty();
 }
 
 std::vector<std::string> includes_of(const std::string& text) {
   std::vector<std::string> found;
-  for (const auto& match : lockstep::testing::find_matches_by_line(text, R"(^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">])"))
+  for (const auto& match :
+       lockstep::testing::find_matches_by_line(text, R"(^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">])"))
     found.push_back(match[1]);
   return found;
 }
@@ -63,10 +66,12 @@ std::vector<std::string> forbidden_arrows(const std::string& path, const std::st
   const auto allowed = kMayInclude.find(layer);
   if (allowed == kMayInclude.end()) return {path + ": layer '" + layer + "' is not in the design"};
   for (const std::string& included : includes_of(text)) {
-    if (path.rfind("include/", 0) == 0 && included.rfind("src/", 0) == 0) faults.push_back(path + " is public but includes " + included);
+    if (path.rfind("include/", 0) == 0 && included.rfind("src/", 0) == 0)
+      faults.push_back(path + " is public but includes " + included);
     if (included == "lockstep/lockstep.h") faults.push_back(path + " includes the header that includes everything");
     const std::string target = layer_of(included);
-    if (declares_family(path) && !target.empty() && target != "core") faults.push_back(path + " declares kernels but includes " + included);
+    if (declares_family(path) && !target.empty() && target != "core")
+      faults.push_back(path + " declares kernels but includes " + included);
     if (declares_family(included) && (layer == "kernels" || layer == "cuda")) continue;
     if (!target.empty() && target != layer && allowed->second.count(target) == 0)
       faults.push_back(path + ": " + layer + " may not include " + target + " (" + included + ")");
@@ -169,7 +174,8 @@ TEST(RoomsOfComm, AreListedFromBelow) {
   for (const auto& line : lockstep::testing::find_matches_by_line(contributing, "^([a-z/]+):")) {
     const auto room = rooms.find(line[1]);
     if (room == rooms.end()) continue;
-    for (const std::string& other : room->second) EXPECT_TRUE(above.count(other) == 1) << room->first << " -> " << other;
+    for (const std::string& other : room->second)
+      EXPECT_TRUE(above.count(other) == 1) << room->first << " -> " << other;
     above.insert(room->first);
   }
   EXPECT_EQ(above.size(), rooms.size());
@@ -191,10 +197,12 @@ TEST(RoomsOfComm, AnArrowThatIsNotListedIsNoticed) {
   const Rooms rooms = rooms_of("```text\nnet:\nstore: net\n```\n");
   std::set<std::string> seen;
   EXPECT_EQ(rooms.size(), 2u);
-  EXPECT_TRUE(forbidden_room_arrows(rooms, "src/comm/store/x.cpp", "#include \"src/comm/net/socket.h\"\n", seen).empty());
+  EXPECT_TRUE(
+      forbidden_room_arrows(rooms, "src/comm/store/x.cpp", "#include \"src/comm/net/socket.h\"\n", seen).empty());
   EXPECT_EQ(seen, std::set<std::string>{"store -> net"});
   EXPECT_EQ(forbidden_room_arrows(rooms, "src/comm/net/x.h", "#include \"lockstep/comm/store.h\"\n", seen).size(), 1u);
-  EXPECT_EQ(forbidden_room_arrows(rooms, "src/comm/net/x.h", "#include \"lockstep/comm/unheard_of.h\"\n", seen).size(), 1u);
+  EXPECT_EQ(forbidden_room_arrows(rooms, "src/comm/net/x.h", "#include \"lockstep/comm/unheard_of.h\"\n", seen).size(),
+            1u);
   EXPECT_EQ(forbidden_room_arrows(rooms, "src/comm/cellar/x.h", "", seen).size(), 1u);
   EXPECT_TRUE(forbidden_room_arrows(rooms, "src/core/x.h", "", seen).empty());
 }
@@ -217,7 +225,8 @@ TEST(IncludeArrows, TheReducerKnowsNeitherTensorsNorAutograd) {
     ++files;
     for (const std::string& included : includes_of(text)) {
       const std::string target = layer_of(included);
-      EXPECT_TRUE(target.empty() || target == "reduce" || target == "comm" || target == "core") << path << " includes " << included;
+      EXPECT_TRUE(target.empty() || target == "reduce" || target == "comm" || target == "core")
+          << path << " includes " << included;
     }
   });
   EXPECT_GE(files, 2);
@@ -227,7 +236,7 @@ TEST(IncludeArrows, CudaIsNamedOnlyBehindTheSeams) {
   constexpr const char* kConditional = R"(^[ \t]*#[ \t]*(if|ifdef|ifndef|elif)\b.*CUDA)";
   for_each_source([&](const std::string& path, const std::string& text) {
     const bool behind_seam = path.rfind("kernels/cuda/", 0) == 0 || path.rfind("src/comm/nccl/", 0) == 0 ||
-                             path == "src/core/devices.cpp" || path == "src/comm/backends.cpp";
+                             path == "src/core/device/devices.cpp" || path == "src/comm/backends.cpp";
     EXPECT_TRUE(behind_seam || lockstep::testing::find_matches_by_line(text, kConditional).empty())
         << path << " asks for CUDA by preprocessor";
   });

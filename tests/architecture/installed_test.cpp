@@ -1,5 +1,6 @@
-// An installation as people use it: a program outside of the tree finds it through pkg-config, CMake and Meson and trains on two ranks; the
-// shared library exports the public interface alone; what is incomplete or of two versions is refused with a sentence.
+// An installation as people use it: a program outside of the tree finds it through pkg-config, CMake and Meson and
+// trains on two ranks; the shared library exports the public interface alone; what is incomplete or of two versions is
+// refused with a sentence.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@ class Installed : public ::testing::Test {
     std::string pattern = ::testing::TempDir() + "lockstep-installed-XXXXXX";
     folder_ = mkdtemp(pattern.data());
     if (kSanitized || !is_there(LOCKSTEP_MESON)) return;
-    installed_ = run_command(fmt::format("{} install -C {} --no-rebuild --destdir {}/root", LOCKSTEP_MESON, LOCKSTEP_BUILD_ROOT, folder_));
+    installed_ = run_command(
+        fmt::format("{} install -C {} --no-rebuild --destdir {}/root", LOCKSTEP_MESON, LOCKSTEP_BUILD_ROOT, folder_));
     prefix_ = folder_ + "/root" + LOCKSTEP_PREFIX;
     libraries_ = prefix_ + "/" + LOCKSTEP_LIBDIR;
   }
@@ -40,7 +42,8 @@ class Installed : public ::testing::Test {
     if (!is_there(LOCKSTEP_MESON)) GTEST_SKIP() << "there is no meson to install with";
     ASSERT_EQ(installed_.exit_code, 0) << installed_.output;
     if (!fs::exists(shared_library()))
-      GTEST_SKIP() << "this build has no shared library: meson configure " << LOCKSTEP_BUILD_ROOT << " -Ddefault_library=both";
+      GTEST_SKIP() << "this build has no shared library: meson configure " << LOCKSTEP_BUILD_ROOT
+                   << " -Ddefault_library=both";
     here_ = folder_ + "/" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::copy(kOutside, here_);
   }
@@ -48,16 +51,20 @@ class Installed : public ::testing::Test {
   static std::string shared_library() { return libraries_ + "/liblockstep.so." LOCKSTEP_PROJECT_VERSION; }
 
   // lib/cmake where CMake would not look into the libraries' folder: lib64 of a Debian.
-  static std::string cmake_folder() { return std::string(fs::exists(libraries_ + "/cmake") ? LOCKSTEP_LIBDIR : "lib") + "/cmake/Lockstep"; }
+  static std::string cmake_folder() {
+    return std::string(fs::exists(libraries_ + "/cmake") ? LOCKSTEP_LIBDIR : "lib") + "/cmake/Lockstep";
+  }
 
   // In this case's folder.
   CommandEnd run(const std::string& command) const {
-    return run_command(fmt::format("env -C {} LD_LIBRARY_PATH={} PKG_CONFIG_PATH={}/pkgconfig {}", here_, libraries_, libraries_, command));
+    return run_command(fmt::format("env -C {} LD_LIBRARY_PATH={} PKG_CONFIG_PATH={}/pkgconfig {}", here_, libraries_,
+                                   libraries_, command));
   }
   // With the flags that pkg-config tells, as if Lockstep had been configured for this folder.
   CommandEnd compile(const std::string& arguments) const {
-    return run(fmt::format("sh -c '{} -std=c++20 -O0 {} $(pkg-config --define-variable=prefix={} --cflags --libs lockstep)'",
-                           LOCKSTEP_COMPILER, arguments, prefix_));
+    return run(
+        fmt::format("sh -c '{} -std=c++20 -O0 {} $(pkg-config --define-variable=prefix={} --cflags --libs lockstep)'",
+                    LOCKSTEP_COMPILER, arguments, prefix_));
   }
   void write(const std::string& name, const std::string& text) const { std::ofstream(here_ + "/" + name) << text; }
 
@@ -79,7 +86,8 @@ TEST_F(Installed, PkgConfigBuildsAProgramOutsideTheTree) {
   const CommandEnd built = compile("program.cpp -o program");
   ASSERT_EQ(built.exit_code, 0) << built.output;
   expect_two_ranks_train("./program");
-  EXPECT_NE(run("ldd program").output.find("liblockstep.so.0 => " + libraries_), std::string::npos) << run("ldd program").output;
+  EXPECT_NE(run("ldd program").output.find("liblockstep.so.0 => " + libraries_), std::string::npos)
+      << run("ldd program").output;
 }
 
 // A consumer's own choice, C++23 for instance, would come first on the line and lose.
@@ -94,11 +102,12 @@ TEST_F(Installed, PkgConfigLeavesTheStandardToTheConsumer) {
 TEST_F(Installed, PkgConfigFindsTheBuildFolder) {
   if (!is_there("pkg-config")) GTEST_SKIP() << "pkg-config is not installed";
   const std::string uninstalled = LOCKSTEP_BUILD_ROOT "/meson-uninstalled";
-  const CommandEnd built =
-      run(fmt::format("env PKG_CONFIG_PATH={} sh -c '{} -std=c++20 -O0 program.cpp -o program $(pkg-config --cflags --libs lockstep)'",
-                      uninstalled, LOCKSTEP_COMPILER));
+  const CommandEnd built = run(fmt::format(
+      "env PKG_CONFIG_PATH={} sh -c '{} -std=c++20 -O0 program.cpp -o program $(pkg-config --cflags --libs lockstep)'",
+      uninstalled, LOCKSTEP_COMPILER));
   ASSERT_EQ(built.exit_code, 0) << built.output;
-  const CommandEnd trained = run("env LD_LIBRARY_PATH=" LOCKSTEP_BUILD_ROOT " " + prefix_ + "/bin/lockrun -n 2 ./program");
+  const CommandEnd trained =
+      run("env LD_LIBRARY_PATH=" LOCKSTEP_BUILD_ROOT " " + prefix_ + "/bin/lockrun -n 2 ./program");
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
 }
 
@@ -112,7 +121,8 @@ TEST_F(Installed, AnOperatorOfOnesOwnNeedsItsOneHeader) {
 
 TEST_F(Installed, CMakeBuildsAProgramOutsideTheTree) {
   if (!is_there("cmake")) GTEST_SKIP() << "cmake is not installed";
-  const CommandEnd configured = run(fmt::format("env 'CXX={}' cmake -G Ninja -B build -DCMAKE_PREFIX_PATH={}", LOCKSTEP_COMPILER, prefix_));
+  const CommandEnd configured =
+      run(fmt::format("env 'CXX={}' cmake -G Ninja -B build -DCMAKE_PREFIX_PATH={}", LOCKSTEP_COMPILER, prefix_));
   ASSERT_EQ(configured.exit_code, 0) << configured.output;
   const CommandEnd built = run("cmake --build build");
   ASSERT_EQ(built.exit_code, 0) << built.output;
@@ -124,7 +134,8 @@ TEST_F(Installed, CMakeFindsItThroughALink) {
   if (!is_there("cmake")) GTEST_SKIP() << "cmake is not installed";
   const std::string top = fs::path(cmake_folder()).begin()->string();
   fs::create_directory_symlink(prefix_ + "/" + top, here_ + "/" + top);
-  const CommandEnd configured = run(fmt::format("env 'CXX={}' cmake -G Ninja -B build -DCMAKE_PREFIX_PATH={}", LOCKSTEP_COMPILER, here_));
+  const CommandEnd configured =
+      run(fmt::format("env 'CXX={}' cmake -G Ninja -B build -DCMAKE_PREFIX_PATH={}", LOCKSTEP_COMPILER, here_));
   EXPECT_EQ(configured.exit_code, 0) << configured.output;
 }
 
@@ -132,18 +143,20 @@ TEST_F(Installed, CMakeFindsItThroughALink) {
 TEST_F(Installed, MesonFindsTheSourcesAsASubproject) {
   fs::create_directory(here_ + "/subprojects");
   fs::create_directory_symlink(LOCKSTEP_SOURCE_ROOT, here_ + "/subprojects/lockstep");
-  const CommandEnd configured =
-      run(fmt::format("env 'CXX={}' {} setup build --wrap-mode=nodownload --force-fallback-for=lockstep -Dlockstep:cuda=disabled "
-                      "-Dlockstep:onednn=disabled -Dlockstep:mpi=disabled -Dlockstep:nccl=disabled -Dlockstep:hwloc=disabled",
-                      LOCKSTEP_COMPILER, LOCKSTEP_MESON));
+  const CommandEnd configured = run(fmt::format(
+      "env 'CXX={}' {} setup build --wrap-mode=nodownload --force-fallback-for=lockstep -Dlockstep:cuda=disabled "
+      "-Dlockstep:onednn=disabled -Dlockstep:mpi=disabled -Dlockstep:nccl=disabled -Dlockstep:hwloc=disabled",
+      LOCKSTEP_COMPILER, LOCKSTEP_MESON));
   ASSERT_EQ(configured.exit_code, 0) << configured.output;
   const CommandEnd plan = run("ninja -C build -t query program");
   EXPECT_NE(plan.output.find("subprojects/lockstep/liblockstep.a"), std::string::npos) << plan.output;
-  EXPECT_EQ(run("ninja -C build -t targets all").output.find("_test"), std::string::npos) << "a subproject needs no tests";
+  EXPECT_EQ(run("ninja -C build -t targets all").output.find("_test"), std::string::npos)
+      << "a subproject needs no tests";
   // What this build has not, and how to get it.
   const std::string log = text_of_file(here_ + "/build/meson-logs/meson-log.txt");
   for (const char* part : {"oneDNN", "CUDA", "NCCL", "MPI", "hwloc"})
-    EXPECT_FALSE(find_match(log, fmt::format("{} *: NO(?:: .*; .* ha(?:s|ve)| [(]-Dcuda=disabled)", part)).empty()) << part;
+    EXPECT_FALSE(find_match(log, fmt::format("{} *: NO(?:: .*; .* ha(?:s|ve)| [(]-Dcuda=disabled)", part)).empty())
+        << part;
 }
 
 // -- the shared library
@@ -170,13 +183,19 @@ std::set<std::string> words_of(const std::string& text) {
 
 TEST_F(Installed, TheSharedLibraryExportsThePublicInterfaceAlone) {
   const std::string symbols = here_ + "/symbols";
-  ASSERT_EQ(run("sh -c 'nm --dynamic --defined-only --demangle --format=posix " + shared_library() + " >" + symbols + "'").exit_code, 0);
+  ASSERT_EQ(
+      run("sh -c 'nm --dynamic --defined-only --demangle --format=posix " + shared_library() + " >" + symbols + "'")
+          .exit_code,
+      0);
   const std::set<std::string> known = words_of(text_of_public_headers());
   int exported = 0;
-  // What is defined once ("T", "D", ...; templates and inline functions are weak: "W"), and the types that exceptions and casts compare.
-  for (const auto& symbol : find_matches_by_line(text_of_file(symbols), "^((?:typeinfo for |vtable for |.* [TDRB] [0-9a-f]).*)$")) {
+  // What is defined once ("T", "D", ...; templates and inline functions are weak: "W"), and the types that exceptions
+  // and casts compare.
+  for (const auto& symbol :
+       find_matches_by_line(text_of_file(symbols), "^((?:typeinfo for |vtable for |.* [TDRB] [0-9a-f]).*)$")) {
     const std::string entity = replace_matches(symbol[1], "^(?:[a-z-]+ )*(?:for|to) ", "");
-    if (entity.rfind("lockstep", 0) != 0 || entity.find("{lambda") != std::string::npos) continue;  // a shared_ptr's, a std::function's
+    if (entity.rfind("lockstep", 0) != 0 || entity.find("{lambda") != std::string::npos)
+      continue;  // a shared_ptr's, a std::function's
     for (const std::string& word : words_of(entity.substr(0, entity.find_first_of("(<[ "))))
       EXPECT_EQ(known.count(word), 1u) << word << " stands in no public header: " << symbol[1];
     ++exported;
@@ -194,14 +213,16 @@ constexpr const char* kSentence = "need_library_0_2__install_both_of_one_version
 
 TEST_F(Installed, TheLinkerReportsHeadersOfAnotherVersion) {
   fs::create_directories(here_ + "/lockstep/core");
-  write("lockstep/core/version.h", of_next_version(text_of_file(LOCKSTEP_SOURCE_ROOT "/include/lockstep/core/version.h")));
+  write("lockstep/core/version.h",
+        of_next_version(text_of_file(LOCKSTEP_SOURCE_ROOT "/include/lockstep/core/version.h")));
   write("small.cpp", "#include <lockstep/core/error.h>\nint main() {}\n");
   const CommandEnd shared = compile("-I. small.cpp -o small");
-  const CommandEnd whole =
-      run(fmt::format("{} -std=c++20 -I. -I{}/include small.cpp {}/liblockstep.a -lfmt -o small", LOCKSTEP_COMPILER, prefix_, libraries_));
+  const CommandEnd whole = run(fmt::format("{} -std=c++20 -I. -I{}/include small.cpp {}/liblockstep.a -lfmt -o small",
+                                           LOCKSTEP_COMPILER, prefix_, libraries_));
   for (const CommandEnd& linked : {shared, whole}) {
     EXPECT_NE(linked.exit_code, 0) << linked.output;
-    EXPECT_NE(linked.output.find("lockstep_headers_0_3_need_library_0_3__install_both"), std::string::npos) << linked.output;
+    EXPECT_NE(linked.output.find("lockstep_headers_0_3_need_library_0_3__install_both"), std::string::npos)
+        << linked.output;
   }
 }
 
@@ -211,7 +232,8 @@ TEST_F(Installed, TheLoaderReportsALibraryOfAnotherVersion) {
   ASSERT_EQ(linked.exit_code, 0) << linked.output;
   EXPECT_EQ(run("./small").exit_code, 0) << run("./small").output;
   write("next.cpp", of_next_version("extern \"C\" const char lockstep_headers_0_2_need = 1;\n"));
-  const CommandEnd next = run(LOCKSTEP_COMPILER " -shared -fPIC next.cpp -Wl,-soname,liblockstep.so.0 -o liblockstep.so.0");
+  const CommandEnd next =
+      run(LOCKSTEP_COMPILER " -shared -fPIC next.cpp -Wl,-soname,liblockstep.so.0 -o liblockstep.so.0");
   ASSERT_EQ(next.exit_code, 0) << next.output;
   const CommandEnd started = run("env LD_LIBRARY_PATH=. ./small");
   EXPECT_EQ(started.exit_code, 127) << "the loader's code for a program that it cannot start";
@@ -232,7 +254,8 @@ class HalfInstalled : public Installed {
     fs::copy(prefix_ + "/include/lockstep/core/version.h", file("include/lockstep/core"));
     fs::copy(prefix_ + "/" + cmake_folder(), file(cmake_folder()));
     fs::create_symlink("liblockstep.so." LOCKSTEP_PROJECT_VERSION, library("liblockstep.so"));
-    std::ofstream(library("liblockstep.so." LOCKSTEP_PROJECT_VERSION)) << "as good as a library: CMake does not read it";
+    std::ofstream(library("liblockstep.so." LOCKSTEP_PROJECT_VERSION))
+        << "as good as a library: CMake does not read it";
     write("find.cmake", "find_package(Lockstep ${WANTED} REQUIRED)\n");
   }
   std::string file(const std::string& name) const { return here_ + "/half/" + name; }
@@ -240,7 +263,8 @@ class HalfInstalled : public Installed {
 
   // The words, with one space between each two: CMake breaks lines.
   std::string refusal(const std::string& wanted = "") const {
-    const CommandEnd end = run(fmt::format("cmake -DLockstep_DIR={} -DWANTED={} -P find.cmake", file(cmake_folder()), wanted));
+    const CommandEnd end =
+        run(fmt::format("cmake -DLockstep_DIR={} -DWANTED={} -P find.cmake", file(cmake_folder()), wanted));
     EXPECT_NE(end.exit_code, 0) << end.output;
     return replace_matches(end.output, "\\s+", " ");
   }
@@ -253,20 +277,23 @@ TEST_F(HalfInstalled, HeadersAreMissing) {
 
 TEST_F(HalfInstalled, TheSharedLibraryIsMissing) {
   fs::remove(library("liblockstep.so." LOCKSTEP_PROJECT_VERSION));
-  EXPECT_NE(refusal().find("install liblockstep0 and liblockstep-dev of version " LOCKSTEP_PROJECT_VERSION), std::string::npos)
+  EXPECT_NE(refusal().find("install liblockstep0 and liblockstep-dev of version " LOCKSTEP_PROJECT_VERSION),
+            std::string::npos)
       << refusal();
 }
 
 TEST_F(HalfInstalled, HeadersAreOfAnotherVersion) {
   const std::string header = file("include/lockstep/core/version.h"), next = of_next_version(text_of_file(header));
   std::ofstream(header) << next;
-  EXPECT_NE(refusal().find("the library is of version " LOCKSTEP_PROJECT_VERSION ", but"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("the library is of version " LOCKSTEP_PROJECT_VERSION ", but"), std::string::npos)
+      << refusal();
   EXPECT_NE(refusal().find("\"0.3.0\": install both of one version"), std::string::npos) << refusal();
 }
 
 TEST_F(HalfInstalled, OnlyItsOwnInterfaceIsAccepted) {
   for (const char* wanted : {"0.1", "0.3", "1.0", "0.2.1", "0.20"})
-    EXPECT_NE(refusal(wanted).find(fmt::format("compatible with requested version \"{}\"", wanted)), std::string::npos) << refusal(wanted);
+    EXPECT_NE(refusal(wanted).find(fmt::format("compatible with requested version \"{}\"", wanted)), std::string::npos)
+        << refusal(wanted);
 }
 
 }  // namespace

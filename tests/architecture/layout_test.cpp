@@ -1,5 +1,5 @@
-// Where files lie, and that they are listed: programs of bench/ on top and what they share in bench/lib; every test program in
-// tests/README.md.
+// Where files lie, and that they are listed: programs of bench/ on top and what they share in bench/lib; every test
+// program in tests/README.md.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,9 @@
 
 namespace {
 
-bool has_main(const std::string& text) { return !lockstep::testing::find_matches_by_line(text, R"(^int main\()").empty(); }
+bool has_main(const std::string& text) {
+  return !lockstep::testing::find_matches_by_line(text, R"(^int main\()").empty();
+}
 
 TEST(Bench, HasItsProgramsOnTopAndTheRestInLib) {
   int programs = 0;
@@ -45,7 +47,8 @@ TEST(Sources, HaveAtMost400LinesAndHeaders150) {
   visit_sources({"include", "src", "kernels", "launcher", "bench", "examples", "tests"},
                 [&](const std::string& path, const std::string& text) {
                   const auto lines = std::count(text.begin(), text.end(), '\n');
-                  const bool is_header = path.size() > 2 && path.compare(path.size() - 2, 2, ".h") == 0 && path.rfind("tests/", 0) != 0;
+                  const bool is_header =
+                      path.size() > 2 && path.compare(path.size() - 2, 2, ".h") == 0 && path.rfind("tests/", 0) != 0;
                   EXPECT_LE(lines, 400) << path;
                   if (!is_header || lines <= 150) return;
                   EXPECT_EQ(kLongHeaders.count(path), 1u) << path << " has " << lines << " lines";
@@ -63,8 +66,8 @@ TEST(Strategies, AreShortFilesThatOpenWithAPicture) {
     if (opening.find("\n//     ") != std::string::npos && opening.find("What travels") != std::string::npos)
       drawn.insert(std::filesystem::path(path).stem().string());
   });
-  for (const char* name :
-       {"ddp", "mirrored", "data_parallel", "towers", "deploy", "parameter_server", "model_parallel", "model_parallel_ranks"})
+  for (const char* name : {"ddp", "mirrored", "data_parallel", "towers", "deploy", "parameter_server", "model_parallel",
+                           "model_parallel_ranks"})
     EXPECT_EQ(drawn.count(name), 1U) << name;
 }
 
@@ -87,7 +90,8 @@ TestPrograms built_programs() {
     const std::string text = lockstep::testing::replace_matches(text_of_file(entry.path().string()), "#[^\n]*", "");
     for (const auto& match : lockstep::testing::find_matches(text, R"(\bexecutable\('(\w+_test)')"))
       built.programs.insert(folder + "/" + match[1]);
-    for (const auto& match : lockstep::testing::find_matches(text, R"(\btest\('([^'@]+))")) built.tests.insert(match[1]);
+    for (const auto& match : lockstep::testing::find_matches(text, R"(\btest\('([^'@]+))"))
+      built.tests.insert(match[1]);
   }
   return built;
 }
@@ -100,10 +104,12 @@ TEST(TestsPage, HasEveryProgramOnce) {
   const std::string page = text_of_file(LOCKSTEP_SOURCE_ROOT "/tests/README.md");
   for (const auto& row : lockstep::testing::find_matches_by_line(page, R"(^\| `(\w+/\w+)` \| ([^|]+) \| [^|]+ \|$)")) {
     EXPECT_TRUE(listed.insert(row[1]).second) << "tests/README.md has two rows for " << row[1];
-    EXPECT_EQ(built.programs.count(row[1]), 1U) << "tests/README.md has a row for " << row[1] << ", which no meson.build builds";
+    EXPECT_EQ(built.programs.count(row[1]), 1U)
+        << "tests/README.md has a row for " << row[1] << ", which no meson.build builds";
     names += row[2] + "\n";
   }
-  for (const std::string& program : built.programs) EXPECT_EQ(listed.count(program), 1U) << "tests/README.md has no row for " << program;
+  for (const std::string& program : built.programs)
+    EXPECT_EQ(listed.count(program), 1U) << "tests/README.md has no row for " << program;
   for (const std::string& test : built.tests)
     EXPECT_NE(names.find("`" + test), std::string::npos) << "tests/README.md does not name the test '" << test << "'";
   EXPECT_GE(listed.size(), 35U);

@@ -34,7 +34,8 @@ std::set<std::string> flags_of_help() {
 
 TEST(LockrunManPage, HasTheFlags) {
   const std::string page = replace_matches(replace_matches(text_of_file(kManPage), "\\\\-", "-"), "\" ?", "");
-  const std::string options = page.substr(page.find(".SH OPTIONS"), page.find(".SH ENVIRONMENT") - page.find(".SH OPTIONS"));
+  const std::string options =
+      page.substr(page.find(".SH OPTIONS"), page.find(".SH ENVIRONMENT") - page.find(".SH OPTIONS"));
   EXPECT_EQ(flags_in(options, "\n[.]TP\n[.]BR? (.*)"), flags_of_help());
   EXPECT_NE(page.find("Lockstep " LOCKSTEP_PROJECT_VERSION), std::string::npos);
 }
@@ -54,16 +55,18 @@ TEST(LockrunCompletion, HasTheFlags) {
 // What bash offers behind a line; words in order, with a space between each two.
 std::string offered(const std::string& line) {
   const bool new_word = line.back() == ' ';
-  const CommandEnd end = run_command(fmt::format(
-      "bash -c '. /usr/share/bash-completion/bash_completion; . {}; COMP_WORDS=({} {}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
-      "COMP_LINE=\"{}\"; COMP_POINT=${{#COMP_LINE}}; _lockrun 2>/dev/null; echo ${{COMPREPLY[@]}}'",
-      kCompletion, line, new_word ? "\"\"" : "", line));
+  const CommandEnd end = run_command(
+      fmt::format("bash -c '. /usr/share/bash-completion/bash_completion; . {}; COMP_WORDS=({} {}); "
+                  "COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+                  "COMP_LINE=\"{}\"; COMP_POINT=${{#COMP_LINE}}; _lockrun 2>/dev/null; echo ${{COMPREPLY[@]}}'",
+                  kCompletion, line, new_word ? "\"\"" : "", line));
   EXPECT_EQ(end.exit_code, 0) << end.output;
   return end.output.substr(0, end.output.find('\n'));
 }
 
 TEST(LockrunCompletion, OffersFlagsValuesAndTheProgram) {
-  if (run_command("test -e /usr/share/bash-completion/bash_completion").exit_code != 0) GTEST_SKIP() << "bash-completion is not installed";
+  if (run_command("test -e /usr/share/bash-completion/bash_completion").exit_code != 0)
+    GTEST_SKIP() << "bash-completion is not installed";
   EXPECT_EQ(offered("lockrun --nn"), "--nnodes");
   EXPECT_EQ(offered("lockrun -n 2 --no-"), "--no-prefix --no-fold --no-terminal --no-bind");
   EXPECT_EQ(offered("lockrun -n "), "auto cpu gpu");

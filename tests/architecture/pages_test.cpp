@@ -1,5 +1,6 @@
-// README and docs/ against the tree: code that people copy is code that was compiled, links lead somewhere, every page is in the index,
-// every environment variable and every message that a page explains exists. The commands of the pages run in tests/docs.
+// README and docs/ against the tree: code that people copy is code that was compiled, links lead somewhere, every page
+// is in the index, every environment variable and every message that a page explains exists. The commands of the pages
+// run in tests/docs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,10 +42,11 @@ std::vector<std::string> code_in(const std::string& name) {
 
 // Programs that the build compiles and tests run.
 std::vector<std::string> compiled_sources() {
-  std::vector<std::string> sources = {page("tests/device/doc_examples_test.cpp"),    page("tests/data/doc_examples_test.cpp"),
-                                      page("tests/ddp/doc_examples_test.cpp"),       page("tests/train/summary_doc_test.cpp"),
-                                      page("tests/train/trainer_doc_test.cpp"),      page("tests/docs/rings.cpp"),
-                                      page("tests/architecture/outside/program.cpp")};
+  std::vector<std::string> sources = {
+      page("tests/device/doc_examples_test.cpp"),    page("tests/data/doc_examples_test.cpp"),
+      page("tests/ddp/doc_examples_test.cpp"),       page("tests/train/summary_doc_test.cpp"),
+      page("tests/train/trainer_doc_test.cpp"),      page("tests/docs/rings.cpp"),
+      page("tests/architecture/outside/program.cpp")};
   for (const auto& entry : fs::directory_iterator(kRoot + "/examples"))
     if (entry.path().extension() == ".cpp") sources.push_back(text_of_file(entry.path().string()));
   return sources;
@@ -59,7 +61,8 @@ TEST(Readme, ItsProgramIsTheExample) {
   const auto programs = code_in("README.md");
   ASSERT_FALSE(programs.empty());
   EXPECT_GT(programs[0].size(), 500u);
-  EXPECT_NE(page("examples/hello_ddp.cpp").find(programs[0]), std::string::npos) << "README's program and examples/hello_ddp.cpp differ";
+  EXPECT_NE(page("examples/hello_ddp.cpp").find(programs[0]), std::string::npos)
+      << "README's program and examples/hello_ddp.cpp differ";
 }
 
 TEST(Pages, TheirCodeIsCompiled) {
@@ -70,8 +73,9 @@ TEST(Pages, TheirCodeIsCompiled) {
       const auto has_it = [&](const std::string& source) {
         return source.find(code) != std::string::npos || source.find(indented(code)) != std::string::npos;
       };
-      EXPECT_TRUE(std::any_of(sources.begin(), sources.end(), has_it)) << name << " shows code that stands in none of compiled_sources():\n"
-                                                                       << code;
+      EXPECT_TRUE(std::any_of(sources.begin(), sources.end(), has_it))
+          << name << " shows code that stands in none of compiled_sources():\n"
+          << code;
       ++pieces;
     }
   EXPECT_GE(pieces, 8);
@@ -82,7 +86,8 @@ TEST(Pages, EveryBlockSaysItsLanguage) {
   const std::set<std::string> known = {"cpp", "sh", "console", "bash", "text", "yaml"};
   for (const std::string& name : pages_below(kRoot))
     for (const Block& block : blocks_of(page(name)))
-      EXPECT_EQ(known.count(block.language), 1u) << name << " has a block in '" << block.language << "':\n" << block.text;
+      EXPECT_EQ(known.count(block.language), 1u) << name << " has a block in '" << block.language << "':\n"
+                                                 << block.text;
 }
 
 // A sentence about a link that leads nowhere; empty when it is fine.
@@ -115,7 +120,8 @@ TEST(Pages, TheIndexHasThemAll) {
   const auto links = links_of(page("docs/README.md"));
   for (const std::string& name : pages_below(kRoot)) {
     const std::string file = fs::path(name).filename().string();
-    EXPECT_EQ(std::count(links.begin(), links.end(), file), file == "README.md" ? 0 : 1) << "docs/README.md does not list " << name;
+    EXPECT_EQ(std::count(links.begin(), links.end(), file), file == "README.md" ? 0 : 1)
+        << "docs/README.md does not list " << name;
   }
 }
 
@@ -150,7 +156,8 @@ std::string all_literals() {
   std::string text;
   for (const char* folder : {"src", "include", "launcher", "kernels"})
     for (const auto& entry : fs::recursive_directory_iterator(kRoot + "/" + folder))
-      if (entry.path().extension() == ".cpp" || entry.path().extension() == ".h") text += text_of_file(entry.path().string());
+      if (entry.path().extension() == ".cpp" || entry.path().extension() == ".h")
+        text += text_of_file(entry.path().string());
   return replace_matches(text, "\"\\s*\"", "");
 }
 
@@ -171,8 +178,9 @@ TEST(TroubleshootingPage, ItsMessagesAreTheCodes) {
   const auto rows = find_matches_by_line(page("docs/troubleshooting.md"), R"(^\| `([^`]+)` \| [^|]+ \| [^|]+ \|$)");
   for (const auto& row : rows)
     for (const std::string& part : fixed_parts(row[1]))
-      EXPECT_NE(sources.find(part), std::string::npos) << "no source says '" << part << "', which docs/troubleshooting.md explains in\n"
-                                                       << row[1];
+      EXPECT_NE(sources.find(part), std::string::npos)
+          << "no source says '" << part << "', which docs/troubleshooting.md explains in\n"
+          << row[1];
   EXPECT_GE(rows.size(), 40u);
 }
 

@@ -1,4 +1,5 @@
-// The public headers: lockstep.h has them, each compiles alone, and they say what the shared library exports and which version they are of.
+// The public headers: lockstep.h has them, each compiles alone, and they say what the shared library exports and which
+// version they are of.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +47,8 @@ std::vector<std::string> public_headers() {
 // The header, and all of ours that it includes.
 void collect(const std::string& header, std::set<std::string>& reached) {
   if (!reached.insert(header).second) return;
-  for (const auto& inclusion : lockstep::testing::find_matches(read_file(kInclude / header), R"re(#include "(lockstep/[^"]+)")re"))
+  for (const auto& inclusion :
+       lockstep::testing::find_matches(read_file(kInclude / header), R"re(#include "(lockstep/[^"]+)")re"))
     collect(inclusion[1], reached);
 }
 
@@ -58,7 +60,8 @@ TEST(PublicHeaders, AreInLockstepH) {
   for (const std::string& header : headers)
     EXPECT_NE(reached.count(header), kLeftOut.count(header))
         << header << ": lockstep.h must lead to it, or it must be left out for a reason";
-  for (const auto& [header, reason] : kLeftOut) EXPECT_TRUE(fs::exists(kInclude / header)) << header << " left out: it " << reason;
+  for (const auto& [header, reason] : kLeftOut)
+    EXPECT_TRUE(fs::exists(kInclude / header)) << header << " left out: it " << reason;
 }
 
 // What strict projects compile with. Our headers are not system headers there.
@@ -69,9 +72,9 @@ TEST(PublicHeaders, EachCompilesAlone) {
   const auto headers = public_headers();
   const auto compile_every_second = [&](std::size_t first) {
     for (std::size_t i = first; i < headers.size(); i += 2) {
-      const CommandEnd compiled =
-          run_command(fmt::format("{} -std=c++20 {} -fsyntax-only -I {} -I {} -include {} -x c++ /dev/null", LOCKSTEP_COMPILER, kStrict,
-                                  kInclude.string(), LOCKSTEP_SOURCE_ROOT "/tests/architecture/fmt_12", headers[i]));
+      const CommandEnd compiled = run_command(
+          fmt::format("{} -std=c++20 {} -fsyntax-only -I {} -I {} -include {} -x c++ /dev/null", LOCKSTEP_COMPILER,
+                      kStrict, kInclude.string(), LOCKSTEP_SOURCE_ROOT "/tests/architecture/fmt_12", headers[i]));
       EXPECT_EQ(compiled.exit_code, 0) << headers[i] << "\n" << compiled.output;
     }
   };
@@ -82,12 +85,13 @@ TEST(PublicHeaders, EachCompilesAlone) {
 
 TEST(PublicHeaders, NeedCpp20OrNewer) {
   const auto compile = [](const char* standard) {
-    return run_command(fmt::format("{} -std={} {} -fsyntax-only -I {} -include lockstep/lockstep.h -x c++ /dev/null", LOCKSTEP_COMPILER,
-                                   standard, kStrict, kInclude.string()));
+    return run_command(fmt::format("{} -std={} {} -fsyntax-only -I {} -include lockstep/lockstep.h -x c++ /dev/null",
+                                   LOCKSTEP_COMPILER, standard, kStrict, kInclude.string()));
   };
   const CommandEnd older = compile("c++17"), newer = compile("c++2b");
   EXPECT_NE(older.exit_code, 0);
-  EXPECT_NE(older.output.find("Lockstep's headers are C++20: compile with -std=c++20 or newer"), std::string::npos) << older.output;
+  EXPECT_NE(older.output.find("Lockstep's headers are C++20: compile with -std=c++20 or newer"), std::string::npos)
+      << older.output;
   EXPECT_EQ(newer.exit_code, 0) << newer.output;
 }
 
@@ -98,16 +102,21 @@ TEST(PublicHeaders, ExportWhatTheyDeclare) {
     const std::size_t opened = text.find("\nnamespace lockstep"), closed = text.rfind("\n}  // namespace lockstep");
     if (opened == std::string::npos || header == "lockstep/core/version.h") continue;
     const std::string push = "\n#pragma GCC visibility push(default)", pop = "\n#pragma GCC visibility pop\n";
-    EXPECT_EQ(text.rfind(push, opened) + push.size(), opened) << header << ": in front of its first namespace stands" << push;
-    EXPECT_EQ(text.find(pop, closed), text.find('\n', closed + 1)) << header << ": behind its last namespace stands" << pop;
+    EXPECT_EQ(text.rfind(push, opened) + push.size(), opened)
+        << header << ": in front of its first namespace stands" << push;
+    EXPECT_EQ(text.find(pop, closed), text.find('\n', closed + 1))
+        << header << ": behind its last namespace stands" << pop;
   }
 }
 
 TEST(PublicHeaders, AreOfTheBuildsVersion) {
   const std::string text = read_file(kInclude / "lockstep/core/version.h"), version = LOCKSTEP_PROJECT_VERSION;
-  EXPECT_NE(text.find("#define LOCKSTEP_VERSION \"" + version + "\""), std::string::npos) << "meson.build says " << version;
-  const std::string number = version.substr(0, version.rfind('.')), name = lockstep::testing::replace_matches(number, "[.]", "_");
-  EXPECT_EQ(lockstep::testing::find_matches(text, "lockstep_headers_" + name + "_need_library_" + name + "__").size(), 2u)
+  EXPECT_NE(text.find("#define LOCKSTEP_VERSION \"" + version + "\""), std::string::npos)
+      << "meson.build says " << version;
+  const std::string number = version.substr(0, version.rfind('.')),
+                    name = lockstep::testing::replace_matches(number, "[.]", "_");
+  EXPECT_EQ(lockstep::testing::find_matches(text, "lockstep_headers_" + name + "_need_library_" + name + "__").size(),
+            2u)
       << "the symbol's name has another version than " << number;
 }
 

@@ -21,7 +21,8 @@ int visit_sources(std::initializer_list<const char*> folders, Visit&& visit) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder))
       if (entry.is_regular_file() && is_source(entry.path())) {
         std::ifstream file(entry.path());
-        visit(entry.path().lexically_relative(root).generic_string(), std::string(std::istreambuf_iterator<char>(file), {}));
+        visit(entry.path().lexically_relative(root).generic_string(),
+              std::string(std::istreambuf_iterator<char>(file), {}));
         ++files;
       }
   return files;

@@ -1,4 +1,5 @@
-// CONTRIBUTING's glossary against the sources: a word that its last column rules out stands in no identifier, comment or message.
+// CONTRIBUTING's glossary against the sources: a word that its last column rules out stands in no identifier, comment
+// or message.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,8 @@ std::vector<Word> words_of(const std::string& code) {
   for (const char c : code) {
     const bool is_letter = std::isalpha(static_cast<unsigned char>(c)) != 0;
     const bool was_letter = std::isalpha(static_cast<unsigned char>(before)) != 0;
-    const bool is_hump = std::isupper(static_cast<unsigned char>(c)) != 0 && std::islower(static_cast<unsigned char>(before)) != 0;
+    const bool is_hump =
+        std::isupper(static_cast<unsigned char>(c)) != 0 && std::islower(static_cast<unsigned char>(before)) != 0;
     if (is_letter && (!was_letter || is_hump)) words.push_back({"", line});
     if (is_letter) words.back().text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     if (c == '\n') ++line;
@@ -67,11 +69,13 @@ class Source {
     std::vector<int> lines;
     if (lower(ruled_out) != ruled_out) {
       for (std::size_t at = code_.find(ruled_out); at != std::string::npos; at = code_.find(ruled_out, at + 1))
-        lines.push_back(1 + static_cast<int>(std::count(code_.begin(), code_.begin() + static_cast<std::ptrdiff_t>(at), '\n')));
+        lines.push_back(
+            1 + static_cast<int>(std::count(code_.begin(), code_.begin() + static_cast<std::ptrdiff_t>(at), '\n')));
       return lines;
     }
     const std::vector<Word> phrase = words_of(ruled_out);
-    if (lower_.find(phrase[0].text) == std::string::npos) return lines;  // nearly always: taking the file apart takes its time
+    if (lower_.find(phrase[0].text) == std::string::npos)
+      return lines;  // nearly always: taking the file apart takes its time
     if (words_.empty()) words_ = words_of(code_);
     for (std::size_t at = 0; at < words_.size(); ++at)
       if (is_phrase_at(words_, at, phrase)) lines.push_back(words_[at].line);
@@ -83,7 +87,9 @@ class Source {
   std::vector<Word> words_;
 };
 
-std::vector<int> lines_with(const std::string& ruled_out, const std::string& code) { return Source(code).lines_with(ruled_out); }
+std::vector<int> lines_with(const std::string& ruled_out, const std::string& code) {
+  return Source(code).lines_with(ruled_out);
+}
 
 struct Row {
   std::string word;
@@ -96,7 +102,8 @@ std::vector<Row> glossary() {
   const std::size_t begin = page.find("\n## Words\n"), end = std::min(page.find("\n## ", begin + 1), page.size());
   std::vector<Row> rows;
   if (begin == std::string::npos) return rows;
-  for (const auto& cells : find_matches(page.substr(begin, end - begin), R"(\n\| ([^|\n]+) \| ([^|\n]+) \|([^|\n]*)\|)")) {
+  for (const auto& cells :
+       find_matches(page.substr(begin, end - begin), R"(\n\| ([^|\n]+) \| ([^|\n]+) \|([^|\n]*)\|)")) {
     if (cells[1] == "word") continue;
     Row row{cells[1], {}};
     for (const auto& quoted : find_matches(cells[3], "`([^`]+)`")) row.ruled_out.push_back(quoted[1]);
@@ -108,8 +115,8 @@ std::vector<Row> glossary() {
 TEST(Words, AreTheGlossarys) {
   const std::vector<Row> rows = glossary();
   EXPECT_GT(rows.size(), 30u);
-  const int files =
-      visit_sources({"include", "src", "kernels", "launcher", "examples"}, [&](const std::string& path, const std::string& code) {
+  const int files = visit_sources(
+      {"include", "src", "kernels", "launcher", "examples"}, [&](const std::string& path, const std::string& code) {
         Source source(code);
         for (const Row& row : rows)
           for (const std::string& ruled_out : row.ruled_out) {
@@ -118,7 +125,8 @@ TEST(Words, AreTheGlossarys) {
             });
             if (is_allowed) continue;
             for (const int line : source.lines_with(ruled_out))
-              ADD_FAILURE() << path << ":" << line << ": '" << ruled_out << "': our word is '" << row.word << "' (CONTRIBUTING.md, Words)";
+              ADD_FAILURE() << path << ":" << line << ": '" << ruled_out << "': our word is '" << row.word
+                            << "' (CONTRIBUTING.md, Words)";
           }
       });
   EXPECT_GT(files, 100);
@@ -132,8 +140,8 @@ TEST(Words, StandOnceInTheGlossary) {
 }
 
 TEST(Words, ARuledOutOneIsFoundInEverySpelling) {
-  for (const char* code :
-       {"class SignOfLife;", "int sign_of_life_;", "constexpr int kSignOfLife = 1;", "x();  // a sign\n// of life\n", "\"Signs of life\""})
+  for (const char* code : {"class SignOfLife;", "int sign_of_life_;", "constexpr int kSignOfLife = 1;",
+                           "x();  // a sign\n// of life\n", "\"Signs of life\""})
     EXPECT_EQ(lines_with("sign of life", code).size(), 1u) << code;
   EXPECT_EQ(lines_with("stranger", "a;\n// Strangers\n"), std::vector<int>{2});
   EXPECT_TRUE(lines_with("bell", "label, Bellman, doorbell").empty());

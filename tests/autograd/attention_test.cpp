@@ -51,7 +51,8 @@ std::vector<double> expected_attention(const Case& c, const Tensor& q, const Ten
 
 void expect_close(const Tensor& got, const std::vector<double>& expected, double tolerance) {
   ASSERT_EQ(static_cast<std::size_t>(got.count()), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(got.data<float>()[i], expected[i], tolerance) << "element " << i;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(got.data<float>()[i], expected[i], tolerance) << "element " << i;
 }
 
 struct Operands {
@@ -92,7 +93,8 @@ TEST(Attention, AgreesWithFiniteDifferences) {
     if (c.keys == 1) continue;  // whatever the query: its gradient is zero
     const Operands of(c);
     check_gradients(
-        {of.q, of.k, of.v}, [&] { return weigh(scaled_dot_product_attention(of.q, of.k, of.v, {.causal = c.causal})); }, 1e-2F, 2e-2);
+        {of.q, of.k, of.v}, [&] { return weigh(scaled_dot_product_attention(of.q, of.k, of.v, {.causal = c.causal})); },
+        1e-2F, 2e-2);
   }
 }
 
@@ -112,7 +114,8 @@ TEST(Attention, OfPackedOperandsIsTheSame) {
     std::copy_n(grad(of.k).data<float>(), of.k.count(), grads.k.data<float>());
     std::copy_n(grad(of.v).data<float>(), of.v.count(), grads.v.data<float>());
     const Tensor expected = packed(grads);
-    for (std::int64_t i = 0; i < qkv.count(); ++i) ASSERT_EQ(grad(qkv).data<float>()[i], expected.data<float>()[i]) << "element " << i;
+    for (std::int64_t i = 0; i < qkv.count(); ++i)
+      ASSERT_EQ(grad(qkv).data<float>()[i], expected.data<float>()[i]) << "element " << i;
   }
 }
 
@@ -154,8 +157,10 @@ TEST(Attention, OfAnEmptyBatchIsEmpty) {
 
 TEST(Attention, SaysWhatItRefuses) {
   const Tensor q = Tensor::zeros({2, 3, 2, 4}), k = Tensor::zeros({2, 5, 2, 4}), none = Tensor::zeros({2, 0, 2, 4});
-  EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, k, q); }), HasSubstr("got q (2, 3, 2, 4), k (2, 5, 2, 4), v (2, 3, 2, 4)"));
-  EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, k, k, {.causal = true}); }), HasSubstr("as many keys as queries"));
+  EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, k, q); }),
+              HasSubstr("got q (2, 3, 2, 4), k (2, 5, 2, 4), v (2, 3, 2, 4)"));
+  EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, k, k, {.causal = true}); }),
+              HasSubstr("as many keys as queries"));
   EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, none, none); }), HasSubstr("has no keys to look at"));
   EXPECT_THAT(message_of([&] {
                 scaled_dot_product_attention(Tensor::zeros({2, 3, 2, 2, 4}));

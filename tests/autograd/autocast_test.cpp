@@ -1,5 +1,5 @@
-// Which type each operator computes in under an AutoCast (the table of docs/precision.md), what unlike operands become, and that gradients
-// come back in each operand's own type.
+// Which type each operator computes in under an AutoCast (the table of docs/precision.md), what unlike operands become,
+// and that gradients come back in each operand's own type.
 #include "lockstep/autograd/autocast.h"
 
 #include <gmock/gmock.h>
@@ -72,8 +72,8 @@ INSTANTIATE_TEST_SUITE_P(Types, AutoCastTypes, ::testing::Values(DType::kBFloat1
 TEST_P(AutoCastTypes, UnlikeOperandsTakeTheWidestAndGradientsTheirOwn) {
   const DType other = GetParam() == DType::kBFloat16 ? DType::kFloat16 : DType::kBFloat16;
   for (const auto& [name, call] : widest())
-    for (const auto& [left, right] :
-         {std::pair(GetParam(), DType::kFloat32), std::pair(DType::kFloat32, GetParam()), std::pair(GetParam(), other)}) {
+    for (const auto& [left, right] : {std::pair(GetParam(), DType::kFloat32), std::pair(DType::kFloat32, GetParam()),
+                                      std::pair(GetParam(), other)}) {
       SCOPED_TRACE(name + " of " + std::string(name_of(left)) + " and " + std::string(name_of(right)));
       const Tensor a = leaf(counted({2, 3}, left)), b = leaf(counted({2, 3}, right));
       const Tensor wide_a = leaf(counted({2, 3})), wide_b = leaf(counted({2, 3}));
@@ -102,14 +102,15 @@ TEST_P(AutoCastTypes, LikeOperandsStayAsTheyAre) {
 
 TEST_P(AutoCastTypes, ComparisonsWiden) {
   const AutoCast half(GetParam());
-  const Tensor narrow = cast(Tensor::full({2}, 1), GetParam()), wide = Tensor::full({2}, 1.0001F);  // which 16 bits round to 1
-  for (const auto compare :
-       {static_cast<Tensor (*)(const Tensor&, const Tensor&)>(lt), static_cast<Tensor (*)(const Tensor&, const Tensor&)>(le),
-        static_cast<Tensor (*)(const Tensor&, const Tensor&)>(ne)})
+  const Tensor narrow = cast(Tensor::full({2}, 1), GetParam()),
+               wide = Tensor::full({2}, 1.0001F);  // which 16 bits round to 1
+  for (const auto compare : {static_cast<Tensor (*)(const Tensor&, const Tensor&)>(lt),
+                             static_cast<Tensor (*)(const Tensor&, const Tensor&)>(le),
+                             static_cast<Tensor (*)(const Tensor&, const Tensor&)>(ne)})
     EXPECT_EQ(compare(narrow, wide).span<std::uint8_t>()[0], 1);
-  for (const auto compare :
-       {static_cast<Tensor (*)(const Tensor&, const Tensor&)>(gt), static_cast<Tensor (*)(const Tensor&, const Tensor&)>(ge),
-        static_cast<Tensor (*)(const Tensor&, const Tensor&)>(eq)})
+  for (const auto compare : {static_cast<Tensor (*)(const Tensor&, const Tensor&)>(gt),
+                             static_cast<Tensor (*)(const Tensor&, const Tensor&)>(ge),
+                             static_cast<Tensor (*)(const Tensor&, const Tensor&)>(eq)})
     EXPECT_EQ(compare(narrow, wide).span<std::uint8_t>()[0], 0);
 }
 
@@ -139,99 +140,100 @@ struct Unary {
 // One line an operator of one activation: the table of docs/precision.md.
 std::vector<Unary> unary_operators() {
   const Tensor weight = Tensor::full({4}, 1), bias = Tensor::zeros({4});
-  return {{"exp", [](const Tensor& x) { return exp(x); }, true},
-          {"ln", [](const Tensor& x) { return ln(x); }, true},
-          {"pow", [](const Tensor& x) { return pow(x, 2.F); }, true},
-          {"pow of a constant", [](const Tensor& x) { return pow(2.F, x); }, true},
-          {"reciprocal", [](const Tensor& x) { return 1 / x; }, true},
-          {"sum", [](const Tensor& x) { return sum(x, -1); }, true},
-          {"softmax", [](const Tensor& x) { return softmax(x); }, true},
-          {"log_softmax", [](const Tensor& x) { return log_softmax(x); }, true},
-          {"layer_norm", [=](const Tensor& x) { return layer_norm(x, {4}, weight, bias); }, true},
-          {"rms_norm", [=](const Tensor& x) { return rms_norm(x, {4}, weight); }, true},
-          {"group_norm", [=](const Tensor& x) { return group_norm(x, 2, weight, bias); }, true},
-          {"scale_by", [](const Tensor& x) { return scale_by(x, Tensor::full({}, 2)); }, true},
-          {"mean", [](const Tensor& x) { return mean(x, -1); }, false},
-          {"max", [](const Tensor& x) { return max(x, -1).values; }, false},
-          {"amax",
-           [](const Tensor& x) {
-             return amax(x, {0, 1});
-           },
-           false},
-          {"batch_norm", [=](const Tensor& x) { return batch_norm(x, weight, bias, {}, {}, {.training = true}); }, false},
-          {"local_response_norm", [](const Tensor& x) { return local_response_norm(x); }, false},
-          {"relu", [](const Tensor& x) { return relu(x); }, false},
-          {"gelu", [](const Tensor& x) { return gelu(x); }, false},
-          {"silu", [](const Tensor& x) { return silu(x); }, false},
-          {"tanh", [](const Tensor& x) { return tanh(x); }, false},
-          {"sigmoid", [](const Tensor& x) { return sigmoid(x); }, false},
-          {"leaky_relu", [](const Tensor& x) { return leaky_relu(x); }, false},
-          {"sqrt", [](const Tensor& x) { return sqrt(x); }, false},
-          {"abs", [](const Tensor& x) { return abs(x); }, false},
-          {"neg", [](const Tensor& x) { return -x; }, false},
-          {"scale", [](const Tensor& x) { return 2.F * x; }, false},
-          {"add a constant", [](const Tensor& x) { return x + 1.F; }, false},
-          {"bias_add", [=](const Tensor& x) { return bias_add(x, bias); }, false},
-          {"dropout", [](const Tensor& x) { return dropout(x, 0.5F, true); }, false},
-          {"permute",
-           [](const Tensor& x) {
-             return permute(x, {2, 0, 1});
-           },
-           false},
-          {"slice", [](const Tensor& x) { return slice(x, 0, {.stop = 1}); }, false},
-          {"pad",
-           [](const Tensor& x) {
-             return pad(x, {{1, 1}, {0, 0}, {0, 0}});
-           },
-           false},
-          {"broadcast_to",
-           [](const Tensor& x) {
-             return broadcast_to(x, {2, 2, 3, 4});
-           },
-           false},
-          {"reshape",
-           [](const Tensor& x) {
-             return reshape(x, {6, 4});
-           },
-           false},
-          {"gather",
-           [](const Tensor& x) {
-             return gather(x, 2, Tensor::zeros({2, 3, 1}, DType::kInt64));
-           },
-           false},
-          {"max_pool1d", [](const Tensor& x) { return max_pool1d(x, 2); }, false},
-          {"avg_pool1d", [](const Tensor& x) { return avg_pool1d(x, 2); }, false},
-          {"mse_loss",
-           [](const Tensor& x) {
-             return mse_loss(x, Tensor::zeros({2, 3, 4}));
-           },
-           true},
-          {"l1_loss",
-           [](const Tensor& x) {
-             return l1_loss(x, Tensor::zeros({2, 3, 4}));
-           },
-           true},
-          {"binary_cross_entropy_with_logits",
-           [](const Tensor& x) {
-             return binary_cross_entropy_with_logits(x, Tensor::zeros({2, 3, 4}));
-           },
-           true},
-          {"mse_loss one by one",
-           [](const Tensor& x) {
-             return mse_loss(x, Tensor::zeros({2, 3, 4}), Reduction::kNone);
-           },
-           true},
-          {"l2_loss", [](const Tensor& x) { return l2_loss(x); }, true},
-          {"nll_loss",
-           [](const Tensor& x) {
-             return nll_loss(x, Tensor::zeros({2, 3}, DType::kInt64));
-           },
-           true},
-          {"softmax_cross_entropy",
-           [](const Tensor& x) {
-             return softmax_cross_entropy(x, Tensor::zeros({2, 3}, DType::kInt64));
-           },
-           true}};
+  return {
+      {"exp", [](const Tensor& x) { return exp(x); }, true},
+      {"ln", [](const Tensor& x) { return ln(x); }, true},
+      {"pow", [](const Tensor& x) { return pow(x, 2.F); }, true},
+      {"pow of a constant", [](const Tensor& x) { return pow(2.F, x); }, true},
+      {"reciprocal", [](const Tensor& x) { return 1 / x; }, true},
+      {"sum", [](const Tensor& x) { return sum(x, -1); }, true},
+      {"softmax", [](const Tensor& x) { return softmax(x); }, true},
+      {"log_softmax", [](const Tensor& x) { return log_softmax(x); }, true},
+      {"layer_norm", [=](const Tensor& x) { return layer_norm(x, {4}, weight, bias); }, true},
+      {"rms_norm", [=](const Tensor& x) { return rms_norm(x, {4}, weight); }, true},
+      {"group_norm", [=](const Tensor& x) { return group_norm(x, 2, weight, bias); }, true},
+      {"scale_by", [](const Tensor& x) { return scale_by(x, Tensor::full({}, 2)); }, true},
+      {"mean", [](const Tensor& x) { return mean(x, -1); }, false},
+      {"max", [](const Tensor& x) { return max(x, -1).values; }, false},
+      {"amax",
+       [](const Tensor& x) {
+         return amax(x, {0, 1});
+       },
+       false},
+      {"batch_norm", [=](const Tensor& x) { return batch_norm(x, weight, bias, {}, {}, {.training = true}); }, false},
+      {"local_response_norm", [](const Tensor& x) { return local_response_norm(x); }, false},
+      {"relu", [](const Tensor& x) { return relu(x); }, false},
+      {"gelu", [](const Tensor& x) { return gelu(x); }, false},
+      {"silu", [](const Tensor& x) { return silu(x); }, false},
+      {"tanh", [](const Tensor& x) { return tanh(x); }, false},
+      {"sigmoid", [](const Tensor& x) { return sigmoid(x); }, false},
+      {"leaky_relu", [](const Tensor& x) { return leaky_relu(x); }, false},
+      {"sqrt", [](const Tensor& x) { return sqrt(x); }, false},
+      {"abs", [](const Tensor& x) { return abs(x); }, false},
+      {"neg", [](const Tensor& x) { return -x; }, false},
+      {"scale", [](const Tensor& x) { return 2.F * x; }, false},
+      {"add a constant", [](const Tensor& x) { return x + 1.F; }, false},
+      {"bias_add", [=](const Tensor& x) { return bias_add(x, bias); }, false},
+      {"dropout", [](const Tensor& x) { return dropout(x, 0.5F, true); }, false},
+      {"permute",
+       [](const Tensor& x) {
+         return permute(x, {2, 0, 1});
+       },
+       false},
+      {"slice", [](const Tensor& x) { return slice(x, 0, {.stop = 1}); }, false},
+      {"pad",
+       [](const Tensor& x) {
+         return pad(x, {{1, 1}, {0, 0}, {0, 0}});
+       },
+       false},
+      {"broadcast_to",
+       [](const Tensor& x) {
+         return broadcast_to(x, {2, 2, 3, 4});
+       },
+       false},
+      {"reshape",
+       [](const Tensor& x) {
+         return reshape(x, {6, 4});
+       },
+       false},
+      {"gather",
+       [](const Tensor& x) {
+         return gather(x, 2, Tensor::zeros({2, 3, 1}, DType::kInt64));
+       },
+       false},
+      {"max_pool1d", [](const Tensor& x) { return max_pool1d(x, 2); }, false},
+      {"avg_pool1d", [](const Tensor& x) { return avg_pool1d(x, 2); }, false},
+      {"mse_loss",
+       [](const Tensor& x) {
+         return mse_loss(x, Tensor::zeros({2, 3, 4}));
+       },
+       true},
+      {"l1_loss",
+       [](const Tensor& x) {
+         return l1_loss(x, Tensor::zeros({2, 3, 4}));
+       },
+       true},
+      {"binary_cross_entropy_with_logits",
+       [](const Tensor& x) {
+         return binary_cross_entropy_with_logits(x, Tensor::zeros({2, 3, 4}));
+       },
+       true},
+      {"mse_loss one by one",
+       [](const Tensor& x) {
+         return mse_loss(x, Tensor::zeros({2, 3, 4}), Reduction::kNone);
+       },
+       true},
+      {"l2_loss", [](const Tensor& x) { return l2_loss(x); }, true},
+      {"nll_loss",
+       [](const Tensor& x) {
+         return nll_loss(x, Tensor::zeros({2, 3}, DType::kInt64));
+       },
+       true},
+      {"softmax_cross_entropy",
+       [](const Tensor& x) {
+         return softmax_cross_entropy(x, Tensor::zeros({2, 3}, DType::kInt64));
+       },
+       true}};
 }
 
 TEST_P(AutoCastTypes, EachOperatorComputesInTheTypeOfItsRow) {
@@ -270,7 +272,10 @@ TEST(AutoCastRefusals, UnlikeTypesWithoutOneAreNamed) {
   EXPECT_THAT(message_of([&] { concat({narrow, wide}); }), HasSubstr("concat: tensor 1 is float32"));
   const AutoCast half(DType::kBFloat16);
   EXPECT_THAT(message_of([&] { add(narrow, Tensor::zeros({2}, DType::kInt64)); }), HasSubstr("int64"));
-  EXPECT_THAT(message_of([&] { concat({narrow, Tensor::zeros({2}, DType::kInt64)}); }), HasSubstr("concat: tensor 1 is int64"));
+  EXPECT_THAT(message_of([&] {
+                concat({narrow, Tensor::zeros({2}, DType::kInt64)});
+              }),
+              HasSubstr("concat: tensor 1 is int64"));
   EXPECT_EQ(concat({Tensor::zeros({2}, DType::kInt64), Tensor::zeros({2}, DType::kInt64)}).dtype(), DType::kInt64);
 }
 
@@ -281,7 +286,8 @@ TEST_P(AutoCastTypes, TransformersFirstLinesCompute) {
   nn::Linear up{12, 12};
   nn::Conv2d patches{3, 12, {4, 4}, {.stride = {4, 4}}};
   const Tensor gamma = leaf(Tensor::full({12}, 0.1F)), cls = leaf(Tensor::zeros({2, 1, 12}));
-  const Tensor text = Tensor::zeros({2, 29}, DType::kInt64), x = Tensor::full({2, 29, 12}, 0.5F), image = Tensor::zeros({2, 8, 8, 3});
+  const Tensor text = Tensor::zeros({2, 29}, DType::kInt64), x = Tensor::full({2, 29, 12}, 0.5F),
+               image = Tensor::zeros({2, 8, 8, 3});
   const auto losses = [&] {
     const Tensor embedded = characters(text) + slice(places.weight, 0, {.stop = 29});
     const Tensor residual = embedded + up(x), scaled = up(residual) * gamma;

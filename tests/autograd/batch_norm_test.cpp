@@ -28,7 +28,8 @@ TEST(BatchNorm, NormalizesEachChannelByItsOwnStatistics) {
 
 TEST(BatchNorm, EvaluationReadsTheRunningStatisticsAndLeavesThem) {
   const Tensor mean = values_of({1, -2}, {2}), variance = values_of({4, 9}, {2});
-  const Tensor y = batch_norm(values_of({3, 1}, {1, 2}), Tensor(), Tensor(), mean, variance, {.training = false, .eps = 0});
+  const Tensor y =
+      batch_norm(values_of({3, 1}, {1, 2}), Tensor(), Tensor(), mean, variance, {.training = false, .eps = 0});
   EXPECT_THAT(y.span<float>(), ::testing::ElementsAre(1, 1));
   EXPECT_THAT(mean.span<float>(), ::testing::ElementsAre(1, -2));
   EXPECT_THAT(variance.span<float>(), ::testing::ElementsAre(4, 9));
@@ -48,11 +49,12 @@ TEST(BatchNorm, GradientsAgreeWithFiniteDifferences) {
       for (const bool relu : {false, true}) {
         manual_seed(3);
         const std::int64_t channels = shape[shape.dims() - 1];
-        const Tensor x = random_leaf(shape, -2, 3), weight = random_leaf({channels}, 0.5F, 1.5F), bias = random_leaf({channels}, 2, 3);
+        const Tensor x = random_leaf(shape, -2, 3), weight = random_leaf({channels}, 0.5F, 1.5F),
+                     bias = random_leaf({channels}, 2, 3);
         const Tensor mean = Tensor::full({channels}, 0.3F), variance = Tensor::full({channels}, 1.7F);
         check_gradients({x, weight, bias}, [&] {
-          return weigh(
-              batch_norm(x, weight, relu ? bias : Tensor(bias), mean.clone(), variance.clone(), {.training = training, .relu = relu}));
+          return weigh(batch_norm(x, weight, relu ? bias : Tensor(bias), mean.clone(), variance.clone(),
+                                  {.training = training, .relu = relu}));
         });
       }
 }
@@ -78,9 +80,9 @@ class OtherPart : public StatisticsExchange {
 TEST(BatchNorm, OfAPartHasTheStatisticsOfAllAndTheirGradients) {
   // 1, 3 here, 5, 7, 9 there: mean 5, variance 8, unbiased 10.
   const Tensor mean = Tensor::zeros({1}), variance = Tensor::zeros({1});
-  const Tensor y =
-      batch_norm(values_of({1, 3}, {2, 1}), Tensor(), Tensor(), mean, variance,
-                 {.momentum = 1, .eps = 0, .exchange = std::make_shared<OtherPart>(3, std::vector{7.0}, std::vector{8.0 / 3})});
+  const Tensor y = batch_norm(
+      values_of({1, 3}, {2, 1}), Tensor(), Tensor(), mean, variance,
+      {.momentum = 1, .eps = 0, .exchange = std::make_shared<OtherPart>(3, std::vector{7.0}, std::vector{8.0 / 3})});
   EXPECT_NEAR(y.span<float>()[0], -4 / std::sqrt(8.0), 1e-6);
   EXPECT_NEAR(y.span<float>()[1], -2 / std::sqrt(8.0), 1e-6);
   EXPECT_EQ(mean.item(), 5);
@@ -89,26 +91,31 @@ TEST(BatchNorm, OfAPartHasTheStatisticsOfAllAndTheirGradients) {
   for (const bool relu : {false, true}) {
     manual_seed(3);
     const auto exchange = std::make_shared<OtherPart>(5, std::vector{0.2, -0.4, 1.0}, std::vector{2.0, 1.0, 0.5});
-    const Tensor x = random_leaf({4, 2, 3}, -2, 3), weight = random_leaf({3}, 0.5F, 1.5F), bias = random_leaf({3}, 2, 3);
-    check_gradients({x, weight, bias},
-                    [&] { return weigh(batch_norm(x, weight, bias, Tensor(), Tensor(), {.relu = relu, .exchange = exchange})); });
-    check_gradients({x}, [&] { return weigh(batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.exchange = exchange})); });
+    const Tensor x = random_leaf({4, 2, 3}, -2, 3), weight = random_leaf({3}, 0.5F, 1.5F),
+                 bias = random_leaf({3}, 2, 3);
+    check_gradients({x, weight, bias}, [&] {
+      return weigh(batch_norm(x, weight, bias, Tensor(), Tensor(), {.relu = relu, .exchange = exchange}));
+    });
+    check_gradients(
+        {x}, [&] { return weigh(batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.exchange = exchange})); });
   }
 }
 
 TEST(BatchNorm, ReLUPassesNoGradientWhereItClamped) {
   const Tensor x = values_of({-1, 1}, {2, 1});
   require_grad(x);
-  batch_norm(x, Tensor(), Tensor(), Tensor::zeros({1}), Tensor::full({1}, 1), {.training = false, .eps = 0, .relu = true});
-  const Tensor y = batch_norm(x, Tensor(), Tensor(), Tensor::zeros({1}), Tensor::full({1}, 1), {.training = false, .eps = 0, .relu = true});
+  batch_norm(x, Tensor(), Tensor(), Tensor::zeros({1}), Tensor::full({1}, 1),
+             {.training = false, .eps = 0, .relu = true});
+  const Tensor y = batch_norm(x, Tensor(), Tensor(), Tensor::zeros({1}), Tensor::full({1}, 1),
+                              {.training = false, .eps = 0, .relu = true});
   EXPECT_THAT(y.span<float>(), ::testing::ElementsAre(0, 1));
   l2_loss(y).backward();
   EXPECT_THAT(grad(x).span<float>(), ::testing::ElementsAre(0, 1));
 }
 
 TEST(BatchNorm, AnEmptyBatchIsEmptyInEvaluation) {
-  const Tensor y =
-      batch_norm(Tensor::zeros({0, 4, 4, 3}), Tensor(), Tensor(), Tensor::zeros({3}), Tensor::full({3}, 1), {.training = false});
+  const Tensor y = batch_norm(Tensor::zeros({0, 4, 4, 3}), Tensor(), Tensor(), Tensor::zeros({3}), Tensor::full({3}, 1),
+                              {.training = false});
   EXPECT_EQ(y.shape(), (Shape{0, 4, 4, 3}));
 }
 
@@ -122,7 +129,8 @@ TEST(BatchNorm, BadInputIsNamed) {
               ::testing::HasSubstr("1 values for each channel, training needs 2"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.training = false}); }),
               ::testing::HasSubstr("evaluation needs running_mean"));
-  EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), mean, Tensor()); }), ::testing::HasSubstr("go together"));
+  EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), mean, Tensor()); }),
+              ::testing::HasSubstr("go together"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.eps = -1}); }),
               ::testing::HasSubstr("batch_norm: eps must not be negative, got -1"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.momentum = NAN}); }),

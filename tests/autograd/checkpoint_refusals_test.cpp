@@ -25,17 +25,20 @@ TEST(CheckpointRefusals, ValuesThatChangeBetweenTheRuns) {
   const auto block = [&](const Tensor& input) { return add(input, inner); };
   const Tensor of_input = checkpoint(block, x), of_parameter = checkpoint(block, x);
   x.fill(2);
-  EXPECT_NE(message_of([&] { of_input.backward(); }).find("a tensor of shape () was changed after checkpoint read it"), std::string::npos);
+  EXPECT_NE(message_of([&] { of_input.backward(); }).find("a tensor of shape () was changed after checkpoint read it"),
+            std::string::npos);
   const Tensor again = checkpoint(block, x);
   set_name(inner, "w");
   inner.fill(3);
-  EXPECT_NE(message_of([&] { again.backward(); }).find("parameter 'w' of shape () was changed after checkpoint read it"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { again.backward(); }).find("parameter 'w' of shape () was changed after checkpoint read it"),
+      std::string::npos);
   const auto changes_input = [&](const Tensor& input) {
     input.fill(7);
     return scale(input, 1);
   };
-  EXPECT_NE(message_of([&] { checkpoint(changes_input, x); }).find("changed one of its inputs in place"), std::string::npos);
+  EXPECT_NE(message_of([&] { checkpoint(changes_input, x); }).find("changed one of its inputs in place"),
+            std::string::npos);
 }
 
 TEST(CheckpointRefusals, FunctionsThatDoSomethingElseInBackward) {
@@ -47,13 +50,19 @@ TEST(CheckpointRefusals, FunctionsThatDoSomethingElseInBackward) {
     return message_of([&] { loss.backward(); });
   };
   const std::string unknown = message([&](const Tensor& input) { return add(input, runs++ == 0 ? x : first); });
-  EXPECT_NE(unknown.find("checkpoint: add read a tensor of shape () when backward computed the function again"), std::string::npos)
+  EXPECT_NE(unknown.find("checkpoint: add read a tensor of shape () when backward computed the function again"),
+            std::string::npos)
       << unknown;
   const std::string missing = message([&](const Tensor& input) { return runs++ == 0 ? add(input, second) : input; });
-  EXPECT_NE(missing.find("the gradient of a tensor of shape () depended on the function when it ran first"), std::string::npos) << missing;
+  EXPECT_NE(missing.find("the gradient of a tensor of shape () depended on the function when it ran first"),
+            std::string::npos)
+      << missing;
   const std::string shape = message([&](const Tensor& input) { return runs++ == 0 ? input : reshape(input, {1, 1}); });
-  EXPECT_NE(shape.find("returned float32 of shape () when it ran first, and float32 of shape (1, 1)"), std::string::npos) << shape;
-  EXPECT_NE(message([&](const Tensor& input) { return runs++ == 0 ? input : Tensor(); }).find("an undefined tensor"), std::string::npos);
+  EXPECT_NE(shape.find("returned float32 of shape () when it ran first, and float32 of shape (1, 1)"),
+            std::string::npos)
+      << shape;
+  EXPECT_NE(message([&](const Tensor& input) { return runs++ == 0 ? input : Tensor(); }).find("an undefined tensor"),
+            std::string::npos);
   EXPECT_FALSE(has_grad(second)) << "nothing was written";
 }
 
@@ -66,7 +75,8 @@ TEST(CheckpointRefusals, WhatAFunctionPutsAsideHasNoTape) {
         return scale(aside, 3);
       },
       x);
-  EXPECT_NE(message_of([&] { scale(aside, 1).backward(); }).find("What a checkpoint's function puts aside has no tape"), std::string::npos);
+  EXPECT_NE(message_of([&] { scale(aside, 1).backward(); }).find("What a checkpoint's function puts aside has no tape"),
+            std::string::npos);
   y.backward();
   EXPECT_EQ(grad(x).item(), 6);
 }

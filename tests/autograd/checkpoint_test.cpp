@@ -1,4 +1,5 @@
-// Activation checkpoints: the same gradients as without, fewer activations, hooks at the same moments, the same random numbers.
+// Activation checkpoints: the same gradients as without, fewer activations, hooks at the same moments, the same random
+// numbers.
 #include "lockstep/autograd/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -38,12 +39,15 @@ std::vector<std::vector<float>> results_of(const std::function<Tensor()>& loss_o
 
 TEST(Checkpoint, GivesTheSameBitsAsTheFunctionItself) {
   manual_seed(1);
-  const Tensor x = random_leaf({4, 8}), first = random_leaf({8, 8}), second = random_leaf({8, 8}), bias = random_leaf({8});
+  const Tensor x = random_leaf({4, 8}), first = random_leaf({8, 8}), second = random_leaf({8, 8}),
+               bias = random_leaf({8});
   const auto loss_of = [&](bool in_checkpoint) {
     const Tensor scaled = scale(x, 2);
     const Tensor y = maybe(
         in_checkpoint,
-        [&](const Tensor& input) { return linear(linear(input, first, bias, Activation::kReLU), second, bias, Activation::kReLU); },
+        [&](const Tensor& input) {
+          return linear(linear(input, first, bias, Activation::kReLU), second, bias, Activation::kReLU);
+        },
         scaled);
     return weigh(linear(y, first, Tensor()));  // first is used outside as well
   };
@@ -53,7 +57,8 @@ TEST(Checkpoint, GivesTheSameBitsAsTheFunctionItself) {
 }
 
 TEST(Checkpoint, TakesSeveralInputsUndefinedOnesAndOneTwice) {
-  const Tensor x = scalar_leaf(2), y = scalar_leaf(3), unused = scalar_leaf(4), count = Tensor::zeros({1}, DType::kInt64);
+  const Tensor x = scalar_leaf(2), y = scalar_leaf(3), unused = scalar_leaf(4),
+               count = Tensor::zeros({1}, DType::kInt64);
   const auto function = [](const std::vector<Tensor>& in) {
     EXPECT_FALSE(in[3].defined());
     EXPECT_EQ(in[4].dtype(), DType::kInt64);
@@ -114,9 +119,11 @@ TEST(Checkpoint, KeepsInputsAloneBetweenForwardAndBackward) {
     Tensor y = x;
     for (int i = 0; i < 4; ++i) y = checkpoint(block, y);
     const Tensor loss = l2_loss(std::exchange(y, Tensor()));
-    EXPECT_LE(cpu_device().allocator_stats().bytes_in_use, idle + 4 * kActivation + 1024) << "one a checkpoint, not eight";
+    EXPECT_LE(cpu_device().allocator_stats().bytes_in_use, idle + 4 * kActivation + 1024)
+        << "one a checkpoint, not eight";
     std::size_t most = 0;
-    const HookHandle hook = register_grad_hook(weight, [&](const Tensor&) { most = cpu_device().allocator_stats().bytes_in_use; });
+    const HookHandle hook =
+        register_grad_hook(weight, [&](const Tensor&) { most = cpu_device().allocator_stats().bytes_in_use; });
     loss.backward();
     EXPECT_LE(most, idle + 4 * kActivation) << "at the last node of all";
   }
@@ -126,7 +133,8 @@ TEST(Checkpoint, KeepsInputsAloneBetweenForwardAndBackward) {
 TEST(Checkpoint, KeepsNothingWhereNoGradientIsWanted) {
   const Tensor x = Tensor::full({}, 2), leaf = scalar_leaf(3);
   EXPECT_FALSE(requires_grad(checkpoint([](const Tensor& input) { return scale(input, 2); }, x)));
-  EXPECT_TRUE(requires_grad(checkpoint([&](const Tensor& input) { return add(input, leaf); }, x))) << "the parameter wants one";
+  EXPECT_TRUE(requires_grad(checkpoint([&](const Tensor& input) { return add(input, leaf); }, x)))
+      << "the parameter wants one";
   const NoGrad no_grad;
   EXPECT_FALSE(requires_grad(checkpoint([&](const Tensor& input) { return add(input, leaf); }, x)));
 }
@@ -134,12 +142,15 @@ TEST(Checkpoint, KeepsNothingWhereNoGradientIsWanted) {
 TEST(CheckpointHooks, FireOnceAndOnlyWhenAllUsesInsideAndOutsideHaveRun) {
   const Tensor x = scalar_leaf(1), shared = scalar_leaf(1), inner = scalar_leaf(1);
   const auto block = [&](const Tensor& input) {
-    const Tensor first = add(input, shared), second = scale(add(inner, shared), 10);  // backward runs the second one first
+    const Tensor first = add(input, shared),
+                 second = scale(add(inner, shared), 10);  // backward runs the second one first
     return add(first, second);
   };
   std::vector<std::string> events;
   const auto note = [&](const char* name) {
-    return [&events, name](const Tensor& leaf) { events.push_back(std::string(name) + " " + std::to_string(int(grad(leaf).item()))); };
+    return [&events, name](const Tensor& leaf) {
+      events.push_back(std::string(name) + " " + std::to_string(int(grad(leaf).item())));
+    };
   };
   const HookHandle hooks[] = {register_grad_hook(shared, note("shared")), register_grad_hook(inner, note("inner")),
                               register_grad_hook(x, note("x"))};
@@ -242,7 +253,8 @@ TEST(CheckpointSurroundings, TheSecondRunDropsOfTheSameSamples) {
   };
   const auto plain = results_of([&] { return loss_of(false); }, {x});
   EXPECT_EQ(results_of([&] { return loss_of(true); }, {x}), plain);
-  EXPECT_EQ(sample_numbers(), (SampleNumbers{.first = 8, .stride = 1})) << "backward leaves the thread's samples as they were";
+  EXPECT_EQ(sample_numbers(), (SampleNumbers{.first = 8, .stride = 1}))
+      << "backward leaves the thread's samples as they were";
   set_first_sample(0);
 }
 
@@ -292,8 +304,12 @@ TEST(NestedCheckpoints, GiveTheSameBits) {
   const Tensor x = random_leaf({4, 8}), weight = random_leaf({8, 8}), bias = random_leaf({8});
   const auto loss_of = [&](bool in_checkpoint) {
     // By value: the functions outlive this one.
-    const auto layer = [=](const Tensor& input) { return randomly_scaled(linear(input, weight, bias, Activation::kReLU)); };
-    const auto pair = [=](const Tensor& input) { return add(maybe(in_checkpoint, layer, maybe(in_checkpoint, layer, input)), input); };
+    const auto layer = [=](const Tensor& input) {
+      return randomly_scaled(linear(input, weight, bias, Activation::kReLU));
+    };
+    const auto pair = [=](const Tensor& input) {
+      return add(maybe(in_checkpoint, layer, maybe(in_checkpoint, layer, input)), input);
+    };
     const auto whole = [=](const Tensor& input) { return bias_add(maybe(in_checkpoint, pair, pair(input)), bias); };
     manual_seed(6);
     return weigh(maybe(in_checkpoint, whole, x));
@@ -343,7 +359,9 @@ TEST(Checkpoint, WritesIntoBoundGradientsAndAddsUpOverPasses) {
   const Tensor x = scalar_leaf(1), inner = scalar_leaf(5);
   const Buffer slot = cpu_device().allocate(sizeof(float));
   bind_grad(inner, slot);
-  const auto step = [&] { checkpoint([&](const Tensor& input) { return add(add(inner, inner), input); }, x).backward(); };
+  const auto step = [&] {
+    checkpoint([&](const Tensor& input) { return add(add(inner, inner), input); }, x).backward();
+  };
   step();
   EXPECT_EQ(*reinterpret_cast<float*>(slot.data()), 2);
   step();

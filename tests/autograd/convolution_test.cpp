@@ -1,4 +1,5 @@
-// Convolutions in groups and along one dimension: against others, finite differences, and what they refuse. Plain ones: ops_test.cpp.
+// Convolutions in groups and along one dimension: against others, finite differences, and what they refuse. Plain ones:
+// ops_test.cpp.
 #include "lockstep/autograd/convolution.h"
 
 #include <gmock/gmock.h>
@@ -33,10 +34,12 @@ TEST(GroupedConv2d, IsAConvolutionOfEachRangeOfChannels) {
     const Tensor of_group = Tensor::empty({filters, 3, 2, seen});
     const std::int64_t size = of_group.count();
     std::copy_n(weight.data<float>() + g * size, size, of_group.data<float>());
-    const Tensor expected = conv2d(channels_of(x, g * seen, seen), of_group, Tensor(), {.stride = {2, 1}, .padding = Padding::all(1)});
+    const Tensor expected =
+        conv2d(channels_of(x, g * seen, seen), of_group, Tensor(), {.stride = {2, 1}, .padding = Padding::all(1)});
     const Tensor actual = channels_of(y, g * filters, filters);
     ASSERT_EQ(actual.shape(), expected.shape());
-    for (std::int64_t i = 0; i < actual.count(); ++i) EXPECT_NEAR(actual.data<float>()[i], expected.data<float>()[i], 1e-5f);
+    for (std::int64_t i = 0; i < actual.count(); ++i)
+      EXPECT_NEAR(actual.data<float>()[i], expected.data<float>()[i], 1e-5f);
   }
 }
 
@@ -50,7 +53,8 @@ TEST(GroupedConv2d, AgreesWithFiniteDifferences) {
     const Tensor x = random_leaf({2, 6, 5, c.channels}), weight = random_leaf({c.filters, 3, 3, c.channels / c.groups});
     const Tensor bias = random_leaf({c.filters});
     check_gradients(
-        {x, weight, bias}, [&] { return weigh(conv2d(x, weight, bias, {.padding = Padding::all(1), .groups = c.groups})); }, 0.1f);
+        {x, weight, bias},
+        [&] { return weigh(conv2d(x, weight, bias, {.padding = Padding::all(1), .groups = c.groups})); }, 0.1f);
     check_gradients(
         {x, weight},
         [&] {
@@ -62,8 +66,10 @@ TEST(GroupedConv2d, AgreesWithFiniteDifferences) {
 
 TEST(DepthwiseConv2d, WithFusedReLU) {
   manual_seed(3);
-  const Tensor x = random_leaf({2, 5, 4, 4}), weight = random_leaf({4, 3, 3, 1}, -0.2f, 0.2f), bias = Tensor::zeros({4});
-  for (std::size_t c = 0; c < 4; ++c) bias.span<float>()[c] = c % 2 == 0 ? 3.f : -3.f;  // sums within +-1.8: no step crosses the kink
+  const Tensor x = random_leaf({2, 5, 4, 4}), weight = random_leaf({4, 3, 3, 1}, -0.2f, 0.2f),
+               bias = Tensor::zeros({4});
+  for (std::size_t c = 0; c < 4; ++c)
+    bias.span<float>()[c] = c % 2 == 0 ? 3.f : -3.f;  // sums within +-1.8: no step crosses the kink
   const Conv2dOptions options{.padding = Padding::all(1), .activation = Activation::kReLU, .groups = 4};
   check_gradients({x, weight}, [&] { return weigh(conv2d(x, weight, bias, options)); });
 }
@@ -104,10 +110,11 @@ std::string convolution_refusal(Call&& call) {
 
 TEST(Convolutions, NameWhatTheyRefuse) {
   const Tensor image = Tensor::zeros({1, 4, 4, 6}), sequence = Tensor::zeros({1, 4, 6});
-  EXPECT_NE(convolution_refusal([&] {
-              conv2d(image, Tensor::zeros({4, 3, 3, 2}), Tensor(), {.groups = 4});
-            }).find("conv2d: 4 groups must divide the 6 channels of x (1, 4, 4, 6) and the 4 filters of weight (4, 3, 3, 2)"),
-            std::string::npos);
+  EXPECT_NE(
+      convolution_refusal([&] {
+        conv2d(image, Tensor::zeros({4, 3, 3, 2}), Tensor(), {.groups = 4});
+      }).find("conv2d: 4 groups must divide the 6 channels of x (1, 4, 4, 6) and the 4 filters of weight (4, 3, 3, 2)"),
+      std::string::npos);
   EXPECT_NE(convolution_refusal([&] {
               conv2d(image, Tensor::zeros({4, 3, 3, 6}), Tensor(), {.groups = 2});
             }).find("conv2d: weight (4, 3, 3, 6) wants 12 channels in 2 groups, x (1, 4, 4, 6) has 6"),

@@ -1,5 +1,5 @@
-// Cross entropy and negative log likelihood with all their options: against the formulas of PyTorch's documentation in double precision,
-// finite differences, PyTorch's own numbers, and what they refuse.
+// Cross entropy and negative log likelihood with all their options: against the formulas of PyTorch's documentation in
+// double precision, finite differences, PyTorch's own numbers, and what they refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,9 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-Tensor integers(const std::vector<std::int64_t>& values, const Shape& shape) { return Tensor::from<std::int64_t>(values, shape); }
+Tensor integers(const std::vector<std::int64_t>& values, const Shape& shape) {
+  return Tensor::from<std::int64_t>(values, shape);
+}
 Tensor floats(const std::vector<float>& values, const Shape& shape) { return Tensor::from<float>(values, shape); }
 
 std::vector<float> values_of(const Tensor& x) { return {x.span<float>().begin(), x.span<float>().end()}; }
@@ -78,15 +80,16 @@ std::vector<Case> all_cases() {
   std::vector<Case> all;
   for (const float smoothing : {0.0F, 0.2F})
     for (const bool weighted : {false, true})
-      for (const std::int64_t ignored : {kIgnoreIndex, std::int64_t{1}}) all.push_back({smoothing, weighted, false, ignored});
+      for (const std::int64_t ignored : {kIgnoreIndex, std::int64_t{1}})
+        all.push_back({smoothing, weighted, false, ignored});
   for (const float smoothing : {0.0F, 0.2F})
     for (const bool weighted : {false, true}) all.push_back({smoothing, weighted, true, kIgnoreIndex});
   return all;
 }
 
 std::ostream& operator<<(std::ostream& out, const Case& of) {
-  return out << (of.soft ? "soft targets" : "labels") << ", smoothing " << of.smoothing << ", weighted " << of.weighted << ", ignores "
-             << of.ignored;
+  return out << (of.soft ? "soft targets" : "labels") << ", smoothing " << of.smoothing << ", weighted " << of.weighted
+             << ", ignores " << of.ignored;
 }
 
 // Logits (2, 3, 4): a batch of two sequences of three. One label is the one that is ignored by default.
@@ -101,7 +104,9 @@ class CrossEntropyOptionsTest : public ::testing::TestWithParam<Case> {
     if (GetParam().weighted) weight = floats({0.5F, 2, 0.25F, 3}, {4});
   }
   const Tensor& targets() const { return GetParam().soft ? soft : labels; }
-  CrossEntropyOptions options(Reduction reduction) const { return {GetParam().smoothing, reduction, GetParam().ignored, weight}; }
+  CrossEntropyOptions options(Reduction reduction) const {
+    return {GetParam().smoothing, reduction, GetParam().ignored, weight};
+  }
   Rows rows() const {
     Rows all{doubles_of(values_of(logits)), {}, {}, {}, 4, double{GetParam().smoothing}, GetParam().ignored};
     if (GetParam().soft)
@@ -118,7 +123,8 @@ INSTANTIATE_TEST_SUITE_P(All, CrossEntropyOptionsTest, ::testing::ValuesIn(all_c
 
 TEST_P(CrossEntropyOptionsTest, GiveTheFormulasValues) {
   const Rows expected = rows();
-  EXPECT_NEAR(nn::cross_entropy(logits, targets(), options(Reduction::kMean)).item(), expected.sum() / expected.divisor(), 1e-5);
+  EXPECT_NEAR(nn::cross_entropy(logits, targets(), options(Reduction::kMean)).item(),
+              expected.sum() / expected.divisor(), 1e-5);
   EXPECT_NEAR(nn::cross_entropy(logits, targets(), options(Reduction::kSum)).item(), expected.sum(), 1e-5);
   const Tensor each = nn::cross_entropy(logits, targets(), options(Reduction::kNone));
   ASSERT_EQ(each.shape(), (Shape{2, 3}));
@@ -144,7 +150,8 @@ TEST_P(CrossEntropyOptionsTest, AddToAGradientThatIsThere) {
 TEST_P(CrossEntropyOptionsTest, AreOfTheLastDimensionWhateverComesBefore) {
   const Tensor whole = nn::cross_entropy(logits, targets(), options(Reduction::kNone));
   const Tensor flat_targets = GetParam().soft ? reshape(soft, {6, 4}) : labels.reshaped({6});
-  EXPECT_EQ(values_of(nn::cross_entropy(reshape(logits, {6, 4}), flat_targets, options(Reduction::kNone))), values_of(whole));
+  EXPECT_EQ(values_of(nn::cross_entropy(reshape(logits, {6, 4}), flat_targets, options(Reduction::kNone))),
+            values_of(whole));
   const Tensor row = reshape(slice(reshape(logits, {6, 4}), 0, {.start = 3, .stop = 4}), {4});
   const Tensor target = GetParam().soft ? reshape(slice(reshape(soft, {6, 4}), 0, {.start = 3, .stop = 4}), {4})
                                         : integers({labels.span<std::int64_t>()[3]}, {});
@@ -158,7 +165,8 @@ TEST_P(CrossEntropyOptionsTest, ComputeInFloat32UnderAnAutoCast) {
   const Tensor rounded = cast(logits, DType::kBFloat16);
   const Tensor loss = nn::cross_entropy(rounded, targets(), options(Reduction::kMean));
   EXPECT_EQ(loss.dtype(), DType::kFloat32);
-  EXPECT_EQ(loss.item(), nn::cross_entropy(cast(rounded, DType::kFloat32), targets(), options(Reduction::kMean)).item());
+  EXPECT_EQ(loss.item(),
+            nn::cross_entropy(cast(rounded, DType::kFloat32), targets(), options(Reduction::kMean)).item());
   loss.backward();
   EXPECT_EQ(grad(logits).dtype(), DType::kFloat32);
   EXPECT_EQ(has_grad(soft), GetParam().soft);
@@ -167,14 +175,16 @@ TEST_P(CrossEntropyOptionsTest, ComputeInFloat32UnderAnAutoCast) {
 TEST(CrossEntropyOfPyTorch, HasTheseNumbers) {
   const auto expect_near = [](const std::vector<float>& got, const std::vector<double>& expected, const char* what) {
     ASSERT_EQ(got.size(), expected.size()) << what;
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-6 * (1 + std::abs(expected[i]))) << what << " " << i;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got[i], expected[i], 2e-6 * (1 + std::abs(expected[i]))) << what << " " << i;
   };
   for (const RecordedCrossEntropy& recorded : recorded_cross_entropies()) {
-    SCOPED_TRACE(fmt::format("soft {}, weighted {}, smoothing {}, reduction {}", recorded.soft, recorded.weighted, recorded.smoothing,
-                             static_cast<int>(recorded.reduction)));
+    SCOPED_TRACE(fmt::format("soft {}, weighted {}, smoothing {}, reduction {}", recorded.soft, recorded.weighted,
+                             recorded.smoothing, static_cast<int>(recorded.reduction)));
     const Tensor logits = floats({1.5F, -0.5F, 0.25F, 0, 2, -1, -2, 0.5F, 1, 0.75F, 0.75F, -3}, {4, 3});
-    const Tensor targets =
-        recorded.soft ? floats({0.2F, 0.3F, 0.5F, 0, 1, 0, 0.25F, 0.25F, 0.25F, 0.9F, 0.1F, 0}, {4, 3}) : integers({2, 1, -100, 0}, {4});
+    const Tensor targets = recorded.soft
+                               ? floats({0.2F, 0.3F, 0.5F, 0, 1, 0, 0.25F, 0.25F, 0.25F, 0.9F, 0.1F, 0}, {4, 3})
+                               : integers({2, 1, -100, 0}, {4});
     require_grad(logits);
     if (recorded.soft) require_grad(targets);
     const Tensor loss = nn::cross_entropy(logits, targets,
@@ -182,7 +192,8 @@ TEST(CrossEntropyOfPyTorch, HasTheseNumbers) {
                                            .reduction = recorded.reduction,
                                            .weight = recorded.weighted ? floats({0.5F, 2, 3}, {3}) : Tensor()});
     expect_near(values_of(loss), recorded.losses, "loss");
-    loss.backward({.gradient = recorded.reduction == Reduction::kNone ? floats({1, 2, 3, 4}, {4}) : Tensor::full({}, 1)});
+    loss.backward(
+        {.gradient = recorded.reduction == Reduction::kNone ? floats({1, 2, 3, 4}, {4}) : Tensor::full({}, 1)});
     expect_near(values_of(grad(logits)), recorded.logits_grad, "gradient of the logits");
     if (recorded.soft) expect_near(values_of(grad(targets)), recorded.soft_grad, "gradient of the soft targets");
   }
@@ -254,7 +265,8 @@ TEST(NllLossOptionsTest, AreThoseOfCrossEntropy) {
       const Tensor loss = nll_loss(log_softmax(logits), labels, options);
       const Tensor expected = nn::cross_entropy(logits, labels, {.reduction = reduction, .weight = each});
       ASSERT_EQ(loss.shape(), expected.shape());
-      for (std::size_t i = 0; i < loss.span<float>().size(); ++i) EXPECT_NEAR(loss.span<float>()[i], expected.span<float>()[i], 1e-5);
+      for (std::size_t i = 0; i < loss.span<float>().size(); ++i)
+        EXPECT_NEAR(loss.span<float>()[i], expected.span<float>()[i], 1e-5);
       check_gradients({logits}, [&] { return weigh(nll_loss(log_softmax(logits), labels, options)); });
     }
   }
@@ -273,29 +285,39 @@ TEST(ElementwiseLossesOneByOne, AddUpToTheirSum) {
   check_gradients({x, target}, [&] { return weigh(mse_loss(x, target, Reduction::kNone)); });
   check_gradients({x, target}, [&] { return weigh(binary_cross_entropy_with_logits(x, target, Reduction::kNone)); });
   check_gradients({x, apart}, [&] { return weigh(l1_loss(x, apart, Reduction::kNone)); });
-  EXPECT_EQ(binary_cross_entropy_with_logits(floats({300, -300}, {2}), floats({1, 0}, {2}), Reduction::kNone).span<float>()[1], 0);
+  EXPECT_EQ(binary_cross_entropy_with_logits(floats({300, -300}, {2}), floats({1, 0}, {2}), Reduction::kNone)
+                .span<float>()[1],
+            0);
   EXPECT_EQ(mse_loss(Tensor::zeros({0, 3}), Tensor::zeros({0, 3}), Reduction::kNone).shape(), (Shape{0, 3}));
 }
 
 TEST(CrossEntropyRefusals, NameTheArgumentAndThePlace) {
-  const Tensor logits = Tensor::zeros({2, 3, 4}), labels = Tensor::zeros({2, 3}, DType::kInt64), weight = Tensor::full({4}, 1);
+  const Tensor logits = Tensor::zeros({2, 3, 4}), labels = Tensor::zeros({2, 3}, DType::kInt64),
+               weight = Tensor::full({4}, 1);
   const auto refusal = [&](const Tensor& targets, const CrossEntropyOptions& options = {}) {
     return message_of([&] { nn::cross_entropy(logits, targets, options); });
   };
   EXPECT_THAT(refusal(integers({0, 1, 2, 3, 9, 0}, {2, 3})),
               HasSubstr("softmax_cross_entropy: label 9 at (1, 1) is outside 0..3, and is not ignore_index, -100"));
-  EXPECT_THAT(refusal(integers({0, 1, 2, 3, kIgnoreIndex, 0}, {2, 3}), {.ignore_index = -1}), HasSubstr("label -100 at (1, 1)"));
+  EXPECT_THAT(refusal(integers({0, 1, 2, 3, kIgnoreIndex, 0}, {2, 3}), {.ignore_index = -1}),
+              HasSubstr("label -100 at (1, 1)"));
   EXPECT_THAT(refusal(Tensor::zeros({2, 4}, DType::kInt64)),
               AllOf(HasSubstr("labels must be int64 (2, 3)"), HasSubstr("(2, 3, 4), got int64 (2, 4)")));
   EXPECT_THAT(refusal(Tensor::zeros({2, 3})), HasSubstr("got float32 (2, 3)"));
   EXPECT_THAT(refusal(Tensor()), HasSubstr("an undefined tensor"));
-  EXPECT_THAT(refusal(labels, {.weight = Tensor::zeros({3})}), HasSubstr("weight (3) must have one element for each of the 4 classes"));
-  EXPECT_THAT(refusal(labels, {.weight = Tensor::zeros({4}, DType::kInt64)}), HasSubstr("weight (K) must be float32, got int64"));
+  EXPECT_THAT(refusal(labels, {.weight = Tensor::zeros({3})}),
+              HasSubstr("weight (3) must have one element for each of the 4 classes"));
+  EXPECT_THAT(refusal(labels, {.weight = Tensor::zeros({4}, DType::kInt64)}),
+              HasSubstr("weight (K) must be float32, got int64"));
   require_grad(weight);
-  EXPECT_THAT(refusal(labels, {.weight = weight}), HasSubstr("the classes' weights are not differentiated: give detach(weight)"));
+  EXPECT_THAT(refusal(labels, {.weight = weight}),
+              HasSubstr("the classes' weights are not differentiated: give detach(weight)"));
   EXPECT_THAT(refusal(Tensor::zeros({2, 3, 4}), {.ignore_index = 0}), HasSubstr("ignore_index 0 is of labels"));
   EXPECT_THAT(message_of([&] { nn::cross_entropy(Tensor::zeros({}), labels); }), HasSubstr("is a scalar"));
-  EXPECT_THAT(message_of([&] { nll_loss(logits, Tensor::zeros({2, 3, 4})); }), HasSubstr("nll_loss: labels must be int64 (2, 3), got"));
+  EXPECT_THAT(message_of([&] {
+                nll_loss(logits, Tensor::zeros({2, 3, 4}));
+              }),
+              HasSubstr("nll_loss: labels must be int64 (2, 3), got"));
 }
 
 TEST(CountsOfLabels, LeaveOutPadding) {
@@ -304,7 +326,8 @@ TEST(CountsOfLabels, LeaveOutPadding) {
   EXPECT_EQ(nn::count_labels(labels, 0), 3);
   const Tensor logits = floats({0, 1, /**/ 1, 0, /**/ 0, 1, /**/ 0, 1}, {2, 2, 2});
   EXPECT_EQ(nn::count_correct(logits, labels), 1);
-  EXPECT_THAT(message_of([] { nn::count_labels(Tensor::zeros({2})); }), HasSubstr("count_labels: labels must be int64, got float32"));
+  EXPECT_THAT(message_of([] { nn::count_labels(Tensor::zeros({2})); }),
+              HasSubstr("count_labels: labels must be int64, got float32"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Elementwise functions: values by their formulas in double, gradients by finite differences, broadcasting by index arithmetic.
+// Elementwise functions: values by their formulas in double, gradients by finite differences, broadcasting by index
+// arithmetic.
 #include "lockstep/autograd/elementwise.h"
 
 #include <gmock/gmock.h>
@@ -65,23 +66,32 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         UnaryCase{"gelu", [](const Tensor& x) { return gelu(x); }, [](double x) { return x * normal_cdf(x); }, -4, 4},
         UnaryCase{"gelu_tanh", [](const Tensor& x) { return gelu(x, GeluApproximation::kTanh); },
-                  [](double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x))); }, -4, 4},
-        UnaryCase{"silu", [](const Tensor& x) { return silu(x); }, [](double x) { return x / (1 + std::exp(-x)); }, -6, 6},
+                  [](double x) {
+                    return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+                  },
+                  -4, 4},
+        UnaryCase{"silu", [](const Tensor& x) { return silu(x); }, [](double x) { return x / (1 + std::exp(-x)); }, -6,
+                  6},
         UnaryCase{"tanh", [](const Tensor& x) { return tanh(x); }, [](double x) { return std::tanh(x); }, -3, 3},
-        UnaryCase{"sigmoid", [](const Tensor& x) { return sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); }, -5, 5},
-        UnaryCase{"leaky_relu_above", [](const Tensor& x) { return leaky_relu(x, 0.2f); }, [](double x) { return x; }, 0.1f, 2},
-        UnaryCase{"leaky_relu_below", [](const Tensor& x) { return leaky_relu(x, 0.2f); }, [](double x) { return 0.2 * x; }, -2, -0.1f},
+        UnaryCase{"sigmoid", [](const Tensor& x) { return sigmoid(x); },
+                  [](double x) { return 1 / (1 + std::exp(-x)); }, -5, 5},
+        UnaryCase{"leaky_relu_above", [](const Tensor& x) { return leaky_relu(x, 0.2f); }, [](double x) { return x; },
+                  0.1f, 2},
+        UnaryCase{"leaky_relu_below", [](const Tensor& x) { return leaky_relu(x, 0.2f); },
+                  [](double x) { return 0.2 * x; }, -2, -0.1f},
         UnaryCase{"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, -3, 2},
         UnaryCase{"ln", [](const Tensor& x) { return ln(x); }, [](double x) { return std::log(x); }, 0.3f, 5},
         UnaryCase{"sqrt", [](const Tensor& x) { return sqrt(x); }, [](double x) { return std::sqrt(x); }, 0.3f, 5},
         UnaryCase{"square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }, -2, 2},
         UnaryCase{"cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }, -2, 2},
-        UnaryCase{"pow", [](const Tensor& x) { return pow(x, -1.5f); }, [](double x) { return std::pow(x, -1.5); }, 0.5f, 3},
+        UnaryCase{"pow", [](const Tensor& x) { return pow(x, -1.5f); }, [](double x) { return std::pow(x, -1.5); },
+                  0.5f, 3},
         UnaryCase{"abs", [](const Tensor& x) { return abs(x); }, [](double x) { return -x; }, -2, -0.1f},
         UnaryCase{"neg", [](const Tensor& x) { return -x; }, [](double x) { return -x; }, -2, 2},
         UnaryCase{"reciprocal", [](const Tensor& x) { return 3.f / x; }, [](double x) { return 3 / x; }, 0.5f, 3},
         UnaryCase{"subtract_from", [](const Tensor& x) { return 3.f - x; }, [](double x) { return 3 - x; }, -3, 3},
-        UnaryCase{"affine", [](const Tensor& x) { return (x - 1.f) / 4.f + 2.f; }, [](double x) { return (x - 1) / 4 + 2; }, -3, 3}),
+        UnaryCase{"affine", [](const Tensor& x) { return (x - 1.f) / 4.f + 2.f; },
+                  [](double x) { return (x - 1) / 4 + 2; }, -3, 3}),
     [](const auto& test) { return test.param.name; });
 
 TEST(UnaryFunctions, AtTheEndsOfTheirDomains) {
@@ -97,8 +107,9 @@ TEST(UnaryFunctions, AtTheEndsOfTheirDomains) {
   EXPECT_EQ(at([](const Tensor& x) { return gelu(x); }, 50), 50);
   EXPECT_EQ(at([](const Tensor& x) { return gelu(x); }, -50), 0);
   EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, -200), 0);
-  for (const auto& function : {gelu(Tensor::full({}, kNan)), silu(Tensor::full({}, kNan)), tanh(Tensor::full({}, kNan)),
-                               exp(Tensor::full({}, kNan)), ln(Tensor::full({}, kNan)), leaky_relu(Tensor::full({}, kNan))})
+  for (const auto& function :
+       {gelu(Tensor::full({}, kNan)), silu(Tensor::full({}, kNan)), tanh(Tensor::full({}, kNan)),
+        exp(Tensor::full({}, kNan)), ln(Tensor::full({}, kNan)), leaky_relu(Tensor::full({}, kNan))})
     EXPECT_TRUE(std::isnan(function.item()));
   const Tensor zero = Tensor::zeros({1});
   require_grad(zero);
@@ -155,7 +166,8 @@ TEST(Broadcasting, FindsTheOperandsOfEachElement) {
     for (std::int64_t i = 0; i < masks[0].count(); ++i) {
       const float x = at(a, c.result, i), y = at(b, c.result, i);
       const bool wanted[] = {x == y, x != y, x > y, x >= y, x < y, x <= y};
-      for (std::size_t m = 0; m < 6; ++m) ASSERT_EQ(masks[m].data<std::uint8_t>()[i] != 0, wanted[m]) << c.name << ", mask " << m;
+      for (std::size_t m = 0; m < 6; ++m)
+        ASSERT_EQ(masks[m].data<std::uint8_t>()[i] != 0, wanted[m]) << c.name << ", mask " << m;
     }
   }
 }
@@ -203,7 +215,8 @@ TEST(Power, AtItsEdgesIsPyTorchs) {
                            {kNan, 0, 1, 0, kNan},
                            {1, kNan, 1, kNan, 0}};
   const auto expect_equal = [](float got, float wanted) {
-    EXPECT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted || std::abs(got - wanted) < 1e-6F) << got << " where " << wanted;
+    EXPECT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted || std::abs(got - wanted) < 1e-6F)
+        << got << " where " << wanted;
   };
   for (const auto& [base, exponent, power, base_grad, exponent_grad] : rows) {
     SCOPED_TRACE(fmt::format("{} to the {}", base, exponent));
@@ -222,11 +235,13 @@ TEST(Power, OfTwoTensorsBroadcasts) {
                exponents = Tensor::from<float>(std::vector<float>{0, 1, 3}, {3});
   const Tensor y = pow(bases, exponents);
   EXPECT_EQ(y.shape(), (Shape{3, 3}));
-  EXPECT_EQ(std::vector<float>(y.span<float>().begin(), y.span<float>().end()), (std::vector<float>{1, 2, 8, 1, -3, -27, 1, 0, 0}));
+  EXPECT_EQ(std::vector<float>(y.span<float>().begin(), y.span<float>().end()),
+            (std::vector<float>{1, 2, 8, 1, -3, -27, 1, 0, 0}));
   const Tensor powers_of_two = pow(2, cast(exponents, DType::kBFloat16));
   EXPECT_EQ(powers_of_two.dtype(), DType::kBFloat16);
   EXPECT_EQ(cast(powers_of_two, DType::kFloat32).span<float>()[2], 8);
-  EXPECT_NE(refusal([&] { pow(Tensor::zeros({2}), Tensor::zeros({3})); }).find("pow: shapes (2) and (3) do not match"), std::string::npos);
+  EXPECT_NE(refusal([&] { pow(Tensor::zeros({2}), Tensor::zeros({3})); }).find("pow: shapes (2) and (3) do not match"),
+            std::string::npos);
 }
 
 TEST(Broadcasting, GradientsOfOneTensorUsedTwice) {
@@ -308,11 +323,14 @@ TEST(HalfPrecision, IsRoundedOnce) {
 
 TEST(Refusals, NameTheElementwiseOperator) {
   const Tensor x = Tensor::zeros({2, 3}), y = Tensor::zeros({4, 3}), half = Tensor::zeros({2, 3}, DType::kFloat16);
-  EXPECT_THAT(refusal([&] { mul(x, y); }), ::testing::HasSubstr("mul: shapes (2, 3) and (4, 3) do not match: extents 2 and 4"));
+  EXPECT_THAT(refusal([&] { mul(x, y); }),
+              ::testing::HasSubstr("mul: shapes (2, 3) and (4, 3) do not match: extents 2 and 4"));
   EXPECT_THAT(refusal([&] { div(x, half); }), ::testing::HasSubstr("div: float32 and float16 differ"));
   EXPECT_THAT(refusal([&] { sub(x, Tensor()); }), ::testing::HasSubstr("sub: b is undefined"));
-  EXPECT_THAT(refusal([&] { gelu(Tensor::zeros({2}, DType::kInt64)); }), ::testing::HasSubstr("gelu: x must be float32"));
-  EXPECT_THAT(refusal([&] { where(x, x, x); }), ::testing::HasSubstr("where: condition must be uint8 or int8, got float32"));
+  EXPECT_THAT(refusal([&] { gelu(Tensor::zeros({2}, DType::kInt64)); }),
+              ::testing::HasSubstr("gelu: x must be float32"));
+  EXPECT_THAT(refusal([&] { where(x, x, x); }),
+              ::testing::HasSubstr("where: condition must be uint8 or int8, got float32"));
 }
 
 }  // namespace

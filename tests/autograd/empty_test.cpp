@@ -1,5 +1,5 @@
-// Tensors without elements: every operator takes them, forward and backward. What depends on nothing has a gradient of zeros, over whatever
-// the memory held.
+// Tensors without elements: every operator takes them, forward and backward. What depends on nothing has a gradient of
+// zeros, over whatever the memory held.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,8 +35,14 @@ Tensor integers(const Shape& shape) { return Tensor::zeros(shape, DType::kInt64)
 std::vector<Empty> layers() {
   return {
       {"linear", {{0, 3}, {4, 3}, {4}}, [](const Tensors& x) { return linear(x[0], x[1], x[2]); }, {0, 4}},
-      {"linear with ReLU", {{0, 3}, {4, 3}, {4}}, [](const Tensors& x) { return linear(x[0], x[1], x[2], Activation::kReLU); }, {0, 4}},
-      {"conv2d", {{0, 5, 5, 3}, {4, 3, 3, 3}, {4}}, [](const Tensors& x) { return conv2d(x[0], x[1], x[2]); }, {0, 3, 3, 4}},
+      {"linear with ReLU",
+       {{0, 3}, {4, 3}, {4}},
+       [](const Tensors& x) { return linear(x[0], x[1], x[2], Activation::kReLU); },
+       {0, 4}},
+      {"conv2d",
+       {{0, 5, 5, 3}, {4, 3, 3, 3}, {4}},
+       [](const Tensors& x) { return conv2d(x[0], x[1], x[2]); },
+       {0, 3, 3, 4}},
       {"depthwise conv2d",
        {{0, 5, 5, 4}, {4, 3, 3, 1}, {4}},
        [](const Tensors& x) { return conv2d(x[0], x[1], x[2], {.groups = 4}); },
@@ -72,16 +78,33 @@ std::vector<Empty> layers() {
        {2, 2, 2, 0}},
       {"global_avg_pool2d", {{0, 4, 4, 3}}, [](const Tensors& x) { return global_avg_pool2d(x[0]); }, {0, 3}},
       {"layer_norm", {{0, 4}, {4}, {4}}, [](const Tensors& x) { return layer_norm(x[0], {4}, x[1], x[2]); }, {0, 4}},
-      {"layer_norm of no elements", {{3, 0}, {0}}, [](const Tensors& x) { return layer_norm(x[0], {0}, x[1], {}); }, {3, 0}},
+      {"layer_norm of no elements",
+       {{3, 0}, {0}},
+       [](const Tensors& x) { return layer_norm(x[0], {0}, x[1], {}); },
+       {3, 0}},
       {"rms_norm", {{0, 4}, {4}}, [](const Tensors& x) { return rms_norm(x[0], {4}, x[1]); }, {0, 4}},
-      {"group_norm", {{0, 5, 4}, {4}, {4}}, [](const Tensors& x) { return group_norm(x[0], 2, x[1], x[2]); }, {0, 5, 4}},
-      {"group_norm of no channels", {{2, 5, 0}, {0}, {0}}, [](const Tensors& x) { return group_norm(x[0], 1, x[1], x[2]); }, {2, 5, 0}},
-      {"group_norm of no pixels", {{2, 0, 4}, {4}, {4}}, [](const Tensors& x) { return group_norm(x[0], 2, x[1], x[2]); }, {2, 0, 4}},
+      {"group_norm",
+       {{0, 5, 4}, {4}, {4}},
+       [](const Tensors& x) { return group_norm(x[0], 2, x[1], x[2]); },
+       {0, 5, 4}},
+      {"group_norm of no channels",
+       {{2, 5, 0}, {0}, {0}},
+       [](const Tensors& x) { return group_norm(x[0], 1, x[1], x[2]); },
+       {2, 5, 0}},
+      {"group_norm of no pixels",
+       {{2, 0, 4}, {4}, {4}},
+       [](const Tensors& x) { return group_norm(x[0], 2, x[1], x[2]); },
+       {2, 0, 4}},
       {"batch_norm",
        {{0, 3}, {3}, {3}},
-       [](const Tensors& x) { return batch_norm(x[0], x[1], x[2], Tensor::zeros({3}), Tensor::full({3}, 1), {.training = false}); },
+       [](const Tensors& x) {
+         return batch_norm(x[0], x[1], x[2], Tensor::zeros({3}), Tensor::full({3}, 1), {.training = false});
+       },
        {0, 3}},
-      {"local_response_norm", {{0, 2, 2, 3}}, [](const Tensors& x) { return local_response_norm(x[0], {}); }, {0, 2, 2, 3}},
+      {"local_response_norm",
+       {{0, 2, 2, 3}},
+       [](const Tensors& x) { return local_response_norm(x[0], {}); },
+       {0, 2, 2, 3}},
       {"softmax", {{0, 3}}, [](const Tensors& x) { return softmax(x[0]); }, {0, 3}},
       {"softmax of no columns", {{3, 0}}, [](const Tensors& x) { return softmax(x[0]); }, {3, 0}},
       {"log_softmax of no columns", {{3, 0}}, [](const Tensors& x) { return log_softmax(x[0]); }, {3, 0}},
@@ -98,7 +121,10 @@ std::vector<Empty> layers() {
        {{2, 4, 2, 0}, {2, 3, 2, 0}, {2, 3, 2, 0}},
        [](const Tensors& x) { return scaled_dot_product_attention(x[0], x[1], x[2]); },
        {2, 4, 2, 0}},
-      {"attention, packed", {{2, 0, 3, 2, 8}}, [](const Tensors& x) { return scaled_dot_product_attention(x[0]); }, {2, 0, 2, 8}},
+      {"attention, packed",
+       {{2, 0, 3, 2, 8}},
+       [](const Tensors& x) { return scaled_dot_product_attention(x[0]); },
+       {2, 0, 2, 8}},
       {"embedding", {{5, 3}}, [](const Tensors& x) { return embedding(x[0], integers({0})); }, {0, 3}},
       {"embedding of no width", {{5, 0}}, [](const Tensors& x) { return embedding(x[0], integers({2})); }, {2, 0}},
   };
@@ -109,7 +135,10 @@ std::vector<Empty> others() {
       {"matmul", {{0, 3}, {3, 2}}, [](const Tensors& x) { return matmul(x[0], x[1]); }, {0, 2}},
       {"matmul of no columns", {{2, 3}, {3, 0}}, [](const Tensors& x) { return matmul(x[0], x[1]); }, {2, 0}},
       {"matmul of no batches", {{0, 2, 3}, {0, 3, 4}}, [](const Tensors& x) { return matmul(x[0], x[1]); }, {0, 2, 4}},
-      {"matmul, one b", {{0, 2, 3}, {4, 3}}, [](const Tensors& x) { return matmul(x[0], x[1], {.transpose_b = true}); }, {0, 2, 4}},
+      {"matmul, one b",
+       {{0, 2, 3}, {4, 3}},
+       [](const Tensors& x) { return matmul(x[0], x[1], {.transpose_b = true}); },
+       {0, 2, 4}},
       {"gather of rows",
        {{3, 4}},
        [](const Tensors& x) {
@@ -224,7 +253,9 @@ TEST(Empty, SumsAreZero) {
     ASSERT_EQ(y.shape(), shape);
     for (const float value : y.span<float>()) EXPECT_EQ(value, 0);
   };
-  const auto poisoned = [](const Shape& shape) { Tensor::full(shape, 7); };  // leaves its memory to the next tensor of that size
+  const auto poisoned = [](const Shape& shape) {
+    Tensor::full(shape, 7);
+  };  // leaves its memory to the next tensor of that size
   poisoned({2, 4}), expect_zeros(matmul(Tensor::zeros({2, 0}), Tensor::zeros({0, 4})), {2, 4});
   poisoned({2, 4}), expect_zeros(linear(Tensor::zeros({2, 0}), Tensor::zeros({4, 0}), Tensor()), {2, 4});
   poisoned({3}), expect_zeros(sum(Tensor::zeros({0, 3}), 0), {3});
@@ -232,13 +263,16 @@ TEST(Empty, SumsAreZero) {
   poisoned({}), expect_zeros(l2_loss(Tensor::zeros({0})), {});
   poisoned({}), expect_zeros(mse_loss(Tensor::zeros({0}), Tensor::zeros({0}), Reduction::kSum), {});
   poisoned({}), expect_zeros(l1_loss(Tensor::zeros({0, 2}), Tensor::zeros({0, 2}), Reduction::kSum), {});
-  poisoned({}), expect_zeros(binary_cross_entropy_with_logits(Tensor::zeros({0}), Tensor::zeros({0}), Reduction::kSum), {});
-  poisoned({}), expect_zeros(softmax_cross_entropy(Tensor::zeros({0, 3}), integers({0}), {.reduction = Reduction::kSum}), {});
+  poisoned({}),
+      expect_zeros(binary_cross_entropy_with_logits(Tensor::zeros({0}), Tensor::zeros({0}), Reduction::kSum), {});
+  poisoned({}),
+      expect_zeros(softmax_cross_entropy(Tensor::zeros({0, 3}), integers({0}), {.reduction = Reduction::kSum}), {});
   poisoned({}), expect_zeros(nll_loss(Tensor::zeros({0, 3}), integers({0}), Reduction::kSum), {});
   EXPECT_TRUE(std::isnan(mean(Tensor::zeros({0})).item()));
 }
 
-// Of sums of nothing, which have a gradient although their input has no elements: of an operand with elements it is zero.
+// Of sums of nothing, which have a gradient although their input has no elements: of an operand with elements it is
+// zero.
 TEST(Empty, SumsGoBackward) {
   const auto check_sum = [](const Tensors& leaves, const std::function<Tensor()>& function) {
     for (const Tensor& leaf : leaves) {
@@ -254,7 +288,8 @@ TEST(Empty, SumsGoBackward) {
     }
   };
   const auto leaf = [](const Shape& shape) { return Tensor::full(shape, 0.5F); };
-  const Tensor none = leaf({0, 3}), no_labels = integers({0}), a = leaf({2, 0}), b = leaf({0, 4}), weight = leaf({4, 0});
+  const Tensor none = leaf({0, 3}), no_labels = integers({0}), a = leaf({2, 0}), b = leaf({0, 4}),
+               weight = leaf({4, 0});
   check_sum({a, b}, [&] { return matmul(a, b); });
   check_sum({a, weight}, [&] { return linear(a, weight, Tensor()); });
   check_sum({none}, [&] { return sum(none, 0); });
@@ -268,7 +303,8 @@ TEST(Empty, SumsGoBackward) {
 
 // Steps and stops at the ends of 64 bits.
 TEST(Empty, SlicesOfAnyStepAreCounted) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(),
+                         kLeast = std::numeric_limits<std::int64_t>::min();
   const Tensor x = Tensor::from<float>(std::vector<float>{0, 1, 2, 3, 4, 5}, {2, 3});
   EXPECT_EQ(slice(x, 0, {.step = kMost}).shape(), (Shape{1, 3}));
   EXPECT_EQ(slice(x, 1, {.start = 1, .step = kMost}).span<float>()[1], 4);

@@ -47,8 +47,8 @@ TEST(Engine, GradientsAreWrittenStraightIntoTheBoundMemory) {
 TEST(Engine, HooksFireInOrderOnceWhenTheGradientIsFinal) {
   const Tensor x = leaf_of(2), y = leaf_of(3);
   std::vector<std::string> events;
-  const HookHandle first =
-      register_grad_hook(x, [&](const Tensor& leaf) { events.push_back("x " + std::to_string(int(grad(leaf).item()))); });
+  const HookHandle first = register_grad_hook(
+      x, [&](const Tensor& leaf) { events.push_back("x " + std::to_string(int(grad(leaf).item()))); });
   const HookHandle second = register_grad_hook(x, [&](const Tensor&) { events.push_back("x again"); });
   const HookHandle third = register_grad_hook(y, [&](const Tensor&) {
     EXPECT_TRUE(in_backward());
@@ -191,8 +191,8 @@ TEST(Engine, EachNodeFreesItsActivationsBeforeTheNextRuns) {
   std::vector<std::size_t> in_use;
   for (int layer = 0; layer < kLayers; ++layer) {
     weights.push_back(random_leaf({64, 64}, -0.1f, 0.1f));
-    hooks.push_back(
-        register_grad_hook(weights.back(), [&](const Tensor&) { in_use.push_back(cpu_device().allocator_stats().bytes_in_use); }));
+    hooks.push_back(register_grad_hook(
+        weights.back(), [&](const Tensor&) { in_use.push_back(cpu_device().allocator_stats().bytes_in_use); }));
   }
   const auto step = [&] {
     in_use.clear();
@@ -205,8 +205,10 @@ TEST(Engine, EachNodeFreesItsActivationsBeforeTheNextRuns) {
   const std::size_t idle = cpu_device().allocator_stats().bytes_in_use;
   step();
   ASSERT_EQ(in_use.size(), static_cast<std::size_t>(kLayers));
-  // What is left when the gradient of layer k is final: the loss, the activations below k, and the gradient of its input.
-  for (int k = 1; k < kLayers; ++k) EXPECT_EQ(in_use[k - 1] - in_use[k], k + 1 < kLayers ? kActivation : 2 * kActivation) << "layer " << k;
+  // What is left when the gradient of layer k is final: the loss, the activations below k, and the gradient of its
+  // input.
+  for (int k = 1; k < kLayers; ++k)
+    EXPECT_EQ(in_use[k - 1] - in_use[k], k + 1 < kLayers ? kActivation : 2 * kActivation) << "layer " << k;
   EXPECT_LE(in_use.front(), idle + kLayers * kActivation + 1024);
   EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, idle);
 }
@@ -331,7 +333,8 @@ TEST(Engine, ValuesThatChangedSinceForwardAreRefusedWhereBackwardReadsThem) {
 
   const Tensor below = linear(linear(x, weight, Tensor()), weight, Tensor());
   weight.copy_from(Tensor::full({1, 1}, 4));
-  EXPECT_NE(message(below).find("a tensor of shape (1, 1) was changed after linear read it"), std::string::npos) << message(below);
+  EXPECT_NE(message(below).find("a tensor of shape (1, 1) was changed after linear read it"), std::string::npos)
+      << message(below);
   const Tensor norm = l2_loss(weight);
   set_name(weight, "w");
   weight.mark_changed();
@@ -353,13 +356,15 @@ TEST(Engine, AChangeThroughAViewIsAChange) {
   EXPECT_EQ(message(of_whole), "nothing was thrown");
   const Tensor hidden = random_leaf({1, 1}), y = relu(hidden), reader = scale(y, 2);
   y.fill(0);
-  EXPECT_NE(message(reader).find("was changed after relu read it"), std::string::npos) << message(reader) << ": relu saves its own result";
+  EXPECT_NE(message(reader).find("was changed after relu read it"), std::string::npos)
+      << message(reader) << ": relu saves its own result";
 }
 
 TEST(Engine, NewRandomValuesAreAChange) {
   const Tensor weight = random_leaf({1, 2});
-  for (const auto& fill : {+[](const Tensor& x) { fill_uniform(x, -1, 1); }, +[](const Tensor& x) { fill_normal(x, 0, 1); },
-                           +[](const Tensor& x) { fill_truncated_normal(x, 0, 1); }}) {
+  for (const auto& fill :
+       {+[](const Tensor& x) { fill_uniform(x, -1, 1); }, +[](const Tensor& x) { fill_normal(x, 0, 1); },
+        +[](const Tensor& x) { fill_truncated_normal(x, 0, 1); }}) {
     const Tensor loss = l2_loss(weight);
     fill(weight);
     EXPECT_NE(message_of([&] { loss.backward(); }).find("was changed after l2_loss read it"), std::string::npos);

@@ -38,7 +38,8 @@ Tensor faulty(const Tensor& x, const bool& fails) {
 }
 
 struct Net {
-  Tensor x = Tensor::full({64, 64}, 0.5f), first = random_leaf({64, 64}, -0.1f, 0.1f), second = random_leaf({64, 64}, -0.1f, 0.1f);
+  Tensor x = Tensor::full({64, 64}, 0.5f), first = random_leaf({64, 64}, -0.1f, 0.1f),
+         second = random_leaf({64, 64}, -0.1f, 0.1f);
   bool node_fails = false;
   std::function<void()> in_block = [] {};
 
@@ -49,13 +50,15 @@ struct Net {
   Tensor plain() const { return l2_loss(block(block(x))); }
   Tensor nested() const {
     const auto inner = [this](const Tensor& input) { return block(input); };
-    return l2_loss(checkpoint([&, inner](const Tensor& input) { return checkpoint(inner, relu(checkpoint(inner, input))); }, x));
+    return l2_loss(
+        checkpoint([&, inner](const Tensor& input) { return checkpoint(inner, relu(checkpoint(inner, input))); }, x));
   }
 };
 
-// The loss, whose handle lives on, fails with the message; then the memory of its tape is back, and a step gives what it always gives.
-void expect_freed(Net& net, const std::function<Tensor()>& loss_of, const std::function<void(bool)>& set_broken, const std::string& message,
-                  const BackwardOptions& options = {}) {
+// The loss, whose handle lives on, fails with the message; then the memory of its tape is back, and a step gives what
+// it always gives.
+void expect_freed(Net& net, const std::function<Tensor()>& loss_of, const std::function<void(bool)>& set_broken,
+                  const std::string& message, const BackwardOptions& options = {}) {
   loss_of().backward();
   const std::vector<float> expected(grad(net.first).span<float>().begin(), grad(net.first).span<float>().end());
   const std::size_t idle = bytes_in_use();
@@ -82,7 +85,8 @@ TEST(FailedBackward, FreesTheTapeWhenANodeThrows) {
 TEST(FailedBackward, FreesTheTapeAlsoWithRetainGraph) {
   Net net;
   expect_freed(
-      net, [&] { return net.plain(); }, [&](bool broken) { net.node_fails = broken; }, "a node that fails", {.retain_graph = true});
+      net, [&] { return net.plain(); }, [&](bool broken) { net.node_fails = broken; }, "a node that fails",
+      {.retain_graph = true});
 }
 
 TEST(FailedBackward, FreesTheTapeWhenAHookThrows) {

@@ -36,7 +36,8 @@ inline Tensor spaced_leaf(const Shape& shape, std::uint64_t seed) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = (2 * static_cast<float>(i) + 1) / count - 1;
   for (float& value : values) value += value < 0 ? -0.05f : 0.05f;
   Philox random(seed, 0);
-  for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random.below(static_cast<std::uint32_t>(i))]);
+  for (std::size_t i = values.size(); i > 1; --i)
+    std::swap(values[i - 1], values[random.below(static_cast<std::uint32_t>(i))]);
   require_grad(leaf);
   return leaf;
 }
@@ -52,8 +53,8 @@ inline Tensor weigh(const Tensor& result) {
 
 // `function` maps the leaves to a scalar. For each leaf, its gradient in a random direction must agree with
 // (f(x + e d) - f(x - e d)) / 2e to within `tolerance` of the larger of both and of `scale`.
-inline void check_gradients(const std::vector<Tensor>& leaves, const std::function<Tensor()>& function, float epsilon = 1e-2f,
-                            double tolerance = 1e-2) {
+inline void check_gradients(const std::vector<Tensor>& leaves, const std::function<Tensor()>& function,
+                            float epsilon = 1e-2f, double tolerance = 1e-2) {
   for (const Tensor& leaf : leaves) clear_grad(leaf);
   function().backward();
   for (std::size_t l = 0; l < leaves.size(); ++l) {
@@ -77,7 +78,8 @@ inline void check_gradients(const std::vector<Tensor>& leaves, const std::functi
       const double measured = (at(epsilon) - at(-epsilon)) / (2 * double{epsilon});
       std::copy(original.begin(), original.end(), values.begin());
       EXPECT_GT(size, 0) << "leaf " << l << " has a zero gradient: nothing is tested";
-      EXPECT_NEAR(measured, expected, tolerance * (std::sqrt(size) + std::abs(expected))) << "leaf " << l << ", direction " << trial;
+      EXPECT_NEAR(measured, expected, tolerance * (std::sqrt(size) + std::abs(expected)))
+          << "leaf " << l << ", direction " << trial;
     }
   }
 }

@@ -25,7 +25,9 @@ TEST(Gradients, OfLeavesAndResultsInTheOrderAskedFor) {
 TEST(Gradients, AreTheSameBitsAsThoseOfBackward) {
   manual_seed(3);
   const Tensor x = random_leaf({4, 6}), weight = random_leaf({5, 6}), bias = random_leaf({5});
-  const auto loss = [&] { return l2_loss(add(linear(x, weight, bias, Activation::kReLU), linear(x, weight, Tensor()))); };
+  const auto loss = [&] {
+    return l2_loss(add(linear(x, weight, bias, Activation::kReLU), linear(x, weight, Tensor())));
+  };
   loss().backward();
   const std::vector<Tensor> found = gradients(loss(), {x, weight, bias});
   const std::vector<Tensor> leaves = {x, weight, bias};
@@ -58,10 +60,12 @@ TEST(Gradients, OfSeveralRootsAreThoseOfTheirWeightedSum) {
   const Tensor a = scale(x, 3), b = scale(a, 5);
   EXPECT_EQ(gradients(std::vector{a, b}, {x})[0].item(), 18) << "one root lies below the other";
   EXPECT_EQ(gradients(std::vector{x, x}, {x})[0].item(), 2);
-  const auto found = gradients(std::vector{scale(x, 3), scale(wide, 2)}, {x, wide}, {.gradients = {Tensor(), Tensor::full({2}, 7)}});
+  const auto found =
+      gradients(std::vector{scale(x, 3), scale(wide, 2)}, {x, wide}, {.gradients = {Tensor(), Tensor::full({2}, 7)}});
   EXPECT_EQ(found[0].item(), 3);
   EXPECT_EQ(found[1].span<float>()[1], 14);
-  EXPECT_THROW(gradients(std::vector{scale(x, 3), scale(x, 2)}, {x}, {.gradients = {Tensor::full({}, 1)}}), InvalidArgument);
+  EXPECT_THROW(gradients(std::vector{scale(x, 3), scale(x, 2)}, {x}, {.gradients = {Tensor::full({}, 1)}}),
+               InvalidArgument);
   EXPECT_THROW(gradients(std::vector<Tensor>{}, {x}), InvalidArgument);
 }
 
@@ -105,11 +109,14 @@ TEST(Gradients, AnInputWithoutInfluenceIsNamedAndTheTapeStays) {
   EXPECT_EQ(message_of([&] {
               gradients(loss, {x, other});
             }),
-            "gradients: nothing that is differentiated depends on inputs[1], parameter 'block.bias' of shape (): leave it out, or take an "
+            "gradients: nothing that is differentiated depends on inputs[1], parameter 'block.bias' of shape (): leave "
+            "it out, or take an "
             "undefined tensor for it with .allow_unused = true");
-  EXPECT_NE(message_of([&] { gradients(loss, {scale(loss, 2)}); }).find("inputs[0], a tensor of shape ()"), std::string::npos);
+  EXPECT_NE(message_of([&] { gradients(loss, {scale(loss, 2)}); }).find("inputs[0], a tensor of shape ()"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { gradients(loss, {Tensor::full({}, 1)}); }).find("wants no gradient"), std::string::npos);
-  EXPECT_NE(message_of([&] { gradients(loss, {Tensor()}, {.allow_unused = true}); }).find("undefined"), std::string::npos);
+  EXPECT_NE(message_of([&] { gradients(loss, {Tensor()}, {.allow_unused = true}); }).find("undefined"),
+            std::string::npos);
   const auto found = gradients(loss, {other, x}, {.allow_unused = true});
   EXPECT_FALSE(found[0].defined());
   EXPECT_EQ(found[1].item(), 3);

@@ -62,22 +62,27 @@ TEST(InPlace, EveryChangeBetweenForwardAndBackwardIsRefused) {
     const Tensor loss = l2_loss(linear(Tensor::full({1, 2}, 1), weight, Tensor()));
     const Tensor of_weight = l2_loss(weight);
     change();
-    EXPECT_NE(message_of([&] { of_weight.backward(); }).find("was changed after l2_loss read it"), std::string::npos) << name;
-    EXPECT_EQ(message_of([&] { loss.backward(); }), "nothing was thrown") << name << ": x's gradient is not wanted, w is not read";
+    EXPECT_NE(message_of([&] { of_weight.backward(); }).find("was changed after l2_loss read it"), std::string::npos)
+        << name;
+    EXPECT_EQ(message_of([&] { loss.backward(); }), "nothing was thrown")
+        << name << ": x's gradient is not wanted, w is not read";
   }
   std::filesystem::remove_all(folder);
 }
 
-// What `change` makes of a result of scale(): a recorded operator and backward refuse it, and say why; unrecorded ones read the new values.
+// What `change` makes of a result of scale(): a recorded operator and backward refuse it, and say why; unrecorded ones
+// read the new values.
 void expect_refused(const std::string& name, const std::function<void(const Tensor& result)>& change) {
   const Tensor weight = random_leaf({2, 2});
   const Tensor changed = scale(weight, 3);
   const Tensor before = l2_loss(scale(changed, 2));  // read the old values
   change(changed);
-  const std::string reason = " a tensor of shape (2, 2) was changed in place after scale computed it (version 0 expected, 1 found)";
+  const std::string reason =
+      " a tensor of shape (2, 2) was changed in place after scale computed it (version 0 expected, 1 found)";
   EXPECT_NE(message_of([&] { (void)relu(changed); }).find("relu:" + reason), std::string::npos) << name;
   EXPECT_NE(message_of([&] { (void)reshape(changed, {4}); }).find("reshape:" + reason), std::string::npos) << name;
-  EXPECT_NE(message_of([&] { (void)checkpoint([](const Tensor& x) { return relu(x); }, changed); }).find(reason), std::string::npos)
+  EXPECT_NE(message_of([&] { (void)checkpoint([](const Tensor& x) { return relu(x); }, changed); }).find(reason),
+            std::string::npos)
       << name;
   EXPECT_NE(message_of([&] {
               changed.backward({.gradient = Tensor::full({2, 2}, 1)});
@@ -102,7 +107,9 @@ void expect_refused(const std::string& name, const std::function<void(const Tens
 TEST(InPlace, AResultThatWasChangedIsNotTakenForWhatItWasComputedFrom) {
   expect_refused("fill", [](const Tensor& result) { result.fill(0); });
   expect_refused("copy_from a constant", [](const Tensor& result) { result.copy_from(Tensor::full({2, 2}, 1)); });
-  expect_refused("copy_from another result", [](const Tensor& result) { result.copy_from(scale(random_leaf({2, 2}), 7)); });
+  expect_refused("copy_from another result", [](const Tensor& result) {
+    result.copy_from(scale(random_leaf({2, 2}), 7));
+  });
   expect_refused("through a view", [](const Tensor& result) { result.reshaped({4}).fill(1); });
   expect_refused("through a recorded view", [](const Tensor& result) { reshape(result, {4}).fill(1); });
   expect_refused("through detach()", [](const Tensor& result) { detach(result).fill(1); });
@@ -140,20 +147,24 @@ TEST(InPlace, AMessageNamesBothVersions) {
   const std::uint64_t read = weight.version();
   weight.fill(1);
   weight.fill(2);
-  EXPECT_NE(message_of([&] { loss.backward(); }).find(fmt::format("(version {} expected, {} found)", read, read + 2)), std::string::npos);
+  EXPECT_NE(message_of([&] { loss.backward(); }).find(fmt::format("(version {} expected, {} found)", read, read + 2)),
+            std::string::npos);
 }
 
-// The loop of a usual training: steps, gradients in memory that is bound, a tape that is kept, and no error that is none.
+// The loop of a usual training: steps, gradients in memory that is bound, a tape that is kept, and no error that is
+// none.
 TEST(InPlace, StepsOfATrainingAreNotRefused) {
   manual_seed(1);
   nn::Linear first(4, 3), last(3, 1);
   std::vector<NamedTensor> parameters = first.named_parameters();
   for (const auto& [name, tensor] : last.named_parameters()) parameters.push_back({"last." + name, tensor});
-  for (const NamedTensor& parameter : parameters) bind_grad(parameter.tensor, cpu_device().allocate(parameter.tensor.bytes()));
+  for (const NamedTensor& parameter : parameters)
+    bind_grad(parameter.tensor, cpu_device().allocate(parameter.tensor.bytes()));
   optim::SGD sgd(parameters, {.lr = 0.1F, .momentum = 0.9F});
   for (int step = 0; step < 4; ++step) {
     sgd.zero_grad();
-    const Tensor loss = l2_loss(last(checkpoint([&](const Tensor& x) { return relu(first(x)); }, Tensor::full({2, 4}, 1))));
+    const Tensor loss =
+        l2_loss(last(checkpoint([&](const Tensor& x) { return relu(first(x)); }, Tensor::full({2, 4}, 1))));
     loss.backward({.retain_graph = true});
     loss.backward();
     sgd.step();

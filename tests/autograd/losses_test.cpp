@@ -29,7 +29,8 @@ double smoothed_cross_entropy(const Tensor& logits, double smoothing) {
     double sum = 0;
     for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(double{row[k]});
     for (std::int64_t k = 0; k < classes; ++k) {
-      const double target = smoothing / static_cast<double>(classes) + (kLabels[static_cast<std::size_t>(n)] == k ? 1 - smoothing : 0);
+      const double target =
+          smoothing / static_cast<double>(classes) + (kLabels[static_cast<std::size_t>(n)] == k ? 1 - smoothing : 0);
       total -= target * (row[k] - std::log(sum));
     }
   }
@@ -56,7 +57,8 @@ TEST(CrossEntropy, OfEqualLogitsIsTheLogarithmOfTheirNumberWhateverTheyAre) {
     for (const float value : log_softmax(logits).span<float>()) EXPECT_EQ(value, expected) << offset;
     EXPECT_EQ(nll_loss(log_softmax(logits), labels).item(), -expected) << offset;
     for (const float smoothing : {0.0F, 0.1F, 1.0F})
-      EXPECT_EQ(softmax_cross_entropy(logits, labels, {.label_smoothing = smoothing}).item(), -expected) << offset << ", " << smoothing;
+      EXPECT_EQ(softmax_cross_entropy(logits, labels, {.label_smoothing = smoothing}).item(), -expected)
+          << offset << ", " << smoothing;
   }
 }
 
@@ -65,7 +67,8 @@ TEST(CrossEntropy, SmoothedGradientsAgreeWithFiniteDifferences) {
   const Tensor logits = random_leaf({5, 4}, -2, 2), labels = some_labels();
   check_gradients({logits}, [&] { return softmax_cross_entropy(logits, labels, {.label_smoothing = 0.2f}); });
   check_gradients({logits}, [&] { return softmax_cross_entropy(logits, labels, {0.2f, Reduction::kSum}); });
-  check_gradients({logits}, [&] { return 3.f * softmax_cross_entropy(logits, labels, {.reduction = Reduction::kSum}); });
+  check_gradients({logits},
+                  [&] { return 3.f * softmax_cross_entropy(logits, labels, {.reduction = Reduction::kSum}); });
 }
 
 TEST(CrossEntropy, OfALogitOfMinusInfinityIsFinite) {
@@ -126,7 +129,8 @@ TEST(ElementwiseLosses, OfOneTensorTwice) {
 
 TEST(ElementwiseLosses, DoNotOverflowAndLetNaNThrough) {
   const std::array<float, 2> large = {300, -300}, zero_one = {1, 0}, broken = {1, kNotANumber};
-  const Tensor x = Tensor::from<float>(large, {2}), target = Tensor::from<float>(zero_one, {2}), nan = Tensor::from<float>(broken, {2});
+  const Tensor x = Tensor::from<float>(large, {2}), target = Tensor::from<float>(zero_one, {2}),
+               nan = Tensor::from<float>(broken, {2});
   EXPECT_EQ(binary_cross_entropy_with_logits(x, target).item(), 0);
   EXPECT_EQ(binary_cross_entropy_with_logits(target, x, Reduction::kSum).item(),
             static_cast<float>(1 - 300 + std::log1p(std::exp(-1.)) + std::log(2.)));
@@ -155,8 +159,8 @@ TEST(Losses, OfNothing) {
   EXPECT_EQ(mse_loss(none, none, Reduction::kSum).item(), 0);
   EXPECT_EQ(softmax_cross_entropy(none, no_labels, {.reduction = Reduction::kSum}).item(), 0);
   EXPECT_EQ(nll_loss(none, no_labels, Reduction::kSum).item(), 0);
-  (mse_loss(none, Tensor::zeros({0, 3}), Reduction::kSum) + softmax_cross_entropy(none, no_labels, {.reduction = Reduction::kSum}) +
-   nll_loss(none, no_labels, Reduction::kSum))
+  (mse_loss(none, Tensor::zeros({0, 3}), Reduction::kSum) +
+   softmax_cross_entropy(none, no_labels, {.reduction = Reduction::kSum}) + nll_loss(none, no_labels, Reduction::kSum))
       .backward();
   EXPECT_TRUE(has_grad(none));
   EXPECT_EQ(grad(none).count(), 0);
@@ -179,13 +183,17 @@ TEST(Losses, NameWhatTheyRefuse) {
   const Tensor x = Tensor::zeros({2, 3}), other = Tensor::zeros({3, 2});
   const std::array<std::int64_t, 2> outside = {0, 3};
   const Tensor labels = Tensor::from<std::int64_t>(outside, {2});
-  EXPECT_NE(loss_refusal([&] { nll_loss(x, labels); }).find("nll_loss: label 3 in row 1 is outside 0..2"), std::string::npos);
-  EXPECT_NE(loss_refusal([&] { mse_loss(x, other); }).find("mse_loss: target (3, 2) must have the shape of x, (2, 3)"), std::string::npos);
+  EXPECT_NE(loss_refusal([&] { nll_loss(x, labels); }).find("nll_loss: label 3 in row 1 is outside 0..2"),
+            std::string::npos);
+  EXPECT_NE(loss_refusal([&] { mse_loss(x, other); }).find("mse_loss: target (3, 2) must have the shape of x, (2, 3)"),
+            std::string::npos);
   EXPECT_NE(loss_refusal([&] { l1_loss(Tensor(), x); }).find("l1_loss"), std::string::npos);
-  EXPECT_NE(loss_refusal([&] { binary_cross_entropy_with_logits(x, labels); }).find("binary_cross_entropy_with_logits"), std::string::npos);
-  EXPECT_NE(
-      loss_refusal([&] { softmax_cross_entropy(x, labels, {.label_smoothing = -0.1f}); }).find("label_smoothing -0.1 is outside 0..1"),
-      std::string::npos);
+  EXPECT_NE(loss_refusal([&] { binary_cross_entropy_with_logits(x, labels); }).find("binary_cross_entropy_with_logits"),
+            std::string::npos);
+  EXPECT_NE(loss_refusal([&] {
+              softmax_cross_entropy(x, labels, {.label_smoothing = -0.1f});
+            }).find("label_smoothing -0.1 is outside 0..1"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Mixed precision: what AutoCast changes and what it leaves float32; gradients against float32's, to the bit where every value fits into 16
-// bits, else within bounds.
+// Mixed precision: what AutoCast changes and what it leaves float32; gradients against float32's, to the bit where
+// every value fits into 16 bits, else within bounds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,8 +48,10 @@ INSTANTIATE_TEST_SUITE_P(Types, MixedPrecision, ::testing::Values(DType::kBFloat
 // Every operator but the norm; the input wants a gradient as well, and one activation is used twice.
 std::vector<std::vector<float>> exact_gradients(DType type) {
   const AutoCast autocast(type);
-  const Tensor x = leaf(small_numbers({2, 4, 5, 2}, 1)), weight = leaf(small_numbers({3, 2, 2, 2}, 2)), bias = leaf(small_numbers({3}, 3));
-  const Tensor shift = leaf(small_numbers({3}, 4)), head = leaf(small_numbers({2, 12}, 5)), last = small_numbers({1, 4}, 6);
+  const Tensor x = leaf(small_numbers({2, 4, 5, 2}, 1)), weight = leaf(small_numbers({3, 2, 2, 2}, 2)),
+               bias = leaf(small_numbers({3}, 3));
+  const Tensor shift = leaf(small_numbers({3}, 4)), head = leaf(small_numbers({2, 12}, 5)),
+               last = small_numbers({1, 4}, 6);
   const Tensor y = conv2d(x, weight, bias, {.activation = Activation::kReLU});
   EXPECT_EQ(y.dtype(), type);
   const Tensor pooled = max_pool2d(y, {2, 2}, {.stride = {1, 2}});
@@ -91,7 +93,8 @@ TEST_P(MixedPrecision, GradientsAreFloatsUpToRounding) {
     fill_normal(x, 0, 1);
     const Tensor labels = Tensor::from<std::int64_t>(std::vector<std::int64_t>{0, 1, 2, 3, 4, 0}, {6});
     const Tensor features = local_response_norm(
-        max_pool2d(conv2d(x, leaves[0], leaves[1], {.padding = Same{}, .activation = Activation::kReLU}), {2, 2}), {.radius = 2});
+        max_pool2d(conv2d(x, leaves[0], leaves[1], {.padding = Same{}, .activation = Activation::kReLU}), {2, 2}),
+        {.radius = 2});
     const Tensor loss = softmax_cross_entropy(linear(flatten(features), leaves[2], leaves[3]), labels);
     EXPECT_EQ(loss.dtype(), DType::kFloat32);
     loss.backward();
@@ -134,7 +137,8 @@ TEST_P(MixedPrecision, ACastsGradientWidensStraightIntoTheSlot) {
   for (std::size_t i = 0; i < once.size(); ++i) EXPECT_EQ(grad(x).span<float>()[i], 2 * once[i]);
 }
 
-// What a linear layer makes of the rows is added to them: both have one type. Gradients of whole numbers are float32's, to the bit.
+// What a linear layer makes of the rows is added to them: both have one type. Gradients of whole numbers are float32's,
+// to the bit.
 TEST_P(MixedPrecision, EmbeddingsGiveRowsOfItsType) {
   const std::vector<std::int64_t> words = {3, 1, 1, 0};
   const Tensor table = leaf(small_numbers({4, 3}, 8)), weight = leaf(small_numbers({3, 3}, 9));
@@ -173,9 +177,11 @@ TEST(AutoCast, IsOfTheThreadAndTheInnermostCounts) {
 
 TEST(MixedPrecisionErrors, SayWhatWasExpected) {
   const Tensor x = small_numbers({2, 3}, 1), half = cast(x, DType::kFloat16);
-  EXPECT_NE(message_of([&] { linear(x, half, Tensor()); }).find("weight (O, I) must be float32, got float16"), std::string::npos);
+  EXPECT_NE(message_of([&] { linear(x, half, Tensor()); }).find("weight (O, I) must be float32, got float16"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { add(x, half); }).find("add: float32 and float16 differ"), std::string::npos);
-  EXPECT_NE(message_of([&] { cast(Tensor::zeros({2}, DType::kInt64), DType::kFloat16); }).find("int64"), std::string::npos);
+  EXPECT_NE(message_of([&] { cast(Tensor::zeros({2}, DType::kInt64), DType::kFloat16); }).find("int64"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { cast(x, DType::kInt8); }).find("got int8"), std::string::npos);
   EXPECT_TRUE(cast(x, DType::kFloat32).is_same(x));
 }

@@ -1,4 +1,5 @@
-// What backward asks of a node, be it a user's own: a gradient of each input that is wanted, of its size and on its device.
+// What backward asks of a node, be it a user's own: a gradient of each input that is wanted, of its size and on its
+// device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,9 +72,11 @@ TEST(NodeContract, AGradientThatIsNotWrittenIsAnErrorAndNoStaleOneStays) {
   EXPECT_EQ(grad(x).span<float>()[0], 3);
   clear_grad(x);
   writes = false;
-  EXPECT_THAT(message_of([&] { sum(own(x, write)).backward(); }), HasSubstr("backward: own wrote no gradient of its input 0, "));
+  EXPECT_THAT(message_of([&] { sum(own(x, write)).backward(); }),
+              HasSubstr("backward: own wrote no gradient of its input 0, "));
   EXPECT_FALSE(has_grad(x));
-  EXPECT_THAT(message_of([&] { gradients(sum(own(x * x, write)), {x}); }), HasSubstr("own wrote no gradient of its input 0"));
+  EXPECT_THAT(message_of([&] { gradients(sum(own(x * x, write)), {x}); }),
+              HasSubstr("own wrote no gradient of its input 0"));
 }
 
 TEST(NodeContract, HoldsWithinACheckpoint) {

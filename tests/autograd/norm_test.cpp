@@ -12,15 +12,18 @@ namespace {
 using ::testing::HasSubstr;
 
 // The formula in double, over rows of `width`.
-std::vector<double> expected_norm(const Tensor& x, std::int64_t width, const float* weight, const float* bias, bool centred, double eps) {
+std::vector<double> expected_norm(const Tensor& x, std::int64_t width, const float* weight, const float* bias,
+                                  bool centred, double eps) {
   std::vector<double> y;
   for (std::int64_t row = 0; row < x.count(); row += width) {
     const float* const values = x.data<float>() + row;
     double mean = 0, square = 0;
     for (std::int64_t c = 0; c < width; ++c) mean += centred ? values[c] / static_cast<double>(width) : 0;
-    for (std::int64_t c = 0; c < width; ++c) square += (values[c] - mean) * (values[c] - mean) / static_cast<double>(width);
     for (std::int64_t c = 0; c < width; ++c)
-      y.push_back((values[c] - mean) / std::sqrt(square + eps) * (weight != nullptr ? weight[c] : 1) + (bias != nullptr ? bias[c] : 0));
+      square += (values[c] - mean) * (values[c] - mean) / static_cast<double>(width);
+    for (std::int64_t c = 0; c < width; ++c)
+      y.push_back((values[c] - mean) / std::sqrt(square + eps) * (weight != nullptr ? weight[c] : 1) +
+                  (bias != nullptr ? bias[c] : 0));
   }
   return y;
 }
@@ -28,7 +31,8 @@ std::vector<double> expected_norm(const Tensor& x, std::int64_t width, const flo
 void expect_near(const Tensor& got, const std::vector<double>& expected, double tolerance) {
   const Tensor values = cast(got, DType::kFloat32);
   ASSERT_EQ(static_cast<std::size_t>(values.count()), expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(values.data<float>()[i], expected[i], tolerance) << "element " << i;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(values.data<float>()[i], expected[i], tolerance) << "element " << i;
 }
 
 TEST(LayerNorm, FollowsItsFormula) {
@@ -36,16 +40,19 @@ TEST(LayerNorm, FollowsItsFormula) {
   for (const Shape& shape : {Shape{3, 1}, Shape{2, 3, 5}, Shape{4, 16}, Shape{2, 70}, Shape{1, 257}}) {
     const std::int64_t width = shape[shape.dims() - 1];
     const Tensor x = random_leaf(shape, 1, 3), weight = random_leaf({width}), bias = random_leaf({width});
-    expect_near(layer_norm(x, {width}, weight, bias), expected_norm(x, width, weight.data<float>(), bias.data<float>(), true, 1e-5), 2e-5);
+    expect_near(layer_norm(x, {width}, weight, bias),
+                expected_norm(x, width, weight.data<float>(), bias.data<float>(), true, 1e-5), 2e-5);
     expect_near(layer_norm(x, {width}, {}, {}, 0.1F), expected_norm(x, width, nullptr, nullptr, true, 0.1F), 2e-5);
-    expect_near(rms_norm(x, {width}, weight), expected_norm(x, width, weight.data<float>(), nullptr, false, 1e-6), 2e-5);
+    expect_near(rms_norm(x, {width}, weight), expected_norm(x, width, weight.data<float>(), nullptr, false, 1e-6),
+                2e-5);
   }
 }
 
 TEST(LayerNorm, MayGoOverSeveralDimensions) {
   manual_seed(2);
   const Tensor x = random_leaf({2, 3, 4}), weight = random_leaf({3, 4}), bias = random_leaf({3, 4});
-  expect_near(layer_norm(x, {3, 4}, weight, bias), expected_norm(x, 12, weight.data<float>(), bias.data<float>(), true, 1e-5), 1e-5);
+  expect_near(layer_norm(x, {3, 4}, weight, bias),
+              expected_norm(x, 12, weight.data<float>(), bias.data<float>(), true, 1e-5), 1e-5);
   expect_near(layer_norm(x, {2, 3, 4}), expected_norm(x, 24, nullptr, nullptr, true, 1e-5), 1e-5);
 }
 
@@ -59,7 +66,8 @@ TEST(LayerNorm, AgreesWithFiniteDifferences) {
     check_gradients({x, weight}, [&] { return weigh(rms_norm(x, {width}, weight)); });
     check_gradients({x}, [&] { return weigh(rms_norm(x, {width})); });
   }
-  const Tensor rows = random_leaf({150, 3}), weight = random_leaf({3}, 1, 2), bias = random_leaf({3});  // several blocks of rows
+  const Tensor rows = random_leaf({150, 3}), weight = random_leaf({3}, 1, 2),
+               bias = random_leaf({3});  // several blocks of rows
   check_gradients({rows, weight, bias}, [&] { return weigh(layer_norm(rows, {3}, weight, bias, 0.1F)); });
 }
 
@@ -67,12 +75,14 @@ TEST(LayerNorm, AddsToAGradientThatIsThere) {
   manual_seed(4);
   const Tensor x = random_leaf({3, 8}), weight = random_leaf({8}), bias = random_leaf({8});
   check_gradients({x, weight, bias}, [&] {
-    return weigh(add(layer_norm(x, {8}, weight, bias), layer_norm(layer_norm(x, {8}, weight, bias), {8}, weight, bias)));
+    return weigh(
+        add(layer_norm(x, {8}, weight, bias), layer_norm(layer_norm(x, {8}, weight, bias), {8}, weight, bias)));
   });
 }
 
 // x (N, P, C) in double, group by group.
-std::vector<double> expected_groups(const Tensor& x, std::int64_t pixels, std::int64_t groups, const Tensor& weight, const Tensor& bias) {
+std::vector<double> expected_groups(const Tensor& x, std::int64_t pixels, std::int64_t groups, const Tensor& weight,
+                                    const Tensor& bias) {
   const std::int64_t channels = x.shape()[x.shape().dims() - 1], width = channels / groups, samples = x.shape()[0];
   std::vector<double> y(static_cast<std::size_t>(x.count()));
   for (std::int64_t n = 0; n < samples; ++n)
@@ -80,7 +90,8 @@ std::vector<double> expected_groups(const Tensor& x, std::int64_t pixels, std::i
       double mean = 0, square = 0;
       const auto for_each = [&](const auto& visit) {
         for (std::int64_t pixel = 0; pixel < pixels; ++pixel)
-          for (std::int64_t c = group * width; c < (group + 1) * width; ++c) visit((n * pixels + pixel) * channels + c, c);
+          for (std::int64_t c = group * width; c < (group + 1) * width; ++c)
+            visit((n * pixels + pixel) * channels + c, c);
       };
       const auto count = static_cast<double>(pixels * width);
       for_each([&](std::int64_t i, std::int64_t) { mean += x.data<float>()[i] / count; });
@@ -123,7 +134,8 @@ TEST(LayerNorm, TakesHalvesAndKeepsItsParametersInFloat) {
     const Tensor half = cast(x, type);
     const Tensor y = layer_norm(half, {24}, weight, bias);
     EXPECT_EQ(y.dtype(), type);
-    expect_near(y, expected_norm(cast(half, DType::kFloat32), 24, weight.data<float>(), bias.data<float>(), true, 1e-5), 0.02);
+    expect_near(y, expected_norm(cast(half, DType::kFloat32), 24, weight.data<float>(), bias.data<float>(), true, 1e-5),
+                0.02);
     for (const Tensor& leaf : {x, weight, bias}) clear_grad(leaf);
     weigh(cast(y, DType::kFloat32)).backward();
     EXPECT_EQ(grad(weight).dtype(), DType::kFloat32);
@@ -144,8 +156,10 @@ TEST(LayerNorm, SaysWhatItRefuses) {
   const Tensor x = Tensor::zeros({2, 3});
   EXPECT_THAT(message_of([&] { layer_norm(x, {4}); }),
               HasSubstr("layer_norm: over (4) expected as the last dimensions of x, got x (2, 3)"));
-  EXPECT_THAT(message_of([&] { layer_norm(x, {3}, Tensor::zeros({2})); }), HasSubstr("layer_norm: weight (3) expected, got (2)"));
-  EXPECT_THAT(message_of([&] { layer_norm(x, {3}, {}, Tensor::zeros({4})); }), HasSubstr("layer_norm: bias (3) expected, got (4)"));
+  EXPECT_THAT(message_of([&] { layer_norm(x, {3}, Tensor::zeros({2})); }),
+              HasSubstr("layer_norm: weight (3) expected, got (2)"));
+  EXPECT_THAT(message_of([&] { layer_norm(x, {3}, {}, Tensor::zeros({4})); }),
+              HasSubstr("layer_norm: bias (3) expected, got (4)"));
   EXPECT_THAT(message_of([&] { rms_norm(x, {3}, {}, -1); }), HasSubstr("rms_norm: eps must not be negative, got -1"));
   EXPECT_THAT(message_of([&] { rms_norm({}, {3}); }), HasSubstr("rms_norm: x is undefined"));
 }

@@ -30,14 +30,15 @@ TEST_P(Conv2dGradient, AgreesWithFiniteDifferences) {
       {x, weight}, [&] { return weigh(conv2d(x, weight, Tensor(), c.options)); }, 0.1f);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, Conv2dGradient,
-                         ::testing::Values(ConvCase{"plain", {2, 6, 5, 3}, {4, 3, 3, 3}, {}},
-                                           ConvCase{"padded", {2, 6, 7, 2}, {3, 5, 5, 2}, {.padding = Padding::all(2)}},
-                                           ConvCase{"strided_same", {1, 7, 8, 3}, {2, 3, 4, 3}, {.stride = {2, 3}, .padding = Same{}}},
-                                           ConvCase{
-                                               "uneven", {1, 5, 6, 1}, {1, 2, 1, 1}, {.stride = {1, 2}, .padding = Padding{1, 0, 0, 2}}},
-                                           ConvCase{"pointwise", {3, 2, 2, 5}, {4, 1, 1, 5}, {}}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Conv2dGradient,
+    ::testing::Values(ConvCase{"plain", {2, 6, 5, 3}, {4, 3, 3, 3}, {}},
+                      ConvCase{"padded", {2, 6, 7, 2}, {3, 5, 5, 2}, {.padding = Padding::all(2)}},
+                      ConvCase{"strided_same", {1, 7, 8, 3}, {2, 3, 4, 3}, {.stride = {2, 3}, .padding = Same{}}},
+                      ConvCase{
+                          "uneven", {1, 5, 6, 1}, {1, 2, 1, 1}, {.stride = {1, 2}, .padding = Padding{1, 0, 0, 2}}},
+                      ConvCase{"pointwise", {3, 2, 2, 5}, {4, 1, 1, 5}, {}}),
+    [](const auto& test) { return test.param.name; });
 
 TEST(Gradients, Conv2dWithFusedReLU) {
   manual_seed(2);
@@ -47,7 +48,8 @@ TEST(Gradients, Conv2dWithFusedReLU) {
       {x, weight}, [&] { return weigh(conv2d(x, weight, Tensor(), fused)); }, 1e-3f, 2e-2);
   const NoGrad no_grad;
   const Tensor together = conv2d(x, weight, Tensor(), fused), apart = relu(conv2d(x, weight, Tensor()));
-  for (std::int64_t i = 0; i < together.count(); ++i) EXPECT_FLOAT_EQ(together.data<float>()[i], apart.data<float>()[i]);
+  for (std::int64_t i = 0; i < together.count(); ++i)
+    EXPECT_FLOAT_EQ(together.data<float>()[i], apart.data<float>()[i]);
 }
 
 TEST(Gradients, Linear) {
@@ -85,8 +87,10 @@ TEST(Gradients, MaxPool2d) {
 TEST(Gradients, LocalResponseNorm) {
   manual_seed(4);
   const Tensor x = random_leaf({3, 2, 2, 8});
-  check_gradients({x}, [&] { return weigh(local_response_norm(x, {.radius = 2, .bias = 1, .alpha = 0.3f, .beta = 0.75f})); });
-  check_gradients({x}, [&] { return weigh(local_response_norm(x, {.radius = 4, .bias = 2, .alpha = 0.5f, .beta = 0.6f})); });
+  check_gradients(
+      {x}, [&] { return weigh(local_response_norm(x, {.radius = 2, .bias = 1, .alpha = 0.3f, .beta = 0.75f})); });
+  check_gradients({x},
+                  [&] { return weigh(local_response_norm(x, {.radius = 4, .bias = 2, .alpha = 0.5f, .beta = 0.6f})); });
   check_gradients(
       {x}, [&] { return weigh(local_response_norm(x, {.radius = 20})); }, 1e-3f);
 }
@@ -134,7 +138,9 @@ TEST(Gradients, Losses) {
 TEST(Gradients, OneLeafUsedByManyOperators) {
   manual_seed(7);
   const Tensor weight = random_leaf({4, 4}), x = random_leaf({3, 4});
-  check_gradients({weight, x}, [&] { return weigh(linear(linear(x, weight, Tensor()), weight, Tensor())) + 0.5f * l2_loss(weight); });
+  check_gradients({weight, x}, [&] {
+    return weigh(linear(linear(x, weight, Tensor()), weight, Tensor())) + 0.5f * l2_loss(weight);
+  });
 }
 
 TEST(Gradients, OfNothingAreEmpty) {
@@ -149,7 +155,8 @@ TEST(Gradients, OfNothingAreEmpty) {
   const Tensor of_three = grad(three);
   for (const float value : of_three.span<float>()) EXPECT_EQ(value, 0);
   // The filters frozen, the bias trained: that gradient has a way of its own.
-  const Tensor image = Tensor::zeros({1, 2, 2, 1}), no_filters = Tensor::zeros({0, 1, 1, 1}), no_bias = random_leaf({0});
+  const Tensor image = Tensor::zeros({1, 2, 2, 1}), no_filters = Tensor::zeros({0, 1, 1, 1}),
+               no_bias = random_leaf({0});
   (l2_loss(conv2d(image, no_filters, no_bias))).backward();
   EXPECT_TRUE(has_grad(no_bias));
 }
@@ -181,7 +188,8 @@ TEST(SamePadding, IsTensorFlows) {
   const NoGrad no_grad;
   const Tensor weight = Tensor::full({1, 3, 3, 1}, 1);
   const auto out = [&](std::int64_t size, std::int64_t stride) {
-    return conv2d(Tensor::full({1, size, size, 1}, 1), weight, Tensor(), {.stride = {stride, stride}, .padding = Same{}});
+    return conv2d(Tensor::full({1, size, size, 1}, 1), weight, Tensor(),
+                  {.stride = {stride, stride}, .padding = Same{}});
   };
   EXPECT_EQ(out(5, 1).shape(), (Shape{1, 5, 5, 1}));
   EXPECT_EQ(out(5, 2).shape(), (Shape{1, 3, 3, 1}));
@@ -195,18 +203,30 @@ TEST(SamePadding, IsTensorFlows) {
 
 TEST(Refusals, NameTheOperatorAndWhatCame) {
   const Tensor image = Tensor::zeros({1, 4, 4, 3}), weight = Tensor::zeros({2, 3, 3, 5}), row = Tensor::zeros({2, 3});
-  EXPECT_NE(refusal([&] { conv2d(image, weight, Tensor()); }).find("conv2d: weight (2, 3, 3, 5) wants 5 channels"), std::string::npos);
-  EXPECT_NE(refusal([&] { conv2d(image, Tensor::zeros({2, 9, 3, 3}), Tensor()); }).find("does not fit"), std::string::npos);
+  EXPECT_NE(refusal([&] { conv2d(image, weight, Tensor()); }).find("conv2d: weight (2, 3, 3, 5) wants 5 channels"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              conv2d(image, Tensor::zeros({2, 9, 3, 3}), Tensor());
+            }).find("does not fit"),
+            std::string::npos);
   EXPECT_NE(refusal([&] {
               linear(row, Tensor::zeros({4, 5}), Tensor());
             }).find("linear: weight (4, 5) wants 5 features"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { max_pool2d(row, {2, 2}); }).find("max_pool2d: x (N, H, W, C) must have 4 dimensions"), std::string::npos);
-  EXPECT_NE(refusal([&] { max_pool2d(image, {2, 2}, {.padding = Padding::all(2)}); }).find("padding"), std::string::npos);
+  EXPECT_NE(refusal([&] {
+              max_pool2d(row, {2, 2});
+            }).find("max_pool2d: x (N, H, W, C) must have 4 dimensions"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] {
+              max_pool2d(image, {2, 2}, {.padding = Padding::all(2)});
+            }).find("padding"),
+            std::string::npos);
   EXPECT_NE(refusal([&] { add(row, image); }).find("add: shapes"), std::string::npos);
   EXPECT_NE(refusal([&] { relu(Tensor()); }).find("undefined"), std::string::npos);
   const std::array<std::int64_t, 2> outside = {0, 3};
-  EXPECT_NE(refusal([&] { softmax_cross_entropy(row, Tensor::from<std::int64_t>(outside, {2})); }).find("label 3 in row 1 is outside 0..2"),
+  EXPECT_NE(refusal([&] {
+              softmax_cross_entropy(row, Tensor::from<std::int64_t>(outside, {2}));
+            }).find("label 3 in row 1 is outside 0..2"),
             std::string::npos);
 }
 

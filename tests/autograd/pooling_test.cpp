@@ -17,7 +17,8 @@ TEST(AvgPool2d, CountsPaddingOrNot) {
   const Tensor x = Tensor::from<float>(values, {1, 2, 2, 1});
   EXPECT_EQ(avg_pool2d(x, {2, 2}).item(), 3);
   const Tensor with = avg_pool2d(x, {2, 2}, {.stride = {2, 2}, .padding = Padding::all(1)});
-  const Tensor without = avg_pool2d(x, {2, 2}, {.stride = {2, 2}, .padding = Padding::all(1), .count_include_pad = false});
+  const Tensor without =
+      avg_pool2d(x, {2, 2}, {.stride = {2, 2}, .padding = Padding::all(1), .count_include_pad = false});
   ASSERT_EQ(with.shape(), (Shape{1, 2, 2, 1}));
   for (std::size_t i = 0; i < 4; ++i) {  // every window holds one pixel and three zeros
     EXPECT_EQ(with.data<float>()[i], values[i] / 4);
@@ -27,15 +28,18 @@ TEST(AvgPool2d, CountsPaddingOrNot) {
 
 // 0.1 is no float: sums of a million of them in float32 end at 1.0e5 for 1.0e6 * 0.1F.
 TEST(GlobalAvgPool2d, OfLargePlanesIsTheMeanInDouble) {
-  for (const Shape& shape : {Shape{1, 1024, 1024, 3}, Shape{2, 300, 333, 17}, Shape{1, 200000, 1, 5}, Shape{1, 1, 200000, 64}}) {
+  for (const Shape& shape :
+       {Shape{1, 1024, 1024, 3}, Shape{2, 300, 333, 17}, Shape{1, 200000, 1, 5}, Shape{1, 1, 200000, 64}}) {
     const Tensor x = Tensor::empty(shape);
     const auto values = x.span<float>();
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.1F + static_cast<float>(i % 101) * 1e-3F;
-    const auto channels = static_cast<std::size_t>(shape[-1]), plane = values.size() / channels / static_cast<std::size_t>(shape[0]);
+    const auto channels = static_cast<std::size_t>(shape[-1]),
+               plane = values.size() / channels / static_cast<std::size_t>(shape[0]);
     const Tensor means = global_avg_pool2d(x);
     for (std::size_t i = 0; i < means.span<float>().size(); ++i) {
       double sum = 0;
-      for (std::size_t pixel = 0; pixel < plane; ++pixel) sum += double{values[(i / channels * plane + pixel) * channels + i % channels]};
+      for (std::size_t pixel = 0; pixel < plane; ++pixel)
+        sum += double{values[(i / channels * plane + pixel) * channels + i % channels]};
       const double expected = sum / static_cast<double>(plane);
       EXPECT_NEAR(means.span<float>()[i], expected, 1e-6 * expected) << shape.text() << ", mean " << i;
     }
@@ -55,7 +59,8 @@ TEST(AvgPool2d, AgreesWithFiniteDifferences) {
     check_gradients(
         {x},
         [&] {
-          return weigh(avg_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = Padding{1, 0, 1, 2}, .count_include_pad = counts}));
+          return weigh(
+              avg_pool2d(x, {3, 3}, {.stride = {2, 2}, .padding = Padding{1, 0, 1, 2}, .count_include_pad = counts}));
         },
         0.1f);
     check_gradients(
@@ -132,14 +137,21 @@ TEST(Pooling, NamesWhatItRefuses) {
               avg_pool2d(sequence, {2, 2});
             }).find("avg_pool2d: x (N, H, W, C) must have 4 dimensions"),
             std::string::npos);
-  EXPECT_NE(pooling_refusal([&] { avg_pool2d(image, {5, 2}); }).find("avg_pool2d: the window 5 x 2 does not fit"), std::string::npos);
+  EXPECT_NE(pooling_refusal([&] {
+              avg_pool2d(image, {5, 2});
+            }).find("avg_pool2d: the window 5 x 2 does not fit"),
+            std::string::npos);
   EXPECT_NE(pooling_refusal([&] {
               avg_pool2d(image, {2, 2}, {.padding = Padding::all(2)});
             }).find("padding must be smaller"),
             std::string::npos);
-  EXPECT_NE(pooling_refusal([&] { max_pool1d(image, 2); }).find("max_pool1d: x (N, L, C) must have 3 dimensions"), std::string::npos);
+  EXPECT_NE(pooling_refusal([&] { max_pool1d(image, 2); }).find("max_pool1d: x (N, L, C) must have 3 dimensions"),
+            std::string::npos);
   EXPECT_NE(pooling_refusal([&] { avg_pool1d(sequence, 0); }).find("avg_pool1d"), std::string::npos);
-  EXPECT_NE(pooling_refusal([&] { global_avg_pool2d(Tensor::zeros({1, 0, 2, 3})); }).find("global_avg_pool2d"), std::string::npos);
+  EXPECT_NE(pooling_refusal([&] {
+              global_avg_pool2d(Tensor::zeros({1, 0, 2, 3}));
+            }).find("global_avg_pool2d"),
+            std::string::npos);
 }
 
 TEST(PoolingLayers, PrintTheirOptions) {
@@ -151,7 +163,8 @@ TEST(PoolingLayers, PrintTheirOptions) {
   EXPECT_EQ(text_of(nn::AvgPool2d({3, 2}, {.padding = Padding::all(1), .count_include_pad = false})),
             "AvgPool2d((3, 2), stride=(3, 2), padding=1, count_include_pad=false)");
   EXPECT_EQ(text_of(nn::GlobalAvgPool2d()), "GlobalAvgPool2d()");
-  EXPECT_EQ(text_of(nn::MaxPool1d(3, {.stride = 2, .padding = Padding1d{1, 0}})), "MaxPool1d(3, stride=2, padding=(left=1, right=0))");
+  EXPECT_EQ(text_of(nn::MaxPool1d(3, {.stride = 2, .padding = Padding1d{1, 0}})),
+            "MaxPool1d(3, stride=2, padding=(left=1, right=0))");
   EXPECT_EQ(text_of(nn::AvgPool1d(3)), "AvgPool1d(3, stride=3)");
   nn::AvgPool1d pool(2);
   EXPECT_EQ(pool(Tensor::zeros({2, 6, 3})).shape(), (Shape{2, 3, 3}));

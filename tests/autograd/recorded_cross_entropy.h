@@ -1,5 +1,6 @@
 // Printed by recorded_cross_entropy.py, with PyTorch 1.13.0: losses of the logits, labels and soft
-// targets there, the gradients of the sum of row n's loss times n + 1 by the logits and, where there are some, by the soft targets.
+// targets there, the gradients of the sum of row n's loss times n + 1 by the logits and, where there are some, by the
+// soft targets.
 // clang-format off
 #pragma once
 

@@ -50,7 +50,8 @@ TEST(Reductions, SumsAndMeansAreTheFormulas) {
     SCOPED_TRACE(c.x.text());
     const Tensor x = random_leaf(c.x);
     std::vector<double> sums(static_cast<std::size_t>(c.kept.count()));
-    for (std::int64_t i = 0; i < x.count(); ++i) sums[static_cast<std::size_t>(target_of(i, c.x, c.kept))] += double{x.data<float>()[i]};
+    for (std::int64_t i = 0; i < x.count(); ++i)
+      sums[static_cast<std::size_t>(target_of(i, c.x, c.kept))] += double{x.data<float>()[i]};
     const Tensor total = sum(x, Dims(c.dims)), average = mean(x, Dims(c.dims), true);
     ASSERT_EQ(total.shape(), c.result);
     ASSERT_EQ(average.shape(), c.kept);
@@ -82,7 +83,8 @@ TEST(Reductions, OfNothing) {
   EXPECT_THAT(refusal([&] { argmax(none); }), ::testing::HasSubstr("argmax: x (0, 3) has no elements"));
 }
 
-// The same values in another order of memory have the same sum only if rounding is right: a sum that float32 could not hold on its way.
+// The same values in another order of memory have the same sum only if rounding is right: a sum that float32 could not
+// hold on its way.
 TEST(Reductions, LongSumsAreAccurate) {
   const std::int64_t n = 1 << 22;
   const Tensor x = Tensor::full({n}, 0.1f);
@@ -91,7 +93,8 @@ TEST(Reductions, LongSumsAreAccurate) {
 }
 
 TEST(Maxima, FirstOfEqualsAndNan) {
-  const std::array<float, 8> values = {1, 5, 5, std::numeric_limits<float>::quiet_NaN(), 2, std::numeric_limits<float>::quiet_NaN(), -1, 5};
+  const std::array<float, 8> values = {
+      1, 5, 5, std::numeric_limits<float>::quiet_NaN(), 2, std::numeric_limits<float>::quiet_NaN(), -1, 5};
   const Tensor row = Tensor::from<float>(values, {8});
   EXPECT_TRUE(std::isnan(max(row).item()));
   EXPECT_EQ(argmax(row).data<std::int64_t>()[0], 3);
@@ -141,9 +144,14 @@ TEST(Maxima, OfEachLine) {
 
 TEST(Refusals, NameTheReduction) {
   const Tensor x = Tensor::zeros({2, 3});
-  EXPECT_THAT(refusal([&] { sum(x, 2); }), ::testing::HasSubstr("sum: dimension 2 of shape (2, 3), expected one from -2 to 1"));
-  EXPECT_THAT(refusal([&] { mean(x, {0, -2}); }), ::testing::HasSubstr("mean: dimension -2 of shape (2, 3) is named twice"));
-  EXPECT_THAT(refusal([&] { argmax(Tensor::zeros({2}, DType::kInt64)); }), ::testing::HasSubstr("argmax: x must be float32"));
+  EXPECT_THAT(refusal([&] { sum(x, 2); }),
+              ::testing::HasSubstr("sum: dimension 2 of shape (2, 3), expected one from -2 to 1"));
+  EXPECT_THAT(refusal([&] {
+                mean(x, {0, -2});
+              }),
+              ::testing::HasSubstr("mean: dimension -2 of shape (2, 3) is named twice"));
+  EXPECT_THAT(refusal([&] { argmax(Tensor::zeros({2}, DType::kInt64)); }),
+              ::testing::HasSubstr("argmax: x must be float32"));
 }
 
 }  // namespace

@@ -12,7 +12,9 @@
 namespace lockstep {
 namespace {
 
-std::vector<float> floats_of(const Tensor& tensor) { return {tensor.span<float>().begin(), tensor.span<float>().end()}; }
+std::vector<float> floats_of(const Tensor& tensor) {
+  return {tensor.span<float>().begin(), tensor.span<float>().end()};
+}
 
 Tensor leaf_from(const std::vector<float>& values, const Shape& shape) {
   const Tensor leaf = Tensor::from<float>(values, shape);
@@ -24,7 +26,8 @@ TEST(BackwardOfATensor, MultipliesTheGradientWithTheJacobian) {
   const Tensor x = leaf_from({-1, 2, 3}, {3}), gradient = Tensor::from<float>(std::vector<float>{5, 7, 11}, {3});
   relu(scale(x, 2)).backward({.gradient = gradient});
   EXPECT_EQ(floats_of(grad(x)), (std::vector<float>{0, 14, 22}));
-  EXPECT_EQ(floats_of(gradient), (std::vector<float>{5, 7, 11})) << "relu masks its gradient in place: not the caller's memory";
+  EXPECT_EQ(floats_of(gradient), (std::vector<float>{5, 7, 11}))
+      << "relu masks its gradient in place: not the caller's memory";
   EXPECT_EQ(gradient.version(), Tensor::from<float>(std::vector<float>{5, 7, 11}, {3}).version());
 }
 
@@ -49,8 +52,9 @@ TEST(BackwardOfATensor, AResultOf16BitsTakesAGradientOfItsType) {
   const Tensor half = cast(scale(x, 3), DType::kBFloat16);
   half.backward({.gradient = cast(Tensor::full({2}, 2), DType::kBFloat16)});
   EXPECT_EQ(floats_of(grad(x)), (std::vector<float>{6, 6}));
-  EXPECT_NE(message_of([&] { cast(x, DType::kBFloat16).backward({.gradient = Tensor::full({2}, 2)}); }).find("got float32"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { cast(x, DType::kBFloat16).backward({.gradient = Tensor::full({2}, 2)}); }).find("got float32"),
+      std::string::npos);
 }
 
 TEST(BackwardOfATensor, RefusesAGradientThatIsNotAsTheTensorAndKeepsTheTape) {
@@ -58,7 +62,8 @@ TEST(BackwardOfATensor, RefusesAGradientThatIsNotAsTheTensorAndKeepsTheTape) {
   const Tensor y = scale(x, 3);
   const auto message = [&](const Tensor& gradient) { return message_of([&] { y.backward({.gradient = gradient}); }); };
   EXPECT_EQ(message(Tensor::full({3}, 1)),
-            "backward: the gradient must be as the tensor to differentiate, float32 of shape (2) on cpu, got float32 of shape (3) on cpu");
+            "backward: the gradient must be as the tensor to differentiate, float32 of shape (2) on cpu, got float32 "
+            "of shape (3) on cpu");
   EXPECT_NE(message(Tensor::zeros({2}, DType::kInt64)).find("got int64 of shape (2)"), std::string::npos);
   EXPECT_NE(message(Tensor()).find("needs a float32 scalar, got float32 of shape (2)"), std::string::npos);
   EXPECT_EQ(message(Tensor::full({2}, 1)), "nothing was thrown");
@@ -72,7 +77,8 @@ Tensor net(const Tensor& x, const std::vector<Tensor>& weights) {
   y = local_response_norm(max_pool2d(y, {2, 2}), {});
   y = linear(flatten(y), weights[2], weights[3], Activation::kReLU);
   y = add(y, relu(bias_add(scale(y, 0.5f), weights[3])));
-  return add(softmax_cross_entropy(y, Tensor::from<std::int64_t>(std::vector<std::int64_t>{1, 0}, {2})), l2_loss(weights[2]));
+  return add(softmax_cross_entropy(y, Tensor::from<std::int64_t>(std::vector<std::int64_t>{1, 0}, {2})),
+             l2_loss(weights[2]));
 }
 
 std::vector<Tensor> net_weights() {
@@ -106,7 +112,8 @@ TEST(RetainGraph, EachPassGivesTheSameBitsAndTheLastOneFrees) {
   EXPECT_EQ(gradients_now(), once);
   EXPECT_LE(cpu_device().allocator_stats().bytes_in_use, idle + 128) << "the loss itself is left";
   const std::string refused = message_of([&] { loss.backward(); });
-  EXPECT_NE(refused.find("was freed by an earlier backward; compute the loss again, or keep the tape by .retain_graph"), std::string::npos);
+  EXPECT_NE(refused.find("was freed by an earlier backward; compute the loss again, or keep the tape by .retain_graph"),
+            std::string::npos);
 }
 
 TEST(RetainGraph, PassesAddUp) {
@@ -155,7 +162,8 @@ TEST(ResultGradHooks, SeeTheWholeGradientAndMayChangeIt) {
     seen.push_back(gradient.item());
     gradient.fill(100);
   });
-  const HookHandle second = register_result_grad_hook(middle, [&](const Tensor& gradient) { seen.push_back(gradient.item()); });
+  const HookHandle second =
+      register_result_grad_hook(middle, [&](const Tensor& gradient) { seen.push_back(gradient.item()); });
   loss.backward({.retain_graph = true});
   EXPECT_EQ(seen, (std::vector<float>{7, 100}));
   EXPECT_EQ(grad(x).item(), 300);
@@ -167,22 +175,26 @@ TEST(ResultGradHooks, SeeTheWholeGradientAndMayChangeIt) {
   EXPECT_THROW((void)register_result_grad_hook(middle, [](const Tensor&) {}), InvalidArgument) << "freed";
 }
 
-// relu masks the gradient of its result in place, and the other reader of `middle` adds to memory that reshape hands on.
+// relu masks the gradient of its result in place, and the other reader of `middle` adds to memory that reshape hands
+// on.
 TEST(ResultGradHooks, MayKeepTheGradient) {
   using Keep = std::function<Tensor(const Tensor&)>;
-  const std::vector<std::pair<std::string, Keep>> ways = {{"the tensor", [](const Tensor& gradient) { return gradient; }},
-                                                          {"a view",
-                                                           [](const Tensor& gradient) {
-                                                             return gradient.reshaped({1, 2});
-                                                           }},
-                                                          {"detach()", [](const Tensor& gradient) { return detach(gradient); }}};
+  const std::vector<std::pair<std::string, Keep>> ways = {
+      {"the tensor", [](const Tensor& gradient) { return gradient; }},
+      {"a view",
+       [](const Tensor& gradient) {
+         return gradient.reshaped({1, 2});
+       }},
+      {"detach()", [](const Tensor& gradient) { return detach(gradient); }}};
   for (const auto& [name, keep] : ways) {
     const Tensor x = leaf_from({-1, 2}, {2});
-    const Tensor middle = scale(x, 3), other = scale(middle, 10), masked = relu(middle), shaped = reshape(masked, {2, 1});
+    const Tensor middle = scale(x, 3), other = scale(middle, 10), masked = relu(middle),
+                 shaped = reshape(masked, {2, 1});
     Tensor of_masked, of_shaped, of_middle;
-    const HookHandle hooks[] = {register_result_grad_hook(masked, [&, &keep = keep](const Tensor& g) { of_masked = keep(g); }),
-                                register_result_grad_hook(shaped, [&, &keep = keep](const Tensor& g) { of_shaped = keep(g); }),
-                                register_result_grad_hook(middle, [&, &keep = keep](const Tensor& g) { of_middle = keep(g); })};
+    const HookHandle hooks[] = {
+        register_result_grad_hook(masked, [&, &keep = keep](const Tensor& g) { of_masked = keep(g); }),
+        register_result_grad_hook(shaped, [&, &keep = keep](const Tensor& g) { of_shaped = keep(g); }),
+        register_result_grad_hook(middle, [&, &keep = keep](const Tensor& g) { of_middle = keep(g); })};
     add(sum(shaped), sum(other)).backward();
     EXPECT_EQ(floats_of(of_shaped), (std::vector<float>{1, 1})) << name;
     EXPECT_EQ(floats_of(of_masked), (std::vector<float>{1, 1})) << name;

@@ -12,7 +12,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Tensor indices_of(const std::vector<std::int64_t>& values, const Shape& shape) { return Tensor::from(std::span(values), shape); }
+Tensor indices_of(const std::vector<std::int64_t>& values, const Shape& shape) {
+  return Tensor::from(std::span(values), shape);
+}
 
 TEST(Embedding, LooksUpRowsAndAddsTheirGradients) {
   manual_seed(1);
@@ -49,14 +51,16 @@ TEST(Embedding, NamesTheIndexThatIsNoRow) {
               }),
               HasSubstr("embedding: index 4 at position 1 is outside 0..3"));
   EXPECT_THAT(message_of([&] { embedding(weight, indices_of({-1}, {1})); }), HasSubstr("index -1 at position 0"));
-  EXPECT_THAT(message_of([&] { embedding(weight, weight); }), HasSubstr("embedding: indices must be int64, got float32"));
+  EXPECT_THAT(message_of([&] { embedding(weight, weight); }),
+              HasSubstr("embedding: indices must be int64, got float32"));
   EXPECT_THAT(message_of([&] { embedding(weight, indices_of({0}, {1}), 4); }), HasSubstr("padding 4 is outside 0..3"));
 }
 
 // c (B, M, N) in double, for operands as they lie.
 void expect_product(const Tensor& c, const Tensor& a, const Tensor& b, const MatmulOptions& options, bool one_b) {
   const std::size_t dims = c.shape().dims();
-  const std::int64_t m = c.shape()[dims - 2], n = c.shape()[dims - 1], k = a.shape()[a.shape().dims() - (options.transpose_a ? 2 : 1)];
+  const std::int64_t m = c.shape()[dims - 2], n = c.shape()[dims - 1],
+                     k = a.shape()[a.shape().dims() - (options.transpose_a ? 2 : 1)];
   for (std::int64_t i = 0; i < c.count(); ++i) {
     const std::int64_t batch = i / (m * n), row = i / n % m, column = i % n;
     const float *left = a.data<float>() + batch * m * k, *right = b.data<float>() + (one_b ? 0 : batch * k * n);
@@ -114,8 +118,14 @@ TEST(Matmul, RunsInSixteenBitsUnderAutoCast) {
 }
 
 TEST(Matmul, SaysWhatItRefuses) {
-  EXPECT_THAT(message_of([] { matmul(Tensor::zeros({2, 3}), Tensor::zeros({2, 3})); }), HasSubstr("a (2, 3) and b (2, 3) do not match"));
-  EXPECT_THAT(message_of([] { matmul(Tensor::zeros({2, 2, 3}), Tensor::zeros({3, 3, 1})); }), HasSubstr("do not match"));
+  EXPECT_THAT(message_of([] {
+                matmul(Tensor::zeros({2, 3}), Tensor::zeros({2, 3}));
+              }),
+              HasSubstr("a (2, 3) and b (2, 3) do not match"));
+  EXPECT_THAT(message_of([] {
+                matmul(Tensor::zeros({2, 2, 3}), Tensor::zeros({3, 3, 1}));
+              }),
+              HasSubstr("do not match"));
   EXPECT_THAT(message_of([] {
                 matmul(Tensor::zeros({2, 3, 2}), Tensor::zeros({3, 1}), {.transpose_a = true});
               }),
@@ -142,8 +152,8 @@ TEST(Softmax, FollowsItsFormulaAndFiniteDifferences) {
     const std::int64_t width = shape[shape.dims() - 1];
     for (std::int64_t row = 0; row < x.count(); row += width) {
       const float* const values = x.data<float>() + row;
-      const double sum =
-          std::accumulate(values, values + width, 0.0, [](double so_far, float value) { return so_far + std::exp(double{value}); });
+      const double sum = std::accumulate(values, values + width, 0.0,
+                                         [](double so_far, float value) { return so_far + std::exp(double{value}); });
       for (std::int64_t c = 0; c < width; ++c) {
         EXPECT_NEAR(y.data<float>()[row + c], std::exp(double{values[c]}) / sum, 1e-6);
         EXPECT_NEAR(logarithm.data<float>()[row + c], values[c] - std::log(sum), 1e-5);
@@ -216,8 +226,10 @@ TEST(Dropout, DependsOnTheSampleNotOnTheRank) {
   }
   EXPECT_EQ((SampleNumbers{.first = 1, .stride = 3}.from_row(2)), (SampleNumbers{.first = 7, .stride = 3}));
   EXPECT_THAT(message_of([] { set_first_sample(-1); }), HasSubstr("set_first_sample: -1 is negative"));
-  EXPECT_THAT(message_of([] { set_sample_numbers({.first = -1}); }), HasSubstr("set_sample_numbers: first -1, stride 1: the first is 0"));
-  EXPECT_THAT(message_of([] { set_sample_numbers({.stride = 0}); }), HasSubstr("set_sample_numbers: first 0, stride 0"));
+  EXPECT_THAT(message_of([] { set_sample_numbers({.first = -1}); }),
+              HasSubstr("set_sample_numbers: first -1, stride 1: the first is 0"));
+  EXPECT_THAT(message_of([] { set_sample_numbers({.stride = 0}); }),
+              HasSubstr("set_sample_numbers: first 0, stride 0"));
 }
 
 TEST(Dropout, MasksTheGradientAlike) {

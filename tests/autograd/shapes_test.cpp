@@ -23,7 +23,9 @@ Tensor counted(const Shape& shape) {
   std::iota(x.data<float>(), x.data<float>() + x.count(), 0.f);
   return x;
 }
-Tensor labels(const Labels& values, const Shape& shape) { return Tensor::from<std::int64_t>(std::span<const std::int64_t>(values), shape); }
+Tensor labels(const Labels& values, const Shape& shape) {
+  return Tensor::from<std::int64_t>(std::span<const std::int64_t>(values), shape);
+}
 
 TEST(Permute, MovesEveryElement) {
   const Shape shape = {3, 4, 5, 2};
@@ -66,7 +68,8 @@ TEST(Slice, IsPythons) {
   EXPECT_EQ(slice(x, 0, {100}).count(), 0);
   const Tensor part = slice(counted({4, 5, 6}), {{1, 4, 2}, {}, {-2}});
   EXPECT_EQ(part.shape(), (Shape{2, 5, 2}));
-  for (std::int64_t i = 0; i < part.count(); ++i) ASSERT_EQ(part.data<float>()[i], (1 + i / 10 * 2) * 30 + i / 2 % 5 * 6 + 4 + i % 2);
+  for (std::int64_t i = 0; i < part.count(); ++i)
+    ASSERT_EQ(part.data<float>()[i], (1 + i / 10 * 2) * 30 + i / 2 % 5 * 6 + 4 + i % 2);
 }
 
 TEST(Concat, AlongAnyDimension) {
@@ -80,7 +83,8 @@ TEST(Concat, AlongAnyDimension) {
 
 TEST(Split, AndConcatGiveTheWhole) {
   const Tensor x = counted({3, 7, 2});
-  for (const auto& parts : {split(x, std::vector<std::int64_t>{2, 0, 4, 1}, 1), split(x, 3, 1), split(x, 2, -1), split(x, 1, 0)}) {
+  for (const auto& parts :
+       {split(x, std::vector<std::int64_t>{2, 0, 4, 1}, 1), split(x, 3, 1), split(x, 2, -1), split(x, 1, 0)}) {
     const int dim = parts.size() == 1 ? -1 : parts[0].shape()[0] == 1 ? 0 : 1;
     const Tensor whole = concat(parts, dim);
     ASSERT_EQ(whole.shape(), x.shape());
@@ -113,9 +117,15 @@ TEST(Gather, TakesWhatTheIndexNames) {
   EXPECT_THAT(gather(x, 1, labels({3, 0, 0, 1, 2, 2}, {3, 2})).span<float>(), ElementsAre(3, 0, 4, 5, 10, 10));
   EXPECT_THAT(gather(x, 0, labels({2, 0, 1}, {1, 3})).span<float>(), ElementsAre(8, 1, 6));
   EXPECT_EQ(gather(x, 0, labels({}, {0, 4})).count(), 0);
-  EXPECT_THAT(refusal([&] { gather(x, 1, labels({0, 4}, {2, 1})); }), HasSubstr("gather: index 4 at position 1 is outside 0..3"));
+  EXPECT_THAT(refusal([&] {
+                gather(x, 1, labels({0, 4}, {2, 1}));
+              }),
+              HasSubstr("gather: index 4 at position 1 is outside 0..3"));
   EXPECT_THAT(refusal([&] { gather(x, 1, Tensor::zeros({3, 1})); }), HasSubstr("gather: index must be int64"));
-  EXPECT_THAT(refusal([&] { gather(x, 1, labels({0, 0, 0, 0}, {4, 1})); }), HasSubstr("gather: index (4, 1) is larger than x (3, 4)"));
+  EXPECT_THAT(refusal([&] {
+                gather(x, 1, labels({0, 0, 0, 0}, {4, 1}));
+              }),
+              HasSubstr("gather: index (4, 1) is larger than x (3, 4)"));
 }
 
 TEST(Gradients, OfShapeOperators) {

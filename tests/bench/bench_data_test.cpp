@@ -19,7 +19,9 @@ struct Rank {
 class World {
  public:
   World(const char* name, int ranks, std::size_t bytes, DType dtype, bool in_place, ReduceOp op = ReduceOp::kSum)
-      : kind_(find_collective(name)), layout_(layout_of(kind_, bytes, dtype, ranks, in_place)), ranks_(static_cast<std::size_t>(ranks)) {
+      : kind_(find_collective(name)),
+        layout_(layout_of(kind_, bytes, dtype, ranks, in_place)),
+        ranks_(static_cast<std::size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
       ranks_[static_cast<std::size_t>(rank)] = {std::vector<std::byte>(layout_.message_bytes()),
                                                 std::vector<std::byte>(layout_.message_bytes())};
@@ -54,8 +56,10 @@ TEST(BenchData, SumsByHandAreRightAndOneWrongElementIsCounted) {
     World world("all_reduce", 2, 40'000, DType::kFloat64, in_place);
     std::vector<double> sums(world.layout().count);
     for (int rank = 0; rank < 2; ++rank)
-      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += reinterpret_cast<const double*>(world.ends(rank).send)[i];
-    for (int rank = 0; rank < 2; ++rank) std::memcpy(world.ends(rank).receive, sums.data(), sums.size() * sizeof(double));
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        sums[i] += reinterpret_cast<const double*>(world.ends(rank).send)[i];
+    for (int rank = 0; rank < 2; ++rank)
+      std::memcpy(world.ends(rank).receive, sums.data(), sums.size() * sizeof(double));
     EXPECT_EQ(world.wrong(0), 0u);
     auto* result = reinterpret_cast<double*>(world.ends(1).receive);
     result[2500] += 1;  // neither in the first nor in the last block
@@ -95,7 +99,8 @@ TEST(BenchData, PlacesAreTheGroupsConvention) {
   const Memory ends = ends_of(gather, {nullptr, memory}, 2);
   EXPECT_EQ(ends.receive, memory);
   EXPECT_EQ(ends.send, memory + 2 * 328);
-  EXPECT_EQ(layout_of(find_collective("scatter"), 4, DType::kFloat32, 3, false).message_bytes(), 12u) << "an element for each at least";
+  EXPECT_EQ(layout_of(find_collective("scatter"), 4, DType::kFloat32, 3, false).message_bytes(), 12u)
+      << "an element for each at least";
 }
 
 TEST(BenchFit, FindsTheLine) {

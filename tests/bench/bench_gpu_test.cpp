@@ -22,7 +22,8 @@ using ::testing::Not;
 TEST(BenchGpu, SaysThatThereIsNoGpu) {
   Child bench(script("bench-gpu", {}), {.environment = kNoGpu});
   EXPECT_EQ(bench.wait(60s), 1) << bench.output();
-  EXPECT_THAT(bench.errors(), HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
+  EXPECT_THAT(bench.errors(),
+              HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
 }
 
 TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
@@ -51,8 +52,8 @@ TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
   EXPECT_THAT(beyond->errors(), HasSubstr("--device cuda:1: this machine shows 1, counted from 0"));
 }
 
-// Every precision: ours in that type, eager and in graph mode, beside PyTorch's modes in the same. The times that the programs tell
-// say how they were called.
+// Every precision: ours in that type, eager and in graph mode, beside PyTorch's modes in the same. The times that the
+// programs tell say how they were called.
 TEST(BenchGpu, ComparesEveryPrecisionWithPyTorchsOwn) {
   const FakeBuild fake("bench-gpu-precisions-");
   const std::string file = fake.folder() / "out.json";
@@ -99,14 +100,16 @@ TEST(BenchGpu, WritesEachRowAndListsWhoDoesNotAnswer) {
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/train_step", R"(echo '{"ready": true}'
 while read -r line; do echo '{"step_ms": 1}'; done)");
-  fake.program("bench/operators", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
+  fake.program("bench/operators",
+               R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
 touch "$0.first"; sleep 600)");
   const std::string python = fake.program("python", R"([ "$1" = -c ] && exit 0
 case "$*" in *"--mode eager "*) echo '{"ready": true}'; read -r line; exit 3 ;; esac
 sleep 600)");
-  Child bench(script("bench-gpu", {"--only", "train_step", "kernels", "--models", "mlp", "--precisions", "float32", "--torch-modes",
-                                   "compile", "--time-limit", "15", "--python", python, "--output", file}),
-              {.environment = {{"BUILD", fake.folder().string()}}});
+  Child bench(
+      script("bench-gpu", {"--only", "train_step", "kernels", "--models", "mlp", "--precisions", "float32",
+                           "--torch-modes", "compile", "--time-limit", "15", "--python", python, "--output", file}),
+      {.environment = {{"BUILD", fake.folder().string()}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   EXPECT_TRUE(bench.nothing_left());
   EXPECT_THAT(bench.output(), HasSubstr("not measured: train_step mlp float32, pytorch compile: "));
@@ -123,11 +126,12 @@ TEST(BenchGpu, AContestantThatFailsLateTakesNoRowAlong) {
   const std::string round = R"(echo '{"ready": true}'; read -r line; echo '{"step_ms": 1}'; read -r line; )";
   fake.program("bench/train_step", round + R"(echo '{"step_ms": 3}'; read -r line)");
   const std::string python = fake.program("python", "[ \"$1\" = -c ] && exit 0\n" + round + "exit 3");
-  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "mlp", "--precisions", "float32", "--torch-modes", "eager",
-                                   "--rounds", "2", "--python", python, "--output", file}),
+  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "mlp", "--precisions", "float32",
+                                   "--torch-modes", "eager", "--rounds", "2", "--python", python, "--output", file}),
               {.environment = {{"BUILD", fake.folder().string()}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
-  EXPECT_THAT(bench.output(), ContainsRegex("not measured: train_step mlp float32, pytorch eager: round 2: .* ended with 3"));
+  EXPECT_THAT(bench.output(),
+              ContainsRegex("not measured: train_step mlp float32, pytorch eager: round 2: .* ended with 3"));
   const auto document = nlohmann::json::parse(std::ifstream(file));
   ASSERT_EQ(document["train_step"].size(), 1U) << document["not_measured"];
   const auto& contestants = document["train_step"][0]["contestants"];
@@ -139,20 +143,22 @@ TEST(BenchGpu, AContestantThatFailsLateTakesNoRowAlong) {
 TEST(BenchGpu, TimesNobodyBeforeEveryModelsContestantsAreReady) {
   const FakeBuild fake("bench-gpu-together-");
   const std::string file = fake.folder() / "out.json", tuned = fake.folder() / "tuned";
-  const std::string rounds =
-      "echo '{\"ready\": true}'\nwhile read -r line; do [ -e " + tuned + " ] && ms=1 || ms=2; echo \"{\\\"step_ms\\\": $ms}\"; done";
+  const std::string rounds = "echo '{\"ready\": true}'\nwhile read -r line; do [ -e " + tuned +
+                             " ] && ms=1 || ms=2; echo \"{\\\"step_ms\\\": $ms}\"; done";
   fake.program("bench/train_step", rounds);
   const std::string python =
-      fake.program("python", "[ \"$1\" = -c ] && exit 0\ncase \"$*\" in *'--model mlp'*) sleep 3; touch " + tuned + " ;; esac\n" + rounds);
-  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "cifar10", "mlp", "--precisions", "float32", "--torch-modes",
-                                   "eager", "--rounds", "2", "--python", python, "--output", file}),
+      fake.program("python", "[ \"$1\" = -c ] && exit 0\ncase \"$*\" in *'--model mlp'*) sleep 3; touch " + tuned +
+                                 " ;; esac\n" + rounds);
+  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "cifar10", "mlp", "--precisions", "float32",
+                                   "--torch-modes", "eager", "--rounds", "2", "--python", python, "--output", file}),
               {.environment = {{"BUILD", fake.folder().string()}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   const auto document = nlohmann::json::parse(std::ifstream(file));
   EXPECT_TRUE(document["not_measured"].empty()) << document["not_measured"];
   ASSERT_EQ(document["train_step"].size(), 2U);
   for (const auto& row : document["train_step"])
-    for (const char* name : {"lockstep", "lockstep graph", "pytorch eager"}) EXPECT_EQ(row["contestants"][name]["step_ms"], 1) << row;
+    for (const char* name : {"lockstep", "lockstep graph", "pytorch eager"})
+      EXPECT_EQ(row["contestants"][name]["step_ms"], 1) << row;
 }
 
 // One of ours takes longer to start than PyTorch may, of another model one fails: neither costs a row.
@@ -166,8 +172,8 @@ TEST(BenchGpu, OursMayStartLate) {
 esac
 echo '{"ready": true}'
 while read -r line; do echo '{"step_ms": 1}'; done)");
-  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "cifar10", "mlp", "--precisions", "float32", "--torch-modes",
-                                   "--rounds", "1", "--time-limit", "20", "--output", file}),
+  Child bench(script("bench-gpu", {"--only", "train_step", "--models", "cifar10", "mlp", "--precisions", "float32",
+                                   "--torch-modes", "--rounds", "1", "--time-limit", "20", "--output", file}),
               {.environment = {{"BUILD", fake.folder().string()}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   EXPECT_THAT(bench.output(), ContainsRegex("not measured: train_step cifar10 float32, lockstep: .* ended with 3"));
@@ -191,9 +197,11 @@ while [ "$1" != --linear ]; do shift; done
 [ "$2" = local4 ] && [ -e "$0.again" ] && { touch "$0.hangs"; sleep 600; }
 [ "$2" = local4 ] && touch "$0.again"
 echo "{\"operator\": \"$2 forward\", \"gflops\": 50}")");
-  Child bench(script("bench-gpu", {"--only", "linear", "--rounds", "2", "--time-limit", "10", "--python", python, "--output", file}),
+  Child bench(script("bench-gpu",
+                     {"--only", "linear", "--rounds", "2", "--time-limit", "10", "--python", python, "--output", file}),
               {.environment = {{"BUILD", fake.folder().string()}}});
-  for (int tries = 0; tries < 1500 && !std::filesystem::exists(python + ".hangs"); ++tries) std::this_thread::sleep_for(10ms);
+  for (int tries = 0; tries < 1500 && !std::filesystem::exists(python + ".hangs"); ++tries)
+    std::this_thread::sleep_for(10ms);
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(file))["linear"].size(), 4U) << "written after the round";
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   EXPECT_TRUE(bench.nothing_left());
@@ -223,9 +231,11 @@ TEST(BenchGpu, APartThatTalksNonsenseOrWithoutEndIsNotMeasured) {
 TEST(BenchGpu, ARunThatIsKilledLeavesTheRowsBefore) {
   const FakeBuild fake("bench-gpu-killed-");
   const std::filesystem::path file = fake.folder() / "out.json", kernels = fake.folder() / "bench/operators";
-  fake.program("bench/operators", R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
+  fake.program("bench/operators",
+               R"(echo '{"operator": "linear 64", "ms": 1, "gflops": 5, "gbps": 0, "share_percent": 100}'
 echo 'and so on'; sleep 600)");
-  Child bench(script("bench-gpu", {"--only", "kernels", "--output", file.string()}), {.environment = {{"BUILD", fake.folder().string()}}});
+  Child bench(script("bench-gpu", {"--only", "kernels", "--output", file.string()}),
+              {.environment = {{"BUILD", fake.folder().string()}}});
   const auto has_row = [&] {
     const auto document = nlohmann::json::parse(std::ifstream(file), nullptr, false);
     return document.is_object() && document.contains("kernels");
@@ -243,19 +253,20 @@ TEST(BenchGpu, LeavesOutRoundsAndNotRows) {
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/train_step", R"(echo '{"ready": true}'
 while read -r line; do sleep 2; echo '{"step_ms": 1}'; done)");
-  Child bench(script("bench-gpu", {"--only", "train_step", "--precisions", "float32", "--torch-modes", "--rounds", "50", "--time-limit",
-                                   "40", "--output", file}),
+  Child bench(script("bench-gpu", {"--only", "train_step", "--precisions", "float32", "--torch-modes", "--rounds", "50",
+                                   "--time-limit", "40", "--output", file}),
               {.environment = {{"BUILD", fake.folder().string()}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   const auto document = nlohmann::json::parse(std::ifstream(file));
   ASSERT_EQ(document["train_step"].size(), 5U) << document["not_measured"];
-  for (const auto& row : document["train_step"]) EXPECT_LT(row["contestants"]["lockstep"]["rounds_step_ms"].size(), 25U) << row;
+  for (const auto& row : document["train_step"])
+    EXPECT_LT(row["contestants"]["lockstep"]["rounds_step_ms"].size(), 25U) << row;
 }
 
 TEST(BenchGpu, SaysOnceThatThereIsNoPyTorch) {
   const std::string file = ::testing::TempDir() + "bench-gpu-torch-" + std::to_string(::getpid()) + ".json";
-  Child bench(script("bench-gpu",
-                     {"--device", "cpu", "--tiny", "--python", "/bin/false", "--models", "mlp", "--only", "train_step", "--output", file}),
+  Child bench(script("bench-gpu", {"--device", "cpu", "--tiny", "--python", "/bin/false", "--models", "mlp", "--only",
+                                   "train_step", "--output", file}),
               {.environment = {{"BUILD", BUILD_FOLDER}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.output() << bench.errors();
   const auto document = nlohmann::json::parse(std::ifstream(file));
@@ -266,8 +277,9 @@ TEST(BenchGpu, SaysOnceThatThereIsNoPyTorch) {
 }
 
 TEST(BenchGpu, RefusesWrongFlags) {
-  const std::pair<std::vector<std::string>, const char*> wrong[] = {{{"--device", "gpu"}, "--device gpu: cpu, cuda or cuda:N"},
-                                                                    {{"--device", "cpu", "--rounds", "0"}, "--rounds 0: at least 1"}};
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"--device", "gpu"}, "--device gpu: cpu, cuda or cuda:N"},
+      {{"--device", "cpu", "--rounds", "0"}, "--rounds 0: at least 1"}};
   for (const auto& [flags, text] : wrong) {
     Child bench(script("bench-gpu", flags));
     EXPECT_EQ(bench.wait(60s), 2) << bench.output();
@@ -278,10 +290,28 @@ TEST(BenchGpu, RefusesWrongFlags) {
 // The whole script on the CPU, with small sizes: every part but PyTorch's.
 TEST(BenchGpu, WritesEveryPart) {
   const std::string file = ::testing::TempDir() + "bench-gpu-" + std::to_string(::getpid()) + ".json";
-  Child bench(script("bench-gpu",
-                     {"--device",   "cpu",    "--tiny",       "--steps", "1",    "--rounds",      "1",      "--kernel-rounds", "1",
-                      "--models",   "mlp",    "--precisions", "float32", "bf16", "--torch-modes", "--only", "train_step",      "kernels",
-                      "all_reduce", "matmul", "--output",     file}),
+  Child bench(script("bench-gpu", {"--device",
+                                   "cpu",
+                                   "--tiny",
+                                   "--steps",
+                                   "1",
+                                   "--rounds",
+                                   "1",
+                                   "--kernel-rounds",
+                                   "1",
+                                   "--models",
+                                   "mlp",
+                                   "--precisions",
+                                   "float32",
+                                   "bf16",
+                                   "--torch-modes",
+                                   "--only",
+                                   "train_step",
+                                   "kernels",
+                                   "all_reduce",
+                                   "matmul",
+                                   "--output",
+                                   file}),
               {.environment = {{"BUILD", BUILD_FOLDER}}});
   ASSERT_EQ(bench.wait(500s), 0) << bench.output() << bench.errors();
   EXPECT_THAT(bench.output(), Not(HasSubstr("not measured:")));

@@ -1,5 +1,6 @@
-// scripts/bundle, with the programs of this build: nothing is missing from it that the programs and scripts in it ask for. That a bundle
-// needs no library of this machine, only a build of its own can show, which takes too long for a test.
+// scripts/bundle, with the programs of this build: nothing is missing from it that the programs and scripts in it ask
+// for. That a bundle needs no library of this machine, only a build of its own can show, which takes too long for a
+// test.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -41,8 +42,8 @@ class Bundle : public ::testing::Test {
 
 TEST_F(Bundle, EachOfItsProgramsStartsAndEndsAsDocumented) {
   EXPECT_EQ(exit_code_, 0) << said_;
-  for (const char* program : {"lockrun", "hello_ddp", "cifar10", "device_matmul", "train_step", "operators", "all_reduce",
-                              "kernel_twins_test", "gpu_test", "gpu_ranks_test", "conformance_test"})
+  for (const char* program : {"lockrun", "hello_ddp", "cifar10", "device_matmul", "train_step", "operators",
+                              "all_reduce", "kernel_twins_test", "gpu_test", "gpu_ranks_test", "conformance_test"})
     EXPECT_THAT(said_, HasSubstr(std::string("starts: ") + program));
 }
 
@@ -52,7 +53,8 @@ TEST(BundleFlags, ThatContradictEachOtherAreRefused) {
       {{"--from", BUILD_FOLDER}, "say with --output where it shall lie"},
       {{"--from", BUILD_FOLDER, "--check", made}, "give one of them"},
       {{"--check", made, "--output", made}, "leave --output out"},
-      {{"--from", BUILD_FOLDER, "--output", made, "-Dgpu_architectures=80"}, "-Dgpu_architectures=80: --from builds nothing"},
+      {{"--from", BUILD_FOLDER, "--output", made, "-Dgpu_architectures=80"},
+       "-Dgpu_architectures=80: --from builds nothing"},
       {{"--check", made, "-Dgpu_architectures=80"}, "-Dgpu_architectures=80: --check builds nothing"}};
   for (const auto& [flags, text] : wrong) {
     std::vector<std::string> command = {"python3", SCRIPTS "/bundle"};
@@ -65,23 +67,26 @@ TEST(BundleFlags, ThatContradictEachOtherAreRefused) {
 }
 
 TEST_F(Bundle, TestGpuFindsAllThatItsStagesRun) {
-  Child stages(script("test-gpu", {"devices", "ranks", "hooks", "conformance", "overlap", "kill", "graph", "--allow-skip"}),
-               {.environment = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"}}, .unset = {"LOCKSTEP_DEVICE", "BUILD"}});
+  Child stages(
+      script("test-gpu", {"devices", "ranks", "hooks", "conformance", "overlap", "kill", "graph", "--allow-skip"}),
+      {.environment = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"}}, .unset = {"LOCKSTEP_DEVICE", "BUILD"}});
   ASSERT_EQ(stages.wait(200s), 0) << stages.output() << stages.errors();
-  EXPECT_THAT(stages.output(), HasSubstr("=== ranks: 1 passed, 0 failed, 5 skipped"));  // lockrun and gpu_rank were found
+  EXPECT_THAT(stages.output(),
+              HasSubstr("=== ranks: 1 passed, 0 failed, 5 skipped"));  // lockrun and gpu_rank were found
   EXPECT_THAT(stages.output(), HasSubstr("=== hooks: 1 passed, 0 failed, 4 skipped"));
   EXPECT_THAT(stages.output(), ContainsRegex("=== conformance: [01] passed, 0 failed, [34] skipped"));
 }
 
 TEST_F(Bundle, BenchGpuFindsAllThatItMeasures) {
   const fs::path file = folder() / "bench/results/cpu.json";
-  Child bench(script("bench-gpu", {"--device", "cpu", "--tiny", "--models", "mlp", "--torch-modes", "--only", "train_step", "kernels",
-                                   "all_reduce", "matmul"}),
+  Child bench(script("bench-gpu", {"--device", "cpu", "--tiny", "--models", "mlp", "--torch-modes", "--only",
+                                   "train_step", "kernels", "all_reduce", "matmul"}),
               {.unset = {"BUILD"}});
   ASSERT_EQ(bench.wait(200s), 0) << bench.output() << bench.errors();
   EXPECT_THAT(bench.output(), Not(HasSubstr("not measured:")));
   const auto document = nlohmann::json::parse(std::ifstream(file));
-  for (const char* part : {"train_step", "kernels", "all_reduce", "matmul"}) EXPECT_FALSE(document[part].empty()) << part;
+  for (const char* part : {"train_step", "kernels", "all_reduce", "matmul"})
+    EXPECT_FALSE(document[part].empty()) << part;
   // PyTorch's side, where there is one.
   EXPECT_TRUE(fs::exists(folder() / "bench/gpu/torch_train_step.py"));
   EXPECT_TRUE(fs::exists(folder() / "bench/peers/train_step_ddp.py"));

@@ -1,4 +1,5 @@
-// bench/all_reduce and bench/collective as people start them: real processes, small sizes, every flag. Nothing here asserts speed.
+// bench/all_reduce and bench/collective as people start them: real processes, small sizes, every flag. Nothing here
+// asserts speed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -112,8 +113,8 @@ TEST_P(EveryCollective, IsRightOutOfPlaceInPlaceAndOnPlainMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, EveryCollective,
-                         ::testing::Values("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter",
-                                           "all_to_all", "sendrecv"),
+                         ::testing::Values("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter",
+                                           "reduce_scatter", "all_to_all", "sendrecv"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 TEST(Collective, BarrierHasOneRowAndNoData) {
@@ -145,7 +146,9 @@ TEST(Collective, RootsReductionsAndTypesArePassedOn) {
 
 TEST(AllReduce, TransportsOpsAndASingleRank) {
   expect_right(run(Words{ALL_REDUCE, "--transport", "tcp", "--ranks", "2", "--op", "max"} + kSmall), 3, 2);
-  expect_right(run(Words{ALL_REDUCE, "--transport", "shm", "--ranks", "2", "--backend", "host", "--redop", "sum"} + kSmall), 3, 2);
+  expect_right(
+      run(Words{ALL_REDUCE, "--transport", "shm", "--ranks", "2", "--backend", "host", "--redop", "sum"} + kSmall), 3,
+      2);
   expect_right(run(Words{ALL_REDUCE, "--out-of-place"} + kSmall), 3, 2);
   expect_right(run(Words{ALL_REDUCE, "--ranks", "1"} + kSmall), 3, 1);
   EXPECT_EQ(run({ALL_REDUCE, "-b", "4", "-e", "4", "--rounds", "2", "--json"}).rows.at(0)["checked"], "ends");
@@ -160,11 +163,13 @@ TEST(AllReduce, TheTableHasTheColumnsThatPeopleKnow) {
   std::getline(lines, head);
   std::getline(lines, units);
   std::getline(lines, row);
-  EXPECT_THAT(title, AllOf(HasSubstr("all_reduce"), HasSubstr("2 ranks"), HasSubstr("registered"), HasSubstr("in place")));
+  EXPECT_THAT(title,
+              AllOf(HasSubstr("all_reduce"), HasSubstr("2 ranks"), HasSubstr("registered"), HasSubstr("in place")));
   std::istringstream words(head), values(row);
-  const Words names{std::istream_iterator<std::string>(words), {}}, cells{std::istream_iterator<std::string>(values), {}};
-  EXPECT_THAT(names, ::testing::ElementsAre("size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "p50", "p90",
-                                            "p99", "spread", "skew", "transfer", "bound"));
+  const Words names{std::istream_iterator<std::string>(words), {}},
+      cells{std::istream_iterator<std::string>(values), {}};
+  EXPECT_THAT(names, ::testing::ElementsAre("size", "count", "type", "redop", "root", "time", "algbw", "busbw",
+                                            "#wrong", "p50", "p90", "p99", "spread", "skew", "transfer", "bound"));
   ASSERT_EQ(cells.size(), names.size()) << row;
   EXPECT_EQ(cells[0], "1024");
   EXPECT_EQ(cells[1], "256");
@@ -179,8 +184,8 @@ TEST(AllReduce, TheJsonFileSaysWhereAndHowItWasMeasured) {
       {.environment = {{"LOCKSTEP_TOKEN", "a secret"}, {"LOCKSTEP_TIMEOUT_S", "77"}}});
   const json document = json::parse(file.text());
   const json& environment = document["environment"];
-  for (const char* key : {"date", "version", "commit", "compiler", "build_type", "cpu", "host_cores", "kernel", "ranks", "pinning",
-                          "backend", "transport", "load_average"})
+  for (const char* key : {"date", "version", "commit", "compiler", "build_type", "cpu", "host_cores", "kernel", "ranks",
+                          "pinning", "backend", "transport", "load_average"})
     EXPECT_TRUE(environment.contains(key)) << key;
   EXPECT_EQ(environment["ranks"], 2);
   EXPECT_EQ(environment["pinning"].size(), 2u);
@@ -197,7 +202,8 @@ TEST(Plot, DrawsTheRunOrSeveralResultFiles) {
   const TemporaryFile first(".json"), second(".json"), own(".svg"), both(".svg");
   run(Words{ALL_REDUCE, "--json-file", first.path(), "--plot", own.path()} + kSmall);
   run(Words{ALL_REDUCE, "--plain", "--json-file", second.path()} + kSmall);
-  EXPECT_THAT(own.text(), AllOf(::testing::StartsWith("<svg"), HasSubstr("2 ranks, host over "), HasSubstr("KiB"), HasSubstr("</svg>")));
+  EXPECT_THAT(own.text(), AllOf(::testing::StartsWith("<svg"), HasSubstr("2 ranks, host over "), HasSubstr("KiB"),
+                                HasSubstr("</svg>")));
   Child child({ALL_REDUCE, "--plot", both.path(), first.path(), second.path()});
   EXPECT_EQ(child.wait(kDeadline), 0) << child.errors();
   EXPECT_EQ(child.output(), "") << "files are drawn, nothing is measured";
@@ -209,7 +215,8 @@ TEST(Plot, DrawsTheRunOrSeveralResultFiles) {
 TEST(Plot, WhatIsNoResultIsNamed) {
   const TemporaryFile text(".json"), picture(".svg");
   std::ofstream(text.path()) << "{}";
-  Child other({ALL_REDUCE, "--plot", picture.path(), text.path()}), missing({ALL_REDUCE, "--plot", picture.path(), "/does/not/exist.json"});
+  Child other({ALL_REDUCE, "--plot", picture.path(), text.path()}),
+      missing({ALL_REDUCE, "--plot", picture.path(), "/does/not/exist.json"});
   EXPECT_EQ(other.wait(kDeadline), 2);
   EXPECT_THAT(other.errors(), AllOf(HasSubstr(text.path()), HasSubstr("--json-file")));
   EXPECT_EQ(missing.wait(kDeadline), 1);
@@ -219,13 +226,16 @@ TEST(Plot, WhatIsNoResultIsNamed) {
 TEST(AllReduce, OverlapTellsWhatEachCostsTheOther) {
   const Words overlap = {ALL_REDUCE, "--overlap", "-e", "64K", "--rounds", "3"};
   const json result = run(overlap + Words{"--json"}).summary["overlap"];
-  for (const char* key : {"product_alone_us", "product_beside_us", "all_reduce_alone_us", "all_reduce_beside_us", "together_us"})
+  for (const char* key :
+       {"product_alone_us", "product_beside_us", "all_reduce_alone_us", "all_reduce_beside_us", "together_us"})
     EXPECT_GT(result[key], 0) << key;
-  for (const char* key : {"product_cost_percent", "all_reduce_cost_percent", "hidden_percent"}) EXPECT_TRUE(result[key].is_number()) << key;
+  for (const char* key : {"product_cost_percent", "all_reduce_cost_percent", "hidden_percent"})
+    EXPECT_TRUE(result[key].is_number()) << key;
   EXPECT_EQ(result["bytes"], 65536);
   Child people(overlap);
   EXPECT_EQ(people.wait(kDeadline), 0) << people.errors();
-  EXPECT_THAT(people.output(), AllOf(HasSubstr("product"), HasSubstr("all_reduce of 64 KiB"), HasSubstr("both together")));
+  EXPECT_THAT(people.output(),
+              AllOf(HasSubstr("product"), HasSubstr("all_reduce of 64 KiB"), HasSubstr("both together")));
 }
 
 // What it finds depends on the machine and its load; that it is a table which a group takes does not.
@@ -236,9 +246,11 @@ TEST(Tune, WritesATableThatAGroupLoads) {
   EXPECT_THAT(child.output(), HasSubstr("load it with LOCKSTEP_TUNING=" + file.path()));
   const json table = json::parse(file.text());
   EXPECT_EQ(table["made_on"]["ranks"], 2);
-  for (const char* key : {"line_bytes", "flat_bytes", "tile_bytes", "reduce_order"}) EXPECT_TRUE(table.contains(key)) << key;
+  for (const char* key : {"line_bytes", "flat_bytes", "tile_bytes", "reduce_order"})
+    EXPECT_TRUE(table.contains(key)) << key;
   for (const char* ranks : {"2", "3"}) {
-    Child user(Words{ALL_REDUCE, "--ranks", ranks, "--plain"} + kSmall, {.environment = {{"LOCKSTEP_TUNING", file.path()}}});
+    Child user(Words{ALL_REDUCE, "--ranks", ranks, "--plain"} + kSmall,
+               {.environment = {{"LOCKSTEP_TUNING", file.path()}}});
     EXPECT_EQ(user.wait(kDeadline), 0) << user.errors();
     EXPECT_EQ(user.errors().find("was made with 2 ranks") != std::string::npos, ranks[0] == '3') << user.errors();
   }
@@ -280,7 +292,8 @@ TEST(Launchers, LockrunsRanksAreUsed) {
 TEST(Launchers, MpirunsRanksAreUsed) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   const TemporaryFile file(".json");
-  const ChildOptions as_root = {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}};
+  const ChildOptions as_root = {
+      .environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}};
   Child child(Words{"mpirun", "--oversubscribe", "-n", "3", ALL_REDUCE, "--json-file", file.path()} + kSmall, as_root);
   ASSERT_EQ(child.wait(kDeadline), 0) << child.errors();
   const json document = json::parse(file.text());
@@ -294,12 +307,13 @@ TEST(Launchers, MpirunsRanksAreUsed) {
 TEST(Launchers, TheMpiBackendIsMeasuredUnderMpirun) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   const TemporaryFile file(".json");
-  Child child(
-      Words{"mpirun", "--oversubscribe", "-n", "2", COLLECTIVE, "--op", "reduce_scatter", "--backend", "mpi", "--json-file", file.path()} +
-          kSmall,
-      {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+  Child child(Words{"mpirun", "--oversubscribe", "-n", "2", COLLECTIVE, "--op", "reduce_scatter", "--backend", "mpi",
+                    "--json-file", file.path()} +
+                  kSmall,
+              {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
   const int code = child.wait(kDeadline);
-  if (code == 2 && child.errors().find("is not in this build") != std::string::npos) GTEST_SKIP() << "this build has no mpi backend";
+  if (code == 2 && child.errors().find("is not in this build") != std::string::npos)
+    GTEST_SKIP() << "this build has no mpi backend";
   ASSERT_EQ(code, 0) << child.errors();
   const json document = json::parse(file.text());
   EXPECT_EQ(document["environment"]["backend"], "mpi");
@@ -338,16 +352,23 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"pair_of_one", {COLLECTIVE, "--op", "sendrecv", "--ranks", "1"}, "takes two"},
         BadStart{"size", {ALL_REDUCE, "-b", "four"}, "-b: 'four'"},
         BadStart{"sizes_that_fall", {ALL_REDUCE, "-b", "8", "-e", "4"}, "0 < -b <= -e"},
-        BadStart{"factor", {ALL_REDUCE, "-f", "1"}, "-f 1"}, BadStart{"no_ranks", {ALL_REDUCE, "--ranks", "0"}, "--ranks 0"},
+        BadStart{"factor", {ALL_REDUCE, "-f", "1"}, "-f 1"},
+        BadStart{"no_ranks", {ALL_REDUCE, "--ranks", "0"}, "--ranks 0"},
         BadStart{"both_places", {ALL_REDUCE, "--in-place", "--out-of-place"}, "exclude each other"},
         BadStart{"two_buffers_of_a_broadcast", {COLLECTIVE, "--op", "broadcast", "--out-of-place"}, "only one buffer"},
         BadStart{"backend", {ALL_REDUCE, "--backend", "carrier-pigeon"}, "carrier-pigeon"},
         BadStart{"transport", {ALL_REDUCE, "--transport", "smoke"}, "smoke"},
-        BadStart{"file_nowhere", {ALL_REDUCE, "--json-file", "/does/not/exist/r.json"}, "/does/not/exist/r.json: cannot be written"},
+        BadStart{"file_nowhere",
+                 {ALL_REDUCE, "--json-file", "/does/not/exist/r.json"},
+                 "/does/not/exist/r.json: cannot be written"},
         BadStart{"results_without_plot", {ALL_REDUCE, "results.json"}, "--plot"},
         BadStart{"plot_of_a_barrier", {COLLECTIVE, "--op", "barrier", "--plot", "barrier.svg"}, "no curve"},
-        BadStart{"plot_nowhere", {ALL_REDUCE, "--plot", "/does/not/exist/r.svg"}, "/does/not/exist/r.svg: cannot be written"},
-        BadStart{"tuning_of_tcp", {ALL_REDUCE, "--tune", "t.json", "--transport", "tcp"}, "leave --backend and --transport out"},
+        BadStart{"plot_nowhere",
+                 {ALL_REDUCE, "--plot", "/does/not/exist/r.svg"},
+                 "/does/not/exist/r.svg: cannot be written"},
+        BadStart{"tuning_of_tcp",
+                 {ALL_REDUCE, "--tune", "t.json", "--transport", "tcp"},
+                 "leave --backend and --transport out"},
         BadStart{"tuning_of_one", {ALL_REDUCE, "--tune", "t.json", "--ranks", "1"}, "one rank has nothing to tune"},
         BadStart{"overlap_of_a_gather", {COLLECTIVE, "--op", "gather", "--overlap"}, "--overlap is for all_reduce"},
         BadStart{"compare_of_a_gather", {COLLECTIVE, "--op", "gather", "--compare"}, "--compare"},

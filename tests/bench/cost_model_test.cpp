@@ -14,11 +14,15 @@ constexpr Link kLocal{0.5, 20}, kNet{10, 2};
 const Cluster kCluster{kLocal, kNet, 8};
 const Cluster kOneANode{kLocal, kNet, 1};
 
-double ring(const Cluster& cluster, int ranks, double bytes) { return all_reduce_us(Algorithm::kRing, cluster, ranks, bytes); }
+double ring(const Cluster& cluster, int ranks, double bytes) {
+  return all_reduce_us(Algorithm::kRing, cluster, ranks, bytes);
+}
 double hierarchical(const Cluster& cluster, int ranks, double bytes) {
   return all_reduce_us(Algorithm::kHierarchical, cluster, ranks, bytes);
 }
-double tree(const Cluster& cluster, int ranks, double bytes) { return all_reduce_us(Algorithm::kTree, cluster, ranks, bytes); }
+double tree(const Cluster& cluster, int ranks, double bytes) {
+  return all_reduce_us(Algorithm::kTree, cluster, ranks, bytes);
+}
 
 TEST(CostModel, RingOfTwoIsTwoMessagesOfHalf) {
   EXPECT_DOUBLE_EQ(ring(kCluster, 2, 80'000), 2 * (0.5 + 40'000 / 20'000.0));
@@ -29,7 +33,8 @@ TEST(CostModel, RingWaitsForTheSlowestEdge) {
   EXPECT_DOUBLE_EQ(ring(kCluster, 8, 80'000), 14 * (0.5 + 10'000 / 20'000.0));
   EXPECT_DOUBLE_EQ(ring(kCluster, 16, 80'000), 30 * (10 + 5'000 / 2'000.0));
   const Cluster slow_inside{{0.5, 1}, kNet, 2};
-  EXPECT_DOUBLE_EQ(ring(slow_inside, 4, 80'000), 6 * (10 + 20'000 / 1'000.0)) << "a latency of the net, a bandwidth of the node";
+  EXPECT_DOUBLE_EQ(ring(slow_inside, 4, 80'000), 6 * (10 + 20'000 / 1'000.0))
+      << "a latency of the net, a bandwidth of the node";
 }
 
 TEST(CostModel, HierarchicalInOneNodeIsTheLocalCostAlone) {
@@ -41,7 +46,8 @@ TEST(CostModel, HierarchicalInOneNodeIsTheLocalCostAlone) {
 TEST(CostModel, HierarchicalAddsARingOverNodes) {
   const double local = hierarchical(kCluster, 8, 80'000);
   EXPECT_DOUBLE_EQ(hierarchical(kCluster, 32, 80'000), local + 6 * (10 + 20'000 / 2'000.0)) << "4 nodes";
-  EXPECT_DOUBLE_EQ(hierarchical(kOneANode, 32, 80'000), ring(kOneANode, 32, 80'000)) << "one rank a node: nothing but the ring";
+  EXPECT_DOUBLE_EQ(hierarchical(kOneANode, 32, 80'000), ring(kOneANode, 32, 80'000))
+      << "one rank a node: nothing but the ring";
 }
 
 TEST(CostModel, TreeByHand) {
@@ -55,7 +61,8 @@ TEST(CostModel, TreeByHand) {
 
 TEST(CostModel, TreesLatencyGrowsWithTheLogarithmAndTheRingsWithTheRanks) {
   for (int ranks = 4; ranks <= 2048; ranks *= 2) {
-    EXPECT_NEAR(tree(kOneANode, 2 * ranks, 4) - tree(kOneANode, ranks, 4), 4 * 10, 0.1) << "two steps down and two up a level";
+    EXPECT_NEAR(tree(kOneANode, 2 * ranks, 4) - tree(kOneANode, ranks, 4), 4 * 10, 0.1)
+        << "two steps down and two up a level";
     EXPECT_NEAR(ring(kOneANode, 2 * ranks, 4) - ring(kOneANode, ranks, 4), 2.0 * ranks * 10, 0.1);
   }
   EXPECT_DOUBLE_EQ(tree(kOneANode, 5, 4), tree(kOneANode, 8, 4)) << "a level that is begun counts";

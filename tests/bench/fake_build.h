@@ -13,7 +13,8 @@
 namespace lockstep::testing {
 
 // As if there were no CUDA part, also where there is one.
-inline const std::map<std::string, std::string> kNoGpu = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"}, {"BUILD", BUILD_FOLDER}};
+inline const std::map<std::string, std::string> kNoGpu = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"},
+                                                          {"BUILD", BUILD_FOLDER}};
 
 inline std::vector<std::string> script(const std::string& name, const std::vector<std::string>& arguments) {
   std::vector<std::string> command = {"python3", SCRIPTS "/" + name, "--no-build"};
@@ -25,7 +26,8 @@ inline std::vector<std::string> script(const std::string& name, const std::vecto
 class FakeBuild {
  public:
   explicit FakeBuild(const std::string& name) : folder_(::testing::TempDir() + name + std::to_string(::getpid())) {
-    const std::string visible = R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
+    const std::string visible =
+        R"({"gpus":[{"name":"Fake H200","uuid":"GPU-b","memory_bytes":9,"compute_capability":"9.0"}]})";
     program("launcher/lockrun", "[ \"$1\" = topology ] && { echo '" + visible + R"('; exit 0; }
 echo "{\"bytes\": 4, \"p50_us\": 1, \"ranks\": $2, \"shared\": $4, \"blocking\": $LOCKSTEP_NCCL_BLOCKING}")");
   }

@@ -22,7 +22,8 @@ using ::testing::Not;
 TEST(TestGpu, ListsItsStages) {
   Child list(script("test-gpu", {"--list"}));
   ASSERT_EQ(list.wait(60s), 0) << list.errors();
-  for (const char* stage : {"smoke", "devices", "memcheck", "racecheck", "ranks", "hooks", "conformance", "overlap", "kill", "graph"})
+  for (const char* stage :
+       {"smoke", "devices", "memcheck", "racecheck", "ranks", "hooks", "conformance", "overlap", "kill", "graph"})
     EXPECT_THAT(list.output(), HasSubstr(stage));
   Child wrong(script("test-gpu", {"everything"}));
   EXPECT_EQ(wrong.wait(60s), 2);
@@ -31,7 +32,8 @@ TEST(TestGpu, ListsItsStages) {
 
 // As on a machine whose GPU is there and whose driver or CUDA part is broken.
 TEST(TestGpu, AGpuThatCannotBeUsedIsAFailureWithItsReasonAndASkipWhereThatIsAllowed) {
-  Child strict(script("test-gpu", {"devices", "conformance", "kill"}), {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
+  Child strict(script("test-gpu", {"devices", "conformance", "kill"}),
+               {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
   EXPECT_EQ(strict.wait(120s), 1) << strict.output() << strict.errors();
   EXPECT_THAT(strict.output(), HasSubstr("no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
   EXPECT_THAT(strict.output(), ContainsRegex("=== devices: 0 passed, [1-9][0-9]* failed, 0 skipped"));
@@ -66,7 +68,8 @@ exit 1
   Child kill(script("test-gpu", {"kill"}), {.environment = {{"BUILD", build.string()}}});
   EXPECT_EQ(kill.wait(60s), 1) << kill.errors();
   EXPECT_THAT(kill.output(), HasSubstr("failed 1: Gpu.Missing: no GPU: no driver\n"));
-  EXPECT_THAT(kill.output(), HasSubstr("failed 1: Gpu.Quotes: ranks_test.cpp:7\nFailed\nrank 1 lost\nno GPU: said a child\n"));
+  EXPECT_THAT(kill.output(),
+              HasSubstr("failed 1: Gpu.Quotes: ranks_test.cpp:7\nFailed\nrank 1 lost\nno GPU: said a child\n"));
   EXPECT_THAT(kill.output(), HasSubstr("ranks_test.cpp:7: Failure\n")) << "all is said of a run with another failure";
   fs::remove_all(build);
 }
@@ -80,7 +83,8 @@ echo 'a word of the test'
 echo '[       OK ] Kill.First (12 ms)'
 echo '[ RUN      ] Kill.Second'
 sleep 600)");
-  Child kill(script("test-gpu", {"kill", "overlap", "--time-limit", "4"}), {.environment = {{"BUILD", fake.folder().string()}}});
+  Child kill(script("test-gpu", {"kill", "overlap", "--time-limit", "4"}),
+             {.environment = {{"BUILD", fake.folder().string()}}});
   EXPECT_EQ(kill.wait(60s), 1) << kill.errors();
   EXPECT_TRUE(kill.nothing_left());
   EXPECT_THAT(kill.output(), HasSubstr("a word of the test\nOK       Kill.First (12 ms)\n"));
@@ -102,8 +106,10 @@ echo '[       OK ] Conv.First (12 ms)'
 exit 1)");
   Child smoke(script("test-gpu", {"smoke"}), {.environment = {{"BUILD", fake.folder().string()}}});
   EXPECT_EQ(smoke.wait(60s), 1) << smoke.errors();
-  EXPECT_THAT(smoke.output(),
-              HasSubstr("level debug\ncuDNN: engines that remain for a convolution: eng5, eng7\nOK       Conv.First (12 ms)\n"));
+  EXPECT_THAT(
+      smoke.output(),
+      HasSubstr(
+          "level debug\ncuDNN: engines that remain for a convolution: eng5, eng7\nOK       Conv.First (12 ms)\n"));
 }
 
 TEST(TestGpu, RunsTheTestsThatAreNamed) {
@@ -112,7 +118,8 @@ TEST(TestGpu, RunsTheTestsThatAreNamed) {
 *--gtest_list_tests*) printf 'GpuKill.\n  First\nGpuKill/More.\n  Second/2  # GetParam() = 2\n'; exit 0 ;;
 esac
 echo "called with $1"; exit 1)");
-  Child kill(script("test-gpu", {"kill", "--filter", "*Second*:*Third"}), {.environment = {{"BUILD", fake.folder().string()}}});
+  Child kill(script("test-gpu", {"kill", "--filter", "*Second*:*Third"}),
+             {.environment = {{"BUILD", fake.folder().string()}}});
   EXPECT_EQ(kill.wait(60s), 1) << kill.errors();
   EXPECT_THAT(kill.output(), HasSubstr("called with --gtest_filter=GpuKill/More.Second/2\n"));
 }
@@ -129,7 +136,8 @@ TEST(TestGpu, AFilterThatRunsNothingFails) {
   fake.program("tests/gpu/gpu_ranks_test", "echo 'no libcudnn.so.9 here' >&2; exit 127");
   Child broken(script("test-gpu", {"kill", "--filter", "*First"}), {.environment = environment});
   EXPECT_EQ(broken.wait(60s), 1);
-  EXPECT_THAT(broken.output(), HasSubstr("failed 1: gpu_ranks_test: cannot list its tests: exit 127: no libcudnn.so.9 here\n"));
+  EXPECT_THAT(broken.output(),
+              HasSubstr("failed 1: gpu_ranks_test: cannot list its tests: exit 127: no libcudnn.so.9 here\n"));
 }
 
 // A source tree that has the scripts alone, and its own ninja.
@@ -143,13 +151,15 @@ class FakeTree : public FakeBuild {
   }
   void add_bundle() const {
     program("build-bundle/lockstep/scripts/test-gpu", "");
-    std::ofstream(folder() / "build-bundle/lockstep/scripts/test-gpu") << "import sys\nprint('the bundle does', sys.argv[1:])\n";
+    std::ofstream(folder() / "build-bundle/lockstep/scripts/test-gpu")
+        << "import sys\nprint('the bundle does', sys.argv[1:])\n";
   }
   std::unique_ptr<Child> test_gpu(const std::vector<std::string>& arguments) const {
     std::vector<std::string> command = {"python3", (folder() / "scripts/test-gpu").string(), "kill"};
     command.insert(command.end(), arguments.begin(), arguments.end());
     return std::make_unique<Child>(
-        command, ChildOptions{.environment = {{"PATH", (folder() / "path").string() + ":" + std::getenv("PATH")}}, .unset = {"BUILD"}});
+        command, ChildOptions{.environment = {{"PATH", (folder() / "path").string() + ":" + std::getenv("PATH")}},
+                              .unset = {"BUILD"}});
   }
 };
 
@@ -171,16 +181,19 @@ TEST(TestGpu, UsesABundleWhereItCannotBuild) {
 TEST(TestGpu, UsesABundleWhereTheBuildWouldHaveNoCudaPart) {
   const FakeTree tree("test-gpu-no-cuda-");
   tree.program("scripts/configure", "exit 0");
-  tree.program("path/ninja", "case \"$*\" in *' -t targets '*) echo 'launcher/lockrun: phony' ;; *) touch \"$0.built\" ;; esac");
+  tree.program("path/ninja",
+               "case \"$*\" in *' -t targets '*) echo 'launcher/lockrun: phony' ;; *) touch \"$0.built\" ;; esac");
   const auto none = tree.test_gpu({});
   EXPECT_EQ(none->wait(60s), 1);
   EXPECT_THAT(none->output(), HasSubstr("the build has no CUDA part: its summary says why"));
-  EXPECT_TRUE(std::filesystem::exists(tree.folder() / "path/ninja.built")) << "without a bundle there is nothing better";
+  EXPECT_TRUE(std::filesystem::exists(tree.folder() / "path/ninja.built"))
+      << "without a bundle there is nothing better";
   tree.add_bundle();
   const auto there = tree.test_gpu({});
   EXPECT_EQ(there->wait(60s), 0) << there->errors();
   EXPECT_THAT(there->output(), HasSubstr("the bundle does ['kill']"));
-  tree.program("path/ninja", "case \"$*\" in *' -t targets '*) printf 'a: b\\nsrc/cuda/liblockstep_cuda.so: c\\n' ;; esac");
+  tree.program("path/ninja",
+               "case \"$*\" in *' -t targets '*) printf 'a: b\\nsrc/cuda/liblockstep_cuda.so: c\\n' ;; esac");
   const auto both = tree.test_gpu({});
   EXPECT_EQ(both->wait(60s), 1);
   EXPECT_THAT(both->output(), Not(HasSubstr("the bundle does"))) << "what can be built here comes first";
@@ -193,7 +206,8 @@ TEST(TestGpu, TheTimeLimitHoldsForTheBuildAndForTheBundle) {
   tree.add_bundle();
   const auto rest = tree.test_gpu({"--time-limit", "60"});
   EXPECT_EQ(rest->wait(60s), 0) << rest->errors();
-  EXPECT_THAT(rest->output(), ContainsRegex("the bundle does \\['kill', '--time-limit', '60', '--time-limit', '[1-5][0-9]'\\]"));
+  EXPECT_THAT(rest->output(),
+              ContainsRegex("the bundle does \\['kill', '--time-limit', '60', '--time-limit', '[1-5][0-9]'\\]"));
   for (const char* script : {"scripts/configure", "scripts/dependencies"}) {
     tree.program(script, "sleep 600; true");
     const auto late = tree.test_gpu({"--time-limit", "5"});
@@ -205,7 +219,8 @@ TEST(TestGpu, TheTimeLimitHoldsForTheBuildAndForTheBundle) {
 
 TEST(TestGpu, EndsWithAllThatItStarted) {
   namespace fs = std::filesystem;
-  const fs::path build = ::testing::TempDir() + "test-gpu-" + std::to_string(::getpid()), program = build / "tests/gpu/gpu_ranks_test";
+  const fs::path build = ::testing::TempDir() + "test-gpu-" + std::to_string(::getpid()),
+                 program = build / "tests/gpu/gpu_ranks_test";
   fs::create_directories(program.parent_path());
   std::ofstream(program) << "#!/bin/sh\ntouch \"$0.started\"\nsleep 60\n";
   fs::permissions(program, fs::perms::owner_all);

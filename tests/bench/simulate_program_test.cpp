@@ -75,7 +75,8 @@ std::string xml_fault(const std::string& xml) {
     const std::size_t end = xml.find('>', at);
     if (end == std::string::npos) return "unclosed <";
     const std::string tag = xml.substr(at + 1, end - at - 1), name = tag.substr(0, tag.find_first_of(" /\n", 1));
-    if (tag.find('<') != std::string::npos || std::count(tag.begin(), tag.end(), '"') % 2 != 0) return "broken tag " + tag;
+    if (tag.find('<') != std::string::npos || std::count(tag.begin(), tag.end(), '"') % 2 != 0)
+      return "broken tag " + tag;
     if (tag[0] == '/') {
       if (open.empty() || "/" + open.back() != tag) return "unexpected " + tag;
       open.pop_back();
@@ -91,21 +92,26 @@ std::string xml_fault(const std::string& xml) {
 
 TEST(Simulate, TheTableSaysWhatItAssumesAndThatItIsAModel) {
   const std::string table = run({});
-  EXPECT_THAT(table, AllOf(HasSubstr("a report of a model, not a promise"), HasSubstr("100 MiB of gradients in buckets of 25 MiB"),
-                           HasSubstr("between machines 15 us + bytes / 12.5 GB/s"), HasSubstr("hierarchical_ms"), HasSubstr("4096")));
+  EXPECT_THAT(
+      table,
+      AllOf(HasSubstr("a report of a model, not a promise"), HasSubstr("100 MiB of gradients in buckets of 25 MiB"),
+            HasSubstr("between machines 15 us + bytes / 12.5 GB/s"), HasSubstr("hierarchical_ms"), HasSubstr("4096")));
 }
 
 TEST(Simulate, JsonHasARowForEveryNumberOfRanksAndTheConstants) {
-  const auto objects = run_json({"--compute-ms", "50", "--bytes", "64M", "--bucket-bytes", "16M", "--ranks-per-node", "4"});
+  const auto objects =
+      run_json({"--compute-ms", "50", "--bytes", "64M", "--bucket-bytes", "16M", "--ranks-per-node", "4"});
   ASSERT_EQ(objects.size(), 13u);
   int ranks = 2;
   for (std::size_t i = 0; i < 12; ++i, ranks *= 2) {
     EXPECT_EQ(objects[i]["ranks"], ranks);
     EXPECT_EQ(objects[i]["machines"], ranks <= 4 ? 1 : ranks / 4);
-    for (const char* algorithm : {"ring", "hierarchical", "tree"}) EXPECT_GE(objects[i][std::string(algorithm) + "_ms"], 50) << objects[i];
+    for (const char* algorithm : {"ring", "hierarchical", "tree"})
+      EXPECT_GE(objects[i][std::string(algorithm) + "_ms"], 50) << objects[i];
     EXPECT_LE(objects[i]["efficiency_percent"], 100);
     const std::string best = objects[i]["best"];
-    for (const char* other : {"ring", "hierarchical", "tree"}) EXPECT_LE(objects[i][best + "_ms"], objects[i][std::string(other) + "_ms"]);
+    for (const char* other : {"ring", "hierarchical", "tree"})
+      EXPECT_LE(objects[i][best + "_ms"], objects[i][std::string(other) + "_ms"]);
   }
   EXPECT_EQ(objects[12]["model"]["gradient_bytes"], 64 << 20);
   EXPECT_EQ(objects[12]["caution"], "a report of a model, not a promise");
@@ -122,19 +128,21 @@ TEST(Simulate, ThePictureIsWellFormedAndHasAllCurves) {
   run({"--plot", file.path()});
   const std::string svg = file.text();
   EXPECT_EQ(xml_fault(svg), "");
-  EXPECT_THAT(svg, AllOf(HasSubstr(">ring<"), HasSubstr(">hierarchical<"), HasSubstr(">tree<"), HasSubstr(">compute alone<"),
-                         HasSubstr(">4,096<"), HasSubstr("not a promise")));
+  EXPECT_THAT(svg, AllOf(HasSubstr(">ring<"), HasSubstr(">hierarchical<"), HasSubstr(">tree<"),
+                         HasSubstr(">compute alone<"), HasSubstr(">4,096<"), HasSubstr("not a promise")));
   EXPECT_LT(svg.size(), 20u << 10);
 }
 
 TEST(Simulate, XmlFaultsAreSeen) {
   EXPECT_EQ(xml_fault("<a><b c=\"1\"/>text &amp; more</a>\n"), "");
-  for (const char* broken : {"", "<a>", "<a></b>", "<a></a><b/>", "<a>R&D</a>", "<a b=\"></a>", "<a>1 < 2</a>", "<a/>tail"})
+  for (const char* broken :
+       {"", "<a>", "<a></b>", "<a></a><b/>", "<a>R&D</a>", "<a b=\"></a>", "<a>1 < 2</a>", "<a/>tail"})
     EXPECT_NE(xml_fault(broken), "") << broken;
 }
 
 TEST(Simulate, AFitStandsForTheMeasuredLine) {
-  const TemporaryFile file("fit.json", R"({"settings": {"collective": "all_reduce", "ranks": 4}, "fit": {"alpha_us": 8, "gbps": 3}})");
+  const TemporaryFile file(
+      "fit.json", R"({"settings": {"collective": "all_reduce", "ranks": 4}, "fit": {"alpha_us": 8, "gbps": 3}})");
   const auto objects = run_json({"--fit", file.path()});
   EXPECT_DOUBLE_EQ(objects.back()["model"]["alpha_us"], 2);
   EXPECT_DOUBLE_EQ(objects.back()["model"]["gbps"], 4.5);
@@ -147,8 +155,10 @@ TEST(Simulate, FilesThatAreNoFitAreRefused) {
   };
   EXPECT_THAT(with("not json"), HasSubstr("is no file that bench/all_reduce --json-file has written"));
   EXPECT_THAT(with("[1]"), HasSubstr("is no file that bench/all_reduce"));
-  EXPECT_THAT(with(R"({"fit": null, "settings": {"collective": "broadcast", "ranks": 2}})"), HasSubstr("holds no all_reduce"));
-  EXPECT_THAT(with(R"({"fit": null, "settings": {"collective": "all_reduce", "ranks": 2}})"), HasSubstr("measure small and large"));
+  EXPECT_THAT(with(R"({"fit": null, "settings": {"collective": "broadcast", "ranks": 2}})"),
+              HasSubstr("holds no all_reduce"));
+  EXPECT_THAT(with(R"({"fit": null, "settings": {"collective": "all_reduce", "ranks": 2}})"),
+              HasSubstr("measure small and large"));
   EXPECT_THAT(with(R"({"fit": {"alpha_us": -1, "gbps": 2}, "settings": {"collective": "all_reduce", "ranks": 2}})"),
               HasSubstr("measure small and large"));
   EXPECT_THAT(with(R"({"fit": {"alpha_us": 1, "gbps": 2}, "settings": {"collective": "all_reduce", "ranks": 1}})"),

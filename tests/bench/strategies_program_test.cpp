@@ -32,7 +32,8 @@ TEST(StrategiesProgram, HasALineAStrategyAndNumberOfDevices) {
     EXPECT_EQ(rows[i]["devices"], i + 1);
     EXPECT_EQ(rows[i]["strategy"], "towers");
     EXPECT_EQ(rows[i]["equals_ddp"], "not compared");
-    for (const char* key : {"samples_per_s", "peak_rss_mb", "final_loss"}) EXPECT_GT(rows[i][key].get<double>(), 0) << key;
+    for (const char* key : {"samples_per_s", "peak_rss_mb", "final_loss"})
+      EXPECT_GT(rows[i][key].get<double>(), 0) << key;
     EXPECT_EQ(rows[i]["bytes_per_step"] == 0, i == 0) << "one device has the variables and the clone";
   }
   EXPECT_EQ(rows_of({"--strategy", "ddp", "--devices", "2"}).at(0)["equals_ddp"], "bits");

@@ -1,4 +1,5 @@
-// The picture: where its marks stand, what they say, that it is well-formed, and what it does with points that no logarithm has.
+// The picture: where its marks stand, what they say, that it is well-formed, and what it does with points that no
+// logarithm has.
 #include "bench/lib/svg_plot.h"
 
 #include <gmock/gmock.h>
@@ -86,8 +87,9 @@ TEST(LogLogPlot, DrawsEveryCurveOnceAndNamesIt) {
   plot.add_curve("mpi", {{4, 2}, {1024, 3}});
   const std::string svg = plot.svg();
   EXPECT_EQ(count(svg, "<polyline"), 2);
-  EXPECT_THAT(svg, AllOf(HasSubstr("time &lt;by&gt; size"), HasSubstr("ring &amp; shm"), HasSubstr(">message size (bytes)<"),
-                         HasSubstr(">1 MiB<"), HasSubstr(">100 us<"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  EXPECT_THAT(svg,
+              AllOf(HasSubstr("time &lt;by&gt; size"), HasSubstr("ring &amp; shm"), HasSubstr(">message size (bytes)<"),
+                    HasSubstr(">1 MiB<"), HasSubstr(">100 us<"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
 }
 
 TEST(LogLogPlot, BreaksTheLineWhereAPointHasNoLogarithmAndSaysSo) {
@@ -116,7 +118,10 @@ TEST(LogLogPlot, AFileThatCannotBeWrittenIsNamedWithTheReason) {
                 plot_of({{1, 1}}).write("/nowhere/plot.svg");
               }),
               AllOf(HasSubstr("/nowhere/plot.svg"), HasSubstr("No such file or directory")));
-  EXPECT_THAT(message_of([] { plot_of({{1, 1}}).write("/dev/full"); }), AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+  EXPECT_THAT(message_of([] {
+                plot_of({{1, 1}}).write("/dev/full");
+              }),
+              AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
 }
 
 }  // namespace

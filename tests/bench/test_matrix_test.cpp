@@ -26,7 +26,8 @@ class TestMatrix : public ::testing::Test {
     stages.insert(stages.begin(), SCRIPTS "/test-matrix");
     const std::string data = folder_ / "data";  // there is none
     return std::make_unique<Child>(
-        stages, ChildOptions{.environment = {{"FRESH_MACHINE", command}, {"BUILD", folder_.string()}, {"LOCKSTEP_DATA", data}}});
+        stages, ChildOptions{
+                    .environment = {{"FRESH_MACHINE", command}, {"BUILD", folder_.string()}, {"LOCKSTEP_DATA", data}}});
   }
   std::string log_of(const std::string& stage) const {
     std::ostringstream text;
@@ -50,20 +51,23 @@ TEST_F(TestMatrix, EndsWithALineForEachStage) {
 TEST_F(TestMatrix, AFailureIsShownAndIsTheExitCode) {
   const auto bad = run("false", {"debian13-gcc14", "debian13-clang19"});
   EXPECT_EQ(bad->wait(60s), 1) << bad->output() << bad->errors();
-  EXPECT_THAT(bad->output(), ContainsRegex("\nFAIL debian13-gcc14 [0-9]+ see .*debian13-gcc14.log\nFAIL debian13-clang19 "));
+  EXPECT_THAT(bad->output(),
+              ContainsRegex("\nFAIL debian13-gcc14 [0-9]+ see .*debian13-gcc14.log\nFAIL debian13-clang19 "));
 }
 
 TEST_F(TestMatrix, WithoutAMachineAStageIsSkippedWithTheReason) {
   const auto none = run("/nonexistent/machine", {"debian13-gcc14"});
   EXPECT_EQ(none->wait(60s), 0) << none->output() << none->errors();
-  EXPECT_THAT(none->output(), ContainsRegex("\nSKIP debian13-gcc14 [0-9]+ there is no /nonexistent/machine: FRESH_MACHINE names"));
+  EXPECT_THAT(none->output(),
+              ContainsRegex("\nSKIP debian13-gcc14 [0-9]+ there is no /nonexistent/machine: FRESH_MACHINE names"));
 }
 
 TEST_F(TestMatrix, WithoutItsDataAnExampleIsSkippedWithTheRemedy) {
   const auto none = run("echo", {"own_dataset", "fashion_mnist", "gpt", "resnet"});
   EXPECT_EQ(none->wait(60s), 0) << none->output() << none->errors();
-  for (const char* const skipped : {"own_dataset [0-9]+ .*/data has no reuters: scripts/fetch-data reuters downloads it", "fashion_mnist ",
-                                    "gpt [0-9]+ .* no tinyshakespeare: ", "resnet [0-9]+ .* no cifar10: "})
+  for (const char* const skipped :
+       {"own_dataset [0-9]+ .*/data has no reuters: scripts/fetch-data reuters downloads it", "fashion_mnist ",
+        "gpt [0-9]+ .* no tinyshakespeare: ", "resnet [0-9]+ .* no cifar10: "})
     EXPECT_THAT(none->output(), ContainsRegex(std::string("\nSKIP ") + skipped));
 }
 

@@ -1,5 +1,5 @@
-// Whole models of today ask for no new memory once they are warm: buffers come from the device's cache, and what is left of the heap is the
-// tape's bookkeeping, the same in each step.
+// Whole models of today ask for no new memory once they are warm: buffers come from the device's cache, and what is
+// left of the heap is the tape's bookkeeping, the same in each step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ class Training {
     optimizer_->zero_grad();
     nn::cross_entropy(ddp_(x_), labels_).backward();
     optimizer_->step();
-    return {cpu_device().allocator_stats().system_allocations - blocks, test_support::heap_allocations_by_thread() - calls,
-            test_support::heap_bytes_by_thread() - bytes};
+    return {cpu_device().allocator_stats().system_allocations - blocks,
+            test_support::heap_allocations_by_thread() - calls, test_support::heap_bytes_by_thread() - bytes};
   }
 
  private:
@@ -46,7 +46,8 @@ class Training {
 };
 
 constexpr int kSteps = 5;
-constexpr std::size_t kBookkeepingBytes = 4096;  // no node, list or call's arguments is as large; tensors are, but the smallest
+constexpr std::size_t kBookkeepingBytes =
+    4096;  // no node, list or call's arguments is as large; tensors are, but the smallest
 
 std::vector<StepMemory> memory_of_steps(const std::string& name, std::int64_t samples) {
   std::vector<StepMemory> steps;
@@ -77,7 +78,8 @@ TEST_P(TrainStepMemory, IsTheCachesAfterTwoSteps) {
 
 std::string name_of_case(const ::testing::TestParamInfo<TrainStepMemory::ParamType>& each) { return each.param.first; }
 INSTANTIATE_TEST_SUITE_P(Models, TrainStepMemory,
-                         ::testing::Values(std::pair("resnet20", 4), std::pair("gpt", 2), std::pair("cifar10", 4), std::pair("mlp", 4)),
+                         ::testing::Values(std::pair("resnet20", 4), std::pair("gpt", 2), std::pair("cifar10", 4),
+                                           std::pair("mlp", 4)),
                          name_of_case);
 
 }  // namespace

@@ -22,8 +22,9 @@ inline void run_ranks(int ranks, const std::string& transport, const std::functi
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        const auto group = ProcessGroup::create({rank, ranks, rank, ranks}, store, "secret",
-                                                {.backend = "host", .transport = transport, .timeout = 20s, .store_timeout = 20s});
+        const auto group =
+            ProcessGroup::create({rank, ranks, rank, ranks}, store, "secret",
+                                 {.backend = "host", .transport = transport, .timeout = 20s, .store_timeout = 20s});
         body(*group);
       } catch (const Error& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();

@@ -1,4 +1,5 @@
-// What happens to one rank alone and concerns all: no memory left, no thread, a group dropped in the middle of a call, a forked child.
+// What happens to one rank alone and concerns all: no memory left, no thread, a group dropped in the middle of a call,
+// a forked child.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -43,8 +44,10 @@ TEST_P(AloneFaults, ARankWithoutMemoryEndsTheGroupForAll) {
                                                const std::size_t count = 100000;
                                                std::vector<float> data(count * 3);
                                                rank.barrier();
-                                               if (rank.rank() == 1) test_support::refuse_allocations_from(count * sizeof(float));
-                                               rank.run(OperationKind::kAllToAll, data.data(), data.data(), count, DType::kFloat32);
+                                               if (rank.rank() == 1)
+                                                 test_support::refuse_allocations_from(count * sizeof(float));
+                                               rank.run(OperationKind::kAllToAll, data.data(), data.data(), count,
+                                                        DType::kFloat32);
                                                rank.barrier();
                                              }),
                          "memory");
@@ -58,20 +61,21 @@ void start_without_a_thread(Rank& rank, const Operation& call) {
 TEST_P(AloneFaults, ARankWithoutAThreadEndsTheGroupForAll) {
   std::promise<void> refused;
   auto has_been_refused = refused.get_future().share();
-  expect_the_end_for_all(outcomes_of_threads(spec(3),
-                                             [&](Rank& rank) {
-                                               float value = 1;
-                                               const Operation call = rank.reduction(&value, 1, DType::kFloat32, ReduceOp::kSum);
-                                               rank.barrier();
-                                               if (rank.rank() == 1) {
-                                                 EXPECT_EQ(outcome_of([&] { start_without_a_thread(rank, call); }).kind, "error");
-                                                 refused.set_value();
-                                                 rank.barrier();  // must not wait for a call that nobody executes
-                                               }
-                                               has_been_refused.wait();
-                                               rank.backend().start(call).wait();
-                                             }),
-                         "communication thread cannot be started");
+  expect_the_end_for_all(
+      outcomes_of_threads(spec(3),
+                          [&](Rank& rank) {
+                            float value = 1;
+                            const Operation call = rank.reduction(&value, 1, DType::kFloat32, ReduceOp::kSum);
+                            rank.barrier();
+                            if (rank.rank() == 1) {
+                              EXPECT_EQ(outcome_of([&] { start_without_a_thread(rank, call); }).kind, "error");
+                              refused.set_value();
+                              rank.barrier();  // must not wait for a call that nobody executes
+                            }
+                            has_been_refused.wait();
+                            rank.backend().start(call).wait();
+                          }),
+      "communication thread cannot be started");
 }
 
 // An all-reduce that the rank's communication thread is executing.
@@ -106,7 +110,8 @@ TEST_P(AloneFaults, AWaiterOfADroppedGroupIsReleasedWhenItsBufferIsFree) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, AloneFaults, ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kNodeThreads, Wire::kNodes),
+INSTANTIATE_TEST_SUITE_P(Ring, AloneFaults,
+                         ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kNodeThreads, Wire::kNodes),
                          name_of_wire);
 
 // -- with processes
@@ -191,7 +196,8 @@ TEST(Auto, ThatSharedMemoryFailedIsSaidOnce) {
     rank.barrier();
     note(report, {std::string(rank.backend().transport()), errors->text()});
   };
-  const auto reports = run_processes({.wire = Wire::kMemfd, .ranks = 3, .transport = "auto"}, say_the_wire, limit_files);
+  const auto reports =
+      run_processes({.wire = Wire::kMemfd, .ranks = 3, .transport = "auto"}, say_the_wire, limit_files);
   for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "tcp") << report.text();
   EXPECT_THAT(reports[0].text(), AllOf(HasSubstr("ranks 0, 1, 2 are on one machine"), HasSubstr("exchange over TCP"),
                                        HasSubstr("Rank 0: cannot make "), HasSubstr("File too large")));

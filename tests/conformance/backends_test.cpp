@@ -61,33 +61,38 @@ TEST(BackendThatLacksSomething, RefusesItOnAllRanksWithWhatThereIs) {
     double wide = 0;
     const std::vector<std::size_t> none = {0, 0};
     const auto refusal = [](const std::function<void()>& call) { return outcome_of(call).text; };
-    EXPECT_EQ(
-        refusal([&] { group->all_reduce(&number, 1, DType::kInt32, ReduceOp::kBitXor); })
-            .find("all_reduce of int32: backend 'poor' does not reduce by bit_xor; it has sum, avg, product, min, max, premul_sum; choose "
-                  "another backend for it: host"),
-        0u);
+    EXPECT_EQ(refusal([&] { group->all_reduce(&number, 1, DType::kInt32, ReduceOp::kBitXor); })
+                  .find("all_reduce of int32: backend 'poor' does not reduce by bit_xor; it has sum, avg, product, "
+                        "min, max, premul_sum; choose "
+                        "another backend for it: host"),
+              0u);
     EXPECT_THAT(refusal([&] { group->all_reduce(&wide, 1, DType::kFloat64); }),
-                AllOf(HasSubstr("all_reduce: backend 'poor' does not take float64; it takes float32, int32; "), HasSubstr("host")));
+                AllOf(HasSubstr("all_reduce: backend 'poor' does not take float64; it takes float32, int32; "),
+                      HasSubstr("host")));
     EXPECT_THAT(refusal([&] { group->broadcast(&wide, 1, DType::kFloat64, 0); }), HasSubstr("does not take float64"));
-    EXPECT_THAT(refusal([&] { group->all_to_all(&number, none, &wide, none, DType::kInt32); }),
-                AllOf(HasSubstr("all_to_all_v: backend 'poor' does not have this operation; it has barrier, broadcast, "),
-                      Not(HasSubstr("all_to_all_v,"))));
+    EXPECT_THAT(
+        refusal([&] { group->all_to_all(&number, none, &wide, none, DType::kInt32); }),
+        AllOf(HasSubstr("all_to_all_v: backend 'poor' does not have this operation; it has barrier, broadcast, "),
+              Not(HasSubstr("all_to_all_v,"))));
     EXPECT_THAT(refusal([&] { group->send(&number, 1, DType::kInt32, 1 - rank); }),
-                AllOf(HasSubstr("send to rank"), HasSubstr("backend 'poor' has no messages; choose another backend for it: host")));
+                AllOf(HasSubstr("send to rank"),
+                      HasSubstr("backend 'poor' has no messages; choose another backend for it: host")));
     EXPECT_THAT(refusal([&] { group->recv(&number, 1, DType::kInt32, kAnyRank); }), HasSubstr("recv from any rank"));
     EXPECT_THAT(recorded(group->backend()).calls(), ::testing::IsEmpty());
     EXPECT_THAT(recorded(group->backend()).messages(), ::testing::IsEmpty());
     group->all_reduce(&number, 1, DType::kInt32, ReduceOp::kMax);
     group->barrier();
     ASSERT_EQ(recorded(group->backend()).calls().size(), 2u);
-    EXPECT_EQ(recorded(group->backend()).calls()[0].operation.signature.sequence, 1u) << "what is refused is not numbered";
+    EXPECT_EQ(recorded(group->backend()).calls()[0].operation.signature.sequence, 1u)
+        << "what is refused is not numbered";
   }
 }
 
 TEST(BackendThatLacksSomething, DelayHasNoMessages) {
   const auto group = ProcessGroup::wrap({}, make_backend("delay", {}));
   std::int32_t number = 0;
-  EXPECT_THAT(outcome_of([&] { group->send(&number, 1, DType::kInt32, 0); }).text, HasSubstr("backend 'delay' has no messages"));
+  EXPECT_THAT(outcome_of([&] { group->send(&number, 1, DType::kInt32, 0); }).text,
+              HasSubstr("backend 'delay' has no messages"));
 }
 
 // -- the list
@@ -121,7 +126,9 @@ std::vector<Outcome> outcomes_of_two_threads() {
   const auto store = std::make_shared<TableStore>();
   std::vector<Outcome> outcomes(2);
   const auto join = [&](int rank) {
-    outcomes[static_cast<std::size_t>(rank)] = outcome_of([&] { make_backend("mpi", context_of({rank, 2, rank, 2}, store)); });
+    outcomes[static_cast<std::size_t>(rank)] = outcome_of([&] {
+      make_backend("mpi", context_of({rank, 2, rank, 2}, store));
+    });
   };
   std::thread other(join, 1);
   join(0);
@@ -133,14 +140,16 @@ TEST(BackendList, MpiWithoutMpirunSaysWhatToDo) {
   ASSERT_EQ(mpi_ranks(), 0) << "this test is not for mpirun";
   const std::vector<Outcome> outcomes = outcomes_of_two_threads();
   for (std::size_t rank : {0U, 1U})
-    EXPECT_THAT(outcomes[rank].text, AllOf(HasSubstr(fmt::format("backend mpi: rank {}: this process was not started by MPI", rank)),
-                                           HasSubstr("mpirun -n 2"), HasSubstr("LOCKSTEP_BACKEND=host")));
+    EXPECT_THAT(outcomes[rank].text,
+                AllOf(HasSubstr(fmt::format("backend mpi: rank {}: this process was not started by MPI", rank)),
+                      HasSubstr("mpirun -n 2"), HasSubstr("LOCKSTEP_BACKEND=host")));
 }
 #else
 TEST(BackendList, MpiInABuildWithoutSaysHowToGetIt) {
   for (const int rank : {0, 1}) {
     const Outcome outcome = outcome_of([rank] { make_backend("mpi", context_of({rank, 2, rank, 2}, nullptr)); });
-    EXPECT_THAT(outcome.text, AllOf(HasSubstr("backend 'mpi' is not in this build"), HasSubstr("-Dmpi=enabled"), HasSubstr("host")));
+    EXPECT_THAT(outcome.text,
+                AllOf(HasSubstr("backend 'mpi' is not in this build"), HasSubstr("-Dmpi=enabled"), HasSubstr("host")));
   }
 }
 #endif
@@ -162,7 +171,8 @@ TEST(Recording, KeepsWhatWasAskedInItsOrder) {
     EXPECT_EQ(values[3], 8);
     const Work work = rank.backend().start(rank.reduction(values, 2, DType::kFloat32, ReduceOp::kMax));
     std::int32_t number = rank.rank(), other = -1;
-    const Work sent = rank.backend().send({&number, 1, DType::kInt32, 1 - rank.rank(), 5, nullptr, std::chrono::seconds(20)});
+    const Work sent =
+        rank.backend().send({&number, 1, DType::kInt32, 1 - rank.rank(), 5, nullptr, std::chrono::seconds(20)});
     rank.backend().receive({&other, 1, DType::kInt32, 1 - rank.rank(), 5, nullptr, std::chrono::seconds(20)}).wait();
     sent.wait();
     EXPECT_EQ(other, 1 - rank.rank());
@@ -200,12 +210,13 @@ TEST(CollectivesPage, ItsTableOfBackendsIsTheTable) {
   const auto mark = [](bool has) { return has ? "yes" : "no"; };
   for (const std::string_view name : backend_names()) {
     const Capabilities& has = capabilities_of(name);
-    const std::string row = fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |", name,
-                                        has.most_ranks == 1        ? "one"
-                                        : has.ranks_may_be_threads ? "processes, threads"
-                                                                   : "processes",
-                                        mark(has.messages), mark(has.same_bits_on_all_ranks && has.repeatable_bits),
-                                        mark(has.sums_in_rank_order), mark(has.idle_waiting), mark(has.abort), mark(has.names_lost_peers));
+    const std::string row =
+        fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |", name,
+                    has.most_ranks == 1        ? "one"
+                    : has.ranks_may_be_threads ? "processes, threads"
+                                               : "processes",
+                    mark(has.messages), mark(has.same_bits_on_all_ranks && has.repeatable_bits),
+                    mark(has.sums_in_rank_order), mark(has.idle_waiting), mark(has.abort), mark(has.names_lost_peers));
     EXPECT_NE(page.find(row), std::string::npos) << "docs/collectives.md has no row that begins\n" << row;
   }
 }
@@ -227,7 +238,8 @@ TEST_P(Processes, CallsBeyondMpisCountsAreCutIntoPiecesOrRefused) {
   const Place here = place();
   Rank rank(here, make_mpi_backend(context_of(here, next_store_of_job()), 1000), std::chrono::seconds(20));
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64})
-    for (const std::size_t count : {std::size_t{999}, std::size_t{1000}, std::size_t{1001}, std::size_t{2000}, std::size_t{3007}}) {
+    for (const std::size_t count :
+         {std::size_t{999}, std::size_t{1000}, std::size_t{1001}, std::size_t{2000}, std::size_t{3007}}) {
       std::vector<std::byte> data(count * size_of(dtype)), expected(data.size());
       for (std::size_t i = 0; i < count; ++i) {
         store(data.data(), i, dtype, value_at(here.rank, here.world_size, i, dtype, ReduceOp::kSum));
@@ -252,8 +264,8 @@ TEST_P(Processes, DisagreementIsNamedOnAllRanksAndHarmsNoOtherGroup) {
   float values[200] = {};
   const Outcome outcome = outcome_of([&] { first.all_reduce(values, here.rank == 1 ? 100 : 200); });
   EXPECT_EQ(outcome.kind, "mismatch");
-  EXPECT_THAT(outcome.text,
-              AllOf(HasSubstr("rank 0: all_reduce #1 (float32 x 200, sum)"), HasSubstr("rank 1: all_reduce #1 (float32 x 100, sum)")));
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("rank 0: all_reduce #1 (float32 x 200, sum)"),
+                                  HasSubstr("rank 1: all_reduce #1 (float32 x 100, sum)")));
   EXPECT_EQ(outcome_of([&] { first.barrier(); }).kind, "mismatch") << "the group is over";
   EXPECT_EQ(outcome_of([&] { second.barrier(); }).kind, "none");
 }
@@ -282,7 +294,8 @@ TEST_P(Processes, SubGroupsHaveRanksOfTheirOwn) {
   EXPECT_EQ(turned->recv(&got, 1, DType::kInt32, kAnyRank, 3), (turned->rank() + n - 1) % n);
   sent.wait();
   EXPECT_EQ(got, (mine + 1) % n);
-  EXPECT_EQ(group->all_gather_text(std::string(static_cast<std::size_t>(mine), 'x')).back().size(), static_cast<std::size_t>(n - 1));
+  EXPECT_EQ(group->all_gather_text(std::string(static_cast<std::size_t>(mine), 'x')).back().size(),
+            static_cast<std::size_t>(n - 1));
   float one = 1;
   group->all_reduce(&one, 1, DType::kFloat32, ReduceOp::kPremulSum, {.factor = 0.5});
   EXPECT_EQ(one, 0.5f * static_cast<float>(n));
@@ -308,8 +321,12 @@ TEST_P(Processes, MessagesThatDisagreeAreNamedByTheReceiver) {
 TEST_P(Processes, AGroupThatIsNotMpisRanksIsRefused) {
   const Place here = place();
   const int more = here.world_size + 1;
-  const Outcome outcome = outcome_of([&] { make_backend("mpi", context_of({here.rank, more, here.rank, more}, next_store_of_job())); });
-  EXPECT_EQ(outcome.text.find(fmt::format("backend mpi: rank 0: the group has {} ranks, but mpirun started {}", more, here.world_size)), 0u)
+  const Outcome outcome = outcome_of([&] {
+    make_backend("mpi", context_of({here.rank, more, here.rank, more}, next_store_of_job()));
+  });
+  EXPECT_EQ(outcome.text.find(fmt::format("backend mpi: rank 0: the group has {} ranks, but mpirun started {}", more,
+                                          here.world_size)),
+            0u)
       << outcome.text;
 }
 

@@ -1,8 +1,8 @@
 // The suite's cases: every backend, on every way that it takes, with every number of ranks.
 //
 // What a backend lacks or does not promise, its line in the table of capabilities says, and tests ask it. The ranks of
-// `mpi` are processes: its cases exist where mpirun started the test, for that number of ranks. So are those of `nccl` on GPUs, which
-// lockrun starts (scripts/test-gpu conformance).
+// `mpi` are processes: its cases exist where mpirun started the test, for that number of ranks. So are those of `nccl`
+// on GPUs, which lockrun starts (scripts/test-gpu conformance).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,9 @@ inline std::string name_of(const Case& tested) {
   if (!tested.nodes.empty()) return std::string(name_of(tested.wire)) + "_" + tested.nodes;
   return std::string(name_of(tested.wire)) + "_" + std::to_string(tested.ranks) + "_ranks";
 }
-inline void PrintTo(const Case& tested, std::ostream* out) { *out << name_of(tested); }  // NOLINT: GoogleTest finds it by its name
+inline void PrintTo(const Case& tested, std::ostream* out) {
+  *out << name_of(tested);
+}  // NOLINT: GoogleTest finds it by its name
 
 class OverBackends : public ::testing::TestWithParam<Case> {
  protected:
@@ -38,7 +40,8 @@ class OverBackends : public ::testing::TestWithParam<Case> {
 };
 
 inline std::vector<Case> ring_cases(std::initializer_list<int> ranks) {
-  // TSan sees what ranks do to each other where they are threads over one mapping. Others it watches each alone: few of them are enough.
+  // TSan sees what ranks do to each other where they are threads over one mapping. Others it watches each alone: few of
+  // them are enough.
   const int most_apart = kThreadSanitized ? 4 : 7;
   std::vector<Case> cases;
   for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})

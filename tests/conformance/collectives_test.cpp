@@ -43,8 +43,8 @@ TEST_P(Collectives, AllReduceOfEveryTypeAndOperation) {
   });
 }
 
-// The full cross product is above, at small counts. At this one, which no power of two and no number of ranks divides, every
-// type and operation would take minutes: float32, and the type that is widened on its way.
+// The full cross product is above, at small counts. At this one, which no power of two and no number of ranks divides,
+// every type and operation would take minutes: float32, and the type that is widened on its way.
 TEST_P(Collectives, LargeAndOddAllReduce) {
   run_threads(spec(), [](Rank& rank) {
     const Buffer registered = rank.backend().allocate(kLargeAndOddFloats * 4);
@@ -69,7 +69,8 @@ TEST_P(Collectives, PeerAddressesAreThoseOfAllRanksOrNone) {
     EXPECT_EQ(addresses[me], memory.data() + kSkip);
     for (std::byte* address : addresses) address[me] = static_cast<std::byte>(me + 1);
     rank.barrier();
-    for (std::size_t peer = 0; peer < addresses.size(); ++peer) EXPECT_EQ(memory.data()[kSkip + peer], static_cast<std::byte>(peer + 1));
+    for (std::size_t peer = 0; peer < addresses.size(); ++peer)
+      EXPECT_EQ(memory.data()[kSkip + peer], static_cast<std::byte>(peer + 1));
     rank.barrier();
     std::vector<std::byte> plain(kBytes);
     EXPECT_TRUE(rank.backend().peer_addresses(plain.data(), kBytes).empty()) << "not registered";
@@ -99,9 +100,11 @@ TEST_P(Collectives, RandomSumsHaveTheSameBitsOnAllRanksAndInRepeats) {
               }
             rank.all_reduce(result->data(), count, dtype, op);
           }
-          ASSERT_EQ(std::memcmp(first.data(), again.data(), bytes), 0) << "repeat of " << name_of(dtype) << " x " << count << name_of(op);
+          ASSERT_EQ(std::memcmp(first.data(), again.data(), bytes), 0)
+              << "repeat of " << name_of(dtype) << " x " << count << name_of(op);
           rank.broadcast(again.data(), bytes, DType::kUInt8, rank.ranks() - 1);
-          ASSERT_EQ(std::memcmp(first.data(), again.data(), bytes), 0) << "ranks differ in " << name_of(dtype) << " x " << count;
+          ASSERT_EQ(std::memcmp(first.data(), again.data(), bytes), 0)
+              << "ranks differ in " << name_of(dtype) << " x " << count;
         }
   });
 }
@@ -117,7 +120,8 @@ TEST_P(Collectives, SumsOfNansHaveTheSameBitsOnAllRanks) {
       of_last_rank = sums;
       rank.broadcast(of_last_rank.data(), count, DType::kFloat32, rank.ranks() - 1);
       ASSERT_TRUE(std::isnan(sums[0]) && std::isnan(sums[count - 1]));
-      ASSERT_EQ(std::memcmp(sums.data(), of_last_rank.data(), count * 4), 0) << "rank " << rank.rank() << " x " << count;
+      ASSERT_EQ(std::memcmp(sums.data(), of_last_rank.data(), count * 4), 0)
+          << "rank " << rank.rank() << " x " << count;
     }
   });
 }
@@ -140,7 +144,8 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
     for (std::byte* data : {registered.data(), plain.data()})
       for (const std::size_t count : {0, 1, 40, 48, 49, 3000, 70001, 600000})
         for (int root = 0; root < rank.ranks(); ++root) {
-          for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<std::byte>(rank.rank() == root ? i * 3 + i / 251 + count : 0);
+          for (std::size_t i = 0; i < count; ++i)
+            data[i] = static_cast<std::byte>(rank.rank() == root ? i * 3 + i / 251 + count : 0);
           rank.broadcast(data, count, DType::kUInt8, root);
           for (std::size_t i = 0; i < count; ++i)
             if (data[i] != static_cast<std::byte>(i * 3 + i / 251 + count))
@@ -155,8 +160,11 @@ TEST_P(Collectives, AllGatherInAndOutOfPlace) {
     const auto n = static_cast<std::size_t>(rank.ranks()), r = static_cast<std::size_t>(rank.rank());
     const Buffer registered = rank.backend().allocate(kMost * n);
     std::vector<std::byte> plain(kMost * n), own(kMost);
-    const auto value = [](std::size_t owner, std::size_t i) { return static_cast<std::byte>(owner * 17 + i * 5 + i / 241); };
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{48}, std::size_t{49}, std::size_t{4097}, kMost})
+    const auto value = [](std::size_t owner, std::size_t i) {
+      return static_cast<std::byte>(owner * 17 + i * 5 + i / 241);
+    };
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{1}, std::size_t{48}, std::size_t{49}, std::size_t{4097}, kMost})
       for (std::byte* receive : {registered.data(), plain.data()})
         for (const bool in_place : {true, false}) {
           std::fill(receive, receive + count * n, std::byte{0});
@@ -174,7 +182,8 @@ TEST_P(Collectives, AllGatherInAndOutOfPlace) {
 
 // Random floats, whose sums depend on the order: all wires, memories and ways of splitting must take the ranks' order.
 TEST_P(Collectives, SumsAreInRankOrderToTheBit) {
-  if (!promises().sums_in_rank_order) GTEST_SKIP() << backend_of(GetParam().wire) << " does not promise an order of sums";
+  if (!promises().sums_in_rank_order)
+    GTEST_SKIP() << backend_of(GetParam().wire) << " does not promise an order of sums";
   if (!GetParam().nodes.empty()) GTEST_SKIP() << "between nodes it is another order: see nodes_test.cpp";
   constexpr std::size_t kCount = 150001;
   const int n = GetParam().ranks;
@@ -195,11 +204,13 @@ TEST_P(Collectives, SumsAreInRankOrderToTheBit) {
     std::vector<float> plain(kCount);
     for (float* data : {reinterpret_cast<float*>(registered.data()), plain.data()})
       for (const std::size_t piece : {std::size_t{7}, std::size_t{1001}, std::size_t{30011}, kCount}) {
-        std::copy(inputs[static_cast<std::size_t>(rank.rank())].begin(), inputs[static_cast<std::size_t>(rank.rank())].end(), data);
+        std::copy(inputs[static_cast<std::size_t>(rank.rank())].begin(),
+                  inputs[static_cast<std::size_t>(rank.rank())].end(), data);
         const std::size_t end = piece == 7 ? 70 : kCount;  // small pieces: a few are enough
         for (std::size_t at = 0; at < end; at += piece)
           rank.all_reduce(data + at, std::min(piece, end - at), DType::kFloat32, ReduceOp::kAvg);
-        EXPECT_EQ(std::memcmp(data, expected.data(), end * 4), 0) << "rank " << rank.rank() << " in pieces of " << piece;
+        EXPECT_EQ(std::memcmp(data, expected.data(), end * 4), 0)
+            << "rank " << rank.rank() << " in pieces of " << piece;
       }
   });
 }
@@ -224,17 +235,20 @@ TEST_P(Collectives, AsynchronousWorkCompletesInOrder) {
     const Buffer registered = rank.backend().allocate(kCount * 4 * kCalls);
     auto* data = reinterpret_cast<float*>(registered.data());
     for (int round = 0; round < 3; ++round) {
-      for (std::size_t i = 0; i < kCount * kCalls; ++i) data[i] = static_cast<float>(rank.rank() + static_cast<int>(i % 100));
+      for (std::size_t i = 0; i < kCount * kCalls; ++i)
+        data[i] = static_cast<float>(rank.rank() + static_cast<int>(i % 100));
       std::vector<Work> works;
       for (std::size_t call = 0; call < kCalls; ++call)
-        works.push_back(rank.backend().start(rank.reduction(data + call * kCount, kCount, DType::kFloat32, ReduceOp::kSum)));
+        works.push_back(
+            rank.backend().start(rank.reduction(data + call * kCount, kCount, DType::kFloat32, ReduceOp::kSum)));
       works[kCalls / 2].wait();
       for (std::size_t call = 0; call <= kCalls / 2; ++call) EXPECT_TRUE(works[call].done());
       rank.barrier();  // a synchronous call comes after all of them
       for (std::size_t call = 0; call < kCalls; ++call) EXPECT_TRUE(works[call].done());
       const int n = rank.ranks();
       for (std::size_t i = 0; i < kCount * kCalls; ++i)
-        if (data[i] != static_cast<float>(n * static_cast<int>(i % 100) + n * (n - 1) / 2)) FAIL() << "element " << i << " is " << data[i];
+        if (data[i] != static_cast<float>(n * static_cast<int>(i % 100) + n * (n - 1) / 2))
+          FAIL() << "element " << i << " is " << data[i];
     }
   });
 }

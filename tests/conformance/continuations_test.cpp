@@ -1,4 +1,5 @@
-// Work::then() as programs call it, by a process group over every backend with a thread of its own: order, and what harms other groups.
+// Work::then() as programs call it, by a process group over every backend with a thread of its own: order, and what
+// harms other groups.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,8 @@ TEST_P(Continuations, FollowersAndComputationsKeepTheirPlacesAmongTheCalls) {
       const Work sum = group->all_reduce_async(first.data(), first.size(), DType::kFloat32);
       const Work follower = sum.then([&](Stream&) {
         for (std::size_t i = 0; i < second.size(); ++i) second[i] = first[i] * 10 + static_cast<float>(group->rank());
-        return group->all_reduce_async(second.data(), second.size(), DType::kFloat32, ReduceOp::kMax, {.purpose = {"follower"}});
+        return group->all_reduce_async(second.data(), second.size(), DType::kFloat32, ReduceOp::kMax,
+                                       {.purpose = {"follower"}});
       });
       const Work behind = group->all_reduce_async(third.data(), third.size(), DType::kFloat32);
       std::vector<float> result;
@@ -59,7 +61,8 @@ TEST_P(Continuations, AFollowersMismatchHarmsNoOtherGroup) {
         }
       });
       const std::string kind = outcome_of([&] { follower.wait(); }).kind;
-      // Other ranks of a node may have ended the group before this one's follower began: then it is dropped, and catches nothing.
+      // Other ranks of a node may have ended the group before this one's follower began: then it is dropped, and
+      // catches nothing.
       if (!catches || kind != "none") {
         EXPECT_EQ(kind, "mismatch");
       }

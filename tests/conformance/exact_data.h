@@ -1,4 +1,5 @@
-// Data whose reductions are exact in every type: small integers, multiples of the number of ranks where they are averaged.
+// Data whose reductions are exact in every type: small integers, multiples of the number of ranks where they are
+// averaged.
 #pragma once
 
 #include <bit>
@@ -16,11 +17,12 @@ namespace lockstep::testing {
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): attributes have no other name.
 #define LOCKSTEP_ARITHMETIC __attribute__((no_sanitize("thread")))
 
-// TSan's build has one of each kind: ranks wait for each other in the same places whatever they compute. ASan's has all types, whose
-// vectors end at different bytes, and an operation of each kind.
+// TSan's build has one of each kind: ranks wait for each other in the same places whatever they compute. ASan's has all
+// types, whose vectors end at different bytes, and an operation of each kind.
 inline std::vector<DType> all_types() {
   if (kThreadSanitized) return {DType::kFloat32, DType::kBFloat16, DType::kInt8};
-  return {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kUInt8, DType::kInt32, DType::kInt64};
+  return {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+          DType::kInt8,    DType::kUInt8,   DType::kInt32,   DType::kInt64};
 }
 inline std::vector<ReduceOp> all_ops() {
   if (kThreadSanitized) return {ReduceOp::kSum, ReduceOp::kAvg};
@@ -31,7 +33,8 @@ inline std::vector<ReduceOp> all_ops() {
 inline const std::vector<DType> kAllTypes = all_types();
 inline const std::vector<ReduceOp> kAllOps = all_ops();
 
-// Counts that nothing divides, of more bytes than a tile or a slice holds. Instrumented code is slow: there they are few more.
+// Counts that nothing divides, of more bytes than a tile or a slice holds. Instrumented code is slow: there they are
+// few more.
 inline constexpr std::size_t kLargeAndOddBytes = kSanitized ? 600011 : 1000003;
 inline constexpr std::size_t kLargeAndOddFloats = kSanitized ? 150001 : 1000003;
 

@@ -37,7 +37,9 @@ void expect_mismatch(const GroupSpec& spec, const std::function<void(Rank&, void
 TEST_P(Faults, AnotherOperationIsNamedOnAllRanks) {
   expect_mismatch(
       spec(3),
-      [](Rank& rank, void* data) { rank.rank() == 1 ? rank.broadcast(data, 100, DType::kFloat32, 0) : rank.all_reduce(data, 100); },
+      [](Rank& rank, void* data) {
+        rank.rank() == 1 ? rank.broadcast(data, 100, DType::kFloat32, 0) : rank.all_reduce(data, 100);
+      },
       "all_reduce #2 (float32 x 100, sum)", "rank 1: broadcast #2 (float32 x 100, root 0)");
 }
 
@@ -49,11 +51,14 @@ TEST_P(Faults, AnotherCountIsNamedOnAllRanks) {
 
 TEST_P(Faults, AnotherTypeOrReductionIsNamedOnAllRanks) {
   expect_mismatch(
-      spec(3), [](Rank& rank, void* data) { rank.all_reduce(data, 64, rank.rank() == 1 ? DType::kInt32 : DType::kFloat32); },
+      spec(3),
+      [](Rank& rank, void* data) { rank.all_reduce(data, 64, rank.rank() == 1 ? DType::kInt32 : DType::kFloat32); },
       "float32 x 64", "rank 1: all_reduce #2 (int32 x 64, sum)");
   expect_mismatch(
       spec(3),
-      [](Rank& rank, void* data) { rank.all_reduce(data, 64, DType::kFloat32, rank.rank() == 1 ? ReduceOp::kMax : ReduceOp::kSum); },
+      [](Rank& rank, void* data) {
+        rank.all_reduce(data, 64, DType::kFloat32, rank.rank() == 1 ? ReduceOp::kMax : ReduceOp::kSum);
+      },
       "float32 x 64, sum", "rank 1: all_reduce #2 (float32 x 64, max)");
 }
 
@@ -76,9 +81,11 @@ TEST_P(Faults, AnotherPositionInTheTrainingIsNamedOnAllRanks) {
     call.signature.pass = hash_of(pass);
     rank.backend().run(call);
   };
-  const std::function<void(PassState&)> changes[] = {[](PassState& pass) { pass.updates = 6; }, [](PassState& pass) { pass.lr = 0.25F; },
-                                                     [](PassState& pass) { pass.trained_hash = 1; }, [](PassState& pass) { pass = {}; }};
-  const std::string texts[] = {"optimizer steps before it: ", "learning rate: ", "set of trained parameters", "in none"};
+  const std::function<void(PassState&)> changes[] = {
+      [](PassState& pass) { pass.updates = 6; }, [](PassState& pass) { pass.lr = 0.25F; },
+      [](PassState& pass) { pass.trained_hash = 1; }, [](PassState& pass) { pass = {}; }};
+  const std::string texts[] = {"optimizer steps before it: ", "learning rate: ", "set of trained parameters",
+                               "in none"};
   const std::string odds[] = {"6 on rank 1", "0.25 on rank 1", "00000001 on rank 1", "rank 1"};
   for (std::size_t i = 0; i < 4; ++i)
     expect_mismatch(
@@ -90,13 +97,14 @@ TEST_P(Faults, AnotherPositionInTheTrainingIsNamedOnAllRanks) {
           if (rank.rank() == 1) changes[i](pass);
           call_of(rank, data, pass);
         },
-        "out of step" + std::string(i == 3 ? ": " : " in the backward pass of step 8: ") + (i == 3 ? "" : texts[i]), odds[i]);
+        "out of step" + std::string(i == 3 ? ": " : " in the backward pass of step 8: ") + (i == 3 ? "" : texts[i]),
+        odds[i]);
 }
 
 TEST_P(Faults, AnotherSizeOfRegisteredMemoryIsNamedOnAllRanks) {
   expect_mismatch(
-      spec(3), [](Rank& rank, void*) { rank.backend().allocate(rank.rank() == 1 ? 8192 : 4096); }, "allocate #1 (4096 bytes)",
-      "rank 1: allocate #1 (8192 bytes)");
+      spec(3), [](Rank& rank, void*) { rank.backend().allocate(rank.rank() == 1 ? 8192 : 4096); },
+      "allocate #1 (4096 bytes)", "rank 1: allocate #1 (8192 bytes)");
 }
 
 TEST_P(Faults, AfterAFailureTheGroupIsOver) {
@@ -118,9 +126,10 @@ TEST_P(Faults, ARankThatStaysAwayIsNamedAtTheDeadline) {
     const Outcome outcome = outcome_of([&] { rank.all_reduce(data.data(), data.size()); });
     const auto took = std::chrono::steady_clock::now() - start;
     EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
-    EXPECT_THAT(outcome.text,
-                AllOf(HasSubstr("all_reduce #2 (float32 x 50000, sum): "), HasSubstr("for rank 2 (pid "), HasSubstr("did not arrive"),
-                      ::testing::ContainsRegex(is_between_nodes(GetParam()) ? "waited [0-9]\\.[0-9] s" : "waited 0\\.[3-9] s")));
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("all_reduce #2 (float32 x 50000, sum): "), HasSubstr("for rank 2 (pid "),
+                                    HasSubstr("did not arrive"),
+                                    ::testing::ContainsRegex(is_between_nodes(GetParam()) ? "waited [0-9]\\.[0-9] s"
+                                                                                          : "waited 0\\.[3-9] s")));
     EXPECT_GE(took, milliseconds(290));
     EXPECT_LT(took, std::chrono::seconds(10));
   });
@@ -162,7 +171,8 @@ TEST_P(Faults, AbortWakesAllRanks) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.kind, "peer lost") << outcome.text;
-    EXPECT_THAT(outcome.text, AllOf(HasSubstr("all_reduce #2"), HasSubstr("rank 2 aborted the group: the loss is not finite")));
+    EXPECT_THAT(outcome.text,
+                AllOf(HasSubstr("all_reduce #2"), HasSubstr("rank 2 aborted the group: the loss is not finite")));
   }
 }
 
@@ -180,12 +190,17 @@ TEST_P(Faults, WorkThrowsWhatEndedIt) {
   EXPECT_THAT(outcomes[0].text, HasSubstr("rank 1 (pid "));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Faults, ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kNodeThreads, Wire::kNodes),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(Ring, Faults,
+                         ::testing::Values(Wire::kThreads, Wire::kMemfd, Wire::kTcp, Wire::kNodeThreads, Wire::kNodes),
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 
 #ifdef STUB_NCCL
 INSTANTIATE_TEST_SUITE_P(Nccl, Faults, ::testing::Values(Wire::kNccl),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 #endif
 
 // -- with processes
@@ -278,18 +293,27 @@ TEST_P(DeathsInWaits, AStoppedRankIsNamedAtTheDeadline) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ring, Deaths, ::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 INSTANTIATE_TEST_SUITE_P(Ring, DeathsInWaits, ::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 #ifdef STUB_NCCL
 INSTANTIATE_TEST_SUITE_P(Nccl, DeathsInWaits, ::testing::Values(Wire::kNccl),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 #endif
 
 // -- tokens and transports
 
 TEST(Rendezvous, AWrongTokenIsRefusedOverSockets) {
-  GroupSpec spec{.wire = Wire::kMemfd, .ranks = 3, .store_timeout = std::chrono::seconds(5), .tokens = {"secret", "secret", "guess"}};
+  GroupSpec spec{.wire = Wire::kMemfd,
+                 .ranks = 3,
+                 .store_timeout = std::chrono::seconds(5),
+                 .tokens = {"secret", "secret", "guess"}};
   const auto start = std::chrono::steady_clock::now();
   for (const Outcome& outcome : outcomes_of_threads(spec, [](Rank&) {})) {
     EXPECT_EQ(outcome.kind, "error") << outcome.text;
@@ -299,7 +323,8 @@ TEST(Rendezvous, AWrongTokenIsRefusedOverSockets) {
 }
 
 TEST(Rendezvous, AWrongTokenIsRefusedOverTcp) {
-  GroupSpec spec{.wire = Wire::kTcp, .ranks = 2, .store_timeout = std::chrono::seconds(2), .tokens = {"secret", "guess"}};
+  GroupSpec spec{
+      .wire = Wire::kTcp, .ranks = 2, .store_timeout = std::chrono::seconds(2), .tokens = {"secret", "guess"}};
   const auto outcomes = outcomes_of_threads(spec, [](Rank&) {});
   EXPECT_EQ(outcomes[0].kind, "rendezvous") << outcomes[0].text;
   EXPECT_THAT(outcomes[0].text, HasSubstr("for ranks 1"));
@@ -321,7 +346,8 @@ TEST(Rendezvous, SharedMemoryThatCannotBeHadIsAnErrorThatNamesTheRank) {
   if (reports[2].exit_code == kSkipExitCode) GTEST_SKIP() << "this process may not make a network namespace";
   for (const RankReport& report : reports) {
     EXPECT_EQ(report.kind(), "error") << report.text();
-    EXPECT_THAT(report.text(), AllOf(HasSubstr("transport shm was asked for"), HasSubstr("rank 2: "), HasSubstr("not the same machine")));
+    EXPECT_THAT(report.text(), AllOf(HasSubstr("transport shm was asked for"), HasSubstr("rank 2: "),
+                                     HasSubstr("not the same machine")));
   }
 }
 

@@ -25,8 +25,8 @@ namespace lockstep::testing {
 
 inline constexpr int kSkipExitCode = 77;
 
-// Seconds from a rank's death until the others say so. Promised are two where ranks get a core when they wake; here other tests run beside
-// them, and sanitizers are slow.
+// Seconds from a rank's death until the others say so. Promised are two where ranks get a core when they wake; here
+// other tests run beside them, and sanitizers are slow.
 inline double death_is_told_within() {
   double load = 0;
   if (::getloadavg(&load, 1) != 1) load = 0;
@@ -44,7 +44,9 @@ struct RankReport {
   std::string kind() const { return kind_text; }
   std::string text() const { return message; }
   void stamp() { stamped_ns = std::chrono::steady_clock::now().time_since_epoch().count(); }
-  double seconds_after(const RankReport& other) const { return static_cast<double>(stamped_ns - other.stamped_ns) / 1e9; }
+  double seconds_after(const RankReport& other) const {
+    return static_cast<double>(stamped_ns - other.stamped_ns) / 1e9;
+  }
 };
 
 // False: this process may not.
@@ -56,18 +58,21 @@ inline void note(RankReport& report, const Outcome& outcome) {
   std::strncpy(report.message, outcome.text.c_str(), sizeof report.message - 1);
 }
 
-// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after two minutes (sanitizers).
+// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after two minutes
+// (sanitizers).
 inline void reap(const std::vector<pid_t>& children, RankReport* reports) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   std::vector<bool> ended(children.size()), stopped(children.size());
   while (std::count(ended.begin(), ended.end(), false) > 0) {
     const bool late = std::chrono::steady_clock::now() > deadline;
-    const bool only_stopped_left = std::count(ended.begin(), ended.end(), false) == std::count(stopped.begin(), stopped.end(), true);
+    const bool only_stopped_left =
+        std::count(ended.begin(), ended.end(), false) == std::count(stopped.begin(), stopped.end(), true);
     EXPECT_FALSE(late) << "ranks hang";
     for (std::size_t r = 0; r < children.size(); ++r) {
       if (!ended[r] && (late || only_stopped_left)) kill(children[r], SIGKILL);
       int status = 0;
-      if (ended[r] || waitpid(children[r], &status, late || only_stopped_left ? 0 : WNOHANG | WUNTRACED) != children[r]) continue;
+      if (ended[r] || waitpid(children[r], &status, late || only_stopped_left ? 0 : WNOHANG | WUNTRACED) != children[r])
+        continue;
       stopped[r] = WIFSTOPPED(status);
       ended[r] = !stopped[r];
       reports[r].signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;

@@ -42,15 +42,17 @@ TEST_P(Waiting, ALatePeerCostsHardlyAnyTimeOfTheCpu) {
     step();
     const double used = cpu_seconds() - before;
     if (std::chrono::steady_clock::now() - begin < milliseconds(1500)) throw Error("rank {} did not wait", rank.rank());
-    if (used > 2 * punctual + 0.1) throw Error("rank {} used {:.3f} s of CPU in two seconds of waiting", rank.rank(), used);
+    if (used > 2 * punctual + 0.1)
+      throw Error("rank {} used {:.3f} s of CPU in two seconds of waiting", rank.rank(), used);
   });
   for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "") << report.text();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Waiting, ::testing::Combine(::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes), ::testing::Bool()),
-                         [](const auto& tested) {
-                           return std::string(name_of(std::get<0>(tested.param))) + (std::get<1>(tested.param) ? "_async" : "_sync");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Ring, Waiting, ::testing::Combine(::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes), ::testing::Bool()),
+    [](const auto& tested) {
+      return std::string(name_of(std::get<0>(tested.param))) + (std::get<1>(tested.param) ? "_async" : "_sync");
+    });
 
 // Every file that this process has open or mapped.
 std::string open_files() {
@@ -63,8 +65,8 @@ std::string open_files() {
   return names;
 }
 
-// Memory without a name goes with the last process that has it, however that one ends; and /dev/shm, which containers keep
-// small, has no part in it.
+// Memory without a name goes with the last process that has it, however that one ends; and /dev/shm, which containers
+// keep small, has no part in it.
 TEST(SharedMemory, HasNoNameThatCouldStayBehind) {
   const auto reports = run_processes({.wire = Wire::kMemfd, .ranks = 3}, [](Rank& rank, RankReport& report) {
     const Buffer registered = rank.backend().allocate(8 << 20);
@@ -93,8 +95,9 @@ std::size_t mapped_bytes() {
 // Also where a rank is alone, or alone on its node. Ranks are threads: what they map counts together.
 TEST(RegisteredMemory, GoesWithItsLastHandle) {
   constexpr std::size_t kBytes = std::size_t{8} << 20, kTimes = 40;
-  for (const GroupSpec& spec : {GroupSpec{.wire = Wire::kMemfd, .ranks = 1}, GroupSpec{.wire = Wire::kMemfd, .ranks = 2},
-                                GroupSpec{.wire = Wire::kTcp, .ranks = 2}, GroupSpec{.wire = Wire::kNodes, .ranks = 3}}) {
+  for (const GroupSpec& spec :
+       {GroupSpec{.wire = Wire::kMemfd, .ranks = 1}, GroupSpec{.wire = Wire::kMemfd, .ranks = 2},
+        GroupSpec{.wire = Wire::kTcp, .ranks = 2}, GroupSpec{.wire = Wire::kNodes, .ranks = 3}}) {
     run_threads(spec, [&](Rank& rank) {
       rank.backend().allocate(kBytes);
       rank.barrier();

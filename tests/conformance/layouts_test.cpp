@@ -16,20 +16,26 @@ namespace {
 
 class Layouts : public OverBackends {};
 
-std::int32_t value(int from, int to, std::size_t i) { return from * 1000003 + to * 5003 + static_cast<std::int32_t>(i); }
+std::int32_t value(int from, int to, std::size_t i) {
+  return from * 1000003 + to * 5003 + static_cast<std::int32_t>(i);
+}
 
-std::size_t sum_of(const std::vector<std::size_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}); }
+std::size_t sum_of(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
 
 Operation gather_v(Rank& rank, const void* send, void* receive, std::vector<std::size_t> counts) {
   auto layout = std::make_shared<Layout>();
   layout->receive_counts = std::move(counts);
-  Operation call = rank.operation(OperationKind::kAllGatherV, send, receive, sum_of(layout->receive_counts), DType::kInt32);
+  Operation call =
+      rank.operation(OperationKind::kAllGatherV, send, receive, sum_of(layout->receive_counts), DType::kInt32);
   call.signature.layout = hash_of(*layout);
   call.layout = std::move(layout);
   return call;
 }
 
-Operation exchange_v(Rank& rank, const void* send, std::vector<std::size_t> sends, void* receive, std::vector<std::size_t> receives) {
+Operation exchange_v(Rank& rank, const void* send, std::vector<std::size_t> sends, void* receive,
+                     std::vector<std::size_t> receives) {
   auto layout = std::make_shared<Layout>();
   layout->send_counts = std::move(sends);
   layout->receive_counts = std::move(receives);
@@ -75,7 +81,8 @@ TEST_P(Layouts, AllGatherOfUnequalParts) {
         for (const bool in_place : {true, false}) {
           const auto counts = counts_of(rank.ranks(), list);
           std::int32_t* send =
-              in_place ? receive + std::accumulate(counts.begin(), counts.begin() + rank.rank(), std::size_t{0}) : own.data();
+              in_place ? receive + std::accumulate(counts.begin(), counts.begin() + rank.rank(), std::size_t{0})
+                       : own.data();
           for (std::size_t i = 0; i < counts[me]; ++i) send[i] = value(rank.rank(), list, i);
           rank.backend().run(gather_v(rank, send, receive, counts));
           const std::int32_t* at = receive;
@@ -101,7 +108,8 @@ TEST_P(Layouts, AllToAllOfUnequalParts) {
       }
       std::vector<std::int32_t> out, in(sum_of(receives));
       for (int peer = 0; peer < rank.ranks(); ++peer)
-        for (std::size_t i = 0; i < sends[static_cast<std::size_t>(peer)]; ++i) out.push_back(value(rank.rank(), peer, i));
+        for (std::size_t i = 0; i < sends[static_cast<std::size_t>(peer)]; ++i)
+          out.push_back(value(rank.rank(), peer, i));
       rank.backend().run(exchange_v(rank, out.data(), sends, in.data(), receives));
       std::size_t at = 0;
       for (int from = 0; from < rank.ranks(); ++from)
@@ -122,7 +130,8 @@ TEST_P(Layouts, CountsThatDisagreeEndTheGroupOnAllRanks) {
   });
   for (const Outcome& outcome : exchanges) {
     EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
-    EXPECT_NE(outcome.text.find("rank 0 sends 2 elements to rank 1, which expects 3"), std::string::npos) << outcome.text;
+    EXPECT_NE(outcome.text.find("rank 0 sends 2 elements to rank 1, which expects 3"), std::string::npos)
+        << outcome.text;
   }
   const auto gathers = outcomes_of_threads(spec(), [n](Rank& rank) {
     std::vector<std::int32_t> out(100), in(100);
@@ -140,14 +149,16 @@ TEST_P(Layouts, AContinuationAndItsCallKeepTheirPlaceAmongTheOthers) {
     const int ranks = rank.ranks();
     for (int round = 0; round < 5; ++round) {
       std::vector<float> first(1000, 1), second(1000, 0), third(10, 1);
-      const Work sum = rank.backend().start(rank.reduction(first.data(), first.size(), DType::kFloat32, ReduceOp::kSum));
+      const Work sum =
+          rank.backend().start(rank.reduction(first.data(), first.size(), DType::kFloat32, ReduceOp::kSum));
       Operation follower = rank.operation(OperationKind::kBarrier, nullptr, nullptr, 0, DType::kUInt8);
       Operation call = follower;
       call.signature = rank.reduction(second.data(), second.size(), DType::kFloat32, ReduceOp::kMax).signature;
       call.signature.sequence = follower.signature.sequence;
       call.send = call.receive = second.data();
       follower.chained = {[&](Stream&) {
-                            for (std::size_t i = 0; i < second.size(); ++i) second[i] = first[i] + static_cast<float>(rank.rank());
+                            for (std::size_t i = 0; i < second.size(); ++i)
+                              second[i] = first[i] + static_cast<float>(rank.rank());
                             running_continuation()->has_made_it = true;  // as the group notes
                             return rank.backend().start(call);
                           },
@@ -166,7 +177,8 @@ TEST_P(Layouts, AContinuationAndItsCallKeepTheirPlaceAmongTheOthers) {
 
 // The same bits on all ranks, and the values that are expected but for their rounding.
 void expect_alike_on_all_ranks(Rank& rank, std::span<const float> got, const std::vector<float>& expected) {
-  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-6F * std::abs(expected[i])) << "at " << i;
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], expected[i], 1e-6F * std::abs(expected[i])) << "at " << i;
   std::vector<float> all(got.size() * static_cast<std::size_t>(rank.ranks()));
   rank.backend().run(rank.operation(OperationKind::kAllGather, got.data(), all.data(), got.size(), DType::kFloat32));
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], got[i % got.size()]) << "rank " << i / got.size();
@@ -182,7 +194,8 @@ TEST_P(Layouts, CoalescedCallsGiveTheBitsOfSingleOnes) {
     const std::size_t all = sum_of(counts);
     const Buffer registered = rank.backend().allocate(all * 4);
     std::vector<float> alone(all), plain(all);
-    for (std::size_t i = 0; i < all; ++i) alone[i] = 1.0f / static_cast<float>(1 + i % 977 + static_cast<std::size_t>(rank.rank()) * 31);
+    for (std::size_t i = 0; i < all; ++i)
+      alone[i] = 1.0f / static_cast<float>(1 + i % 977 + static_cast<std::size_t>(rank.rank()) * 31);
     for (float* together : {plain.data(), reinterpret_cast<float*>(registered.data())}) {
       std::vector<float> expected = alone;
       std::copy(alone.begin(), alone.end(), together);
@@ -193,7 +206,9 @@ TEST_P(Layouts, CoalescedCallsGiveTheBitsOfSingleOnes) {
         rank.all_reduce(expected.data() + at, count, DType::kFloat32, ReduceOp::kAvg);
         at += count;
       }
-      rank.backend().start(coalesced(rank, OperationKind::kAllReduce, regions, DType::kFloat32, ReduceOp::kAvg, -1)).wait();
+      rank.backend()
+          .start(coalesced(rank, OperationKind::kAllReduce, regions, DType::kFloat32, ReduceOp::kAvg, -1))
+          .wait();
       if (promised)
         EXPECT_EQ(std::memcmp(together, expected.data(), all * 4), 0);
       else
@@ -213,7 +228,9 @@ TEST_P(Layouts, AveragesOf16BitsAreNotBiased) {
     constexpr std::size_t kCount = 4099;
     for (const auto& [dtype, precision] : {std::pair(DType::kBFloat16, 0x1p-8), std::pair(DType::kFloat16, 0x1p-11)}) {
       std::vector<std::byte> single(kCount * 2);
-      const auto value_of = [](int r, std::size_t i) { return 101 + static_cast<int>((i * 37 + static_cast<std::size_t>(r) * 11) % 100); };
+      const auto value_of = [](int r, std::size_t i) {
+        return 101 + static_cast<int>((i * 37 + static_cast<std::size_t>(r) * 11) % 100);
+      };
       for (std::size_t i = 0; i < kCount; ++i) store(single.data(), i, dtype, value_of(rank.rank(), i));
       std::vector<std::byte> together = single;
       rank.all_reduce(single.data(), kCount, dtype, ReduceOp::kAvg);
@@ -234,7 +251,9 @@ TEST_P(Layouts, AveragesOf16BitsAreNotBiased) {
 
 // Rank r's factor is a power of two, so that products and sums of small integers are exact in all types.
 LOCKSTEP_ARITHMETIC double factor_of(int rank) { return rank % 2 == 0 ? 0.5 : 2; }
-LOCKSTEP_ARITHMETIC int value_before_factor(int rank, std::size_t i) { return 2 * (static_cast<int>(i % 5) - rank % 3); }
+LOCKSTEP_ARITHMETIC int value_before_factor(int rank, std::size_t i) {
+  return 2 * (static_cast<int>(i % 5) - rank % 3);
+}
 LOCKSTEP_ARITHMETIC int premultiplied_sum(int ranks, std::size_t i) {
   int sum = 0;
   for (int rank = 0; rank < ranks; ++rank) sum += static_cast<int>(value_before_factor(rank, i) * factor_of(rank));
@@ -252,7 +271,8 @@ void check_premultiplied(Rank& rank, OperationKind kind, DType dtype, std::size_
   const std::vector<std::byte> before = send;
   const int root = rank.ranks() / 2;
   const bool has_result = kind != OperationKind::kReduce || rank.rank() == root;
-  const std::size_t own = parts > 1 || kind == OperationKind::kReduceScatter ? static_cast<std::size_t>(rank.rank()) * count * element : 0;
+  const std::size_t own =
+      parts > 1 || kind == OperationKind::kReduceScatter ? static_cast<std::size_t>(rank.rank()) * count * element : 0;
   std::byte* result = in_place ? send.data() + own : receive.data();
   Operation call = rank.operation(kind, send.data(), has_result ? result : nullptr, count, dtype);
   call.signature.op = ReduceOp::kPremulSum;
@@ -273,7 +293,8 @@ TEST_P(Layouts, PremultipliedSums) {
   run_threads(spec(), [](Rank& rank) {
     for (const DType dtype : kAllTypes) {
       if (is_integer(dtype)) continue;
-      for (const OperationKind kind : {OperationKind::kAllReduce, OperationKind::kReduce, OperationKind::kReduceScatter})
+      for (const OperationKind kind :
+           {OperationKind::kAllReduce, OperationKind::kReduce, OperationKind::kReduceScatter})
         for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{11}, std::size_t{9973}, kLarge})
           for (const bool in_place : {true, false})
             if (count < kLarge || dtype == DType::kFloat32) check_premultiplied(rank, kind, dtype, count, in_place);

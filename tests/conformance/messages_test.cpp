@@ -13,13 +13,15 @@ class Messages : public OverBackends {};
 
 class LostMessages : public Messages {};  // needs a peer, and a backend that tells the others
 
-Message message(void* data, std::size_t count, DType dtype, int peer, int tag, milliseconds timeout = std::chrono::seconds(20)) {
+Message message(void* data, std::size_t count, DType dtype, int peer, int tag,
+                milliseconds timeout = std::chrono::seconds(20)) {
   return {data, count, dtype, peer, tag, nullptr, timeout};
 }
 void send(Rank& rank, const void* data, std::size_t count, int to, int tag = 0) {
   rank.backend().send(message(const_cast<void*>(data), count, DType::kInt32, to, tag)).wait();
 }
-int receive(Rank& rank, void* data, std::size_t count, int from, int tag = 0, milliseconds timeout = std::chrono::seconds(20)) {
+int receive(Rank& rank, void* data, std::size_t count, int from, int tag = 0,
+            milliseconds timeout = std::chrono::seconds(20)) {
   int sender = -7;
   Message wanted = message(data, count, DType::kInt32, from, tag, timeout);
   wanted.sender = &sender;
@@ -49,7 +51,8 @@ TEST_P(Messages, GoAroundInARingInEverySize) {
     for (const std::size_t count : {0, 1, 100, 16384, 16385, 100003, 1000003}) {
       const auto sent = numbers(count, rank.rank());
       std::vector<std::int32_t> got(count);
-      const Work out = rank.backend().send(message(const_cast<std::int32_t*>(sent.data()), count, DType::kInt32, to, 5));
+      const Work out =
+          rank.backend().send(message(const_cast<std::int32_t*>(sent.data()), count, DType::kInt32, to, 5));
       EXPECT_EQ(receive(rank, got.data(), count, from, 5), from);
       out.wait();
       EXPECT_EQ(got, numbers(count, from)) << count;
@@ -130,11 +133,13 @@ TEST_P(Messages, PassBesideCollectives) {
   run_threads(spec(), [](Rank& rank) {
     if (rank.ranks() == 1) return;
     std::vector<float> data(200000, 1.0f);
-    const Work collective = rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
+    const Work collective =
+        rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum));
     const int to = (rank.rank() + 1) % rank.ranks(), from = (rank.rank() + rank.ranks() - 1) % rank.ranks();
     const auto sent = numbers(50000, rank.rank());
     std::vector<std::int32_t> got(sent.size());
-    const Work out = rank.backend().send(message(const_cast<std::int32_t*>(sent.data()), sent.size(), DType::kInt32, to, 0));
+    const Work out =
+        rank.backend().send(message(const_cast<std::int32_t*>(sent.data()), sent.size(), DType::kInt32, to, 0));
     receive(rank, got.data(), got.size(), from);
     out.wait();
     collective.wait();
@@ -175,7 +180,8 @@ TEST_P(Messages, OneOfSeveralIsFoundWhicheverComes) {
     std::vector<Work> wanted;
     std::vector<int> tags = {0, 1, 2, 3};
     for (int tag = 0; tag < kTags; ++tag)
-      wanted.push_back(rank.backend().receive(message(&got[static_cast<std::size_t>(tag)], 1, DType::kInt32, from, tag)));
+      wanted.push_back(
+          rank.backend().receive(message(&got[static_cast<std::size_t>(tag)], 1, DType::kInt32, from, tag)));
     EXPECT_EQ(wait_any(wanted, milliseconds(1)), std::nullopt) << "and they go on";
     rank.barrier();
     for (const int tag : {2, 0, 3, 1}) {
@@ -281,7 +287,9 @@ TEST_P(LostMessages, ThatDisagreeEndTheGroup) {
   });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
-    EXPECT_NE(outcome.text.find("rank 0 sent int32 x 7 with tag 2 to rank 1, which receives int32 x 8"), std::string::npos) << outcome.text;
+    EXPECT_NE(outcome.text.find("rank 0 sent int32 x 7 with tag 2 to rank 1, which receives int32 x 8"),
+              std::string::npos)
+        << outcome.text;
   }
 }
 

@@ -54,7 +54,8 @@ TEST_P(Nodes, BytesOnEachWireAreWhatTheFormulaSays) {
         EXPECT_EQ(took.tcp_bytes, slice) << "2 (2-1)/2 of the rail's slice";
       } else {
         const std::uint64_t lines = slice / 64;  // chunks are whole lines
-        EXPECT_NEAR(static_cast<double>(took.tcp_bytes), static_cast<double>(2 * (nodes - 1) * lines * 64) / static_cast<double>(nodes),
+        EXPECT_NEAR(static_cast<double>(took.tcp_bytes),
+                    static_cast<double>(2 * (nodes - 1) * lines * 64) / static_cast<double>(nodes),
                     static_cast<double>(blocks * 2 * (nodes - 1) * 64));
       }
       EXPECT_EQ(took.shared_memory_bytes, slice * (local_ranks - 1)) << "the other local ranks' values, once";
@@ -62,7 +63,8 @@ TEST_P(Nodes, BytesOnEachWireAreWhatTheFormulaSays) {
     const TransportCounters before = rank.backend().counters();
     rank.all_reduce(plain.data(), 100);
     const TransportCounters small = difference(rank.backend().counters(), before);
-    EXPECT_EQ(small.tcp_bytes, local == 0 ? (nodes - 1) * 400 : 0) << "a small message: the node's sum to every other node";
+    EXPECT_EQ(small.tcp_bytes, local == 0 ? (nodes - 1) * 400 : 0)
+        << "a small message: the node's sum to every other node";
     EXPECT_EQ(small.shared_memory_bytes, local == 0 ? (local_ranks - 1) * 400 : 400);
   });
 }
@@ -92,8 +94,8 @@ TEST_P(Nodes, ABroadcastAndAReduceSendOneMessageFromEveryNodeButTheLast) {
         for (int root = 0; root < rank.ranks(); ++root) {
           std::fill(data, data + count, static_cast<float>(1 + rank.rank()));
           const std::uint64_t before = rank.backend().counters().tcp_bytes;
-          rank.run(OperationKind::kReduce, data, rank.rank() == root ? result.data() : nullptr, count, DType::kFloat32, ReduceOp::kSum,
-                   root);
+          rank.run(OperationKind::kReduce, data, rank.rank() == root ? result.data() : nullptr, count, DType::kFloat32,
+                   ReduceOp::kSum, root);
           rank.broadcast(result.data(), count, DType::kFloat32, root);
           sent += rank.backend().counters().tcp_bytes - before;
           const auto expected = static_cast<float>(rank.ranks() * (rank.ranks() + 1) / 2);
@@ -120,11 +122,13 @@ TEST_P(Nodes, AnAllGatherAndAReduceScatterSendEachPartOnceAroundTheRing) {
     for (std::size_t i = 0; i < kPart; ++i) ASSERT_EQ(own[i], static_cast<float>(n * (1 + me))) << "at " << i;
     sent += rank.backend().counters().tcp_bytes - before;
   });
-  EXPECT_EQ(sent.load(), 2 * static_cast<std::uint64_t>(GetParam().ranks) * static_cast<std::uint64_t>(layout().nodes() - 1) * kPart * 4);
+  EXPECT_EQ(sent.load(), 2 * static_cast<std::uint64_t>(GetParam().ranks) *
+                             static_cast<std::uint64_t>(layout().nodes() - 1) * kPart * 4);
 }
 
 // The order of the documentation (ring_plan.h), element by element, by the plan's own geometry.
-std::vector<float> expected_sums(const host::NodeLayout& layout, const std::vector<std::vector<float>>& inputs, std::size_t count) {
+std::vector<float> expected_sums(const host::NodeLayout& layout, const std::vector<std::vector<float>>& inputs,
+                                 std::size_t count) {
   const auto sum_of_node = [&](int node, std::size_t i) {
     const auto& members = layout.members(node);
     float sum = inputs[static_cast<std::size_t>(members[0])][i];
@@ -147,7 +151,8 @@ std::vector<float> expected_sums(const host::NodeLayout& layout, const std::vect
         for (std::size_t i = plan.chunk(block, chunk).begin; i < plan.chunk(block, chunk).end; ++i) {
           sums[i] = sum_of_node((chunk + 1) % nodes, i);
           for (int hop = 2; hop <= nodes; ++hop)
-            for (const int rank : layout.members((chunk + hop) % nodes)) sums[i] += inputs[static_cast<std::size_t>(rank)][i];
+            for (const int rank : layout.members((chunk + hop) % nodes))
+              sums[i] += inputs[static_cast<std::size_t>(rank)][i];
         }
   }
   return sums;
@@ -195,8 +200,8 @@ TEST_P(Nodes, AReduceAddsNodeByNodeAndTheRootsLast) {
   run_threads(spec(), [&](Rank& rank) {
     std::vector<float> result(kCount);
     for (int root = 0; root < n; ++root) {
-      rank.run(OperationKind::kReduce, inputs[static_cast<std::size_t>(rank.rank())].data(), rank.rank() == root ? result.data() : nullptr,
-               kCount, DType::kFloat32, ReduceOp::kSum, root);
+      rank.run(OperationKind::kReduce, inputs[static_cast<std::size_t>(rank.rank())].data(),
+               rank.rank() == root ? result.data() : nullptr, kCount, DType::kFloat32, ReduceOp::kSum, root);
       if (rank.rank() != root) continue;
       std::vector<int> order;
       for (int hop = 1; hop <= layout.nodes(); ++hop)
@@ -219,10 +224,12 @@ TEST_P(Nodes, NodesMayDifferInTheirMemory) {
     auto* const in_segment = reinterpret_cast<float*>(registered.data());
     for (int odd_one = 0; odd_one < rank.ranks(); ++odd_one) {
       float* const data = rank.rank() == odd_one ? plain.data() : in_segment;
-      for (std::size_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(i % 64 + static_cast<std::size_t>(rank.rank()));
+      for (std::size_t i = 0; i < kCount; ++i)
+        data[i] = static_cast<float>(i % 64 + static_cast<std::size_t>(rank.rank()));
       rank.all_reduce(data, kCount);
       const auto n = static_cast<std::size_t>(rank.ranks());
-      for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(data[i], static_cast<float>(n * (i % 64) + n * (n - 1) / 2)) << "at " << i;
+      for (std::size_t i = 0; i < kCount; ++i)
+        ASSERT_EQ(data[i], static_cast<float>(n * (i % 64) + n * (n - 1) / 2)) << "at " << i;
     }
   });
 }
@@ -237,7 +244,9 @@ INSTANTIATE_TEST_SUITE_P(Ring, Nodes,
 
 class NodeFaults : public ::testing::TestWithParam<Wire> {
  protected:
-  GroupSpec spec(const char* nodes) const { return {.wire = GetParam(), .ranks = static_cast<int>(std::strlen(nodes)), .nodes = nodes}; }
+  GroupSpec spec(const char* nodes) const {
+    return {.wire = GetParam(), .ranks = static_cast<int>(std::strlen(nodes)), .nodes = nodes};
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Ring, NodeFaults, ::testing::Values(Wire::kNodeThreads, Wire::kNodes),
@@ -245,8 +254,10 @@ INSTANTIATE_TEST_SUITE_P(Ring, NodeFaults, ::testing::Values(Wire::kNodeThreads,
 
 using Call = std::function<void(Rank&, float*)>;
 
-// The ranks of node b make another call than those of node a, after a good one: all get both sides, by the group's numbers.
-void expect_mismatch(const GroupSpec& spec, const Call& in_a, const Call& in_b, const std::string& a_says, const std::string& b_says) {
+// The ranks of node b make another call than those of node a, after a good one: all get both sides, by the group's
+// numbers.
+void expect_mismatch(const GroupSpec& spec, const Call& in_a, const Call& in_b, const std::string& a_says,
+                     const std::string& b_says) {
   const auto start = std::chrono::steady_clock::now();
   const auto outcomes = outcomes_of_threads(spec, [&](Rank& rank) {
     std::vector<float> data(20000);
@@ -255,8 +266,8 @@ void expect_mismatch(const GroupSpec& spec, const Call& in_a, const Call& in_b, 
   });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
-    EXPECT_THAT(outcome.text,
-                AllOf(HasSubstr("the ranks make different calls: rank "), HasSubstr(": " + a_says), HasSubstr(": " + b_says)));
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("the ranks make different calls: rank "), HasSubstr(": " + a_says),
+                                    HasSubstr(": " + b_says)));
     EXPECT_EQ(outcome.text, outcomes[0].text);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
@@ -292,10 +303,13 @@ TEST_P(NodeFaults, OneRankThatMakesAnotherCallIsNamedByItsNode) {
 
 // Those who wait for a rank that waits do not take it for the late one.
 TEST_P(NodeFaults, TheRankThatIsLateIsNamedAndNotOneThatWaitsForIt) {
-  const std::vector<Call> calls = {
-      [](Rank& rank, float* data) { rank.all_reduce(data, 1); }, [](Rank& rank, float* data) { rank.all_reduce(data, 50000); },
-      [](Rank& rank, float* data) { rank.run(OperationKind::kGather, data, data, 7, DType::kFloat32, ReduceOp::kSum, 1); },
-      [](Rank& rank, float*) { rank.barrier(); }};
+  const std::vector<Call> calls = {[](Rank& rank, float* data) { rank.all_reduce(data, 1); },
+                                   [](Rank& rank, float* data) { rank.all_reduce(data, 50000); },
+                                   [](Rank& rank, float* data) {
+                                     rank.run(OperationKind::kGather, data, data, 7, DType::kFloat32, ReduceOp::kSum,
+                                              1);
+                                   },
+                                   [](Rank& rank, float*) { rank.barrier(); }};
   for (const Call& call : calls)
     for (const int late : {1, 3}) {
       std::atomic<int> gave_up = 0;
@@ -314,7 +328,8 @@ TEST_P(NodeFaults, TheRankThatIsLateIsNamedAndNotOneThatWaitsForIt) {
       });
       for (const Outcome& outcome : outcomes) {
         EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
-        EXPECT_THAT(outcome.text, AllOf(HasSubstr("for rank " + std::to_string(late) + " (pid "), HasSubstr("did not arrive")));
+        EXPECT_THAT(outcome.text,
+                    AllOf(HasSubstr("for rank " + std::to_string(late) + " (pid "), HasSubstr("did not arrive")));
       }
     }
 }
@@ -340,20 +355,21 @@ TEST_P(NodeFaults, AnAbortReachesRanksThatWaitInAllPlaces) {
 // In mid-message, whoever dies: a leader, a rank that is on no rail, one of the other node.
 TEST(NodeDeaths, AKilledRankIsNamedByAllNodesWithinTwoSeconds) {
   for (const int victim : {0, 2, 4}) {
-    const auto reports = run_processes({.wire = Wire::kNodes, .ranks = 5, .nodes = "aaabb"}, [&](Rank& rank, RankReport& report) {
-      const Buffer registered = rank.backend().allocate(4000000);
-      std::vector<float> plain(1000000);
-      for (int step = 0;; ++step) {
-        if (rank.rank() == victim && step == 10) {
-          report.stamp();
-          raise(SIGKILL);
-        }
-        rank.all_reduce(registered.data(), 1000000);
-        rank.all_reduce(plain.data(), plain.size());
-        rank.all_reduce(plain.data(), 1);
-        rank.broadcast(plain.data(), 1000, DType::kFloat32, 1);
-      }
-    });
+    const auto reports =
+        run_processes({.wire = Wire::kNodes, .ranks = 5, .nodes = "aaabb"}, [&](Rank& rank, RankReport& report) {
+          const Buffer registered = rank.backend().allocate(4000000);
+          std::vector<float> plain(1000000);
+          for (int step = 0;; ++step) {
+            if (rank.rank() == victim && step == 10) {
+              report.stamp();
+              raise(SIGKILL);
+            }
+            rank.all_reduce(registered.data(), 1000000);
+            rank.all_reduce(plain.data(), plain.size());
+            rank.all_reduce(plain.data(), 1);
+            rank.broadcast(plain.data(), 1000, DType::kFloat32, 1);
+          }
+        });
     for (const RankReport& report : reports) {
       if (report.signal != 0) continue;
       EXPECT_EQ(report.kind(), "peer lost") << report.text();
@@ -366,7 +382,8 @@ TEST(NodeDeaths, AKilledRankIsNamedByAllNodesWithinTwoSeconds) {
 // -- who shares memory with whom
 
 TEST(NodeRendezvousTest, RanksOfUnlikeNodesShareNoMemory) {
-  const std::vector<std::pair<std::string, std::string>> cases = {{"aaa", "shm"}, {"abc", "tcp"}, {"aba", "hierarchical"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"aaa", "shm"}, {"abc", "tcp"}, {"aba", "hierarchical"}};
   for (const auto& [nodes, transport] : cases)
     run_threads({.wire = Wire::kNodes, .ranks = 3, .nodes = nodes}, [&transport = transport](Rank& rank) {
       EXPECT_EQ(rank.backend().transport(), transport);
@@ -379,8 +396,8 @@ TEST(NodeRendezvousTest, RanksOfUnlikeNodesShareNoMemory) {
 TEST(NodeRendezvousTest, TheHierarchicalTransportIsAnErrorWhereItHasNoSense) {
   for (const auto& [nodes, why] :
        std::vector<std::pair<std::string, std::string>>{{"aa", "all ranks share memory"}, {"ab", "no two ranks"}})
-    for (const Outcome& outcome :
-         outcomes_of_threads({.wire = Wire::kNodes, .ranks = 2, .nodes = nodes, .transport = "hierarchical"}, [](Rank&) {})) {
+    for (const Outcome& outcome : outcomes_of_threads(
+             {.wire = Wire::kNodes, .ranks = 2, .nodes = nodes, .transport = "hierarchical"}, [](Rank&) {})) {
       EXPECT_EQ(outcome.kind, "error") << outcome.text;
       EXPECT_THAT(outcome.text, AllOf(HasSubstr("transport hierarchical was asked for, but "), HasSubstr(why)));
     }
@@ -389,8 +406,8 @@ TEST(NodeRendezvousTest, TheHierarchicalTransportIsAnErrorWhereItHasNoSense) {
 // What cannot reach the others' sockets is a node of its own, and the rest still shares memory.
 TEST(NodeRendezvousTest, ARankInAnotherNetworkNamespaceIsAnotherNode) {
   const auto reports = run_processes(
-      {.wire = Wire::kNodes, .ranks = 3, .store_timeout = std::chrono::seconds(2), .nodes = "aaa"}, [](Rank&, RankReport&) {},
-      [](int rank) { return rank != 2 || enter_own_network(); });
+      {.wire = Wire::kNodes, .ranks = 3, .store_timeout = std::chrono::seconds(2), .nodes = "aaa"},
+      [](Rank&, RankReport&) {}, [](int rank) { return rank != 2 || enter_own_network(); });
   if (reports[2].exit_code == kSkipExitCode) GTEST_SKIP() << "this process may not make a network namespace";
   // It has no network either, so that the ranks cannot join: but they have found out who is where.
   for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "rendezvous") << report.text();

@@ -48,7 +48,8 @@ std::vector<std::size_t> small_counts(int ranks) {
 }
 
 LOCKSTEP_ARITHMETIC std::byte pattern(int from, int to, std::size_t i) {
-  return static_cast<std::byte>(static_cast<std::size_t>(from) * 17 + static_cast<std::size_t>(to) * 59 + i * 5 + i / 241);
+  return static_cast<std::byte>(static_cast<std::size_t>(from) * 17 + static_cast<std::size_t>(to) * 59 + i * 5 +
+                                i / 241);
 }
 void write(std::byte* data, int from, int to, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) data[i] = pattern(from, to, i);
@@ -69,7 +70,8 @@ TEST_P(Parts, GatherToEveryRoot) {
           const bool is_root = rank.rank() == root;
           std::byte* send = in_place && is_root ? room.receive + me * count : room.send;
           write(send, rank.rank(), root, count);
-          rank.run(OperationKind::kGather, send, is_root ? room.receive : nullptr, count, DType::kUInt8, ReduceOp::kSum, root);
+          rank.run(OperationKind::kGather, send, is_root ? room.receive : nullptr, count, DType::kUInt8, ReduceOp::kSum,
+                   root);
           for (int from = 0; is_root && from < rank.ranks(); ++from)
             ASSERT_EQ(wrong_at(room.receive + static_cast<std::size_t>(from) * count, from, root, count), -1)
                 << "root " << root << " from " << from << " of " << count;
@@ -84,10 +86,13 @@ TEST_P(Parts, ScatterFromEveryRoot) {
       for (int root = 0; root<rank.ranks(); root += count> 1000 ? 2 : 1)
         for (const bool in_place : {true, false}) {
           const bool is_root = rank.rank() == root;
-          for (int to = 0; is_root && to < rank.ranks(); ++to) write(room.send + static_cast<std::size_t>(to) * count, root, to, count);
+          for (int to = 0; is_root && to < rank.ranks(); ++to)
+            write(room.send + static_cast<std::size_t>(to) * count, root, to, count);
           std::byte* receive = in_place && is_root ? room.send + me * count : room.receive;
-          rank.run(OperationKind::kScatter, is_root ? room.send : nullptr, receive, count, DType::kUInt8, ReduceOp::kSum, root);
-          ASSERT_EQ(wrong_at(receive, root, rank.rank(), count), -1) << "rank " << me << " root " << root << " of " << count;
+          rank.run(OperationKind::kScatter, is_root ? room.send : nullptr, receive, count, DType::kUInt8,
+                   ReduceOp::kSum, root);
+          ASSERT_EQ(wrong_at(receive, root, rank.rank(), count), -1)
+              << "rank " << me << " root " << root << " of " << count;
         }
   });
 }
@@ -96,7 +101,8 @@ TEST_P(Parts, AllToAllInAndOutOfPlace) {
   with_rooms(most(), [this](Rank& rank, const Room& room) {
     for (const std::size_t count : counts())
       for (const bool in_place : {true, false}) {
-        for (int to = 0; to < rank.ranks(); ++to) write(room.send + static_cast<std::size_t>(to) * count, rank.rank(), to, count);
+        for (int to = 0; to < rank.ranks(); ++to)
+          write(room.send + static_cast<std::size_t>(to) * count, rank.rank(), to, count);
         std::byte* receive = in_place ? room.send : room.receive;
         rank.run(OperationKind::kAllToAll, room.send, receive, count, DType::kUInt8);
         for (int from = 0; from < rank.ranks(); ++from) {
@@ -129,10 +135,12 @@ TEST_P(Parts, ReduceOfEveryTypeAndOperation) {
           std::copy(room.send, room.send + bytes, sent.begin());
           rank.run(OperationKind::kReduce, room.send, receive, count, dtype, op, root);
           if (is_root) {
-            ASSERT_EQ(first_difference(receive, expected.data(), count, dtype), -1) << name_of(dtype) << " x " << count << name_of(op);
+            ASSERT_EQ(first_difference(receive, expected.data(), count, dtype), -1)
+                << name_of(dtype) << " x " << count << name_of(op);
           }
           if (!in_place) {
-            ASSERT_EQ(first_difference(room.send, sent.data(), count, dtype), -1) << "only the root's result is written";
+            ASSERT_EQ(first_difference(room.send, sent.data(), count, dtype), -1)
+                << "only the root's result is written";
           }
         }
   });
@@ -153,7 +161,8 @@ TEST_P(Parts, ReduceScatterOfEveryTypeAndOperation) {
           }
           std::byte* receive = count % 2 == 1 ? room.send + me * part : room.receive;
           rank.run(OperationKind::kReduceScatter, room.send, receive, count, dtype, op);
-          ASSERT_EQ(first_difference(receive, expected.data() + me * part, count, dtype), -1) << name_of(dtype) << " x " << count;
+          ASSERT_EQ(first_difference(receive, expected.data() + me * part, count, dtype), -1)
+              << name_of(dtype) << " x " << count;
         }
   });
 }
@@ -166,16 +175,22 @@ TEST_P(Parts, LargeAndOddOfEveryOperation) {
     std::vector<std::byte> send(kCount * n), receive(kCount * n);
     const int root = rank.ranks() / 2;
     const bool is_root = rank.rank() == root;
-    const auto part = [](std::vector<std::byte>& data, int index) { return data.data() + static_cast<std::size_t>(index) * kCount; };
+    const auto part = [](std::vector<std::byte>& data, int index) {
+      return data.data() + static_cast<std::size_t>(index) * kCount;
+    };
     for (int to = 0; to < rank.ranks(); ++to) write(part(send, to), rank.rank(), to, kCount);
     rank.run(OperationKind::kAllToAll, send.data(), receive.data(), kCount, DType::kUInt8);
-    for (int from = 0; from < rank.ranks(); ++from) ASSERT_EQ(wrong_at(part(receive, from), from, rank.rank(), kCount), -1);
+    for (int from = 0; from < rank.ranks(); ++from)
+      ASSERT_EQ(wrong_at(part(receive, from), from, rank.rank(), kCount), -1);
     rank.run(OperationKind::kAllGather, part(send, 0), receive.data(), kCount, DType::kUInt8);
     for (int from = 0; from < rank.ranks(); ++from) ASSERT_EQ(wrong_at(part(receive, from), from, 0, kCount), -1);
     std::fill(receive.begin(), receive.end(), kUntouched);
-    rank.run(OperationKind::kGather, part(send, 0), is_root ? receive.data() : nullptr, kCount, DType::kUInt8, ReduceOp::kSum, root);
-    for (int from = 0; is_root && from < rank.ranks(); ++from) ASSERT_EQ(wrong_at(part(receive, from), from, 0, kCount), -1);
-    rank.run(OperationKind::kScatter, is_root ? send.data() : nullptr, receive.data(), kCount, DType::kUInt8, ReduceOp::kSum, root);
+    rank.run(OperationKind::kGather, part(send, 0), is_root ? receive.data() : nullptr, kCount, DType::kUInt8,
+             ReduceOp::kSum, root);
+    for (int from = 0; is_root && from < rank.ranks(); ++from)
+      ASSERT_EQ(wrong_at(part(receive, from), from, 0, kCount), -1);
+    rank.run(OperationKind::kScatter, is_root ? send.data() : nullptr, receive.data(), kCount, DType::kUInt8,
+             ReduceOp::kSum, root);
     ASSERT_EQ(wrong_at(receive.data(), root, rank.rank(), kCount), -1);
     const auto sum_at = [&](int to, std::size_t i) {
       unsigned sum = 0;
@@ -184,7 +199,8 @@ TEST_P(Parts, LargeAndOddOfEveryOperation) {
     };
     rank.run(OperationKind::kReduceScatter, send.data(), receive.data(), kCount, DType::kUInt8);
     for (std::size_t i = 0; i < kCount; ++i) ASSERT_EQ(receive[i], sum_at(rank.rank(), i)) << "reduce_scatter at " << i;
-    rank.run(OperationKind::kReduce, part(send, 0), is_root ? receive.data() : nullptr, kCount, DType::kUInt8, ReduceOp::kSum, root);
+    rank.run(OperationKind::kReduce, part(send, 0), is_root ? receive.data() : nullptr, kCount, DType::kUInt8,
+             ReduceOp::kSum, root);
     for (std::size_t i = 0; is_root && i < kCount; ++i) ASSERT_EQ(receive[i], sum_at(0, i)) << "reduce at " << i;
     rank.broadcast(part(send, static_cast<int>(me)), kCount, DType::kUInt8, root);  // anybody's memory will do
     ASSERT_EQ(wrong_at(part(send, static_cast<int>(me)), root, root, kCount), -1);
@@ -193,7 +209,8 @@ TEST_P(Parts, LargeAndOddOfEveryOperation) {
 
 // Random floats: whatever the operation, memory or wire, a sum has the bits that rank order gives.
 TEST_P(Parts, SumsAreInRankOrderToTheBit) {
-  if (!promises().sums_in_rank_order) GTEST_SKIP() << backend_of(GetParam().wire) << " does not promise an order of sums";
+  if (!promises().sums_in_rank_order)
+    GTEST_SKIP() << backend_of(GetParam().wire) << " does not promise an order of sums";
   if (!GetParam().nodes.empty()) GTEST_SKIP() << "between nodes it is another order: see nodes_test.cpp";
   const auto n = static_cast<std::size_t>(GetParam().ranks);
   constexpr std::size_t kCount = 140003;  // more than a tile, also of a part
@@ -211,7 +228,8 @@ TEST_P(Parts, SumsAreInRankOrderToTheBit) {
     const std::vector<float>& mine = inputs[me];
     std::memcpy(room.send, mine.data(), mine.size() * 4);
     rank.run(OperationKind::kReduceScatter, room.send, room.receive, kCount, DType::kFloat32);
-    EXPECT_EQ(std::memcmp(room.receive, expected.data() + me * kCount, kCount * 4), 0) << "reduce_scatter on rank " << me;
+    EXPECT_EQ(std::memcmp(room.receive, expected.data() + me * kCount, kCount * 4), 0)
+        << "reduce_scatter on rank " << me;
     const int root = rank.ranks() - 1;
     rank.run(OperationKind::kReduce, room.send, room.receive, kCount * n, DType::kFloat32, ReduceOp::kSum, root);
     if (rank.rank() == root) {
@@ -225,16 +243,18 @@ TEST_P(Parts, ManyUnderWayCompleteInOrder) {
     const auto n = static_cast<std::size_t>(rank.ranks());
     std::fill(room.receive, room.receive + n * 64 * 400, kUntouched);
     for (std::size_t call = 0; call < 64; ++call)
-      for (int to = 0; to < rank.ranks(); ++to) write(room.send + (call * n + static_cast<std::size_t>(to)) * 400, rank.rank(), to, 400);
+      for (int to = 0; to < rank.ranks(); ++to)
+        write(room.send + (call * n + static_cast<std::size_t>(to)) * 400, rank.rank(), to, 400);
     std::vector<Work> works;
     for (std::size_t call = 0; call < 64; ++call)
-      works.push_back(rank.backend().start(
-          rank.operation(OperationKind::kAllToAll, room.send + call * n * 400, room.receive + call * n * 400, 400, DType::kUInt8)));
+      works.push_back(rank.backend().start(rank.operation(OperationKind::kAllToAll, room.send + call * n * 400,
+                                                          room.receive + call * n * 400, 400, DType::kUInt8)));
     works.back().wait();
     for (std::size_t call = 0; call < 64; ++call) {
       EXPECT_TRUE(works[call].done());
       for (int from = 0; from < rank.ranks(); ++from)
-        ASSERT_EQ(wrong_at(room.receive + (call * n + static_cast<std::size_t>(from)) * 400, from, rank.rank(), 400), -1);
+        ASSERT_EQ(wrong_at(room.receive + (call * n + static_cast<std::size_t>(from)) * 400, from, rank.rank(), 400),
+                  -1);
     }
   });
 }

@@ -8,7 +8,7 @@
 
 #include "src/comm/host/reduce/reduce_kernels.h"
 #include "src/comm/host/shm/registered_memory.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 #include "tests/conformance/exact_data.h"
 #include "tests/conformance/ranks.h"
 #include "tests/support/heap_count.h"
@@ -55,7 +55,9 @@ TEST(Half, Float16RoundsToNearestAndTiesToEven) {
 
 TEST(Half, BFloat16RoundsToNearestAndTiesToEven) {
   for (std::uint32_t upper = 0; upper < 0x7f80; ++upper) {
-    const auto at = [&](std::uint32_t lower) { return narrow_bfloat16(std::bit_cast<float>((upper << 16) | lower)).bits; };
+    const auto at = [&](std::uint32_t lower) {
+      return narrow_bfloat16(std::bit_cast<float>((upper << 16) | lower)).bits;
+    };
     ASSERT_EQ(at(0), upper);
     ASSERT_EQ(at(0x7fff), upper);
     ASSERT_EQ(at(0x8000), upper + upper % 2);
@@ -97,20 +99,23 @@ TEST(Reductions, GiveTheSameNanWhateverNansWentIn) {
           for (int k = 0; k < inputs; ++k) {
             auto& nans = values.emplace_back(kCount);
             for (std::size_t i = 0; i < kCount; ++i)
-              nans[i] = (k % 2 == 0 ? 0xffc00000u : 0x7fc00000u) + static_cast<std::uint32_t>(k) * 64 + static_cast<std::uint32_t>(i);
+              nans[i] = (k % 2 == 0 ? 0xffc00000u : 0x7fc00000u) + static_cast<std::uint32_t>(k) * 64 +
+                        static_cast<std::uint32_t>(i);
             in.push_back(reinterpret_cast<const std::byte*>(nans.data()));
           }
           for (auto& result : results) out.push_back(reinterpret_cast<std::byte*>(result.data()));
           host::reduce({DType::kFloat32, op, inputs, outputs, in.data(), out.data(), kCount, order});
           for (const auto& result : results)
-            for (const float value : result) ASSERT_EQ(std::bit_cast<std::uint32_t>(value), 0x7fc00000u) << name_of(op) << " of " << inputs;
+            for (const float value : result)
+              ASSERT_EQ(std::bit_cast<std::uint32_t>(value), 0x7fc00000u) << name_of(op) << " of " << inputs;
         }
 }
 
 TEST(Reductions, GiveTheSame16BitNan) {
   constexpr std::size_t kCount = 67;
   const std::uint16_t halves[] = {0xfe01, 0x7c05}, brains[] = {0xffc1, 0x7f85};  // the second ones are signalling
-  for (const auto& [dtype, nans, expected] : {std::tuple{DType::kFloat16, halves, 0x7e00}, std::tuple{DType::kBFloat16, brains, 0x7fc0}})
+  for (const auto& [dtype, nans, expected] :
+       {std::tuple{DType::kFloat16, halves, 0x7e00}, std::tuple{DType::kBFloat16, brains, 0x7fc0}})
     for (std::size_t inputs = 2; inputs <= 5; ++inputs)
       for (std::size_t outputs = 1; outputs <= inputs; ++outputs) {
         std::vector<std::vector<std::uint16_t>> values, results(outputs, std::vector<std::uint16_t>(kCount));
@@ -119,7 +124,8 @@ TEST(Reductions, GiveTheSame16BitNan) {
         for (std::size_t k = 0; k < inputs; ++k)
           in.push_back(reinterpret_cast<const std::byte*>(values.emplace_back(kCount, nans[k % 2]).data()));
         for (auto& result : results) out.push_back(reinterpret_cast<std::byte*>(result.data()));
-        host::reduce({dtype, ReduceOp::kSum, static_cast<int>(inputs), static_cast<int>(outputs), in.data(), out.data(), kCount});
+        host::reduce({dtype, ReduceOp::kSum, static_cast<int>(inputs), static_cast<int>(outputs), in.data(), out.data(),
+                      kCount});
         for (const auto& result : results)
           for (const std::uint16_t bits : result) ASSERT_EQ(bits, expected) << name_of(dtype) << " of " << inputs;
       }
@@ -128,7 +134,8 @@ TEST(Reductions, GiveTheSame16BitNan) {
 TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
   const auto memory = std::make_shared<host::RegisteredMemory>(1);
   const auto make = [&](std::size_t bytes) {
-    return host::RegisteredMemory::add(memory, host::map_private_segment(2 * host::RegisteredMemory::stride_of(bytes)), bytes);
+    return host::RegisteredMemory::add(memory, host::map_private_segment(2 * host::RegisteredMemory::stride_of(bytes)),
+                                       bytes);
   };
   Buffer first = make(5000), second = make(100);
   EXPECT_EQ(memory->find(first.data(), 5000).location.segment, 1u);
@@ -148,7 +155,8 @@ TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
   EXPECT_EQ(memory->find(address, 1).location.segment, 0u);
 }
 
-// Counted for the whole process, round by round: heartbeats of the three watches, one a second each, may fall into some of them.
+// Counted for the whole process, round by round: heartbeats of the three watches, one a second each, may fall into some
+// of them.
 TEST(Allocations, AnOperationMakesNone) {
   constexpr int kWarmUp = 10, kRounds = 30;
   for (const Wire wire : {Wire::kThreads, Wire::kTcp}) {
@@ -170,12 +178,14 @@ TEST(Allocations, AnOperationMakesNone) {
         rank.all_gather(plain.data(), gathered.data(), 1000, DType::kFloat32);
         rank.backend().start(rank.reduction(registered.data(), 30000, DType::kFloat32, ReduceOp::kSum)).wait();
         rank.barrier();
-        if (rank.rank() == 0 && round >= kWarmUp && test_support::heap_allocations() != before) ++rounds_with_allocations;
+        if (rank.rank() == 0 && round >= kWarmUp && test_support::heap_allocations() != before)
+          ++rounds_with_allocations;
         rank.barrier();
       }
       if (rank.rank() == 0) seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     });
-    EXPECT_LE(rounds_with_allocations, std::min(2 + static_cast<int>(3 * seconds), kRounds - kWarmUp - 1)) << name_of(wire);
+    EXPECT_LE(rounds_with_allocations, std::min(2 + static_cast<int>(3 * seconds), kRounds - kWarmUp - 1))
+        << name_of(wire);
   }
 }
 

@@ -39,8 +39,8 @@
 namespace lockstep::testing {
 
 // A backend, and the way it takes. kThreads, kMemfd, kTcp: of `host`. kNodeThreads, kNodes: ranks of several nodes
-// (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub in NCCL's place, and devices made of threads.
-// kGpu: NCCL itself; ranks are processes that lockrun started, and may share a GPU.
+// (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub in NCCL's place, and devices
+// made of threads. kGpu: NCCL itself; ranks are processes that lockrun started, and may share a GPU.
 enum class Wire { kThreads, kMemfd, kTcp, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl, kGpu };
 inline const char* name_of(Wire wire) {
   constexpr const char* kNames[] = {"threads", "memfd", "tcp",       "node_threads", "nodes", "mpi",
@@ -96,8 +96,8 @@ class Rank {
   void all_gather(const void* send, void* receive, std::size_t count, DType dtype) {
     backend_->run(operation(OperationKind::kAllGather, send, receive, count, dtype));
   }
-  void run(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op = ReduceOp::kSum,
-           int root = -1) {
+  void run(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype,
+           ReduceOp op = ReduceOp::kSum, int root = -1) {
     Operation call = operation(kind, send, receive, count, dtype);
     call.signature.op = op;
     call.signature.root = root;
@@ -127,10 +127,12 @@ struct GroupSpec {
 
 // So many ranks in two nodes, as even as they divide, for a wire between nodes.
 inline std::string two_nodes(int ranks) {
-  return std::string(static_cast<std::size_t>(ranks + 1) / 2, 'a') + std::string(static_cast<std::size_t>(ranks) / 2, 'b');
+  return std::string(static_cast<std::size_t>(ranks + 1) / 2, 'a') +
+         std::string(static_cast<std::size_t>(ranks) / 2, 'b');
 }
 
-// The ranks that this process is one of, as tests/conformance/under_mpirun and tests/gpu/ranks_test.cpp say; 0: nobody started it as one.
+// The ranks that this process is one of, as tests/conformance/under_mpirun and tests/gpu/ranks_test.cpp say; 0: nobody
+// started it as one.
 inline int mpi_ranks() { return static_cast<int>(env::integer("LOCKSTEP_MPI_TEST_RANKS", 1, 1000).value_or(0)); }
 inline int gpu_ranks() { return static_cast<int>(env::integer("LOCKSTEP_GPU_TEST_RANKS", 1, 1000).value_or(0)); }
 inline bool is_started_as_rank(Wire wire) { return wire == Wire::kMpi || wire == Wire::kGpu; }
@@ -150,7 +152,8 @@ class TuningFile {
  public:
   explicit TuningFile(const std::string& json) {
     const int fd = mkstemp(path_);
-    LOCKSTEP_CHECK(fd >= 0 && write(fd, json.data(), json.size()) == static_cast<ssize_t>(json.size()), "cannot write {}", path_);
+    LOCKSTEP_CHECK(fd >= 0 && write(fd, json.data(), json.size()) == static_cast<ssize_t>(json.size()),
+                   "cannot write {}", path_);
     fchmod(fd, 0644);  // ranks may have given up being root
     close(fd);
     setenv(env::kTuning, path_, 1);
@@ -220,7 +223,8 @@ class Meeting {
   // Made by its rank, whose process the device's threads are in.
   RecordingDevice& new_device_of(int rank) const {
     const auto index = static_cast<std::size_t>(rank);
-    devices_[index] = std::make_unique<RecordingDevice>(spec_.device_of_rank.empty() ? rank : spec_.device_of_rank[index]);
+    devices_[index] =
+        std::make_unique<RecordingDevice>(spec_.device_of_rank.empty() ? rank : spec_.device_of_rank[index]);
     return *devices_[index];
   }
 #endif
@@ -233,8 +237,8 @@ class Meeting {
     rendezvous.layout = host::NodeLayout(leaders);
     const auto node = static_cast<std::size_t>(rendezvous.layout.node_of(rank));
     rendezvous.provider = std::make_unique<host::ThreadMemoryProvider>(threads_of_nodes_[node]);
-    rendezvous.control =
-        rendezvous.provider->share(host::ControlLayout::bytes(rendezvous.layout.size_of_node(static_cast<int>(node))), spec_.timeout);
+    rendezvous.control = rendezvous.provider->share(
+        host::ControlLayout::bytes(rendezvous.layout.size_of_node(static_cast<int>(node))), spec_.timeout);
     return rendezvous;
   }
 
@@ -242,8 +246,8 @@ class Meeting {
   std::optional<TuningFile> file_;
   std::shared_ptr<host::ThreadRendezvous> threads_ = std::make_shared<host::ThreadRendezvous>();
   std::array<std::shared_ptr<host::ThreadRendezvous>, 4> threads_of_nodes_ = {
-      std::make_shared<host::ThreadRendezvous>(), std::make_shared<host::ThreadRendezvous>(), std::make_shared<host::ThreadRendezvous>(),
-      std::make_shared<host::ThreadRendezvous>()};
+      std::make_shared<host::ThreadRendezvous>(), std::make_shared<host::ThreadRendezvous>(),
+      std::make_shared<host::ThreadRendezvous>(), std::make_shared<host::ThreadRendezvous>()};
 #ifdef STUB_NCCL
   mutable std::vector<std::unique_ptr<RecordingDevice>> devices_;  // by rank; they outlive the ranks
 #endif
@@ -297,7 +301,8 @@ inline std::vector<Outcome> outcomes_of_threads(const GroupSpec& spec, const std
 
 inline void run_threads(const GroupSpec& spec, const std::function<void(Rank&)>& body) {
   const auto outcomes = outcomes_of_threads(spec, body);
-  for (std::size_t r = 0; r < outcomes.size(); ++r) EXPECT_EQ(outcomes[r].kind, "none") << "rank " << r << ": " << outcomes[r].text;
+  for (std::size_t r = 0; r < outcomes.size(); ++r)
+    EXPECT_EQ(outcomes[r].kind, "none") << "rank " << r << ": " << outcomes[r].text;
 }
 
 }  // namespace lockstep::testing

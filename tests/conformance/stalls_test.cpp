@@ -42,8 +42,9 @@ TEST_P(StallsInWaits, AStoppedRankIsNamedAfterTheStallTimeout) {
       const RankReport& report = reports[static_cast<std::size_t>(r)];
       if (r == victim) continue;
       EXPECT_EQ(report.kind(), "peer lost") << report.text();
-      EXPECT_THAT(report.text(), AllOf(HasSubstr("barrier #2: rank " + std::to_string(victim) + " (pid "), HasSubstr(" on host "),
-                                       HasSubstr("has sent no heartbeat for 1.5 s"), HasSubstr("#1")));
+      EXPECT_THAT(report.text(),
+                  AllOf(HasSubstr("barrier #2: rank " + std::to_string(victim) + " (pid "), HasSubstr(" on host "),
+                        HasSubstr("has sent no heartbeat for 1.5 s"), HasSubstr("#1")));
       const double took = report.seconds_after(reports[static_cast<std::size_t>(victim)]);
       EXPECT_GT(took, 0.8);
       EXPECT_LT(took, 8);
@@ -103,7 +104,8 @@ TEST_P(Stalls, ARankThatGoesOnTooLateHearsTheSameAsTheOthers) {
   }
 }
 
-// The time away is given back to all that is left of a call, not to the block under way alone. Rank 2 takes its time with every one.
+// The time away is given back to all that is left of a call, not to the block under way alone. Rank 2 takes its time
+// with every one.
 class Away : public ::testing::TestWithParam<Wire> {};
 TEST_P(Away, ACallOfManyBlocksMayTakeAsMuchLonger) {
   const GroupSpec spec{.wire = GetParam(), .ranks = 3, .timeout = seconds(60), .stall_timeout = seconds(15)};
@@ -135,7 +137,8 @@ TEST_P(Away, ACallOfManyBlocksMayTakeAsMuchLonger) {
   for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "") << report.text();
 }
 
-// Longer than a TCP connection waits for a peer that takes nothing, were it told to give up; the messages fill its window.
+// Longer than a TCP connection waits for a peer that takes nothing, were it told to give up; the messages fill its
+// window.
 TEST(StallsOverTcp, ARankThatComesLateToALotOfDataIsNotLost) {
   run_threads({.wire = Wire::kTcp, .ranks = 2, .timeout = seconds(60)}, [](Rank& rank) {
     std::vector<float> data(8 << 20, 1.0f);
@@ -158,8 +161,9 @@ TEST_P(StallsInWaits, ALateRankIsToldWithWhatItDidLast) {
   });
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.kind, "timeout") << outcome.text;
-    EXPECT_THAT(outcome.text, AllOf(HasSubstr("for rank 2 (pid "), HasSubstr("; rank 2 has finished barrier #1 (epoch 7) "),
-                                    HasSubstr("it is in the program's own code")));
+    EXPECT_THAT(outcome.text,
+                AllOf(HasSubstr("for rank 2 (pid "), HasSubstr("; rank 2 has finished barrier #1 (epoch 7) "),
+                      HasSubstr("it is in the program's own code")));
   }
 }
 
@@ -185,9 +189,11 @@ TEST_P(Stalls, AllSurvivorsOfADeathSayTheSame) {
   for (const std::size_t survivor : {0u, 1u, 3u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
     EXPECT_EQ(reports[survivor].text(), reports[0].text());
-    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr(" on host "), ::testing::ContainsRegex("#[23]")))
+    EXPECT_THAT(reports[survivor].text(),
+                AllOf(HasSubstr("rank 2 (pid "), HasSubstr(" on host "), ::testing::ContainsRegex("#[23]")))
         << "the call that the rank which decides had finished with it";
-    RecordProperty("death_ms_" + std::to_string(survivor), std::to_string(1e3 * reports[survivor].seconds_after(reports[2])));
+    RecordProperty("death_ms_" + std::to_string(survivor),
+                   std::to_string(1e3 * reports[survivor].seconds_after(reports[2])));
   }
 }
 
@@ -220,7 +226,8 @@ TEST_P(StallsInWaits, AbortReachesMessagesAsyncWorkAndTheProgramsOwnCode) {
 TEST_P(StallsInWaits, AProcessThatExitsWellHasLeft) {
   const auto reports = run_processes(spec(3, seconds(30)), [&](Rank& rank, RankReport& report) {
     if (rank.rank() == 2) {
-      report.stamp();  // before the barrier: the others' 200 ms begin in it, however long this process then waits for a core
+      report.stamp();  // before the barrier: the others' 200 ms begin in it, however long this process then waits for a
+                       // core
       rank.barrier();
       exit(0);
     }
@@ -235,22 +242,32 @@ TEST_P(StallsInWaits, AProcessThatExitsWellHasLeft) {
   });
   for (const std::size_t survivor : {0u, 1u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
-    // The first of them to need rank 2 ends the group, maybe while the other still waits for the end of their last message.
-    EXPECT_THAT(reports[survivor].text(), AllOf(::testing::ContainsRegex("^(barrier #2|send to rank 1 .*|recv from rank 0 .*): rank 2 .pid "),
-                                                HasSubstr("has left the group")));
+    // The first of them to need rank 2 ends the group, maybe while the other still waits for the end of their last
+    // message.
+    EXPECT_THAT(reports[survivor].text(),
+                AllOf(::testing::ContainsRegex("^(barrier #2|send to rank 1 .*|recv from rank 0 .*): rank 2 .pid "),
+                      HasSubstr("has left the group")));
     EXPECT_GT(reports[survivor].seconds_after(reports[2]), 0.15) << "until they needed it";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ring, Away, ::testing::Values(Wire::kTcp, Wire::kNodes),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 INSTANTIATE_TEST_SUITE_P(Ring, Stalls, ::testing::Values(Wire::kMemfd, Wire::kTcp),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 INSTANTIATE_TEST_SUITE_P(Ring, StallsInWaits, ::testing::Values(Wire::kMemfd, Wire::kTcp),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 #ifdef STUB_NCCL
 INSTANTIATE_TEST_SUITE_P(Nccl, StallsInWaits, ::testing::Values(Wire::kNccl),
-                         [](const ::testing::TestParamInfo<Wire>& tested) { return std::string(name_of(tested.param)); });
+                         [](const ::testing::TestParamInfo<Wire>& tested) {
+                           return std::string(name_of(tested.param));
+                         });
 #endif
 
 }  // namespace

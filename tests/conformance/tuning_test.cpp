@@ -15,10 +15,12 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr host::Tuning kUnusual{.line_bytes = 16, .flat_bytes = 3000, .tile_bytes = 65536, .reduce_order = host::ReduceOrder::kTree};
+constexpr host::Tuning kUnusual{
+    .line_bytes = 16, .flat_bytes = 3000, .tile_bytes = 65536, .reduce_order = host::ReduceOrder::kTree};
 
 TEST(TuningTable, ComesBackFromJsonAsItWas) {
-  const host::TuningTable table = host::parse_tuning(host::to_json({kUnusual, {.cores = 96, .ranks = 8}}), "table.json");
+  const host::TuningTable table =
+      host::parse_tuning(host::to_json({kUnusual, {.cores = 96, .ranks = 8}}), "table.json");
   EXPECT_EQ(table.tuning, kUnusual);
   EXPECT_EQ(table.made_on, (host::TuningOrigin{.cores = 96, .ranks = 8}));
 }
@@ -52,11 +54,12 @@ TEST(TuningTable, WhatCannotBeUsedIsRefusedByFileAndKey) {
 
 TEST(TuningTable, OfAnEarlierVersionIsTakenAndItsKeysAreNamed) {
   ::testing::internal::CaptureStderr();
-  const host::TuningTable table =
-      host::parse_tuning(R"({"flat_bytes": 7, "plain_path": "vm", "vm_from_bytes": 262144, "vm_piece_bytes": 131072})", "table.json");
+  const host::TuningTable table = host::parse_tuning(
+      R"({"flat_bytes": 7, "plain_path": "vm", "vm_from_bytes": 262144, "vm_piece_bytes": 131072})", "table.json");
   const std::string log = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(table.tuning, host::Tuning{.flat_bytes = 7});
-  EXPECT_THAT(log, AllOf(HasSubstr("'table.json'"), HasSubstr("\"plain_path\", \"vm_from_bytes\", \"vm_piece_bytes\"")));
+  EXPECT_THAT(log,
+              AllOf(HasSubstr("'table.json'"), HasSubstr("\"plain_path\", \"vm_from_bytes\", \"vm_piece_bytes\"")));
 }
 
 // Rank 0 reads; the others must not wait for a table that will not come.
@@ -72,7 +75,8 @@ TEST(TuningTable, AnUnknownOrderIsRefusedOnAllRanks) {
   const auto outcomes = outcomes_of_threads({.wire = Wire::kMemfd, .ranks = 2}, [](Rank&) {});
   unsetenv(env::kReduceOrder);
   for (const Outcome& outcome : outcomes)
-    EXPECT_THAT(outcome.text, AllOf(HasSubstr("order of sums 'random'"), HasSubstr("LOCKSTEP_REDUCE_ORDER is one of rank, tree")));
+    EXPECT_THAT(outcome.text,
+                AllOf(HasSubstr("order of sums 'random'"), HasSubstr("LOCKSTEP_REDUCE_ORDER is one of rank, tree")));
 }
 
 // -- the tree
@@ -132,19 +136,21 @@ TEST(TreeOrder, EveryWirePathAndSplitSumsByTheTree) {
     for (const int ranks : {4, 7}) {
       const auto inputs = random_inputs(ranks, kCount);
       const auto expected = tree_sums(inputs, 1.0f / static_cast<float>(ranks));
-      run_threads({.wire = wire, .ranks = ranks, .tuning = host::Tuning{.reduce_order = host::ReduceOrder::kTree}}, [&](Rank& rank) {
-        const auto me = static_cast<std::size_t>(rank.rank());
-        const Buffer registered = rank.backend().allocate(kCount * 4);
-        std::vector<float> plain(kCount);
-        for (float* data : {reinterpret_cast<float*>(registered.data()), plain.data()})
-          for (const std::size_t piece : {std::size_t{7}, std::size_t{1001}, kCount}) {
-            std::copy(inputs[me].begin(), inputs[me].end(), data);
-            const std::size_t end = piece == 7 ? 70 : kCount;
-            for (std::size_t at = 0; at < end; at += piece)
-              rank.all_reduce(data + at, std::min(piece, end - at), DType::kFloat32, ReduceOp::kAvg);
-            EXPECT_EQ(std::memcmp(data, expected.data(), end * 4), 0) << name_of(wire) << " rank " << me << " in pieces of " << piece;
-          }
-      });
+      run_threads({.wire = wire, .ranks = ranks, .tuning = host::Tuning{.reduce_order = host::ReduceOrder::kTree}},
+                  [&](Rank& rank) {
+                    const auto me = static_cast<std::size_t>(rank.rank());
+                    const Buffer registered = rank.backend().allocate(kCount * 4);
+                    std::vector<float> plain(kCount);
+                    for (float* data : {reinterpret_cast<float*>(registered.data()), plain.data()})
+                      for (const std::size_t piece : {std::size_t{7}, std::size_t{1001}, kCount}) {
+                        std::copy(inputs[me].begin(), inputs[me].end(), data);
+                        const std::size_t end = piece == 7 ? 70 : kCount;
+                        for (std::size_t at = 0; at < end; at += piece)
+                          rank.all_reduce(data + at, std::min(piece, end - at), DType::kFloat32, ReduceOp::kAvg);
+                        EXPECT_EQ(std::memcmp(data, expected.data(), end * 4), 0)
+                            << name_of(wire) << " rank " << me << " in pieces of " << piece;
+                      }
+                  });
     }
 }
 
@@ -155,12 +161,14 @@ TEST(TuningTable, EveryTableGivesTheSameBits) {
   std::vector<float> expected = inputs[0];
   for (std::size_t r = 1; r < 3; ++r)
     for (std::size_t i = 0; i < kCount; ++i) expected[i] += inputs[r][i];
-  for (const host::Tuning& tuning : {host::Tuning{.line_bytes = 0, .flat_bytes = 0}, host::Tuning{.flat_bytes = host::kSlotBytes},
-                                     host::Tuning{.tile_bytes = 65536}, kUnusual})
+  for (const host::Tuning& tuning :
+       {host::Tuning{.line_bytes = 0, .flat_bytes = 0}, host::Tuning{.flat_bytes = host::kSlotBytes},
+        host::Tuning{.tile_bytes = 65536}, kUnusual})
     for (const Wire wire : {Wire::kThreads, Wire::kMemfd})
       run_threads({.wire = wire, .ranks = 3, .tuning = tuning}, [&](Rank& rank) {
         const auto& mine = inputs[static_cast<std::size_t>(rank.rank())];
-        for (const std::size_t count : {std::size_t{0}, std::size_t{3}, std::size_t{12}, std::size_t{500}, std::size_t{2048}, kCount}) {
+        for (const std::size_t count :
+             {std::size_t{0}, std::size_t{3}, std::size_t{12}, std::size_t{500}, std::size_t{2048}, kCount}) {
           std::vector<float> data(mine.begin(), mine.begin() + static_cast<std::ptrdiff_t>(count));
           rank.all_reduce(data.data(), count);
           EXPECT_TRUE(count == 0 || std::memcmp(data.data(), expected.data(), count * 4) == 0) << count << " values";

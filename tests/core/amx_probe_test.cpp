@@ -1,5 +1,5 @@
 // What stands between a processor that advertises AMX and its use.
-#include "src/core/amx_probe.h"
+#include "src/core/device/amx_probe.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -48,8 +48,10 @@ constexpr int kAsExpected = 42;
 // The exit code of this program when it runs such a test, in a process of its own.
 int exit_code_of(const std::string& environment, const std::string& test) {
   const std::string program = ::testing::internal::GetArgvs().front();
-  const int status = std::system(
-      fmt::format("{} '{}' --gtest_also_run_disabled_tests --gtest_filter=AmxProbe.DISABLED_{}", environment, program, test).c_str());
+  const int status =
+      std::system(fmt::format("{} '{}' --gtest_also_run_disabled_tests --gtest_filter=AmxProbe.DISABLED_{}",
+                              environment, program, test)
+                      .c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
@@ -65,7 +67,8 @@ TEST(AmxProbe, DISABLED_WithASmallSignalStack) {
 }
 
 TEST(AmxProbe, WhatTheSystemDoesNotLendIsNotUsed) {
-  if (cpu_isa() < Isa::kAmx) GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)";
+  if (cpu_isa() < Isa::kAmx)
+    GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)";
   EXPECT_EQ(exit_code_of("", "WithASmallSignalStack"), kAsExpected);
 }
 
@@ -79,7 +82,8 @@ TEST(AmxProbe, DISABLED_Lowered) {
 }
 
 TEST(AmxProbe, IsNotAskedForWhereItIsNotWanted) {
-  if (cpu_isa() < Isa::kAmx) GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)";
+  if (cpu_isa() < Isa::kAmx)
+    GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)";
   for (const char* const isa : {"avx512", "avx2", "baseline"})
     EXPECT_EQ(exit_code_of(fmt::format("LOCKSTEP_ISA={}", isa), "Lowered"), kAsExpected) << isa;
 }

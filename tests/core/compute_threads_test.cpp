@@ -1,5 +1,5 @@
 // Work that is split among threads, and kernels whose results do not depend on their number.
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -37,7 +37,8 @@ TEST_F(ComputeThreads, EveryPartIsDoneOnce) {
 }
 
 TEST_F(ComputeThreads, AnExceptionComesThroughAndTheNextWorkIsDone) {
-  EXPECT_THROW(in_parallel(50, [](std::int64_t part) { part == 7 ? throw std::runtime_error("no") : void(); }), std::runtime_error);
+  EXPECT_THROW(in_parallel(50, [](std::int64_t part) { part == 7 ? throw std::runtime_error("no") : void(); }),
+               std::runtime_error);
   std::atomic<int> done = 0;
   in_parallel(50, [&](std::int64_t) { ++done; });
   EXPECT_EQ(done, 50);
@@ -116,23 +117,27 @@ Conv2dShape square(Index batch, Index side, Index in, Index out, Index kernel, I
 
 TEST_F(ComputeThreads, ConvolutionsDoNotDependOnThem) {
   for (const Conv2dShape& s :
-       {square(17, 24, 3, 64, 5, 2), square(20, 12, 64, 64, 5, 2), square(32, 14, 16, 32, 3, 1), square(7, 9, 8, 8, 1, 0),
-        square(16, 15, 32, 48, 3, 1, 2), square(1, 16, 128, 64, 3, 2), square(2, 6, 16, 16, 5, 4, 2), square(4, 60, 1, 16, 1, 0, 2),
-        square(32, 4, 64, 64, 3, 1), in_groups(80, square(17, 14, 80, 80, 3, 1)), in_groups(4, square(20, 12, 64, 64, 3, 1))}) {
+       {square(17, 24, 3, 64, 5, 2), square(20, 12, 64, 64, 5, 2), square(32, 14, 16, 32, 3, 1),
+        square(7, 9, 8, 8, 1, 0), square(16, 15, 32, 48, 3, 1, 2), square(1, 16, 128, 64, 3, 2),
+        square(2, 6, 16, 16, 5, 4, 2), square(4, 60, 1, 16, 1, 0, 2), square(32, 4, 64, 64, 3, 1),
+        in_groups(80, square(17, 14, 80, 80, 3, 1)), in_groups(4, square(20, 12, 64, 64, 3, 1))}) {
     const Index x_count = s.batch * s.in_height * s.in_width * s.in_channels;
     const Index y_count = s.batch * s.out_height * s.out_width * s.out_channels;
     const Index weights = weight_shape(s).count();
     if (takes_too_long(s.batch * s.out_height * s.out_width * weights)) continue;
-    const Floats x = uniform(x_count, 1), weight = uniform(weights, 2), bias = uniform(s.out_channels, 3), y_grad = uniform(y_count, 4);
+    const Floats x = uniform(x_count, 1), weight = uniform(weights, 2), bias = uniform(s.out_channels, 3),
+                 y_grad = uniform(y_count, 4);
     for (const bool accumulate : {false, true}) {
       if (kSanitized && !accumulate) continue;
       expect_same_by_any_number(fmt::format("{} to {}, {}", s.in_channels, s.out_channels, accumulate), [&] {
-        std::vector<Floats> results = {Floats(y_count), uniform(x_count, 5), uniform(weights, 6), uniform(s.out_channels, 7)};
-        tested().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true, out(results[0], y_shape(s)),
-                        stream());
-        tested().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(results[1], x_shape(s), accumulate),
-                                      stream());
-        tested().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(results[2], weight_shape(s), accumulate),
+        std::vector<Floats> results = {Floats(y_count), uniform(x_count, 5), uniform(weights, 6),
+                                       uniform(s.out_channels, 7)};
+        tested().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true,
+                        out(results[0], y_shape(s)), stream());
+        tested().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)),
+                                      out(results[1], x_shape(s), accumulate), stream());
+        tested().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)),
+                                         out(results[2], weight_shape(s), accumulate),
                                          out(results[3], bias_shape(s), accumulate), stream());
         return results;
       });
@@ -141,8 +146,9 @@ TEST_F(ComputeThreads, ConvolutionsDoNotDependOnThem) {
 }
 
 TEST_F(ComputeThreads, LinearLayersDoNotDependOnThem) {
-  for (const LinearShape& s : {LinearShape{64, 784, 1024}, LinearShape{50, 784, 1024}, LinearShape{128, 2304, 384}, LinearShape{128, 64, 4},
-                               LinearShape{2000, 10, 16}, LinearShape{33, 1000, 70}, LinearShape{64, 600, 800}}) {
+  for (const LinearShape& s :
+       {LinearShape{64, 784, 1024}, LinearShape{50, 784, 1024}, LinearShape{128, 2304, 384}, LinearShape{128, 64, 4},
+        LinearShape{2000, 10, 16}, LinearShape{33, 1000, 70}, LinearShape{64, 600, 800}}) {
     if (takes_too_long(s.batch * s.in_features * s.out_features)) continue;
     const Floats x = uniform(s.batch * s.in_features, 1), weight = uniform(s.in_features * s.out_features, 2);
     const Floats bias = uniform(s.out_features, 3), y_grad = uniform(s.batch * s.out_features, 4);
@@ -151,11 +157,12 @@ TEST_F(ComputeThreads, LinearLayersDoNotDependOnThem) {
       expect_same_by_any_number(fmt::format("{} rows of {} to {}", s.batch, s.in_features, s.out_features), [&] {
         std::vector<Floats> results = {Floats(s.batch * s.out_features), uniform(s.batch * s.in_features, 5),
                                        uniform(s.in_features * s.out_features, 6), uniform(s.out_features, 7)};
-        tested().linear(in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true, out(results[0], y_shape(s)),
-                        stream());
-        tested().linear_backward_data(in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(results[1], x_shape(s), accumulate),
-                                      stream());
-        tested().linear_backward_weights(in(x, x_shape(s)), in(y_grad, y_shape(s)), out(results[2], weight_shape(s), accumulate),
+        tested().linear(in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true,
+                        out(results[0], y_shape(s)), stream());
+        tested().linear_backward_data(in(y_grad, y_shape(s)), in(weight, weight_shape(s)),
+                                      out(results[1], x_shape(s), accumulate), stream());
+        tested().linear_backward_weights(in(x, x_shape(s)), in(y_grad, y_shape(s)),
+                                         out(results[2], weight_shape(s), accumulate),
                                          out(results[3], bias_shape(s), accumulate), stream());
         return results;
       });

@@ -1,10 +1,10 @@
 // Which device a rank takes when no launcher has chosen, and when the CPU is no answer.
-#include "src/core/device_choice.h"
+#include "src/core/device/device_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "src/core/gpu.h"
+#include "src/core/device/gpu.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -20,7 +20,9 @@ TEST(DeviceChoice, ItsWords) {
   EXPECT_EQ(parse_device_choice("cuda"), (DeviceChoice{Kind::kCuda}));
   EXPECT_EQ(parse_device_choice("cuda:9"), (DeviceChoice{Kind::kCuda, 9}));
   for (const char* wrong : {"", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:0,1"})
-    EXPECT_THAT(message_of([&] { parse_device_choice(wrong); }), HasSubstr("LOCKSTEP_DEVICE='" + std::string(wrong) + "'")) << wrong;
+    EXPECT_THAT(message_of([&] { parse_device_choice(wrong); }),
+                HasSubstr("LOCKSTEP_DEVICE='" + std::string(wrong) + "'"))
+        << wrong;
 }
 
 GpuSources sources(bool named, bool driver, std::function<std::vector<cuda::Gpu>()> ask) {
@@ -28,7 +30,8 @@ GpuSources sources(bool named, bool driver, std::function<std::vector<cuda::Gpu>
 }
 
 TEST(FindGpus, WithoutADriverTheCudaPartIsNotEvenLoaded) {
-  const GpuSearch found = find_gpus(sources(false, false, []() -> std::vector<cuda::Gpu> { throw Error("it was loaded"); }));
+  const GpuSearch found =
+      find_gpus(sources(false, false, []() -> std::vector<cuda::Gpu> { throw Error("it was loaded"); }));
   EXPECT_EQ(found.why_none, "no NVIDIA driver is installed (there is no libcuda.so.1)");
 }
 
@@ -51,7 +54,8 @@ TEST(ClearlyNoGpus, OnlyWithoutANameATraceAndALibrary) {
   EXPECT_EQ(none->why_none, find_gpus(sources(false, false, ask)).why_none);
   EXPECT_FALSE(clearly_no_gpus(sources(true, false, ask), {nowhere})) << "a CUDA part is named";
   EXPECT_FALSE(clearly_no_gpus(sources(false, true, ask), {nowhere})) << "the kernel's part comes with the first use";
-  EXPECT_FALSE(clearly_no_gpus({false, []() -> bool { throw Error("it was opened"); }, ask}, {nowhere, here})) << "there is a driver";
+  EXPECT_FALSE(clearly_no_gpus({false, []() -> bool { throw Error("it was opened"); }, ask}, {nowhere, here}))
+      << "there is a driver";
 }
 
 TEST(GpuOfLocalRank, InOrderSeveralOnOneAndTheOnlyOneThatAManagerGave) {
@@ -59,7 +63,9 @@ TEST(GpuOfLocalRank, InOrderSeveralOnOneAndTheOnlyOneThatAManagerGave) {
   EXPECT_EQ(gpu_of_local_rank(3, 2, 2, false), 1);
   EXPECT_EQ(gpu_of_local_rank(3, 1, 1, true), 0) << "srun --gpus-per-task=1";
   EXPECT_EQ(gpu_of_local_rank(1, 1, 2, true), 0);
-  const auto fault = [](int rank, int gpus, int share, bool own) { return message_of([=] { gpu_of_local_rank(rank, gpus, share, own); }); };
+  const auto fault = [](int rank, int gpus, int share, bool own) {
+    return message_of([=] { gpu_of_local_rank(rank, gpus, share, own); });
+  };
   EXPECT_THAT(fault(2, 2, 1, false), AllOf(HasSubstr("local rank 2 has no GPU: this process sees 2, for 1 rank each"),
                                            HasSubstr("LOCKSTEP_SHARE_GPU=K"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
   EXPECT_THAT(fault(1, 1, 1, false), HasSubstr("local rank 1 has no GPU"));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "src/core/cpu_device.h"
+#include "src/core/device/cpu_device.h"
 
 namespace lockstep {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/error.h"
-#include "src/core/digits.h"
+#include "src/core/base/digits.h"
 
 namespace lockstep::env {
 namespace {
@@ -56,13 +56,15 @@ TEST_F(Environment, NamesVariableAndValueOfWhatIsNoNumber) {
 TEST_F(Environment, NamesTheRange) {
   for (const char* value : {"-1", "101"}) {
     set(value);
-    EXPECT_THAT(complaint(), ::testing::AllOf(::testing::HasSubstr(std::string(kName) + "=" + value), ::testing::HasSubstr("0..100")));
+    EXPECT_THAT(complaint(), ::testing::AllOf(::testing::HasSubstr(std::string(kName) + "=" + value),
+                                              ::testing::HasSubstr("0..100")));
   }
 }
 
 TEST(Digits, AreDigitsAlone) {
   for (const char* text : {"0", "007", "123456789012345678901234567890"}) EXPECT_TRUE(is_digits(text)) << text;
-  for (const char* text : {"", "-1", "+1", "1 ", " 1", "1.0", "0x1", "one", "1\n"}) EXPECT_FALSE(is_digits(text)) << text;
+  for (const char* text : {"", "-1", "+1", "1 ", " 1", "1.0", "0x1", "one", "1\n"})
+    EXPECT_FALSE(is_digits(text)) << text;
 }
 
 }  // namespace

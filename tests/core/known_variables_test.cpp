@@ -1,4 +1,4 @@
-#include "src/core/known_variables.h"
+#include "src/core/base/known_variables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,20 +37,23 @@ TEST(KnownVariables, AMisspeltOneIsNamedWithTheNearest) {
 }
 
 TEST(KnownVariables, OneThatIsLikeNoneIsNamedWithoutAGuess) {
-  EXPECT_THAT(doubts_about({"LOCKSTEP_QUUX=1"}), ElementsAre(AllOf(HasSubstr("LOCKSTEP_QUUX is set"), Not(HasSubstr("did you mean")))));
+  EXPECT_THAT(doubts_about({"LOCKSTEP_QUUX=1"}),
+              ElementsAre(AllOf(HasSubstr("LOCKSTEP_QUUX is set"), Not(HasSubstr("did you mean")))));
 }
 
 // Of a Service called lockstep-master.
 TEST(KnownVariables, ThoseOfKubernetesAreNoDoubt) {
-  EXPECT_THAT(doubts_about({"LOCKSTEP_MASTER_SERVICE_HOST=10.0.0.11", "LOCKSTEP_MASTER_SERVICE_PORT=80",
-                            "LOCKSTEP_MASTER_SERVICE_PORT_HTTP=80", "LOCKSTEP_MASTER_PORT=tcp://10.0.0.11:80",
-                            "LOCKSTEP_MASTER_PORT_80_TCP=tcp://10.0.0.11:80", "LOCKSTEP_MASTER_PORT_80_TCP_ADDR=10.0.0.11"}),
-              IsEmpty());
+  EXPECT_THAT(
+      doubts_about({"LOCKSTEP_MASTER_SERVICE_HOST=10.0.0.11", "LOCKSTEP_MASTER_SERVICE_PORT=80",
+                    "LOCKSTEP_MASTER_SERVICE_PORT_HTTP=80", "LOCKSTEP_MASTER_PORT=tcp://10.0.0.11:80",
+                    "LOCKSTEP_MASTER_PORT_80_TCP=tcp://10.0.0.11:80", "LOCKSTEP_MASTER_PORT_80_TCP_ADDR=10.0.0.11"}),
+      IsEmpty());
   EXPECT_THAT(doubts_about({"LOCKSTEP_MASTER_PORT=80"}), ElementsAre(HasSubstr("LOCKSTEP_MASTER_PORT")));
 }
 
 TEST(KnownVariables, RightOnesAndThoseOfTestsAreNoDoubt) {
-  EXPECT_THAT(doubts_about({"LOCKSTEP_TIMEOUT_S=5", "LOCKSTEP_TEST_PYTHON=python3", "LOCKSTEP_FUZZ_SEED=7", "RANK=0", "lockstep_x=1"}),
+  EXPECT_THAT(doubts_about({"LOCKSTEP_TIMEOUT_S=5", "LOCKSTEP_TEST_PYTHON=python3", "LOCKSTEP_FUZZ_SEED=7", "RANK=0",
+                            "lockstep_x=1"}),
               IsEmpty());
 }
 

@@ -1,4 +1,5 @@
-// One physical device as several: what can be asked for, what is refused, and that the parts compute apart from each other.
+// One physical device as several: what can be asked for, what is refused, and that the parts compute apart from each
+// other.
 #include "lockstep/core/logical_devices.h"
 
 #include <gmock/gmock.h>
@@ -7,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "src/core/device_configuration.h"
+#include "src/core/device/device_configuration.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -32,9 +33,12 @@ TEST(LogicalDevices, TheFormsOfTheVariable) {
   const DeviceConfiguration both = parse("cpu:4x,cuda:0:1G+512M");
   EXPECT_EQ(both.cpus, 4);
   EXPECT_EQ(both.split_of(0), (GpuSplit{2, {kGiB, kGiB / 2}}));
-  for (const char* wrong : {"", "cpu", "cpu:2", "cpu:x", "cpu:0x", "cpu:65x", "gpu:2x", "cuda:2x", "cuda:0", "cuda:-1:2x", "cuda:0:+x"})
-    EXPECT_THAT(message_of([&] { parse(wrong); }), AllOf(HasSubstr("LOCKSTEP_LOGICAL_DEVICES: '"), HasSubstr("cpu:2x"))) << wrong;
-  EXPECT_THAT(message_of([&] { parse("cuda:0:1G+grow"); }), HasSubstr("memory 'grow' of a logical device: an amount is needed"));
+  for (const char* wrong :
+       {"", "cpu", "cpu:2", "cpu:x", "cpu:0x", "cpu:65x", "gpu:2x", "cuda:2x", "cuda:0", "cuda:-1:2x", "cuda:0:+x"})
+    EXPECT_THAT(message_of([&] { parse(wrong); }), AllOf(HasSubstr("LOCKSTEP_LOGICAL_DEVICES: '"), HasSubstr("cpu:2x")))
+        << wrong;
+  EXPECT_THAT(message_of([&] { parse("cuda:0:1G+grow"); }),
+              HasSubstr("memory 'grow' of a logical device: an amount is needed"));
 }
 
 TEST(LogicalDevices, OptionsThatMakeNoSense) {
@@ -45,7 +49,8 @@ TEST(LogicalDevices, OptionsThatMakeNoSense) {
   EXPECT_THAT(change({.memory = {"1G"}}), HasSubstr(".gpu and .memory go together"));
   EXPECT_THAT(change({.gpu = -1, .memory = {"1G"}}), HasSubstr("GPU -1 does not exist"));
   EXPECT_THAT(change({.gpu = 0, .memory = {"a lot"}}), HasSubstr("'a lot' is no amount of memory"));
-  EXPECT_THAT(change({.gpu = 0, .memory = std::vector<std::string>(65, "1M")}), HasSubstr("65 logical devices of one GPU"));
+  EXPECT_THAT(change({.gpu = 0, .memory = std::vector<std::string>(65, "1M")}),
+              HasSubstr("65 logical devices of one GPU"));
   EXPECT_THAT(change({.visible = std::vector<int>{0, 0}}), HasSubstr(".visible names GPU 0, which it names already"));
 }
 
@@ -64,15 +69,23 @@ TEST(LogicalDevices, OptionsAddUp) {
 }
 
 TEST(LogicalDevices, GpusThatAreNotThereAndLimitsThatDoNotFit) {
-  const auto check = [](const DeviceOptions& options) { return message_of([&] { check_gpus_exist(changed_by({}, options), two_gpus()); }); };
+  const auto check = [](const DeviceOptions& options) {
+    return message_of([&] { check_gpus_exist(changed_by({}, options), two_gpus()); });
+  };
   EXPECT_THAT(check({.gpu = 2, .memory = {"1G"}}), HasSubstr("there is no GPU 2: this process has GPUs 0 to 1"));
   EXPECT_THAT(check({.visible = std::vector<int>{7}}), HasSubstr("there is no GPU 7"));
-  EXPECT_THAT(check({.gpu = 0, .memory = {"3G", "2G"}}), HasSubstr("the limits of GPU 0's 2 parts do not fit into its 4294967296 bytes"));
+  EXPECT_THAT(check({.gpu = 0, .memory = {"3G", "2G"}}),
+              HasSubstr("the limits of GPU 0's 2 parts do not fit into its 4294967296 bytes"));
   EXPECT_THAT(check({.gpu = 0, .memory = {"16777215T", "2G"}}), HasSubstr("is no amount of memory"));
   EXPECT_THAT(check({.gpu = 0, .memory = {"18446744073709551615", "2G"}}), HasSubstr("do not fit"));
-  EXPECT_THAT(message_of([] { check_gpus_exist(changed_by({}, {.gpu = 1, .memory = {"1G"}, .visible = std::vector<int>{0}}), two_gpus()); }),
+  EXPECT_THAT(message_of([] {
+                check_gpus_exist(changed_by({}, {.gpu = 1, .memory = {"1G"}, .visible = std::vector<int>{0}}),
+                                 two_gpus());
+              }),
               HasSubstr("GPU 1 is to be split and is not among the visible ones"));
-  EXPECT_THAT(message_of([] { check_gpus_exist(changed_by({}, {.gpu = 0, .memory = {"1G"}}), {{}, "no driver"}); }),
+  EXPECT_THAT(message_of([] {
+                check_gpus_exist(changed_by({}, {.gpu = 0, .memory = {"1G"}}), {{}, "no driver"});
+              }),
               HasSubstr("this process has none: no driver"));
 }
 
@@ -100,8 +113,9 @@ TEST_F(FreshProcess, TheCpuAsTwoDevices) {
                 const std::string told = describe_devices();
                 const auto devices = logical_devices(DeviceKind::kCpu);
                 const Buffer first = devices.at(0)->allocate(100), second = devices.at(1)->allocate(200);
-                return fmt::format("{}; {} {} {}; {} {}; {} {} {}; {}", told, devices.size(), devices[0]->name(), devices[1]->name(),
-                                   devices[0] == &cpu_device(), second.device() == devices[1], devices[0]->allocator_stats().system_allocations,
+                return fmt::format("{}; {} {} {}; {} {}; {} {} {}; {}", told, devices.size(), devices[0]->name(),
+                                   devices[1]->name(), devices[0] == &cpu_device(), second.device() == devices[1],
+                                   devices[0]->allocator_stats().system_allocations,
                                    devices[1]->allocator_stats().system_allocations, device_named("cpu:1").index(),
                                    physical_devices().front().name);
               }),
@@ -123,7 +137,8 @@ TEST_F(FreshProcess, AChangeAfterTheFirstUseIsAnError) {
                 Device::configure({.cpu = 2});
                 return "changed";
               }),
-              ::testing::ExitedWithCode(0), "error: Device::configure: the CPU is in use already, as 1 logical device: call it before");
+              ::testing::ExitedWithCode(0),
+              "error: Device::configure: the CPU is in use already, as 1 logical device: call it before");
 }
 
 TEST_F(FreshProcess, AnUnknownDevice) {

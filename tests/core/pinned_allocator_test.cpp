@@ -1,5 +1,5 @@
 // Pinned memory of a device that is made up: what is kept, what is taken anew, and what uploads do with it.
-#include "src/core/pinned_allocator.h"
+#include "src/core/memory/pinned_allocator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ TEST(PinnedAllocator, KeepsBlocksAndHandsThemOutWhereTheyFit) {
     EXPECT_EQ(allocator.allocate(40'000).data(), first);
     EXPECT_EQ(allocator.allocate(33'000).data(), first) << "a quarter too large at most";
     EXPECT_EQ(heap.takes, 1);
-    const Buffer smaller = allocator.allocate(20'000), larger = allocator.allocate(50'000), one = allocator.allocate(40'000);
+    const Buffer smaller = allocator.allocate(20'000), larger = allocator.allocate(50'000),
+                 one = allocator.allocate(40'000);
     EXPECT_EQ(one.data(), first);
     EXPECT_EQ(heap.takes, 3);
     EXPECT_TRUE(allocator.allocate(0));
@@ -65,7 +66,8 @@ TEST(PinnedAllocator, OfTheCpuIsPlainMemory) {
 }
 
 TEST(CpuDevice, HasNoGraphs) {
-  EXPECT_THAT(message_of([] { cpu_device().begin_capture(cpu_device().default_stream()); }), HasSubstr("nothing to record as a graph"));
+  EXPECT_THAT(message_of([] { cpu_device().begin_capture(cpu_device().default_stream()); }),
+              HasSubstr("nothing to record as a graph"));
   EXPECT_FALSE(cpu_device().default_stream().is_capturing());
 }
 

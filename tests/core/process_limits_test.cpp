@@ -1,5 +1,5 @@
 // A quota of processor time, from files like those of control groups.
-#include "src/core/process_limits.h"
+#include "src/core/process/process_limits.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,9 @@ class Quota : public ::testing::Test {
  protected:
   void SetUp() override { fs::create_directories(group_); }
   void TearDown() override { fs::remove_all(top_); }
-  static void say(const fs::path& group, const char* file, const char* text) { std::ofstream(group / file) << text << "\n"; }
+  static void say(const fs::path& group, const char* file, const char* text) {
+    std::ofstream(group / file) << text << "\n";
+  }
   int cores() const {
     const auto quota = smallest_cpu_quota(group_, top_);
     return quota ? quota->cores : 0;
@@ -28,7 +30,8 @@ TEST_F(Quota, OfVersionTwo) {
   EXPECT_EQ(cores(), 0) << "none is there";
   say(group_, "cpu.max", "max 100000");
   EXPECT_EQ(cores(), 0);
-  for (const auto& [text, expected] : {std::pair{"200000 100000", 2}, {"150000 100000", 2}, {"5000 100000", 1}, {"50000 10000", 5}}) {
+  for (const auto& [text, expected] :
+       {std::pair{"200000 100000", 2}, {"150000 100000", 2}, {"5000 100000", 1}, {"50000 10000", 5}}) {
     say(group_, "cpu.max", text);
     EXPECT_EQ(cores(), expected) << text;
   }

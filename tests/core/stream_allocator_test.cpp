@@ -1,5 +1,5 @@
 // The accounts of a GPU's allocator, above a pool that is made up.
-#include "src/core/stream_allocator.h"
+#include "src/core/memory/stream_allocator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A device of `size` bytes. Keeps what is given back and hands it out again when it is large enough, as the driver's pool does; makes one
-// of several blocks only when it has settled.
+// A device of `size` bytes. Keeps what is given back and hands it out again when it is large enough, as the driver's
+// pool does; makes one of several blocks only when it has settled.
 class MadeUpPool : public MemoryPool {
  public:
   explicit MadeUpPool(std::size_t size) : size_(size) {}
@@ -119,7 +119,9 @@ TEST(StreamAllocator, WhatIsKeptIsBoundedByWhatWasInUse) {
   StreamAllocator allocator(cpu_device(), pool, {});
   for (std::size_t bytes = kLargest; bytes > 0; bytes -= 4096) allocator.allocate(bytes);
   EXPECT_LE(allocator.stats().bytes_held, 8 * kLargest) << "of 50 that all sizes are";
-  const auto step = [&] { const Buffer x = allocator.allocate(4096), y = allocator.allocate(3 * 4096), z = allocator.allocate(50 * 4096); };
+  const auto step = [&] {
+    const Buffer x = allocator.allocate(4096), y = allocator.allocate(3 * 4096), z = allocator.allocate(50 * 4096);
+  };
   step();
   const int takes = pool.takes, gives_back = pool.gives_back;
   for (int i = 0; i < 10; ++i) step();
@@ -156,7 +158,8 @@ TEST(StreamAllocator, WhatIsKeptCountsAgainstALimit) {
 TEST(StreamAllocator, ThePoolIsNotAskedForMoreThanTheDeviceHas) {
   MadeUpPool pool(64 * kMiB);
   StreamAllocator allocator(cpu_device(), pool, {});
-  EXPECT_THAT(message_of([&] { allocator.allocate(std::size_t{1} << 50); }), HasSubstr("out of memory: 1073741824.0 MiB asked"));
+  EXPECT_THAT(message_of([&] { allocator.allocate(std::size_t{1} << 50); }),
+              HasSubstr("out of memory: 1073741824.0 MiB asked"));
   allocator.begin_capture();
   EXPECT_THAT(message_of([&] { allocator.allocate(65 * kMiB); }), HasSubstr("out of memory"));
   allocator.end_capture();
@@ -192,7 +195,8 @@ TEST(StreamAllocator, WorkspacesOnOtherStreamsAreKeptInTheirOwnOrder) {
   StreamAllocator allocator(cpu_device(), pool, {});
   OtherStream one, two;
   const std::byte* const block = allocator.allocate_on(one, kMiB).data();
-  EXPECT_NE(allocator.allocate(kMiB).data(), block) << "the default stream does not know when the other one is done with it";
+  EXPECT_NE(allocator.allocate(kMiB).data(), block)
+      << "the default stream does not know when the other one is done with it";
   EXPECT_NE(allocator.allocate_on(two, kMiB).data(), block);
   EXPECT_EQ(allocator.allocate_on(one, kMiB).data(), block);
   EXPECT_EQ(allocator.stats().bytes_in_use, 0U);
@@ -273,8 +277,8 @@ TEST(StreamAllocator, ExhaustionSaysWhatWasAskedAndWhoHoldsWhat) {
   StreamAllocator allocator(cpu_device(), pool, {});
   const Buffer held = allocator.allocate(6 * kMiB);
   const std::string said = message_of([&] { allocator.allocate(3 * kMiB); });
-  EXPECT_THAT(said,
-              HasSubstr("out of memory: 3.0 MiB asked; this process uses 6.0 MiB and holds 6.0; 2.0 of the device's 16.0 MiB are free"));
+  EXPECT_THAT(said, HasSubstr("out of memory: 3.0 MiB asked; this process uses 6.0 MiB and holds 6.0; 2.0 of the "
+                              "device's 16.0 MiB are free"));
   EXPECT_NO_THROW(allocator.allocate(2 * kMiB)) << "an allocation that failed must leave the accounts as they were";
 }
 
@@ -301,10 +305,14 @@ TEST(StreamAllocator, AllAtOnceAsksTheSystemOnce) {
 TEST(StreamAllocator, AllThatIsNotThereIsAnErrorAtTheStart) {
   MadeUpPool pool(16 * kMiB);
   pool.of_others = 8 * kMiB;
-  const std::string said = message_of([&] { StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 12 * kMiB}); });
+  const std::string said = message_of([&] {
+    StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 12 * kMiB});
+  });
   EXPECT_THAT(said, HasSubstr("12 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
   const int takes = pool.takes;
-  const std::string more = message_of([&] { StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 17 * kMiB}); });
+  const std::string more = message_of([&] {
+    StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 17 * kMiB});
+  });
   EXPECT_THAT(more, HasSubstr("17 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
   EXPECT_EQ(pool.takes, takes) << "the pool was asked for more than the device has";
 }
@@ -319,8 +327,11 @@ TEST(MemoryPolicy, ReadsItsForms) {
 }
 
 TEST(MemoryPolicy, RefusesTheRestAndNamesItsSource) {
-  for (const char* text : {"", "0", "-1", "8g", "8GB", "all:", "all:0", "x", "99999999999999999999", "18446744073709551615K"})
-    EXPECT_THAT(message_of([&] { parse_memory_policy("LOCKSTEP_GPU_MEMORY", text); }), HasSubstr("LOCKSTEP_GPU_MEMORY: '")) << text;
+  for (const char* text :
+       {"", "0", "-1", "8g", "8GB", "all:", "all:0", "x", "99999999999999999999", "18446744073709551615K"})
+    EXPECT_THAT(message_of([&] { parse_memory_policy("LOCKSTEP_GPU_MEMORY", text); }),
+                HasSubstr("LOCKSTEP_GPU_MEMORY: '"))
+        << text;
 }
 
 // While a stream is captured, the pool's order would become part of the graph.

@@ -90,7 +90,8 @@ TEST(Cifar10, PutsPlanesIntoPixelsAndStandardises) {
   EXPECT_NEAR(square / 1728, 1, 1e-4);
   // Two pixels of the centre crop, each channel: their order is that of the file's bytes.
   const auto byte_at = [&](int row, int column, int channel) {
-    return static_cast<unsigned char>(record[static_cast<std::size_t>(1 + channel * 1024 + (row + 4) * 32 + column + 4)]);
+    return static_cast<unsigned char>(
+        record[static_cast<std::size_t>(1 + channel * 1024 + (row + 4) * 32 + column + 4)]);
   };
   for (int channel = 0; channel < 3; ++channel) {
     const float a = image[static_cast<std::size_t>((2 * 24 + 5) * 3 + channel)],
@@ -122,7 +123,8 @@ TEST(Cifar10, AugmentationHasStreamsOfItsOwn) {
     };
     const auto number = static_cast<std::uint64_t>(index);
     EXPECT_EQ(sample(set, index, 0), augmented(RandomUse::kAugmentation, number)) << index;
-    EXPECT_NE(sample(set, index, 0), augmented(RandomUse::kWeights, number)) << "the numbers of weight tensor " << index;
+    EXPECT_NE(sample(set, index, 0), augmented(RandomUse::kWeights, number))
+        << "the numbers of weight tensor " << index;
     EXPECT_EQ(sample(set, index, 6), augmented(RandomUse::kAugmentation, (std::uint64_t{6} << 32) + number)) << index;
   }
 }
@@ -142,14 +144,16 @@ TEST(Augment, DrawsWithinItsBounds) {
   EXPECT_EQ(lefts, places);
   EXPECT_EQ(mirrored, (std::set<std::int32_t>{0, 1}));
   EXPECT_TRUE(darkest >= -63 && darkest < -60 && brightest <= 63 && brightest > 60) << darkest << " " << brightest;
-  EXPECT_TRUE(flattest >= 0.2f && flattest < 0.25f && strongest <= 1.8f && strongest > 1.75f) << flattest << " " << strongest;
+  EXPECT_TRUE(flattest >= 0.2f && flattest < 0.25f && strongest <= 1.8f && strongest > 1.75f)
+      << flattest << " " << strongest;
 }
 
 // The formula once more, image by image in double.
 TEST(Augment, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
   std::vector<std::uint8_t> pixels(3 * 32 * 32);
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>((i * 7 + i / 1024 * 60) % 199);
-  for (const Augmentation& how : {Augmentation{0, 8, 0, -40, 1.7f}, Augmentation{5, 3, 1, 25.5f, 0.3f}, Augmentation{8, 0, 1, 0, 1}}) {
+  for (const Augmentation& how :
+       {Augmentation{0, 8, 0, -40, 1.7f}, Augmentation{5, 3, 1, 25.5f, 0.3f}, Augmentation{8, 0, 1, 0, 1}}) {
     std::vector<double> expected(24 * 24 * 3);
     for (int channel = 0; channel < 3; ++channel) {
       double mean = how.brightness;
@@ -168,7 +172,8 @@ TEST(Augment, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
     for (const double value : expected) mean += value / count;
     for (const double value : expected) squares += (value - mean) * (value - mean);
     const std::vector<float> actual = augmented_by(how, pixels.data());
-    for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], (expected[i] - mean) / std::sqrt(squares / count), 2e-5) << i;
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(actual[i], (expected[i] - mean) / std::sqrt(squares / count), 2e-5) << i;
   }
 }
 
@@ -222,7 +227,8 @@ TEST(Augment, NormalisesByGivenMeansAndDeviations) {
     EXPECT_GE(*std::min_element(values.begin(), values.end()), 0);
     EXPECT_LE(*std::max_element(values.begin(), values.end()), 1);
     EXPECT_GT(*std::max_element(values.begin(), values.end()), 0.1F);
-    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(found[i], (double{values[i]} - mean[i % 3]) / deviation[i % 3], 1e-5) << i;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_NEAR(found[i], (double{values[i]} - mean[i % 3]) / deviation[i % 3], 1e-5) << i;
   }
 }
 
@@ -243,10 +249,16 @@ TEST(Augment, RefusesRecipesThatDoNotFit) {
               Cifar10(few, {.augmentation = {.crop = 41, .padding = 4}});
             }).find("a crop of 41 does not fit into images of side 32"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.contrast_low = 2}}); }).find("contrast 2 to 1"), std::string::npos);
-  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.padding = std::int64_t{1} << 31}}); }).find("padding"), std::string::npos);
-  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.brightness = INFINITY}}); }).find("brightness inf"), std::string::npos);
-  EXPECT_NE(message_of([] { normalize_channels({0, 0, 0}, {1, 0, 1}); }).find("deviation 0 of channel 1"), std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.contrast_low = 2}}); }).find("contrast 2 to 1"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.padding = std::int64_t{1} << 31}}); }).find("padding"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(few, {.augmentation = {.brightness = INFINITY}}); }).find("brightness inf"),
+            std::string::npos);
+  EXPECT_NE(message_of([] {
+              normalize_channels({0, 0, 0}, {1, 0, 1});
+            }).find("deviation 0 of channel 1"),
+            std::string::npos);
   const Cifar10 whole(few, {.augmentation = ImageAugmentation::resnet()});
   EXPECT_EQ(whole.get(0, 0)[0].shape(), (Shape{32, 32, 3}));
 }
@@ -265,7 +277,9 @@ TEST(ImageTensors, AreAugmentedAsCifar10Is) {
   const ImageTensors actual(images, labels, ImageAugmentation::tutorial(), 4);
   ASSERT_EQ(actual.size(), 5);
   for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(sample(actual, i, 2), sample(expected, i, 2)) << i;
-  EXPECT_NE(message_of([&] { ImageTensors(images, Tensor::zeros({4}, DType::kInt64)); }).find("(5, 3, 32, 32) uint8 and (4) int64"),
+  EXPECT_NE(message_of([&] {
+              ImageTensors(images, Tensor::zeros({4}, DType::kInt64));
+            }).find("(5, 3, 32, 32) uint8 and (4) int64"),
             std::string::npos);
   EXPECT_NE(message_of([&] { actual.get(5, 0); }).find("sample 5 was asked of a set of 5"), std::string::npos);
 }
@@ -291,14 +305,18 @@ TEST(Cifar10, DamagedFilesAreNamed) {
   EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("no data_batch_*.bin"), std::string::npos);
   write_generated_cifar10(folder.path(), {.train_images = 5, .test_images = 2});
   fs::resize_file(folder.file("data_batch_1.bin"), 5 * 3073 - 1);
-  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("15364 bytes are no whole number of 3073-byte"), std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("15364 bytes are no whole number of 3073-byte"),
+            std::string::npos);
   fs::resize_file(folder.file("data_batch_1.bin"), 0);
   EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("data_batch_1.bin: 0 bytes"), std::string::npos);
   std::fstream(folder.file("test_batch.bin"), std::ios::in | std::ios::out | std::ios::binary).seekp(3073) << char{10};
-  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {.train = false}); }).find("test_batch.bin: record 1 has label 10"), std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {.train = false}); }).find("test_batch.bin: record 1 has label 10"),
+            std::string::npos);
   fs::remove(folder.file("test_batch.bin"));
-  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {.train = false}); }).find("test_batch.bin: cannot be opened"), std::string::npos);
-  EXPECT_NE(message_of([&] { find_cifar10(folder.path() + "/nowhere"); }).find("nowhere: holds no CIFAR-10"), std::string::npos);
+  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {.train = false}); }).find("test_batch.bin: cannot be opened"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { find_cifar10(folder.path() + "/nowhere"); }).find("nowhere: holds no CIFAR-10"),
+            std::string::npos);
 }
 
 TEST(GeneratedSet, IsAPureFunctionOfItsArguments) {
@@ -338,7 +356,8 @@ TEST(GeneratedSet, ALinearModelCannotSeparateIt) {
   std::vector<float> scores(10);
   const auto score = [&](const std::vector<float>& x) {
     for (std::size_t k = 0; k < 10; ++k)
-      scores[k] = std::inner_product(x.begin(), x.end(), weights.begin() + static_cast<std::ptrdiff_t>(k * kPixels), 0.f);
+      scores[k] =
+          std::inner_product(x.begin(), x.end(), weights.begin() + static_cast<std::ptrdiff_t>(k * kPixels), 0.f);
   };
   for (int epoch = 0; epoch < 8; ++epoch)
     for (std::int64_t i = 0; i < train.size(); ++i) {

@@ -66,7 +66,8 @@ TEST(Map, ChangesSamplesAndTheirShapes) {
   EXPECT_EQ(sums.size(), 4);
   EXPECT_EQ(inputs_of(sums, 2), (std::vector<float>{22}));
   EXPECT_EQ(labels_of(sums, {.batch_size = 3, .num_workers = 2}), (std::vector<std::int64_t>{0, 1, 2, 3}));
-  EXPECT_THAT(message_of([] { map(tens(1), std::function<Sample(Sample)>()); }), HasSubstr("map: the function is empty"));
+  EXPECT_THAT(message_of([] { map(tens(1), std::function<Sample(Sample)>()); }),
+              HasSubstr("map: the function is empty"));
 }
 
 TEST(Map, DrawsFromSeedEpochAndIndex) {
@@ -74,7 +75,8 @@ TEST(Map, DrawsFromSeedEpochAndIndex) {
     for (float& value : sample[0].span<float>()) value += random.uniform();
     return sample;
   };
-  const MappedDataset noisy = map(tens(4), add_noise, 1), again = map(tens(4), add_noise, 1), other = map(tens(4), add_noise, 2);
+  const MappedDataset noisy = map(tens(4), add_noise, 1), again = map(tens(4), add_noise, 1),
+                      other = map(tens(4), add_noise, 2);
   EXPECT_EQ(inputs_of(noisy, 2, 3), inputs_of(again, 2, 3));
   EXPECT_NE(inputs_of(noisy, 2, 3), inputs_of(noisy, 2, 4));
   EXPECT_NE(inputs_of(noisy, 2, 3), inputs_of(other, 2, 3));
@@ -116,7 +118,8 @@ TEST(Subset, TakesAndSkips) {
   EXPECT_EQ(labels_of(take(set, 2)), (std::vector<std::int64_t>{0, 1}));
   EXPECT_EQ(labels_of(skip(set, 4), {.batch_size = 2}), (std::vector<std::int64_t>{4, 5}));
   EXPECT_EQ(labels_of(Subset(set, {5, 0, 5})), (std::vector<std::int64_t>{5, 0, 5}));
-  EXPECT_EQ(labels_of(concatenate({skip(set, 5), take(set, 2), tens(1)}), {.batch_size = 4}), (std::vector<std::int64_t>{5, 0, 1, 0}));
+  EXPECT_EQ(labels_of(concatenate({skip(set, 5), take(set, 2), tens(1)}), {.batch_size = 4}),
+            (std::vector<std::int64_t>{5, 0, 1, 0}));
   EXPECT_EQ(skip(set, 6).size(), 0);
   EXPECT_THAT(message_of([&] { take(set, 7); }), HasSubstr("take: 7 samples were asked of a set of 6"));
   EXPECT_THAT(message_of([&] { skip(set, -1); }), HasSubstr("skip: -1 samples"));

@@ -37,7 +37,8 @@ class Downloads : public ::testing::Test {
 };
 
 std::string big_endian(std::uint32_t value) {
-  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8), static_cast<char>(value)};
+  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8),
+          static_cast<char>(value)};
 }
 std::string idx(const std::vector<std::uint32_t>& extents, const std::string& bytes) {
   std::string file = "\0\0\x08"s + static_cast<char>(extents.size());
@@ -46,7 +47,8 @@ std::string idx(const std::vector<std::uint32_t>& extents, const std::string& by
 }
 
 const std::string kMark = "\xef\xbb\xbf", kPage = "\n<!DOCTYPE html><html><head><title>Sign in</title>";
-const std::string kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 123\n";
+const std::string kPointer =
+    "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 123\n";
 
 TEST_F(Downloads, MnistIsFoundUnderTheNamesOfItsArchives) {
   write("train-images.idx3-ubyte", idx({3, 2, 2}, std::string(12, '\1')));
@@ -73,7 +75,8 @@ TEST_F(Downloads, AByteOrderMarkIsNoCharacter) {
 TEST_F(Downloads, ZerosAfterGzipDataArePadding) {
   const auto bytes = read_file(write("padded.gz", gzip("content") + std::string(512, '\0')));
   EXPECT_EQ(std::string(bytes.begin(), bytes.end()), "content");
-  EXPECT_THAT(message_of([&] { read_file(write("mixed.gz", gzip("content") + std::string(100, '\0') + "x")); }), HasSubstr("damaged"));
+  EXPECT_THAT(message_of([&] { read_file(write("mixed.gz", gzip("content") + std::string(100, '\0') + "x")); }),
+              HasSubstr("damaged"));
 }
 
 TEST_F(Downloads, JsonLinesNameNumbersThatJsonDoesNotHaveAndEndWithEmptyLines) {
@@ -84,7 +87,8 @@ TEST_F(Downloads, JsonLinesNameNumbersThatJsonDoesNotHaveAndEndWithEmptyLines) {
                 AllOf(HasSubstr(path + ": line 2, byte "), HasSubstr(": " + word + " is not JSON")));
   }
   EXPECT_EQ(JsonLines(write("end.jsonl", "{\"x\": [1]}\n{\"x\": [2]}\n\n \r\n"), to_sample).size(), 2);
-  EXPECT_THAT(message_of([&] { JsonLines(write("gap.jsonl", "{\"x\": [1]}\n\n{\"x\": [2]}\n"), to_sample); }), HasSubstr("line 2"));
+  EXPECT_THAT(message_of([&] { JsonLines(write("gap.jsonl", "{\"x\": [1]}\n\n{\"x\": [2]}\n"), to_sample); }),
+              HasSubstr("line 2"));
 }
 
 TEST_F(Downloads, ABrowsersCopyOfABatchDoesNotCountTwice) {
@@ -98,7 +102,8 @@ TEST_F(Downloads, ABrowsersCopyOfABatchDoesNotCountTwice) {
 
 TEST_F(Downloads, APointerOrAPageInPlaceOfAFileIsSaidToBeOne) {
   const auto to_sample = [](const nlohmann::json& record) { return Sample{int64_tensor(record.at("x"))}; };
-  const auto lfs = HasSubstr("It is a Git LFS pointer, not the file itself: `git lfs pull`"), page = HasSubstr("It is a web page (HTML)");
+  const auto lfs = HasSubstr("It is a Git LFS pointer, not the file itself: `git lfs pull`"),
+             page = HasSubstr("It is a web page (HTML)");
   EXPECT_THAT(message_of([&] { read_idx(write("a.idx", kPointer)); }), lfs);
   EXPECT_THAT(message_of([&] { read_idx(write("a.idx", kPage)); }), page);
   EXPECT_THAT(message_of([&] { JsonLines(write("a.jsonl", kPointer), to_sample); }), lfs);

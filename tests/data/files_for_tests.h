@@ -18,7 +18,9 @@ namespace lockstep::data {
 // Removed at the end.
 class TestFile {
  public:
-  explicit TestFile(std::string_view content, const std::string& name = "file") : path_(testing::temporary(name)) { write(content); }
+  explicit TestFile(std::string_view content, const std::string& name = "file") : path_(testing::temporary(name)) {
+    write(content);
+  }
   ~TestFile() { std::filesystem::remove(path_); }
   TestFile(const TestFile&) = delete;
   TestFile& operator=(const TestFile&) = delete;
@@ -33,7 +35,8 @@ class TestFile {
 
 inline std::string gzip(std::string_view content) {
   z_stream stream{};
-  if (deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY) != Z_OK) throw Error("deflateInit2");
+  if (deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY) != Z_OK)
+    throw Error("deflateInit2");
   std::string packed(deflateBound(&stream, content.size()) + 64, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(content.data()));
   stream.avail_in = static_cast<uInt>(content.size());
@@ -45,8 +48,8 @@ inline std::string gzip(std::string_view content) {
   return packed;
 }
 
-// Calls `read` with the file cut at each byte, and with single bits flipped: it returns, or throws FileError that begins with the path.
-// Returns how many were refused.
+// Calls `read` with the file cut at each byte, and with single bits flipped: it returns, or throws FileError that
+// begins with the path. Returns how many were refused.
 template <typename Read>
 int refused_when_damaged(const std::string& whole, Read&& read) {
   const TestFile file("");

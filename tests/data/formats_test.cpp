@@ -49,7 +49,8 @@ TEST(Gzip, IsUnpackedWhateverTheName) {
 TEST(Gzip, IsBoundedBeforeMemoryIsTaken) {
   const TestFile bomb(gzip(std::string(std::size_t{64} << 20, '\0')));
   ASSERT_LT(std::filesystem::file_size(bomb.path()), 100'000U);
-  EXPECT_THAT(message_of([&] { read_file(bomb.path(), 1 << 20); }), AllOf(HasSubstr(bomb.path()), HasSubstr("more than 1048576 bytes")));
+  EXPECT_THAT(message_of([&] { read_file(bomb.path(), 1 << 20); }),
+              AllOf(HasSubstr(bomb.path()), HasSubstr("more than 1048576 bytes")));
   const TestFile exact(gzip(std::string(1000, 'x'))), plain(std::string(1000, 'x'));
   EXPECT_EQ(text_of_file(exact.path(), 1000).size(), 1000U);
   EXPECT_THAT(message_of([&] { read_file(exact.path(), 999); }), HasSubstr("more than 999 bytes"));
@@ -65,7 +66,8 @@ TEST(Gzip, HasNoBoundWhereItIsTheLargestNumber) {
 TEST(Gzip, DamageIsNamed) {
   std::string packed = gzip("some text that is packed, and then damaged");
   const TestFile cut(packed.substr(0, packed.size() - 3)), more(packed + "more"), none("\x1f\x8b");
-  EXPECT_THAT(message_of([&] { read_file(cut.path()); }), AllOf(HasSubstr(cut.path()), HasSubstr("is the file truncated?")));
+  EXPECT_THAT(message_of([&] { read_file(cut.path()); }),
+              AllOf(HasSubstr(cut.path()), HasSubstr("is the file truncated?")));
   EXPECT_THAT(message_of([&] { read_file(more.path()); }), HasSubstr("is damaged: incorrect header check"));
   EXPECT_THAT(message_of([&] { read_file(none.path()); }), HasSubstr("ends after 2 bytes"));
   packed[packed.size() - 5] = static_cast<char>(packed[packed.size() - 5] ^ 1);
@@ -100,12 +102,14 @@ TEST(Idx, HoldsArraysOfSixTypes) {
 }
 
 TEST(Idx, DamageIsNamed) {
-  const TestFile type("\0\0\x0a\x01\0\0\0\x01\x01"s), extents("\0\0\x08\x07\0\0\0\x01"s), header("\0\0\x08\x02\0\0\0\x02"s),
-      few("\0\0\x0d\x01\0\0\0\x02\0\0\0\0"s), huge("\0\0\x0e\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"s);
+  const TestFile type("\0\0\x0a\x01\0\0\0\x01\x01"s), extents("\0\0\x08\x07\0\0\0\x01"s),
+      header("\0\0\x08\x02\0\0\0\x02"s), few("\0\0\x0d\x01\0\0\0\x02\0\0\0\0"s),
+      huge("\0\0\x0e\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"s);
   EXPECT_THAT(message_of([&] { read_idx(type.path()); }), HasSubstr(type.path() + ": is no IDX file"));
   EXPECT_THAT(message_of([&] { read_idx(extents.path()); }), HasSubstr("has 7 extents"));
   EXPECT_THAT(message_of([&] { read_idx(header.path()); }), HasSubstr("8 bytes end within the header of 12"));
-  EXPECT_THAT(message_of([&] { read_idx(few.path()); }), HasSubstr("has 4 bytes behind its header, whose extents say 8"));
+  EXPECT_THAT(message_of([&] { read_idx(few.path()); }),
+              HasSubstr("has 4 bytes behind its header, whose extents say 8"));
   EXPECT_THAT(message_of([&] { read_idx(huge.path()); }), HasSubstr("more than 64 bits count"));
 }
 
@@ -119,14 +123,16 @@ TEST(Idx, AnyDamageIsAnErrorOrAnotherArray) {
   const auto read = [](const std::string& path) { read_idx(path); };
   const std::string plain = idx_images(5), packed = gzip(plain);
   EXPECT_GE(refused_when_damaged(plain, read), static_cast<int>(plain.size())) << "all that were cut";
-  EXPECT_GE(refused_when_damaged(packed, read), static_cast<int>(4 * packed.size()) - 3 * 10) << "all but flips in the header of gzip";
+  EXPECT_GE(refused_when_damaged(packed, read), static_cast<int>(4 * packed.size()) - 3 * 10)
+      << "all but flips in the header of gzip";
 }
 
 TEST(Mnist, PairsImagesWithLabels) {
   const std::string folder = testing::temporary("mnist");
   std::filesystem::create_directory(folder);
   const auto write = [&](const std::string& name, const std::string& content) {
-    std::ofstream(folder + "/" + name, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
+    std::ofstream(folder + "/" + name, std::ios::binary)
+        .write(content.data(), static_cast<std::streamsize>(content.size()));
   };
   write("train-images-idx3-ubyte", idx_images(3));
   write("train-labels-idx1-ubyte.gz", gzip("\0\0\x08\x01\0\0\0\x03\x07\x08\x09"s));
@@ -137,14 +143,18 @@ TEST(Mnist, PairsImagesWithLabels) {
   EXPECT_EQ(all_of<float>(last[0]), (std::vector<float>{136.F / 255, 153.F / 255, 170.F / 255, 187.F / 255}));
   EXPECT_EQ(all_of<std::int64_t>(last[1]), (std::vector<std::int64_t>{9}));
   write("train-labels-idx1-ubyte.gz", gzip("\0\0\x08\x01\0\0\0\x02\x07\x08"s));
-  EXPECT_THAT(message_of([&] { Mnist{folder}; }), HasSubstr("holds uint8 (2), expected one uint8 for each of 3 images"));
-  EXPECT_THAT(message_of([&] { Mnist(folder, {.train = false}); }), HasSubstr("t10k-images-idx3-ubyte.gz: cannot be opened"));
+  EXPECT_THAT(message_of([&] { Mnist{folder}; }),
+              HasSubstr("holds uint8 (2), expected one uint8 for each of 3 images"));
+  EXPECT_THAT(message_of([&] { Mnist(folder, {.train = false}); }),
+              HasSubstr("t10k-images-idx3-ubyte.gz: cannot be opened"));
   std::filesystem::remove_all(folder);
 }
 
 // -- JSON lines
 
-Sample tokens_and_label(const nlohmann::json& record) { return {int64_tensor(record.at("tokens")), int64_tensor(record.at("label"))}; }
+Sample tokens_and_label(const nlohmann::json& record) {
+  return {int64_tensor(record.at("tokens")), int64_tensor(record.at("label"))};
+}
 
 TEST(JsonLines, BecomeSamplesByAFunction) {
   const std::string text = "{\"label\":4,\"tokens\":[1,3]}\r\n{\"tokens\":[],\"label\":-2}\n";
@@ -159,7 +169,8 @@ TEST(JsonLines, BecomeSamplesByAFunction) {
     EXPECT_EQ(all_of<std::int64_t>(set.get(0, 0)[0])[0], 1) << "a sample is the caller's own";
   }
   EXPECT_EQ(all_of<float>(float32_tensor(nlohmann::json::parse("[1, 2.5]"))), (std::vector<float>{1, 2.5}));
-  EXPECT_THAT(message_of([] { float32_tensor(nlohmann::json::parse("[1, -1e39]")); }), HasSubstr("-1e+39 does not fit into float32"));
+  EXPECT_THAT(message_of([] { float32_tensor(nlohmann::json::parse("[1, -1e39]")); }),
+              HasSubstr("-1e+39 does not fit into float32"));
 }
 
 TEST(JsonLines, ErrorsNameTheLine) {
@@ -175,7 +186,8 @@ TEST(JsonLines, ErrorsNameTheLine) {
   EXPECT_THAT(error_of("{\"label\":\"\xff\"}"), HasSubstr("is no JSON value in UTF-8"));
   EXPECT_THAT(error_of("{\"label\":4}"), HasSubstr("tokens"));
   EXPECT_THAT(error_of("{\"label\":4,\"tokens\":[1.5]}"), HasSubstr("expected an integer, got a JSON fraction"));
-  EXPECT_THAT(error_of("{\"label\":4,\"tokens\":[9223372036854775808]}"), HasSubstr("9223372036854775808 does not fit into int64"));
+  EXPECT_THAT(error_of("{\"label\":4,\"tokens\":[9223372036854775808]}"),
+              HasSubstr("9223372036854775808 does not fit into int64"));
   EXPECT_THAT(error_of("{\"label\":4,\"tokens\":[[1]]}"), HasSubstr("got a JSON array"));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("is no JSON value"));
   const TestFile empty(""), file(good);
@@ -212,10 +224,11 @@ TEST(Vocabulary, NumbersCharactersInTheOrderOfTheirCodePoints) {
 }
 
 TEST(Utf8, WhatIsNoneIsRefusedWithItsByte) {
-  for (const std::string& bad : {"\x80"s, "\xc0\xaf"s, "\xc3"s, "\xc3("s, "\xe0\x80\xaf"s, "\xed\xa0\x80"s, "\xf0\x80\x80\xaf"s,
-                                 "\xf4\x90\x80\x80"s, "\xf5\x80\x80\x80"s, "\xff"s}) {
+  for (const std::string& bad : {"\x80"s, "\xc0\xaf"s, "\xc3"s, "\xc3("s, "\xe0\x80\xaf"s, "\xed\xa0\x80"s,
+                                 "\xf0\x80\x80\xaf"s, "\xf4\x90\x80\x80"s, "\xf5\x80\x80\x80"s, "\xff"s}) {
     const TestFile file("one\ntwo" + bad + "x");
-    EXPECT_THAT(message_of([&] { CharacterDataset(file.path(), {.length = 2}); }), HasSubstr(file.path() + ": byte 7 (line 2), 0x"));
+    EXPECT_THAT(message_of([&] { CharacterDataset(file.path(), {.length = 2}); }),
+                HasSubstr(file.path() + ": byte 7 (line 2), 0x"));
     EXPECT_THAT(message_of([&] { read_lines(file.path()); }), HasSubstr("begins no UTF-8 character"));
   }
 }
@@ -226,14 +239,16 @@ TEST(CharacterDataset, HasWindowsAndTheirSuccessors) {
   ASSERT_EQ(set.size(), 3);
   EXPECT_EQ(all_of<std::int64_t>(set.get(2, 0)[0]), (std::vector<std::int64_t>{6, 7, 8}));
   EXPECT_EQ(all_of<std::int64_t>(set.get(2, 0)[1]), (std::vector<std::int64_t>{7, 8, 9}));
-  const CharacterDataset dense(file.path(), {.length = 9, .stride = 1}), overlapping(file.path(), {.length = 3, .stride = 2});
+  const CharacterDataset dense(file.path(), {.length = 9, .stride = 1}),
+      overlapping(file.path(), {.length = 3, .stride = 2});
   EXPECT_EQ(dense.size(), 1);
   EXPECT_EQ(overlapping.size(), 4);
   EXPECT_EQ(all_of<std::int64_t>(overlapping.get(3, 0)[0]), (std::vector<std::int64_t>{6, 7, 8}));
   EXPECT_THAT(message_of([&] { CharacterDataset(file.path(), {.length = 10}); }), HasSubstr("has 10 characters"));
   EXPECT_THAT(message_of([&] { CharacterDataset(file.path(), {.length = 0}); }), HasSubstr("length 0"));
-  EXPECT_THAT(message_of([&] { CharacterDataset(file.path(), {.length = 2, .vocabulary = CharacterVocabulary("abc")}); }),
-              HasSubstr(file.path() + ": CharacterVocabulary: byte 3 is the character U+0064"));
+  EXPECT_THAT(
+      message_of([&] { CharacterDataset(file.path(), {.length = 2, .vocabulary = CharacterVocabulary("abc")}); }),
+      HasSubstr(file.path() + ": CharacterVocabulary: byte 3 is the character U+0064"));
   const TestFile lines("one\r\ntwo\n\nlast");
   EXPECT_EQ(read_lines(lines.path()), (std::vector<std::string>{"one", "two", "", "last"}));
 }
@@ -267,7 +282,8 @@ TEST(RealData, Reuters) {
   EXPECT_EQ(read_lines(folder + "/reuters_topics.txt").size(), 52U);
   const DistributedSampler sampler(test.size(), {}, {.seed = 1});
   std::int64_t longest = 0, earn = 0;
-  for (const auto& [tokens, labels] : DataLoader(test, sampler, {.batch_size = 64, .num_workers = 2, .collate = pad_collate()})) {
+  for (const auto& [tokens, labels] :
+       DataLoader(test, sampler, {.batch_size = 64, .num_workers = 2, .collate = pad_collate()})) {
     longest = std::max(longest, tokens.shape()[1]);
     for (const std::int64_t label : labels.span<std::int64_t>()) earn += label == 12 ? 1 : 0;
   }

@@ -58,16 +58,21 @@ std::int64_t padded(const Batches& batches, const Indices& lengths) {
 
 TEST(LengthBucketSampler, SortsPoolsAndCutsThem) {
   const Indices lengths = {5, 1, 4, 2, 9, 8, 7, 6, 3, 3};
-  const auto batches = [&](const LengthBucketSamplerOptions& options) { return batches_of(LengthBucketSampler(10, lengths, {}, options)); };
-  EXPECT_THAT(batches({.batch_size = 2, .pool_batches = 2, .shuffle = false}),
-              ElementsAre(ElementsAre(1, 3), ElementsAre(2, 0), ElementsAre(7, 6), ElementsAre(5, 4), ElementsAre(8, 9)));
+  const auto batches = [&](const LengthBucketSamplerOptions& options) {
+    return batches_of(LengthBucketSampler(10, lengths, {}, options));
+  };
+  EXPECT_THAT(
+      batches({.batch_size = 2, .pool_batches = 2, .shuffle = false}),
+      ElementsAre(ElementsAre(1, 3), ElementsAre(2, 0), ElementsAre(7, 6), ElementsAre(5, 4), ElementsAre(8, 9)));
   EXPECT_THAT(batches({.batch_size = 4, .pool_batches = 0, .shuffle = false}),
               ElementsAre(ElementsAre(1, 3, 8, 9), ElementsAre(2, 0, 7, 6), ElementsAre(5, 4)));
   // 4 x 3, 2 x 5, 2 x 7, 1 x 8, 1 x 9 tokens, of at most 14.
-  EXPECT_THAT(batches({.batch_size = 100, .max_tokens = 14, .shuffle = false}),
-              ElementsAre(ElementsAre(1, 3, 8, 9), ElementsAre(2, 0), ElementsAre(7, 6), ElementsAre(5), ElementsAre(4)));
+  EXPECT_THAT(
+      batches({.batch_size = 100, .max_tokens = 14, .shuffle = false}),
+      ElementsAre(ElementsAre(1, 3, 8, 9), ElementsAre(2, 0), ElementsAre(7, 6), ElementsAre(5), ElementsAre(4)));
   EXPECT_THAT(batches({.batch_size = 3, .max_tokens = 14, .shuffle = false}),
-              ElementsAre(ElementsAre(1, 3, 8), ElementsAre(9, 2), ElementsAre(0, 7), ElementsAre(6), ElementsAre(5), ElementsAre(4)));
+              ElementsAre(ElementsAre(1, 3, 8), ElementsAre(9, 2), ElementsAre(0, 7), ElementsAre(6), ElementsAre(5),
+                          ElementsAre(4)));
 }
 
 TEST(LengthBucketSampler, EachSampleOncePerEpochWithLittlePadding) {
@@ -161,7 +166,8 @@ TEST(LengthBucketSampler, TheLoaderMakesItsBatches) {
   }
   EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.batch_size = 8}); }),
               HasSubstr("rank 1: batch_size 8 and drop_last false beside a sampler that makes the batches"));
-  EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.drop_last = true}); }), HasSubstr("batch_size 1 and drop_last true"));
+  EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.drop_last = true}); }),
+              HasSubstr("batch_size 1 and drop_last true"));
 }
 
 // state(), remaining() and the like are asked in each step: none of them may cut the epoch again.
@@ -196,16 +202,18 @@ TEST(LengthBucketSampler, RefusesWrongLengthsAndOptions) {
   EXPECT_THAT(refused({1, 2}), HasSubstr("rank 1: 2 lengths for 3 samples: give one length for each sample"));
   EXPECT_THAT(refused({1, 2, 3, 4}), HasSubstr("4 lengths for 3 samples"));
   EXPECT_THAT(refused({1, -2, 3}), HasSubstr("the length of sample 1 is -2: 0 or more was expected"));
-  EXPECT_THAT(refused({1, 2, 30}, {.max_tokens = 29}), AllOf(HasSubstr("sample 2 has 30 tokens, a batch at most 29 (max_tokens)"),
-                                                             HasSubstr("cut the sample, leave it out, or raise the limit")));
+  EXPECT_THAT(refused({1, 2, 30}, {.max_tokens = 29}),
+              AllOf(HasSubstr("sample 2 has 30 tokens, a batch at most 29 (max_tokens)"),
+                    HasSubstr("cut the sample, leave it out, or raise the limit")));
   EXPECT_THAT(refused({1, 2, 3}, {.batch_size = 0}), HasSubstr("batch_size 0, max_tokens 0 and pool_batches 100"));
   EXPECT_THAT(refused({1, 2, 3}, {.max_tokens = -1}), HasSubstr("max_tokens -1"));
   EXPECT_THAT(refused({1, 2, 3}, {.pool_batches = -1}), HasSubstr("pool_batches -1"));
   EXPECT_THAT(refused({1, 2, 3}, {.batch_size = 3, .remainder = Remainder::kDrop}), HasSubstr("1 batches for 2 ranks"));
   EXPECT_EQ(refused({0, 0, 0}, {.max_tokens = 1}), "nothing was thrown") << "samples without tokens";
   constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
-  EXPECT_EQ(refused({kLargest, 1, kLargest}, {.batch_size = kLargest, .max_tokens = kLargest, .pool_batches = kLargest}),
-            "nothing was thrown");
+  EXPECT_EQ(
+      refused({kLargest, 1, kLargest}, {.batch_size = kLargest, .max_tokens = kLargest, .pool_batches = kLargest}),
+      "nothing was thrown");
 }
 
 }  // namespace

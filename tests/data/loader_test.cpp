@@ -69,7 +69,8 @@ TEST(DataLoader, TheLastBatchIsSmallerOrDropped) {
   for (auto& batch : DataLoader(set, sampler, {.batch_size = 4})) sizes.push_back(batch.inputs().shape()[0]);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4, 2}));
   sizes.clear();
-  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4, .drop_last = true})) sizes.push_back(batch.inputs().shape()[0]);
+  for (auto& batch : DataLoader(set, sampler, {.batch_size = 4, .drop_last = true}))
+    sizes.push_back(batch.inputs().shape()[0]);
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 4}));
   sizes.clear();
   for (auto& batch : DataLoader(set, sampler, {.batch_size = std::numeric_limits<std::int64_t>::max()}))
@@ -85,7 +86,8 @@ TEST(DataLoader, RefusesASamplerOfMoreSamplesThanTheSetHas) {
     DataLoader(set, larger, {.batch_size = 2});
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("the sampler is for 14 samples, the data set has 10"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the sampler is for 14 samples, the data set has 10"), std::string::npos)
+        << error.what();
   }
   DataLoader repeating(set, padded, {.batch_size = 2}), some(set, subset, {.batch_size = 4});
   EXPECT_EQ(targets_of(repeating).size(), 3u);
@@ -126,7 +128,8 @@ TEST(DataLoader, NumbersItsRowsAmongAllRanksSamplesWhileAPassLasts) {
     for (std::int64_t row = 0; row < 2; ++row)
       EXPECT_EQ(taken[static_cast<std::size_t>(row)], batches * 6 + inside.first + row * inside.stride);
     DistributedSampler alone(12, {}, {.shuffle = false});  // as an evaluation between two steps has
-    for (auto& batch : DataLoader(set, alone, {.batch_size = 4})) EXPECT_EQ(sample_numbers(), SampleNumbers{}) << batch.size();
+    for (auto& batch : DataLoader(set, alone, {.batch_size = 4}))
+      EXPECT_EQ(sample_numbers(), SampleNumbers{}) << batch.size();
     EXPECT_EQ(sample_numbers(), inside);
     set_first_sample(7);
     ++batches;
@@ -221,7 +224,8 @@ TEST(DataLoader, BatchesComeFromTheAllocatorsCache) {
   targets_of(loader);
   const auto before = cpu_device().allocator_stats().system_allocations;
   targets_of(loader);
-  EXPECT_LE(cpu_device().allocator_stats().system_allocations, before + 2) << "at most what a slower consumer leaves under way";
+  EXPECT_LE(cpu_device().allocator_stats().system_allocations, before + 2)
+      << "at most what a slower consumer leaves under way";
 }
 
 }  // namespace

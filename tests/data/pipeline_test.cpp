@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 // Sample i is i; counts how often one is read.
 class CountedNumbers : public Dataset {
  public:
-  explicit CountedNumbers(std::int64_t size, std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0))
+  explicit CountedNumbers(std::int64_t size,
+                          std::shared_ptr<std::atomic<int>> reads = std::make_shared<std::atomic<int>>(0))
       : size_(size), reads_(std::move(reads)) {}
   std::int64_t size() const override { return size_; }
   Sample get(std::int64_t index, std::int64_t) const override {
@@ -185,14 +186,16 @@ TEST(Pipeline, RefusesChainsWithoutAMeaning) {
 TEST(ShuffleBuffer, DrawsFromThoseThatWait) {
   for (const std::int64_t buffer : {1, 2, 10, 99, 1000}) {
     Order order = order_of(Pipeline(CountedNumbers(100)).shuffle(buffer, 5).batch(10));
-    for (std::int64_t place = 0; place < 100; ++place) EXPECT_LT(order[static_cast<std::size_t>(place)] - place, buffer);
+    for (std::int64_t place = 0; place < 100; ++place)
+      EXPECT_LT(order[static_cast<std::size_t>(place)] - place, buffer);
     EXPECT_EQ(std::is_sorted(order.begin(), order.end()), buffer == 1);
     std::sort(order.begin(), order.end());
     for (std::int64_t place = 0; place < 100; ++place) ASSERT_EQ(order[static_cast<std::size_t>(place)], place);
   }
   EXPECT_EQ(order_of(Pipeline(CountedNumbers(100)).shuffle(1000, 5).batch(10)),
             order_of(Pipeline(CountedNumbers(100)).shuffle(0, 5).batch(10)));
-  EXPECT_THAT(message_of([] { DistributedSampler(4, {}, {.shuffle_buffer = -1}); }), HasSubstr("shuffle_buffer -1 is negative"));
+  EXPECT_THAT(message_of([] { DistributedSampler(4, {}, {.shuffle_buffer = -1}); }),
+              HasSubstr("shuffle_buffer -1 is negative"));
 }
 
 }  // namespace

@@ -44,13 +44,15 @@ struct Job {
     for (const AnySampler& sampler : samplers) loaders.push_back(std::make_unique<DataLoader>(set, sampler, options));
   }
 
-  // At most `steps` batches of each rank, -1: all; what all ranks had, in the order of the steps and ranks. The loaders stay where they
-  // are.
+  // At most `steps` batches of each rank, -1: all; what all ranks had, in the order of the steps and ranks. The loaders
+  // stay where they are.
   std::vector<Indices> take(std::int64_t steps = -1) {
     std::vector<Indices> batches;
     std::vector<DataLoader::Iterator> at;
     for (auto& loader : loaders) at.push_back(loader->begin());
-    const auto all_ended = [&] { return std::all_of(at.begin(), at.end(), [](auto& each) { return each == std::default_sentinel; }); };
+    const auto all_ended = [&] {
+      return std::all_of(at.begin(), at.end(), [](auto& each) { return each == std::default_sentinel; });
+    };
     for (std::int64_t step = 0; step != steps && !all_ended(); ++step)
       for (auto& each : at) {
         if (step > 0) ++each;
@@ -83,7 +85,8 @@ std::vector<DistributedSampler> samplers_of(std::int64_t size, int ranks, const 
   return samplers;
 }
 
-// What `seen` should be of an epoch of `size` samples whose order is `order`: of the `left` last, those that `ranks` ranks see.
+// What `seen` should be of an epoch of `size` samples whose order is `order`: of the `left` last, those that `ranks`
+// ranks see.
 Indices expected_of(const Indices& order, std::int64_t left, int ranks, Remainder remainder) {
   const auto size = static_cast<std::int64_t>(order.size());
   Indices expected;
@@ -94,8 +97,8 @@ Indices expected_of(const Indices& order, std::int64_t left, int ranks, Remainde
   return sorted(expected);
 }
 
-// Nothing is skipped, and nothing comes twice but for padding: what the first ranks took, and then others, is the epoch's order of one
-// rank.
+// Nothing is skipped, and nothing comes twice but for padding: what the first ranks took, and then others, is the
+// epoch's order of one rank.
 TEST(Resume, AnyNumberOfRanksGoesOnWhereAnotherStopped) {
   constexpr std::int64_t kSize = 103, kBatch = 3, kSteps = 4;
   const Numbers set(kSize);
@@ -254,7 +257,8 @@ TEST(Resume, RefusesTheStateOfAnotherDataSetOfTheSameSize) {
     EXPECT_EQ(fingerprint_of(mine), fingerprint_of(same));
     EXPECT_EQ(sampler.state().fingerprint, fingerprint_of(mine));
     EXPECT_THAT(message_of([&] { sampler.restore(DistributedSampler(other, {}).state()); }),
-                AllOf(HasSubstr("is of another data set of " + std::to_string(size) + " samples"), HasSubstr(fingerprint_of(other))));
+                AllOf(HasSubstr("is of another data set of " + std::to_string(size) + " samples"),
+                      HasSubstr(fingerprint_of(other))));
     for (const SamplerState& state : {DistributedSampler(same, {}).state(), by_size.state()})
       EXPECT_EQ(message_of([&] { sampler.restore(state); }), "nothing was thrown");
     EXPECT_EQ(message_of([&] { by_size.restore(sampler.state()); }), "nothing was thrown") << "it knows the size alone";
@@ -271,14 +275,17 @@ TEST(Resume, RefusesTheStateOfAnotherSampler) {
   const std::vector<double> weights(20, 1), others(20, 2);
   DistributedSampler sampler(20, rank_of(1, 2), {});
   const auto refused = [&](const SamplerState& state) { return message_of([&] { sampler.restore(state); }); };
-  EXPECT_THAT(
-      refused(DistributedSampler(21, {}, {}).state()),
-      AllOf(HasSubstr("rank 1 cannot take"), HasSubstr("a data set of 21 samples, this sampler's has 20"), HasSubstr("set_epoch()")));
+  EXPECT_THAT(refused(DistributedSampler(21, {}, {}).state()),
+              AllOf(HasSubstr("rank 1 cannot take"), HasSubstr("a data set of 21 samples, this sampler's has 20"),
+                    HasSubstr("set_epoch()")));
   EXPECT_THAT(refused(DistributedSampler(20, {}, {.shuffle = false}).state()),
-              AllOf(HasSubstr("of a DistributedSampler(shuffle false, remainder pad)"), HasSubstr("is a DistributedSampler(shuffle true")));
-  EXPECT_THAT(refused(DistributedSampler(20, {}, {.remainder = Remainder::kDrop}).state()), HasSubstr("remainder drop"));
+              AllOf(HasSubstr("of a DistributedSampler(shuffle false, remainder pad)"),
+                    HasSubstr("is a DistributedSampler(shuffle true")));
+  EXPECT_THAT(refused(DistributedSampler(20, {}, {.remainder = Remainder::kDrop}).state()),
+              HasSubstr("remainder drop"));
   EXPECT_THAT(refused(WeightedSampler(20, weights, {}).state()), HasSubstr("of a WeightedSampler(samples 20"));
-  EXPECT_THAT(refused(LengthBucketSampler(20, lengths, {}).state()), HasSubstr("of a LengthBucketSampler(batch_size 1"));
+  EXPECT_THAT(refused(LengthBucketSampler(20, lengths, {}).state()),
+              HasSubstr("of a LengthBucketSampler(batch_size 1"));
   SamplerState damaged = sampler.state();
   damaged.consumed = 21;
   EXPECT_THAT(refused(damaged), HasSubstr("cannot resume behind 21 samples of epoch 0: an epoch, from 0 on, has 20"));
@@ -291,7 +298,8 @@ TEST(Resume, RefusesTheStateOfAnotherSampler) {
   EXPECT_THAT(message_of([&] { weighted.restore(WeightedSampler(20, others, {}).state()); }),
               HasSubstr("WeightedSampler: rank 0 cannot take"));
   LengthBucketSampler bucketed(20, lengths, {});
-  EXPECT_THAT(message_of([&] { bucketed.restore(LengthBucketSampler(20, Indices(20, 4), {}).state()); }), HasSubstr("cannot take"));
+  EXPECT_THAT(message_of([&] { bucketed.restore(LengthBucketSampler(20, Indices(20, 4), {}).state()); }),
+              HasSubstr("cannot take"));
 }
 
 // The other samplers share the code: one change of ranks each.
@@ -325,9 +333,9 @@ TEST(Resume, WeightedAndBucketedSamplersGoOnWithOtherRanks) {
       [&](int ranks) {
         std::vector<LengthBucketSampler> all;
         for (int rank = 0; rank < ranks; ++rank)
-          all.emplace_back(
-              64, lengths, rank_of(rank, ranks),
-              LengthBucketSamplerOptions{.batch_size = 4, .max_tokens = 40, .pool_batches = 4, .remainder = Remainder::kExact});
+          all.emplace_back(64, lengths, rank_of(rank, ranks),
+                           LengthBucketSamplerOptions{
+                               .batch_size = 4, .max_tokens = 40, .pool_batches = 4, .remainder = Remainder::kExact});
         return all;
       },
       {.num_workers = 2});

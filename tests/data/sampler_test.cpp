@@ -25,7 +25,8 @@ TEST(SamplerPlaces, ARankThatTheWorldDoesNotHaveIsRefused) {
   try {
     DistributedSampler(10, {5, 2});
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 5 does not exist in a world of 2: ranks count from 0 to 1"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("rank 5 does not exist in a world of 2: ranks count from 0 to 1"),
+              std::string::npos)
         << error.what();
   }
 }
@@ -73,7 +74,8 @@ TEST(DistributedSampler, TheGlobalOrderDependsOnSeedAndEpochAlone) {
       DistributedSampler sampler(100, {rank, ranks, rank, ranks}, {.seed = seed});
       sampler.set_epoch(epoch);
       const Indices mine = sampler.indices();
-      for (std::size_t i = 0; i < mine.size(); ++i) order[i * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)] = mine[i];
+      for (std::size_t i = 0; i < mine.size(); ++i)
+        order[i * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)] = mine[i];
     }
     return order;
   };
@@ -104,7 +106,8 @@ TEST(DistributedSampler, ResumesInTheMiddleOfAnEpoch) {
 // A sampler of one's own: the set backwards, every epoch from another sample on.
 class Backwards : public Sampler {
  public:
-  Backwards(std::int64_t size, const Place& place, Remainder remainder) : Sampler("Backwards", size, place, 0, remainder, "step 1") {
+  Backwards(std::int64_t size, const Place& place, Remainder remainder)
+      : Sampler("Backwards", size, place, 0, remainder, "step 1") {
     check_not_all_dropped();
   }
 

@@ -25,7 +25,8 @@ using ::testing::HasSubstr;
 
 using Weights = std::vector<double>;
 
-// The draws by their definition: a walk over the weights that are left, in their order. All sums of whole numbers are exact.
+// The draws by their definition: a walk over the weights that are left, in their order. All sums of whole numbers are
+// exact.
 Indices draws_of(Weights weights, std::int64_t draws, const WeightedSamplerOptions& options, std::int64_t epoch) {
   Philox random(options.seed, random_stream(RandomUse::kOrder, static_cast<std::uint64_t>(epoch)));
   Indices drawn;
@@ -48,15 +49,18 @@ TEST(WeightedSampler, DrawsByItsDefinition) {
     const auto above_0 = std::count_if(weights.begin(), weights.end(), [](double weight) { return weight > 0; });
     for (const bool replacement : {true, false})
       for (const std::int64_t epoch : {0, 1}) {
-        const WeightedSamplerOptions options{.samples = replacement ? 50 : above_0, .replacement = replacement, .seed = 4};
+        const WeightedSamplerOptions options{
+            .samples = replacement ? 50 : above_0, .replacement = replacement, .seed = 4};
         WeightedSampler sampler(static_cast<std::int64_t>(size), weights, {}, options);
         sampler.set_epoch(epoch);
-        EXPECT_EQ(sampler.indices(), draws_of(weights, options.samples, options, epoch)) << size << " " << replacement << " " << epoch;
+        EXPECT_EQ(sampler.indices(), draws_of(weights, options.samples, options, epoch))
+            << size << " " << replacement << " " << epoch;
       }
   }
 }
 
-// The draws are the same in every run, so these are exact limits and no statistics: 4.5 deviations of a binomial distribution.
+// The draws are the same in every run, so these are exact limits and no statistics: 4.5 deviations of a binomial
+// distribution.
 TEST(WeightedSampler, FrequenciesFollowTheWeights) {
   const Weights weights = {1, 0, 2.5, 0.001, 6.499, 1e-300, 0};
   constexpr std::int64_t kDraws = 100000;
@@ -70,7 +74,8 @@ TEST(WeightedSampler, FrequenciesFollowTheWeights) {
   EXPECT_EQ(counts[1] + counts[6], 0);
 }
 
-// Without replacement the first draw follows the weights, and the second those of the rest: P(a, then b) = a / sum x b / (sum - a).
+// Without replacement the first draw follows the weights, and the second those of the rest: P(a, then b) = a / sum x b
+// / (sum - a).
 TEST(WeightedSampler, WithoutReplacementOrdersFollowTheWeights) {
   const Weights weights = {1, 2, 3};
   WeightedSampler sampler(3, weights, {}, {.replacement = false, .seed = 2});
@@ -84,7 +89,8 @@ TEST(WeightedSampler, WithoutReplacementOrdersFollowTheWeights) {
   }
   for (std::size_t a = 0; a < 3; ++a)
     for (std::size_t b = 0; b < 3; ++b) {
-      const double p = a == b ? 0 : weights[a] / 6 * weights[b] / (6 - weights[a]), deviation = std::sqrt(kEpochs * p * (1 - p));
+      const double p = a == b ? 0 : weights[a] / 6 * weights[b] / (6 - weights[a]),
+                   deviation = std::sqrt(kEpochs * p * (1 - p));
       EXPECT_NEAR(counts[a][b], kEpochs * p, 4.5 * deviation) << a << " " << b;
     }
 }
@@ -139,13 +145,15 @@ TEST(WeightedSampler, RefusesWeightsThatAreNone) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
   EXPECT_THAT(refused({1, 2}), HasSubstr("rank 1: 2 weights for 3 samples: give one weight for each sample"));
   EXPECT_THAT(refused({1, 2, 3, 4}), HasSubstr("4 weights for 3 samples"));
-  EXPECT_THAT(refused({1, -0.5, 1}), HasSubstr("the weight of sample 1 is -0.5: a finite number of 0 or more was expected"));
+  EXPECT_THAT(refused({1, -0.5, 1}),
+              HasSubstr("the weight of sample 1 is -0.5: a finite number of 0 or more was expected"));
   EXPECT_THAT(refused({1, 1, kNaN}), HasSubstr("the weight of sample 2 is nan"));
   EXPECT_THAT(refused({kInfinity, 1, 1}), HasSubstr("the weight of sample 0 is inf"));
   EXPECT_THAT(refused({0, 0, 0}), HasSubstr("the sum of the 3 weights is 0: at least one must be above 0"));
   EXPECT_THAT(refused({1e308, 1e308, 1e308}), HasSubstr("the sum of the 3 weights is inf: give smaller ones"));
   EXPECT_THAT(refused({1, 0, 1}, {.replacement = false}),
-              AllOf(HasSubstr("3 samples in an epoch without replacement, only 2 have a weight above 0"), HasSubstr("draw at most 2")));
+              AllOf(HasSubstr("3 samples in an epoch without replacement, only 2 have a weight above 0"),
+                    HasSubstr("draw at most 2")));
   EXPECT_EQ(refused({1, 0, 1}, {.samples = 2, .replacement = false}), "nothing was thrown");
   EXPECT_THAT(refused({1, 1, 1}, {.samples = -1}), HasSubstr("-1 samples in an epoch"));
   EXPECT_THAT(refused({1, 1, 1}, {.samples = 1, .remainder = Remainder::kDrop}), HasSubstr("leaves nothing"));
@@ -160,7 +168,8 @@ TEST(WeightedSampler, FeedsALoader) {
   EXPECT_EQ(loader.batches(), 3);
   for (auto& batch : loader) seen += batch[0].count();
   EXPECT_EQ(seen, 20);
-  EXPECT_THAT(message_of([&] { DataLoader(set, larger, {}); }), HasSubstr("the sampler is for 7 samples, the data set has 6"));
+  EXPECT_THAT(message_of([&] { DataLoader(set, larger, {}); }),
+              HasSubstr("the sampler is for 7 samples, the data set has 6"));
 }
 
 }  // namespace

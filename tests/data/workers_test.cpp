@@ -28,9 +28,11 @@ class Sentences : public Dataset {
   Sample get(std::int64_t index, std::int64_t epoch) const override {
     if (index % 7 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
     if (on_sample) on_sample(index);
-    const std::vector<std::int32_t> tokens(equal_lengths_ ? 4U : static_cast<std::size_t>(index % 5 + 1), static_cast<std::int32_t>(index));
+    const std::vector<std::int32_t> tokens(equal_lengths_ ? 4U : static_cast<std::size_t>(index % 5 + 1),
+                                           static_cast<std::int32_t>(index));
     Philox random(1, static_cast<std::uint64_t>(epoch * size_ + index));
-    return {Tensor::from(std::span(tokens), {static_cast<std::int64_t>(tokens.size())}), scalar<double>(random.uniform()), scalar(index)};
+    return {Tensor::from(std::span(tokens), {static_cast<std::int64_t>(tokens.size())}),
+            scalar<double>(random.uniform()), scalar(index)};
   }
   std::function<void(std::int64_t)> on_sample;
 
@@ -40,7 +42,8 @@ class Sentences : public Dataset {
 };
 
 // All bytes of a pass, with shapes and types.
-std::vector<std::string> pass_of(const Dataset& set, const DistributedSampler& sampler, const DataLoaderOptions& options) {
+std::vector<std::string> pass_of(const Dataset& set, const DistributedSampler& sampler,
+                                 const DataLoaderOptions& options) {
   std::vector<std::string> batches;
   for (const Batch& batch : DataLoader(set, sampler, options)) {
     std::string text;
@@ -63,9 +66,11 @@ TEST(Workers, GiveTheBatchesOfOneInItsOrder) {
     ASSERT_EQ(one.size(), 13U);
     for (const int workers : {2, 4, 9, 40})
       for (const int prefetch : {1, 3}) {
-        const DataLoaderOptions options{.batch_size = 4, .prefetch = prefetch, .num_workers = workers, .collate = pad_collate()};
+        const DataLoaderOptions options{
+            .batch_size = 4, .prefetch = prefetch, .num_workers = workers, .collate = pad_collate()};
         EXPECT_EQ(pass_of(ragged, sampler, options), one) << workers << " workers, prefetch " << prefetch;
-        EXPECT_EQ(pass_of(equal, sampler, {.batch_size = 4, .prefetch = prefetch, .num_workers = workers}), stacked) << workers;
+        EXPECT_EQ(pass_of(equal, sampler, {.batch_size = 4, .prefetch = prefetch, .num_workers = workers}), stacked)
+            << workers;
       }
   }
 }
@@ -90,8 +95,10 @@ TEST(Workers, AreEndedWhenThePassIsLeft) {
   set.on_sample = [&](std::int64_t) { ++reads; };
   const DistributedSampler sampler(1000, {}, {.shuffle = false});
   for (int i = 0; i < 10; ++i)
-    for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 2, .prefetch = 3, .num_workers = 4})) break;
-  EXPECT_LE(reads, 10 * 2 * (1 + 1 + 3 + 4)) << "the batch in hand, one that took its place, three ahead, one of each worker";
+    for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 2, .prefetch = 3, .num_workers = 4}))
+      break;
+  EXPECT_LE(reads, 10 * 2 * (1 + 1 + 3 + 4))
+      << "the batch in hand, one that took its place, three ahead, one of each worker";
 }
 
 template <typename Kind>
@@ -156,7 +163,8 @@ TEST(Workers, APassAfterAnErrorIsAWholeOne) {
 TEST(Workers, MustBePositive) {
   const Sentences set(3);
   const DistributedSampler sampler(3, {});
-  EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.num_workers = 0}); }), HasSubstr("num_workers 0 must be positive"));
+  EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.num_workers = 0}); }),
+              HasSubstr("num_workers 0 must be positive"));
 }
 
 // -- collate
@@ -164,8 +172,8 @@ TEST(Workers, MustBePositive) {
 TEST(Collate, SamplesOfDifferentShapesAreNamedWithTheRemedy) {
   const Sentences set(20);
   EXPECT_THAT(failure_of<InvalidArgument>(set, {.batch_size = 3}),
-              AllOf(HasSubstr("DataLoader: samples 1 and 0 of epoch 0: stack: tensor 0"), HasSubstr("int32 (2)"), HasSubstr("int32 (1)"),
-                    HasSubstr("pad_collate()")));
+              AllOf(HasSubstr("DataLoader: samples 1 and 0 of epoch 0: stack: tensor 0"), HasSubstr("int32 (2)"),
+                    HasSubstr("int32 (1)"), HasSubstr("pad_collate()")));
 }
 
 TEST(Collate, TheUsersFunctionMakesTheBatch) {
@@ -183,7 +191,8 @@ TEST(Collate, TheUsersFunctionMakesTheBatch) {
   }
   EXPECT_EQ(seen, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5}));
   const Collate broken = [](std::span<const Sample>) -> Batch { throw FileError("full"); };
-  EXPECT_EQ(failure_of<FileError>(set, {.batch_size = 2, .collate = broken}), "DataLoader: the batch of samples 0, 1 of epoch 0: full");
+  EXPECT_EQ(failure_of<FileError>(set, {.batch_size = 2, .collate = broken}),
+            "DataLoader: the batch of samples 0, 1 of epoch 0: full");
   const Collate none = [](std::span<const Sample>) { return Batch{Tensor()}; };
   EXPECT_THAT(failure_of<InvalidArgument>(set, {.collate = none}), HasSubstr("an undefined tensor"));
 }
@@ -235,9 +244,11 @@ TEST(PadCollate, PadsTargetsWithAValueOfTheirOwn) {
   const Batch batch = pad_collate({.target_value = -100, .lengths = true})(samples);
   EXPECT_EQ(values_of<std::int64_t>(batch[0]), (std::vector<std::int64_t>{1, 2, 3, 0}));
   EXPECT_EQ(values_of<std::int64_t>(batch[1]), (std::vector<std::int64_t>{5, 6, 7, -100}));
-  EXPECT_EQ(values_of<std::int64_t>(pad_collate(4)(samples)[1]), (std::vector<std::int64_t>{5, 6, 7, 4})) << "without one it is value";
+  EXPECT_EQ(values_of<std::int64_t>(pad_collate(4)(samples)[1]), (std::vector<std::int64_t>{5, 6, 7, 4}))
+      << "without one it is value";
   const std::vector<Sample> single = {{values<std::int64_t>({1, 2})}, {values<std::int64_t>({3})}};
-  EXPECT_EQ(values_of<std::int64_t>(pad_collate({.target_value = -100})(single)[0]), (std::vector<std::int64_t>{1, 2, 3, 0}));
+  EXPECT_EQ(values_of<std::int64_t>(pad_collate({.target_value = -100})(single)[0]),
+            (std::vector<std::int64_t>{1, 2, 3, 0}));
 }
 
 TEST(PadCollate, PadsRowsOfMatricesInTheirType) {
@@ -255,7 +266,8 @@ TEST(PadCollate, PadsRowsOfMatricesInTheirType) {
 
 TEST(PadCollate, RefusesWhatDoesNotFitTogether) {
   const std::vector<Sample> widths = {{Tensor::full({1, 2}, 1)}, {Tensor::full({1, 3}, 2)}};
-  EXPECT_THAT(message_of([&] { pad_collate()(widths); }), AllOf(HasSubstr("(1, 3)"), HasSubstr("(1, 2)"), HasSubstr("sample 1")));
+  EXPECT_THAT(message_of([&] { pad_collate()(widths); }),
+              AllOf(HasSubstr("(1, 3)"), HasSubstr("(1, 2)"), HasSubstr("sample 1")));
   const std::vector<Sample> counts = {{scalar(1.F)}, {scalar(1.F), scalar(2.F)}};
   EXPECT_THAT(message_of([&] { pad_collate()(counts); }), HasSubstr("has 2 tensors, sample 0 has 1"));
   EXPECT_THAT(message_of([&] { pad_collate({.max_length = -1}); }), HasSubstr("max_length -1"));
@@ -272,7 +284,8 @@ TEST(Batch, IsTakenApartByNamesNumbersOrAll) {
   const Batch three{scalar(1.F), scalar(2.F), scalar(3.F)};
   const auto [a, b, c] = three.tensors<3>();
   EXPECT_EQ(a.item() + b.item() + c.item(), 6);
-  EXPECT_THAT(message_of([&] { three.get<0>(); }), HasSubstr("taken apart into 2 tensors, but it has 3: use batch.tensors<3>()"));
+  EXPECT_THAT(message_of([&] { three.get<0>(); }),
+              HasSubstr("taken apart into 2 tensors, but it has 3: use batch.tensors<3>()"));
   EXPECT_THAT(message_of([&] { three[3]; }), HasSubstr("tensor 3 was asked of a batch of 3"));
 }
 
@@ -292,7 +305,9 @@ TEST(Row, ChecksTypesAndNumbers) {
 class Promising : public Sentences {
  public:
   using Sentences::Sentences;
-  std::vector<TensorSpec> element_spec() const override { return {{{4}, DType::kInt32}, {{}, DType::kFloat64}, {{}, DType::kInt64}}; }
+  std::vector<TensorSpec> element_spec() const override {
+    return {{{4}, DType::kInt32}, {{}, DType::kFloat64}, {{}, DType::kInt64}};
+  }
 };
 
 TEST(ElementSpec, MustBeKept) {

@@ -1,4 +1,5 @@
-// DistributedDataParallel over models whose blocks are activation checkpoints: the same bits, and buckets that leave as early.
+// DistributedDataParallel over models whose blocks are activation checkpoints: the same bits, and buckets that leave as
+// early.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,7 +12,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
-#include "src/autograd/variable_state.h"
+#include "src/autograd/engine/variable_state.h"
 #include "src/comm/testing/delay_backend.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/in_mib.h"
@@ -83,7 +84,8 @@ std::vector<std::size_t> issued_at_each_gradient(bool in_checkpoint) {
   std::vector<std::size_t> issued;
   std::vector<HookHandle> hooks;
   for (const Tensor& parameter : model.parameters())
-    hooks.push_back(register_last_grad_hook(parameter, [&](const Tensor&) { issued.push_back(wire.events().size() - before); }));
+    hooks.push_back(
+        register_last_grad_hook(parameter, [&](const Tensor&) { issued.push_back(wire.events().size() - before); }));
   const Tensor x = Tensor::full({4, 16}, 1);
   l2_loss(in_checkpoint ? checkpoint([&](const Tensor& input) { return ddp(input); }, x) : ddp(x)).backward();
   return issued;

@@ -1,4 +1,5 @@
-// DistributedDataParallel over backend host, ranks as threads: averages, equal replicas, disagreements, unused parameters.
+// DistributedDataParallel over backend host, ranks as threads: averages, equal replicas, disagreements, unused
+// parameters.
 #include "lockstep/ddp/ddp.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +53,8 @@ TEST_P(Transports, DifferentDataOnEachRankIsAveragedNotSummed) {
       const float average = static_cast<float>((1 << ranks) - 1) / static_cast<float>(ranks);
       const Tensor averaged = grad(model.w);
       for (const float value : averaged.span<float>()) EXPECT_EQ(value, average);
-      EXPECT_EQ(averaged.data<float>(), reinterpret_cast<float*>(ddp.reducer().slot(0).data())) << "the gradient lies in its bucket";
+      EXPECT_EQ(averaged.data<float>(), reinterpret_cast<float*>(ddp.reducer().slot(0).data()))
+          << "the gradient lies in its bucket";
     }));
   }
 }
@@ -113,9 +115,9 @@ TEST(Models, ThatDifferAreRefusedOnEveryRankWithBothSides) {
     DistributedDataParallel ddp(model, group);
   });
   for (const std::string& failure : failures)
-    EXPECT_NE(
-        failure.find("rank 1 has parameter 'fc.weight' float32 (5, 8) at position 0, rank 0 has parameter 'fc.weight' float32 (4, 8)"),
-        std::string::npos)
+    EXPECT_NE(failure.find("rank 1 has parameter 'fc.weight' float32 (5, 8) at position 0, rank 0 has parameter "
+                           "'fc.weight' float32 (4, 8)"),
+              std::string::npos)
         << failure;
   const auto counts = run_ranks(2, "shm", [](auto group) {
     nn::Sequential model;
@@ -140,7 +142,9 @@ struct TwoHeads : nn::Module {
     add("left", left);
     add("right", right);
   }
-  Tensor forward(const Tensor& x) override { return use == 0 ? left(trunk(x)) : use == 1 ? right(trunk(x)) : scale(x, 1); }
+  Tensor forward(const Tensor& x) override {
+    return use == 0 ? left(trunk(x)) : use == 1 ? right(trunk(x)) : scale(x, 1);
+  }
 };
 
 TEST(UnusedParameters, CountAsZeroOnTheRankThatDoesNotUseThem) {

@@ -23,7 +23,8 @@ Tensor one_of(DType type) { return cast(Tensor::full({1, 1}, 1), type); }
 
 // Weights of 1 in three types: the result is x times each, summed, so that each gradient is x.
 struct Mixed : nn::Module {
-  Tensor wide = one_of(DType::kFloat32), brain = one_of(DType::kBFloat16), half = one_of(DType::kFloat16), last = one_of(DType::kBFloat16);
+  Tensor wide = one_of(DType::kFloat32), brain = one_of(DType::kBFloat16), half = one_of(DType::kFloat16),
+         last = one_of(DType::kBFloat16);
   bool uses_last = true;
   Mixed() {
     add_parameter("wide", wide);
@@ -48,8 +49,11 @@ class Dtypes : public ::testing::TestWithParam<Wire> {
     expect_all_well(run_ranks(std::get<0>(GetParam()), std::get<1>(GetParam()), body));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Wire, Dtypes, ::testing::Combine(::testing::Values(2, 4), ::testing::Values("threads", "shm", "tcp")),
-                         [](const auto& test) { return std::get<1>(test.param) + std::to_string(std::get<0>(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Wire, Dtypes,
+                         ::testing::Combine(::testing::Values(2, 4), ::testing::Values("threads", "shm", "tcp")),
+                         [](const auto& test) {
+                           return std::get<1>(test.param) + std::to_string(std::get<0>(test.param));
+                         });
 
 void pass(DistributedDataParallel& ddp, float x) {
   for (const NamedTensor& parameter : ddp.parameters()) clear_grad(parameter.tensor);
@@ -102,11 +106,13 @@ TEST_P(Dtypes, WeightsUnusedParametersAndNoSyncHoldForEach) {
 TEST(DtypesAlone, WhatReadsFloatsRefusesOthers) {
   Mixed model;
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
-  EXPECT_THAT(message_of([&] { DistributedDataParallel(model, group, {.max_grad_norm = 1}); }),
-              ::testing::HasSubstr("max_grad_norm and on_nonfinite_gradient read gradients of float32: 'brain' is bfloat16"));
+  EXPECT_THAT(
+      message_of([&] { DistributedDataParallel(model, group, {.max_grad_norm = 1}); }),
+      ::testing::HasSubstr("max_grad_norm and on_nonfinite_gradient read gradients of float32: 'brain' is bfloat16"));
   EXPECT_THAT(message_of([&] { optim::SGD(model.named_parameters(), {}); }),
               ::testing::HasSubstr("parameter 'brain' is bfloat16, expected float32: keep the weights in float32"));
-  EXPECT_THAT(message_of([] { require_grad(Tensor::zeros({1}, DType::kInt64)); }), ::testing::HasSubstr("the tensor is int64"));
+  EXPECT_THAT(message_of([] { require_grad(Tensor::zeros({1}, DType::kInt64)); }),
+              ::testing::HasSubstr("the tensor is int64"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// max_grad_norm and on_nonfinite_gradient: clipped as one process clips the averages by itself; a gradient that is infinite or no number is
-// found, named with its ranks and step, and the step is skipped, or ended, on all ranks.
+// max_grad_norm and on_nonfinite_gradient: clipped as one process clips the averages by itself; a gradient that is
+// infinite or no number is found, named with its ranks and step, and the step is skipped, or ended, on all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,8 @@ std::pair<std::vector<float>, float> clipped_by_hand(float average, float limit)
 }
 
 class GradientChecks : public OverRanks {};
-INSTANTIATE_TEST_SUITE_P(Wire, GradientChecks, ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(2, 4)),
+INSTANTIATE_TEST_SUITE_P(Wire, GradientChecks,
+                         ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(2, 4)),
                          OverRanks::name);
 
 TEST_P(GradientChecks, AveragesAreClippedAsOneProcessClipsThem) {
@@ -69,7 +70,8 @@ TEST_P(GradientChecks, WhatNoSyncGatheredIsClippedOnceItIsAveraged) {
   const auto [expected, norm] = clipped_by_hand(2 * average_of_powers(ranks()), 0.5F);
   run([&, wanted = expected](auto group) {
     Heads model;
-    DistributedDataParallel ddp(model, group, {.max_grad_norm = 0.5F, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+    DistributedDataParallel ddp(model, group,
+                                {.max_grad_norm = 0.5F, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
     {
       const auto local = ddp.no_sync();
       heads_loss(ddp, power_of_rank(*group)).backward();
@@ -121,7 +123,8 @@ Outcome train(const std::shared_ptr<ProcessGroup>& group, const Options& options
     const bool is_bad = step == 1 && group->rank() == bad_rank;
     heads_loss(ddp, is_bad ? bad_value : power_of_rank(*group)).backward();
     const bool skips = step == 1 && bad_rank >= 0;
-    for (const NamedTensor& parameter : ddp.parameters()) EXPECT_EQ(has_grad(parameter.tensor), !skips) << parameter.name;
+    for (const NamedTensor& parameter : ddp.parameters())
+      EXPECT_EQ(has_grad(parameter.tensor), !skips) << parameter.name;
     sgd.step();
   }
   check_replicas_equal(*group, ddp.parameters(), "weights");
@@ -133,14 +136,16 @@ Outcome train(const std::shared_ptr<ProcessGroup>& group, const Options& options
 TEST_P(GradientChecks, AStepWithABadGradientOfOneRankIsSkippedOnAll) {
   for (const float bad : {kInfinity, std::nanf("")})
     for (const float limit : {0.0F, 0.5F}) {
-      const Options options{
-          .bucket_cap_mb = kSmallBuckets, .max_grad_norm = limit, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep};
+      const Options options{.bucket_cap_mb = kSmallBuckets,
+                            .max_grad_norm = limit,
+                            .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep};
       run([&](auto group) {
         const Outcome outcome = train(group, options, last(), bad);
         EXPECT_EQ(outcome.skipped, 1);
-        EXPECT_THAT(outcome.text, AllOf(HasSubstr("DistributedDataParallel: step 2: gradients are infinite or no number, on rank " +
-                                                  std::to_string(last()) + ": 'trunk', 'head0', 'head1', 'head2'"),
-                                        Not(HasSubstr("on rank 0"))));
+        EXPECT_THAT(outcome.text,
+                    AllOf(HasSubstr("DistributedDataParallel: step 2: gradients are infinite or no number, on rank " +
+                                    std::to_string(last()) + ": 'trunk', 'head0', 'head1', 'head2'"),
+                          Not(HasSubstr("on rank 0"))));
         for (const float weight : outcome.weights) EXPECT_TRUE(std::isfinite(weight));
         EXPECT_EQ(train(group, options, -1, 0).skipped, 0);
       });
@@ -160,8 +165,9 @@ TEST_P(GradientChecks, ABadGradientEndsTheStepOnAllRanksWithOneText) {
     EXPECT_EQ(gradient_of(model.heads[2]), average_of_powers(group->world_size()));
     throw Error("{}", message);
   });
-  EXPECT_THAT(failures, Each(AllOf(HasSubstr("step 2: gradients are infinite or no number, on rank 0: 'trunk', 'head0'"),
-                                   HasSubstr("kSkipStep goes on without such a step"), failures[0])));
+  EXPECT_THAT(failures,
+              Each(AllOf(HasSubstr("step 2: gradients are infinite or no number, on rank 0: 'trunk', 'head0'"),
+                         HasSubstr("kSkipStep goes on without such a step"), failures[0])));
 }
 
 TEST_P(GradientChecks, AnOverflowOfTheSumIsNoRanksOwn) {
@@ -172,15 +178,18 @@ TEST_P(GradientChecks, AnOverflowOfTheSumIsNoRanksOwn) {
     const float large = 1e38F;  // times 3, of the trunk, and times 2 or 4 ranks
     heads_loss(ddp, large).backward();
     EXPECT_EQ(ddp.skipped_steps(), 1);
-    EXPECT_THAT(ddp.last_skipped(), AllOf(HasSubstr("in the average alone, which overflowed: 'trunk'"), Not(HasSubstr("on rank"))));
+    EXPECT_THAT(ddp.last_skipped(),
+                AllOf(HasSubstr("in the average alone, which overflowed: 'trunk'"), Not(HasSubstr("on rank"))));
   });
 }
 
 TEST_P(GradientChecks, WhereAHookLeavesEachRankItsOwnAllSkipTogether) {
   run([&](auto group) {
     Heads model;
-    DistributedDataParallel ddp(
-        model, group, {.comm_hook = hooks::no_op(), .max_grad_norm = INFINITY, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+    DistributedDataParallel ddp(model, group,
+                                {.comm_hook = hooks::no_op(),
+                                 .max_grad_norm = INFINITY,
+                                 .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
     heads_loss(ddp, group->rank() == last() ? kInfinity : 1).backward();
     EXPECT_EQ(ddp.skipped_steps(), 1);
     EXPECT_FALSE(has_grad(model.heads[0]));
@@ -193,7 +202,8 @@ TEST_P(GradientChecks, WhereAHookLeavesEachRankItsOwnAllSkipTogether) {
 TEST_P(GradientChecks, ARankWithoutDataClipsAndSkipsWithTheOthers) {
   run([&](auto group) {
     Heads model;
-    DistributedDataParallel ddp(model, group, {.max_grad_norm = 0.5F, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+    DistributedDataParallel ddp(model, group,
+                                {.max_grad_norm = 0.5F, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
     optim::SGD sgd(ddp.parameters(), {.lr = 0.5F, .momentum = 0.5F});
     const auto train = [&] {
       for (int step = 0; step < (group->rank() == 0 ? 4 : 1); ++step) {
@@ -215,8 +225,9 @@ TEST_P(GradientChecks, UnderLossScalingTheLimitIsOfTheGradientsWithoutTheScale) 
   run([&, wanted = expected, wanted_norm = norm](auto group) {
     Heads model;
     optim::LossScaler scaler({.initial = 1024});
-    DistributedDataParallel ddp(model, group,
-                                {.max_grad_norm = 0.5F, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep, .loss_scaler = &scaler});
+    DistributedDataParallel ddp(
+        model, group,
+        {.max_grad_norm = 0.5F, .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep, .loss_scaler = &scaler});
     optim::SGD sgd(ddp.parameters(), {.lr = 0.5F, .loss_scaler = &scaler});
     scaler.scale(heads_loss(ddp, power_of_rank(*group))).backward();
     EXPECT_EQ(ddp.last_grad_norm(), wanted_norm);
@@ -237,12 +248,14 @@ TEST_P(GradientChecks, UnderLossScalingTheLimitIsOfTheGradientsWithoutTheScale) 
 TEST_P(GradientChecks, AHookThatKeepsWhatItLeftOutIsNoneForStepsThatAreSkipped) {
   const auto failures = failures_of([&](auto group) {
     Heads model;
-    DistributedDataParallel ddp(model, group, {.comm_hook = hooks::top_k(), .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+    DistributedDataParallel ddp(model, group,
+                                {.comm_hook = hooks::top_k(), .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
   });
   EXPECT_THAT(failures, Each(HasSubstr("kSkipStep goes not with the comm_hook top_k")));
   run([](auto group) {
     Heads model;
-    DistributedDataParallel ddp(model, group, {.comm_hook = hooks::bf16(), .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
+    DistributedDataParallel ddp(model, group,
+                                {.comm_hook = hooks::bf16(), .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
     heads_loss(ddp, power_of_rank(*group)).backward();
     EXPECT_EQ(gradient_of(model.heads[0]), average_of_powers(group->world_size()));
     heads_loss(ddp, group->rank() == 0 ? kInfinity : 1).backward();
@@ -263,7 +276,8 @@ TEST(GradientCheck, AloneARankNamesItself) {
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})),
                               {.on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
   const Tensor loss = heads_loss(ddp, kInfinity);
-  EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("step 1: gradients are infinite or no number, on rank 0: 'trunk'"));
+  EXPECT_THAT(message_of([&] { loss.backward(); }),
+              HasSubstr("step 1: gradients are infinite or no number, on rank 0: 'trunk'"));
 }
 
 TEST(GradientCheck, ANormThatNobodyAskedForIsRefused) {

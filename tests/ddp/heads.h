@@ -10,7 +10,8 @@
 
 namespace lockstep::testing {
 
-// x times trunk, and the sum of that over the heads in use: of weights 1, the gradient of a head is x, that of trunk x times their number.
+// x times trunk, and the sum of that over the heads in use: of weights 1, the gradient of a head is x, that of trunk x
+// times their number.
 struct Heads : nn::Module {
   std::vector<Tensor> heads;
   Tensor trunk = Tensor::full({1, 1}, 1);

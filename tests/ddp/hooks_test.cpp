@@ -37,8 +37,8 @@ struct SmallNet : nn::Module {
   Tensor forward(const Tensor& x) override { return last(relu(second(relu(first(x))))); }
 };
 
-// The mean loss of the last steps of a training in which each rank has other samples of one task: the classes are the four quarters of two
-// of eight coordinates.
+// The mean loss of the last steps of a training in which each rank has other samples of one task: the classes are the
+// four quarters of two of eight coordinates.
 double trained_loss(int ranks, const std::function<CommHook()>& make) {
   double result = 0;
   expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
@@ -77,15 +77,18 @@ void expect_loss_of_average(int ranks, const std::vector<std::function<CommHook(
 }
 
 TEST(HooksInTraining, ReachTheLossOfPlainAveraging) {
-  expect_loss_of_average(2, {[] { return hooks::bf16(); }, [] { return hooks::int8(); }, [] { return hooks::top_k({.ratio = 0.05}); },
-                             [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 10}); }});
-  expect_loss_of_average(4, {[] { return hooks::top_k({.ratio = 0.05}); },
-                             [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 10, .next = hooks::fp16()}); }});
+  expect_loss_of_average(
+      2, {[] { return hooks::bf16(); }, [] { return hooks::int8(); }, [] { return hooks::top_k({.ratio = 0.05}); },
+          [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 10}); }});
+  expect_loss_of_average(
+      4, {[] { return hooks::top_k({.ratio = 0.05}); },
+          [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 10, .next = hooks::fp16()}); }});
 }
 
 std::vector<float> state_of(const CommHook& hook, const std::string& name) {
   for (const HookState& state : hook->state())
-    if (state.name == name) return {static_cast<const float*>(state.data), static_cast<const float*>(state.data) + state.count};
+    if (state.name == name)
+      return {static_cast<const float*>(state.data), static_cast<const float*>(state.data) + state.count};
   ADD_FAILURE() << "no state " << name;
   return {};
 }
@@ -95,7 +98,8 @@ TEST(HooksAndUnusedParameters, KeepTheErrorOfThoseThatNoRankUsed) {
   const std::vector<std::pair<std::string, std::function<CommHook()>>> makers = {
       {"top_k.error.", [] { return hooks::top_k({.ratio = 0.1}); }},
       {"power_sgd.error.", [] { return hooks::power_sgd({.start_step = 0, .min_compression = 1}); }},
-      {"power_sgd.q.", [] { return hooks::power_sgd({.start_step = 0, .error_feedback = false, .min_compression = 1}); }}};
+      {"power_sgd.q.",
+       [] { return hooks::power_sgd({.start_step = 0, .error_feedback = false, .min_compression = 1}); }}};
   for (const auto& [prefix, make] : makers)
     for (const char* const transport : {"threads", "tcp"})
       for (const bool freezes : {false, true})
@@ -106,7 +110,8 @@ TEST(HooksAndUnusedParameters, KeepTheErrorOfThoseThatNoRankUsed) {
           const Tensor weight = trainee.net.children()[1].second->parameters().front();
           trainee.run(3);
           const CommHook& hook = trainee.ddp.comm_hook();
-          const std::vector<float> before = state_of(hook, prefix + "middle.weight"), others = state_of(hook, prefix + "a.weight");
+          const std::vector<float> before = state_of(hook, prefix + "middle.weight"),
+                                   others = state_of(hook, prefix + "a.weight");
           trainee.net.leaves_middle = true;
           if (freezes)
             for (const Tensor& each : trainee.net.children()[1].second->parameters()) require_grad(each, false);
@@ -169,7 +174,8 @@ TEST(LocalSgd, ASubgroupKeepsAveraging) {
   expect_all_well(run_ranks(4, "tcp", [](auto group) {
     const auto node = group->split(group->rank() / 2);
     Heads model(1);
-    DistributedDataParallel ddp(model, group, {.comm_hook = hooks::post_local_sgd({.start_step = 0, .subgroup = node})});
+    DistributedDataParallel ddp(model, group,
+                                {.comm_hook = hooks::post_local_sgd({.start_step = 0, .subgroup = node})});
     heads_loss(ddp, static_cast<float>(group->rank())).backward();
     EXPECT_EQ(gradient_of(model.heads[0]), group->rank() < 2 ? 0.5f : 2.5f);
   }));
@@ -184,7 +190,8 @@ TEST(LocalSgd, OptionsOfTheAveragerAreCheckedOnAllRanks) {
     });
   };
   EXPECT_THAT(said([](int) { return PeriodicModelAveragerOptions{.period = 0}; }), Each(HasSubstr("a period of 0")));
-  EXPECT_THAT(said([](int rank) { return PeriodicModelAveragerOptions{.period = 1 + rank}; }), Each(HasSubstr("rank 1 has period 2")));
+  EXPECT_THAT(said([](int rank) { return PeriodicModelAveragerOptions{.period = 1 + rank}; }),
+              Each(HasSubstr("rank 1 has period 2")));
 }
 
 // Wraps, and runs a step, on 2 and 4 ranks.
@@ -204,8 +211,10 @@ TEST(HookPairs, ThatCannotGoTogetherAreRefusedOnAllRanks) {
   using Options = DistributedDataParallelOptions;
   expect_refused([](int rank) { return Options{.comm_hook = rank == 1 ? hooks::bf16(hooks::int8()) : hooks::bf16()}; },
                  "rank 1: comm_hook int8: it compresses float32");
-  expect_refused([](int) { return Options{.comm_hook = hooks::power_sgd({.next = hooks::top_k()})}; }, "keeps state by parameter");
-  expect_refused([](int rank) { return Options{.comm_hook = rank == 1 ? hooks::fp16() : hooks::bf16()}; }, "rank 1 has a comm_hook fp16");
+  expect_refused([](int) { return Options{.comm_hook = hooks::power_sgd({.next = hooks::top_k()})}; },
+                 "keeps state by parameter");
+  expect_refused([](int rank) { return Options{.comm_hook = rank == 1 ? hooks::fp16() : hooks::bf16()}; },
+                 "rank 1 has a comm_hook fp16");
   expect_refused([](int) { return Options{.find_unused_parameters = true, .comm_hook = hooks::no_op()}; },
                  "the comm_hook no_op leaves each rank its own");
   expect_refused([](int) { return Options{.comm_hook = hooks::no_op()}; }, "join: not with the comm_hook no_op",

@@ -13,7 +13,9 @@ namespace lockstep::testing {
 namespace {
 
 class InStep : public OverRanks {};
-INSTANTIATE_TEST_SUITE_P(Ranks, InStep, ::testing::Combine(::testing::Values("threads", "tcp"), ::testing::Values(2, 3)), OverRanks::name);
+INSTANTIATE_TEST_SUITE_P(Ranks, InStep,
+                         ::testing::Combine(::testing::Values("threads", "tcp"), ::testing::Values(2, 3)),
+                         OverRanks::name);
 
 TEST_P(InStep, RanksMayGatherUnequalNumbersOfBatches) {
   run([](auto group) {
@@ -127,7 +129,8 @@ TEST_P(InStep, IgnoredParametersAreEachRanksOwn) {
   run([](auto group) {
     TwoLayers net;
     DistributedDataParallel ddp(net, group, {.ignored_parameters = {"first.weight", "first.bias"}});
-    optim::SGD sgd(ddp.parameters(), {.lr = 0.125F}), own({{"first.weight", net.first.weight}}, {.lr = group->rank() == 0 ? 0.5F : 0.25F});
+    optim::SGD sgd(ddp.parameters(), {.lr = 0.125F}),
+        own({{"first.weight", net.first.weight}}, {.lr = group->rank() == 0 ? 0.5F : 0.25F});
     for (int step = 0; step < 2; ++step) {
       sgd.zero_grad();
       own.zero_grad();

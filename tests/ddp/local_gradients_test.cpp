@@ -24,7 +24,8 @@ void local_pass(DistributedDataParallel& ddp) {
 }
 
 class LocalGradients : public OverRanks {};
-INSTANTIATE_TEST_SUITE_P(Ranks, LocalGradients, ::testing::Combine(::testing::Values("threads"), ::testing::Values(2, 3)), OverRanks::name);
+INSTANTIATE_TEST_SUITE_P(Ranks, LocalGradients,
+                         ::testing::Combine(::testing::Values("threads"), ::testing::Values(2, 3)), OverRanks::name);
 
 TEST_P(LocalGradients, AStepByThemIsRefusedBeforeAnythingChanges) {
   run([](auto group) {
@@ -34,8 +35,8 @@ TEST_P(LocalGradients, AStepByThemIsRefusedBeforeAnythingChanges) {
     const std::string before = hash_of(model.named_parameters());
     local_pass(ddp);
     EXPECT_THAT(message_of([&] { adam.step(); }),
-                AllOf(HasSubstr("AdamW::step: the gradient of 'trunk' is of this rank's samples alone"), HasSubstr("no_sync()"),
-                      HasSubstr("zero_grad()"), HasSubstr("mark_grad_written(parameter)")));
+                AllOf(HasSubstr("AdamW::step: the gradient of 'trunk' is of this rank's samples alone"),
+                      HasSubstr("no_sync()"), HasSubstr("zero_grad()"), HasSubstr("mark_grad_written(parameter)")));
     EXPECT_EQ(hash_of(model.named_parameters()), before);
     EXPECT_EQ(gradient_of(model.heads[0]), power_of_rank(*group)) << "everybody may read it";
   });

@@ -1,4 +1,5 @@
-// What users forget: a layer that nobody add()ed, a weight changed too early, a late freeze, a module that goes before its wrapper.
+// What users forget: a layer that nobody add()ed, a weight changed too early, a late freeze, a module that goes before
+// its wrapper.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,8 +44,8 @@ TEST(Mistakes, ALayerThatWasNotAddedIsNamedOnce) {
   DistributedDataParallel ddp(net, alone());
   for (int step = 0; step < 3; ++step) loss_of(ddp).backward();
   const std::string text = warnings.text();
-  EXPECT_THAT(text, AllOf(HasSubstr("parameter 'weight' of shape (4, 3) (read by linear)"), HasSubstr("'bias' of shape (4)"),
-                          HasSubstr("add()"), Not(HasSubstr("out."))));
+  EXPECT_THAT(text, AllOf(HasSubstr("parameter 'weight' of shape (4, 3) (read by linear)"),
+                          HasSubstr("'bias' of shape (4)"), HasSubstr("add()"), Not(HasSubstr("out."))));
   EXPECT_EQ(text.find("(4, 3)"), text.rfind("(4, 3)")) << "said more than once: " << text;
 }
 
@@ -56,7 +57,8 @@ TEST(Mistakes, OfAllRanksRankZeroSaysThem) {
     require_grad(net.out.bias, false);
     loss_of(ddp).backward();
   }));
-  EXPECT_THAT(warnings.text(), AllOf(HasSubstr("rank 0: backward computed"), HasSubstr("rank 0: frozen"), Not(HasSubstr("rank 1"))));
+  EXPECT_THAT(warnings.text(),
+              AllOf(HasSubstr("rank 0: backward computed"), HasSubstr("rank 0: frozen"), Not(HasSubstr("rank 1"))));
 }
 
 // Whoever only infers makes no pass that would let go of them.
@@ -67,7 +69,8 @@ TEST(Mistakes, InputsAreNotKeptForAPassThatNeverComes) {
   const auto infer = [&] {
     ++alive;
     const Buffer memory = cpu_device().allocate(6 * sizeof(float));
-    const Tensor x = Tensor::wrap(Buffer(memory.data(), memory.bytes(), &cpu_device(), [&alive, memory] { --alive; }), {2, 3});
+    const Tensor x =
+        Tensor::wrap(Buffer(memory.data(), memory.bytes(), &cpu_device(), [&alive, memory] { --alive; }), {2, 3});
     x.fill(1);
     require_grad(x);
     ddp(x);
@@ -113,8 +116,9 @@ TEST(Mistakes, AWeightThatChangesBetweenForwardAndBackwardIsNamed) {
   const Tensor early = loss_of(ddp), late = loss_of(ddp);
   early.backward();
   sgd.step();
-  EXPECT_THAT(message_of([&] { late.backward(); }),
-              AllOf(HasSubstr("parameter 'out.weight' of shape (2, 4) was changed after linear read it"), HasSubstr("step()")));
+  EXPECT_THAT(
+      message_of([&] { late.backward(); }),
+      AllOf(HasSubstr("parameter 'out.weight' of shape (2, 4) was changed after linear read it"), HasSubstr("step()")));
   loss_of(ddp).backward();  // goes on
 }
 
@@ -126,7 +130,8 @@ TEST(Mistakes, AFrozenParameterIsNamedOnceAndByTheOptimizer) {
   require_grad(net.hidden.bias, false);
   for (int step = 0; step < 2; ++step) loss_of(ddp).backward();
   const std::string text = warnings.text();
-  EXPECT_THAT(text, AllOf(HasSubstr("frozen after the module was wrapped"), HasSubstr("'hidden.bias'"), Not(HasSubstr("did not reach"))));
+  EXPECT_THAT(text, AllOf(HasSubstr("frozen after the module was wrapped"), HasSubstr("'hidden.bias'"),
+                          Not(HasSubstr("did not reach"))));
   EXPECT_EQ(text.find("hidden.bias"), text.rfind("hidden.bias")) << "said more than once: " << text;
   EXPECT_THAT(message_of([&] { sgd.step(); }), HasSubstr("parameter 'hidden.bias' of shape (4) requires no gradient"));
 }

@@ -1,5 +1,5 @@
-// Training in 16 bits on several ranks: it learns what float32 learns, all ranks keep the same bits, and an infinite gradient of one rank
-// makes all of them skip that one step.
+// Training in 16 bits on several ranks: it learns what float32 learns, all ranks keep the same bits, and an infinite
+// gradient of one rank makes all of them skip that one step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,8 @@ using testing::run_ranks;
 
 struct MixedNet : nn::Sequential {
   MixedNet() {
-    append_named<nn::Conv2d>("conv", 1, 8, Size2{5, 5}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
+    append_named<nn::Conv2d>("conv", 1, 8, Size2{5, 5},
+                             nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
     append_named<nn::MaxPool2d>("pool", Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::LocalResponseNorm>("norm", LrnOptions{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F});
     append_named<nn::Flatten>("flatten");
@@ -47,7 +48,9 @@ Examples stripes(std::int64_t count, std::uint64_t seed) {
     const float angle = 0.25F * 3.14159265F * static_cast<float>(direction), phase = random.uniform(0, 6.2831853F);
     examples.directions.data<std::int64_t>()[n] = direction;
     for (int i = 0; i < 100; ++i)
-      *pixel++ = std::sin(1.2F * (std::cos(angle) * static_cast<float>(i / 10) + std::sin(angle) * static_cast<float>(i % 10)) + phase) +
+      *pixel++ = std::sin(1.2F * (std::cos(angle) * static_cast<float>(i / 10) +
+                                  std::sin(angle) * static_cast<float>(i % 10)) +
+                          phase) +
                  0.3F * random.normal();
   }
   return examples;
@@ -69,11 +72,13 @@ std::vector<Outcome> train(int ranks, DType type, int steps, int bad_step = -1) 
     MixedNet model;
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(1024), testing::in_mib(16384)}});
     optim::LossScaler scaler;
-    optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = type == DType::kFloat16 ? &scaler : nullptr});
+    optim::SGD sgd(ddp.parameters(),
+                   {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = type == DType::kFloat16 ? &scaler : nullptr});
     Outcome& outcome = outcomes[static_cast<std::size_t>(group->rank())];
     for (int step = 0; step < steps; ++step) {
       const Examples batch = stripes(32, static_cast<std::uint64_t>(step * ranks + group->rank()));
-      if (step == bad_step && group->rank() == 1) batch.images.template data<float>()[77] = std::numeric_limits<float>::infinity();
+      if (step == bad_step && group->rank() == 1)
+        batch.images.template data<float>()[77] = std::numeric_limits<float>::infinity();
       const Tensor loss = nn::cross_entropy(ddp(batch.images), batch.directions);
       sgd.zero_grad();
       (type == DType::kFloat16 ? scaler.scale(loss) : loss).backward();

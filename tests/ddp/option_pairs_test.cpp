@@ -1,5 +1,5 @@
-// Every pair of options and calls of DistributedDataParallel: the averages are right, or an error says why the two cannot be. Each option
-// on 2 and 4 ranks, over shared memory and TCP.
+// Every pair of options and calls of DistributedDataParallel: the averages are right, or an error says why the two
+// cannot be. Each option on 2 and 4 ranks, over shared memory and TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,8 @@ const std::vector<Choice>& choices() {
       {"delayed_parameters", [](auto& settings) { settings.options.delayed_parameters = {"head3"}; }},
       {"comm_hook", [](auto& settings) { settings.options.comm_hook = sum_of_shares; }},
       {"max_grad_norm", [](auto& settings) { settings.options.max_grad_norm = 0.5F; }},
-      {"on_nonfinite_gradient", [](auto& settings) { settings.options.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep; }},
+      {"on_nonfinite_gradient",
+       [](auto& settings) { settings.options.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep; }},
       {"bf16", [](auto& settings) { settings.halves = true; }},
       {"set_weight", [](auto& settings) { settings.weighs = true; }},
       {"join", [](auto& settings) { settings.joins = true; }},
@@ -71,8 +72,8 @@ float clip_factor(const DistributedDataParallelOptions& options, const std::vect
   return std::min(1.0F, options.max_grad_norm / (static_cast<float>(std::sqrt(squares)) + 1e-6F));
 }
 
-// Rank 0 of n has 1 (n + 1 samples, where they count), each other has 3 (one sample, and in join() a step less). Where a pass may leave
-// parameters alone, head1 is rank 0's, and head2 nobody's. Gathered are two passes of the same.
+// Rank 0 of n has 1 (n + 1 samples, where they count), each other has 3 (one sample, and in join() a step less). Where
+// a pass may leave parameters alone, head1 is rank 0's, and head2 nobody's. Gathered are two passes of the same.
 void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings) {
   DistributedDataParallelOptions options = settings.options;
   if (settings.halves && !options.comm_hook) options.comm_hook = hooks::bf16();  // each rank has one of its own
@@ -127,7 +128,8 @@ INSTANTIATE_TEST_SUITE_P(All, OptionPairs, ::testing::ValuesIn([] {
                            return pairs;
                          }()),
                          [](const auto& test) {
-                           return std::string(choices()[std::get<0>(test.param)].name) + "_" + choices()[std::get<1>(test.param)].name;
+                           return std::string(choices()[std::get<0>(test.param)].name) + "_" +
+                                  choices()[std::get<1>(test.param)].name;
                          });
 
 void expect_averages_or_refusal(const Settings& settings, const std::vector<std::string>& failures) {

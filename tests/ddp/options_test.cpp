@@ -1,5 +1,5 @@
-// The options of DistributedDataParallel: buckets, parameters that are left out or come last; what cannot be, or differs, is an error on
-// all ranks; so is a module that changes after it was wrapped.
+// The options of DistributedDataParallel: buckets, parameters that are left out or come last; what cannot be, or
+// differs, is an error on all ranks; so is a module that changes after it was wrapped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,14 +25,17 @@ using Options = DistributedDataParallelOptions;
 std::shared_ptr<ProcessGroup> alone() { return ProcessGroup::wrap({}, make_backend("local", {})); }
 
 class Wires : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Wire, Wires, ::testing::Values("threads", "shm", "tcp"), [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Wire, Wires, ::testing::Values("threads", "shm", "tcp"),
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(Options, BucketsFollowTheListOfCaps) {
   Heads model;
   EXPECT_EQ(buckets_of(DistributedDataParallel(model, alone())), (Buckets{{"head2", "head1", "head0", "trunk"}}));
   const Options each{.bucket_cap_mb = {in_mib(1)}}, second{.bucket_cap_mb = {in_mib(64), in_mib(128)}};
-  EXPECT_EQ(buckets_of(DistributedDataParallel(model, alone(), each)), (Buckets{{"head2"}, {"head1"}, {"head0"}, {"trunk"}}));
-  EXPECT_EQ(buckets_of(DistributedDataParallel(model, alone(), second)), (Buckets{{"head2"}, {"head1", "head0"}, {"trunk"}}));
+  EXPECT_EQ(buckets_of(DistributedDataParallel(model, alone(), each)),
+            (Buckets{{"head2"}, {"head1"}, {"head0"}, {"trunk"}}));
+  EXPECT_EQ(buckets_of(DistributedDataParallel(model, alone(), second)),
+            (Buckets{{"head2"}, {"head1", "head0"}, {"trunk"}}));
 }
 
 TEST_P(Wires, DelayedParametersAreReducedLast) {
@@ -48,7 +51,8 @@ TEST_P(Wires, DelayedParametersAreReducedLast) {
 TEST_P(Wires, IgnoredParametersAndBuffersAreEachRanksOwn) {
   struct WithBuffers : Heads {
     Tensor shared = Tensor::zeros({1}), own;
-    explicit WithBuffers(int rank) : own(Tensor::full({rank + 1}, static_cast<float>(rank))) {  // another shape on each rank
+    explicit WithBuffers(int rank)
+        : own(Tensor::full({rank + 1}, static_cast<float>(rank))) {  // another shape on each rank
       add_buffer("shared", shared);
       add_buffer("own", own);
       add_parameter("alias", heads[1]);
@@ -93,7 +97,9 @@ TEST_P(Wires, BuffersStayWhereNothingSyncsThem) {
 TEST(Options, WhatCannotBeIsRefusedWithTheReason) {
   Heads model;
   require_grad(model.heads[2], false);
-  const auto refusal = [&](const Options& options) { return message_of([&] { DistributedDataParallel(model, alone(), options); }); };
+  const auto refusal = [&](const Options& options) {
+    return message_of([&] { DistributedDataParallel(model, alone(), options); });
+  };
   EXPECT_THAT(refusal({.bucket_cap_mb = {}}), HasSubstr("bucket_cap_mb is empty"));
   for (const double cap : {0.0, -1.0, 1e9, std::nan(""), std::numeric_limits<double>::infinity()})
     EXPECT_THAT(refusal({.bucket_cap_mb = {1, cap}}), HasSubstr("expected MiB above 0")) << cap;
@@ -101,12 +107,17 @@ TEST(Options, WhatCannotBeIsRefusedWithTheReason) {
   for (const float norm : {-1.0F, std::nanf("")})
     EXPECT_THAT(refusal({.max_grad_norm = norm}), HasSubstr("expected a norm above 0, or 0 for none")) << norm;
   optim::LossScaler scaler;
-  EXPECT_THAT(refusal({.loss_scaler = &scaler}), HasSubstr("loss_scaler is used by max_grad_norm and on_nonfinite_gradient alone"));
-  EXPECT_THAT(refusal({.on_nonfinite_gradient = OnNonfiniteGradient::kThrow, .loss_scaler = &scaler}), HasSubstr("take kSkipStep"));
+  EXPECT_THAT(refusal({.loss_scaler = &scaler}),
+              HasSubstr("loss_scaler is used by max_grad_norm and on_nonfinite_gradient alone"));
+  EXPECT_THAT(refusal({.on_nonfinite_gradient = OnNonfiniteGradient::kThrow, .loss_scaler = &scaler}),
+              HasSubstr("take kSkipStep"));
   EXPECT_THAT(refusal({.ignored_parameters = {"had0"}}), HasSubstr("names 'had0', which is no parameter or buffer"));
-  EXPECT_THAT(refusal({.delayed_parameters = {"had0"}}), HasSubstr("names 'had0', which is no parameter that requires"));
-  EXPECT_THAT(refusal({.delayed_parameters = {"head2"}}), HasSubstr("names 'head2', which is no parameter that requires"));
-  EXPECT_THAT(refusal({.ignored_parameters = {"head0"}, .delayed_parameters = {"head0"}}), HasSubstr("what is ignored is not reduced"));
+  EXPECT_THAT(refusal({.delayed_parameters = {"had0"}}),
+              HasSubstr("names 'had0', which is no parameter that requires"));
+  EXPECT_THAT(refusal({.delayed_parameters = {"head2"}}),
+              HasSubstr("names 'head2', which is no parameter that requires"));
+  EXPECT_THAT(refusal({.ignored_parameters = {"head0"}, .delayed_parameters = {"head0"}}),
+              HasSubstr("what is ignored is not reduced"));
   EXPECT_THAT(refusal({.ignored_parameters = {"head0", "head1", "trunk"}}), HasSubstr("nothing is left to reduce"));
   DistributedDataParallel ddp(model, alone());  // a refusal leaves the parameters free
 }
@@ -159,7 +170,8 @@ TEST_P(Wires, AModuleThatChangesAfterWrappingIsAnErrorOnAllRanks) {
 TEST(Options, AGraphIsNotRecordedOfPassesThatAskEachTime) {
   Heads model;
   DistributedDataParallel ddp(model, alone(), {.find_unused_parameters = true});
-  EXPECT_THAT(message_of([&] { ddp.capture([&] { return heads_loss(ddp, 1); }); }), HasSubstr("set .static_graph = true"));
+  EXPECT_THAT(message_of([&] { ddp.capture([&] { return heads_loss(ddp, 1); }); }),
+              HasSubstr("set .static_graph = true"));
 }
 
 TEST(Options, AGraphIsNotRecordedOfStepsThatTheHostMaySkip) {

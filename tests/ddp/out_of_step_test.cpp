@@ -1,4 +1,5 @@
-// Ranks that leave out a batch, use another rate, other weights or other parameters are an error on all of them in the next pass.
+// Ranks that leave out a batch, use another rate, other weights or other parameters are an error on all of them in the
+// next pass.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,9 +28,12 @@ using ::testing::HasSubstr;
 class OutOfStep : public OverRanks {
  protected:
   // All ranks throw, and say this.
-  void expect_named(const Body& body, const ::testing::Matcher<std::string>& text) const { EXPECT_THAT(failures_of(body), Each(text)); }
+  void expect_named(const Body& body, const ::testing::Matcher<std::string>& text) const {
+    EXPECT_THAT(failures_of(body), Each(text));
+  }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, OutOfStep, ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(2, 3)),
+INSTANTIATE_TEST_SUITE_P(Ranks, OutOfStep,
+                         ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(2, 3)),
                          OverRanks::name);
 
 TEST_P(OutOfStep, ALossThatReachesNoParameterIsNamedInTheNextPass) {
@@ -49,8 +53,8 @@ TEST_P(OutOfStep, ALossThatReachesNoParameterIsNamedInTheNextPass) {
           if (group->rank() == 0) ++steps;
         }
       },
-      AllOf(HasSubstr("out of step in the backward pass of step 3"), HasSubstr("optimizer steps before it: "), HasSubstr("3 on rank 1"),
-            HasSubstr("on all ranks or on none")));
+      AllOf(HasSubstr("out of step in the backward pass of step 3"), HasSubstr("optimizer steps before it: "),
+            HasSubstr("3 on rank 1"), HasSubstr("on all ranks or on none")));
   EXPECT_EQ(steps, 2) << "no gradients of different steps are averaged";
 }
 
@@ -94,8 +98,8 @@ TEST_P(OutOfStep, ARateOfOneRankIsNamed) {
         if (training.is_odd()) training.sgd.set_lr(0.0625F);
         training.step();
       },
-      AllOf(HasSubstr("backward pass of step 2"), HasSubstr("learning rate: "), HasSubstr("0.0625 on rank 1"), HasSubstr("0.125 on rank"),
-            HasSubstr("average a metric")));
+      AllOf(HasSubstr("backward pass of step 2"), HasSubstr("learning rate: "), HasSubstr("0.0625 on rank 1"),
+            HasSubstr("0.125 on rank"), HasSubstr("average a metric")));
 }
 
 TEST_P(OutOfStep, ARateOfAFurtherGroupIsCompared) {
@@ -142,15 +146,15 @@ TEST_P(OutOfStep, AParameterUnfrozenAfterWrappingIsNamedOnOneRankAndOnAll) {
 }
 
 TEST_P(OutOfStep, WeightsThatChangeOnOneRankAreNamed) {
-  const std::vector<std::function<void(TwoLayers&)>> changes = {[](TwoLayers& net) {
-                                                                  TwoLayers other;
-                                                                  for (const auto& [name, tensor] : other.named_parameters())
-                                                                    tensor.fill(0.5F);
-                                                                  net.load_state_dict(other.state_dict());
-                                                                },
-                                                                [](TwoLayers& net) {
-                                                                  net.last.weight.copy_from(Tensor::full({2, 3}, 2));
-                                                                }};
+  const std::vector<std::function<void(TwoLayers&)>> changes = {
+      [](TwoLayers& net) {
+        TwoLayers other;
+        for (const auto& [name, tensor] : other.named_parameters()) tensor.fill(0.5F);
+        net.load_state_dict(other.state_dict());
+      },
+      [](TwoLayers& net) {
+        net.last.weight.copy_from(Tensor::full({2, 3}, 2));
+      }};
   for (const auto& change : changes)
     expect_named(
         [&](auto group) {
@@ -188,11 +192,11 @@ TEST_P(OutOfStep, PassesOfAnotherWrapperAreNamed) {
 }
 
 TEST_P(OutOfStep, RatesAreComparedUnderEveryHook) {
-  const std::vector<std::function<CommHook()>> makers = {[] { return hooks::fp16(); }, [] { return hooks::top_k({.ratio = 0.5F}); },
-                                                         [] { return hooks::power_sgd({.matrix_rank = 1, .start_step = 1}); },
-                                                         // These make no call in backward: the next one compares.
-                                                         [] { return hooks::no_op(); },
-                                                         [] { return hooks::post_local_sgd({.start_step = 0}); }};
+  const std::vector<std::function<CommHook()>> makers = {
+      [] { return hooks::fp16(); }, [] { return hooks::top_k({.ratio = 0.5F}); },
+      [] { return hooks::power_sgd({.matrix_rank = 1, .start_step = 1}); },
+      // These make no call in backward: the next one compares.
+      [] { return hooks::no_op(); }, [] { return hooks::post_local_sgd({.start_step = 0}); }};
   for (const auto& make : makers)
     expect_named(
         [&](auto group) {

@@ -49,7 +49,8 @@ class Counting {  // reductions of a wrapper: its hook on the communication runs
   CommHook hook() {
     return [this](ProcessGroup& group, const GradBucket& bucket) {
       ++buckets_;
-      return group.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg, {.purpose = {"bucket", bucket.index}});
+      return group.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg,
+                                    {.purpose = {"bucket", bucket.index}});
     };
   }
   int buckets() const { return buckets_; }
@@ -165,7 +166,8 @@ TEST(OutputsAlone, WrongNumbersAreRefused) {
   Fork fork;
   DistributedDataParallel ddp(fork, group);
   EXPECT_THAT(message_of([&] { ddp(one(1)); }), AllOf(HasSubstr("Fork"), HasSubstr("1 inputs, expected 2")));
-  EXPECT_THAT(message_of([&] { ddp(one(1), one(1)); }), AllOf(HasSubstr("Fork"), HasSubstr("2 outputs, expected 1"), HasSubstr("Tensors")));
+  EXPECT_THAT(message_of([&] { ddp(one(1), one(1)); }),
+              AllOf(HasSubstr("Fork"), HasSubstr("2 outputs, expected 1"), HasSubstr("Tensors")));
   EXPECT_THAT(message_of([&] { ddp(one(1), one(1), one(1)); }), HasSubstr("3 inputs, expected 2"));
 }
 
@@ -174,7 +176,8 @@ TEST(OutputsAlone, AnUndefinedOneIsPassedOn) {
     Tensors forward_all(const Tensors& inputs) override { return {Fork::forward_all(inputs)[0], Tensor()}; }
   };
   Half model;
-  DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})), {.find_unused_parameters = true});
+  DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})),
+                              {.find_unused_parameters = true});
   const Tensors outputs = ddp(Tensors{one(5), one(1)});
   EXPECT_FALSE(outputs[1].defined());
   loss_of(outputs[0]).backward();

@@ -8,7 +8,7 @@
 #include "lockstep/autograd/engine.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
-#include "src/autograd/variable_state.h"
+#include "src/autograd/engine/variable_state.h"
 #include "src/comm/testing/delay_backend.h"
 #include "tests/support/in_mib.h"
 
@@ -20,8 +20,8 @@ using std::chrono::milliseconds;
 
 constexpr int kLayers = 8;
 
-// Eight layers of 16 x 16 without bias, 1 KiB each, in buckets of two. Before the gradient of the first layer, the last to
-// become ready, backward takes its time.
+// Eight layers of 16 x 16 without bias, 1 KiB each, in buckets of two. Before the gradient of the first layer, the last
+// to become ready, backward takes its time.
 class Overlap : public ::testing::Test {
  protected:
   void build(milliseconds cost) {
@@ -29,8 +29,8 @@ class Overlap : public ::testing::Test {
     wire = owned.get();
     group = ProcessGroup::wrap({}, std::move(owned));
     for (int i = 0; i < kLayers; ++i) model.append<nn::Linear>(16, 16, nn::LinearLayerOptions{.bias = false});
-    before.push_back(
-        register_grad_hook(model.parameters().front(), [this](const Tensor&) { std::this_thread::sleep_for(last_layer_takes); }));
+    before.push_back(register_grad_hook(model.parameters().front(),
+                                        [this](const Tensor&) { std::this_thread::sleep_for(last_layer_takes); }));
     ddp = std::make_unique<DistributedDataParallel>(
         model, group, DistributedDataParallelOptions{.bucket_cap_mb = {testing::in_mib(2048), testing::in_mib(2048)}});
     for (const Tensor& parameter : model.parameters())  // after ddp's own hook
@@ -66,7 +66,8 @@ TEST_F(Overlap, EveryBucketStartsAtItsLastGradientTheFirstBeforeHalfOfThem) {
   backward();
   EXPECT_EQ(issued, (std::vector<std::size_t>{0, 1, 1, 2, 2, 3, 3, 4}));
   ASSERT_EQ(events.size(), 4U);
-  EXPECT_LE(events[0].started, ready[kLayers / 2 - 1]) << "the first bucket is on the wire before half of the gradients are ready";
+  EXPECT_LE(events[0].started, ready[kLayers / 2 - 1])
+      << "the first bucket is on the wire before half of the gradients are ready";
   for (std::size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i].kind, OperationKind::kAllReduce);
     EXPECT_EQ(events[i].purpose_index, static_cast<int>(i)) << "bucket order";
@@ -90,10 +91,12 @@ TEST_F(Overlap, WithLongCostsTheWireIsNeverIdle) {
   build(milliseconds(40));
   backward();
   ASSERT_EQ(events.size(), 4U);
-  for (std::size_t i = 1; i < events.size(); ++i) EXPECT_EQ(events[i].started, std::max(events[i].issued, events[i - 1].finished));
+  for (std::size_t i = 1; i < events.size(); ++i)
+    EXPECT_EQ(events[i].started, std::max(events[i].issued, events[i - 1].finished));
   double waited = 0;
   for (const BucketTimes& bucket : ddp->reducer().last_pass()) waited += bucket.waited;
-  EXPECT_GE(waited, std::chrono::duration<double>(events.back().finished - computed).count() - 0.005) << "what is left is waited for";
+  EXPECT_GE(waited, std::chrono::duration<double>(events.back().finished - computed).count() - 0.005)
+      << "what is left is waited for";
 }
 
 }  // namespace

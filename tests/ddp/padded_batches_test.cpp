@@ -1,4 +1,5 @@
-// Batches of padded text: with the number of labels that count as its weight, each rank's mean becomes the mean over all ranks' labels.
+// Batches of padded text: with the number of labels that count as its weight, each rank's mean becomes the mean over
+// all ranks' labels.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -72,7 +73,8 @@ TEST(PaddedBatches, WeighedByTheirLabelsGiveTheGradientsOfAllTextsTogether) {
     nn::cross_entropy(ddp(batch.inputs()), batch.targets()).backward();
     const auto actual = gradients_of(model);
     for (std::size_t i = 0; i < expected.size(); ++i)
-      for (std::size_t j = 0; j < expected[i].size(); ++j) EXPECT_NEAR(actual[i][j], expected[i][j], 1e-6F) << i << " " << j;
+      for (std::size_t j = 0; j < expected[i].size(); ++j)
+        EXPECT_NEAR(actual[i][j], expected[i][j], 1e-6F) << i << " " << j;
   }));
 }
 
@@ -84,7 +86,8 @@ TEST(PaddedBatches, OfPaddingAloneAddNothing) {
     DistributedDataParallel ddp(model, group);
     const data::Batch batch = padded(texts_of(0));
     const bool is_padding = group->rank() == 1;
-    const Tensor labels = is_padding ? Tensor::from<std::int64_t>(std::vector<std::int64_t>(10, kIgnoreIndex), {2, 5}) : batch.targets();
+    const Tensor labels =
+        is_padding ? Tensor::from<std::int64_t>(std::vector<std::int64_t>(10, kIgnoreIndex), {2, 5}) : batch.targets();
     const Tensor loss = nn::cross_entropy(ddp(batch.inputs()), labels, {.reduction = Reduction::kMean});
     if (is_padding) {
       EXPECT_EQ(loss.item(), 0);

@@ -1,5 +1,6 @@
-// ZeroRedundancyOptimizer and StepInBackward with every option and call of DistributedDataParallel: the weights of the plain step to the
-// bit, or an error on all ranks that says why the two cannot be; on 2 and 4 ranks, over shared memory and TCP.
+// ZeroRedundancyOptimizer and StepInBackward with every option and call of DistributedDataParallel: the weights of the
+// plain step to the bit, or an error on all ranks that says why the two cannot be; on 2 and 4 ranks, over shared memory
+// and TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +46,8 @@ const std::vector<PartnerRow>& partner_rows() {
       {"comm_hook", [](auto& s) { s.options.comm_hook = averaged_by_hand; }},
       {"bf16", [](auto& s) { s.options.comm_hook = hooks::bf16(); }},
       {"max_grad_norm", [](auto& s) { s.options.max_grad_norm = 0.05F; }, "", kAfterUpdates},
-      {"on_nonfinite_gradient", [](auto& s) { s.options.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep; }, "", kAfterUpdates},
+      {"on_nonfinite_gradient", [](auto& s) { s.options.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep; }, "",
+       kAfterUpdates},
       {"loss_scaler", [](auto& s) { s.scales = true; }, "", "has a loss_scaler, which skips a step"},
       {"set_weight", [](auto& s) { s.weighs = true; }},
       {"join", [](auto& s) { s.joins = true; }},
@@ -84,20 +86,21 @@ using PartnerCell = std::tuple<std::size_t, Partner, int, const char*>;
 class PartnerCells : public ::testing::TestWithParam<PartnerCell> {};
 std::string cell_name(const ::testing::TestParamInfo<PartnerCell>& test) {
   const auto& [row, partner, ranks, wire] = test.param;
-  return std::string(partner_rows()[row].option) + (partner == Partner::kZero ? "_zero_" : "_step_in_backward_") + wire +
-         std::to_string(ranks);
+  return std::string(partner_rows()[row].option) + (partner == Partner::kZero ? "_zero_" : "_step_in_backward_") +
+         wire + std::to_string(ranks);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PartnerCells,
                          ::testing::Combine(::testing::Range(std::size_t{0}, partner_rows().size()),
-                                            ::testing::Values(Partner::kZero, Partner::kStepInBackward), ::testing::Values(2, 4),
-                                            ::testing::Values("shm", "tcp")),
+                                            ::testing::Values(Partner::kZero, Partner::kStepInBackward),
+                                            ::testing::Values(2, 4), ::testing::Values("shm", "tcp")),
                          cell_name);
 
 TEST_P(PartnerCells, HasThePlainWeightsOrIsRefused) {
   const auto& [index, partner, ranks, wire] = GetParam();
   const PartnerRow& row = partner_rows()[index];
-  const auto failures = run_ranks(ranks, wire, [&row, partner = partner](auto group) { train_with_partner(group, row, partner); });
+  const auto failures =
+      run_ranks(ranks, wire, [&row, partner = partner](auto group) { train_with_partner(group, row, partner); });
   const std::string refusal = partner == Partner::kZero ? row.zero_refuses : row.step_in_backward_refuses;
   if (refusal.empty())
     expect_all_well(failures);

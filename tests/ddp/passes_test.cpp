@@ -1,4 +1,5 @@
-// What counts as a pass: with and without no_sync(), over tied, frozen and unused parameters, with a hook in the middle.
+// What counts as a pass: with and without no_sync(), over tied, frozen and unused parameters, with a hook in the
+// middle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -145,7 +146,8 @@ TEST(Passes, AHookThatThrowsOnOneRankEndsTheGroupForAll) {
     loss_of(ddp, own_value(*group)).backward();
   });
   for (const std::string& text : failures) EXPECT_THAT(text, ::testing::HasSubstr("the codebook is full"));
-  EXPECT_THAT(failures[0], ::testing::HasSubstr("rank 2 aborted the group: the comm hook of the program's own failed in bucket 0 ('b'"));
+  EXPECT_THAT(failures[0], ::testing::HasSubstr(
+                               "rank 2 aborted the group: the comm hook of the program's own failed in bucket 0 ('b'"));
 }
 
 // What it has queued still runs, on memory that may go when the exception is caught.
@@ -174,7 +176,8 @@ TEST(Passes, AHookThatSendsAnotherSizeOnOneRankIsAMismatchOnAll) {
   const auto failures = run_ranks(2, "shm", [](auto group) {
     Pair model;
     const CommHook hook = [](ProcessGroup& all, const GradBucket& bucket) {
-      return all.all_reduce_async(bucket.buffer, bucket.count - (all.rank() == 1 ? 1 : 0), bucket.dtype, ReduceOp::kAvg);
+      return all.all_reduce_async(bucket.buffer, bucket.count - (all.rank() == 1 ? 1 : 0), bucket.dtype,
+                                  ReduceOp::kAvg);
     };
     DistributedDataParallel ddp(model, group, {.comm_hook = hook});
     loss_of(ddp, own_value(*group)).backward();
@@ -187,7 +190,8 @@ TEST(Passes, AHookThatLeavesOtherValuesOnARankIsFoundInTheFirstPass) {
   const CommHook forgets = [](ProcessGroup&, const GradBucket&) { return Work(); };
   const CommHook keeps_its_own = [](ProcessGroup& all, const GradBucket& bucket) {
     const Work sum = all.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype);
-    return sum.then([values = static_cast<float*>(bucket.buffer), &all](Stream&) { values[0] += static_cast<float>(all.rank()); });
+    return sum.then(
+        [values = static_cast<float*>(bucket.buffer), &all](Stream&) { values[0] += static_cast<float>(all.rank()); });
   };
   for (const CommHook& hook : {forgets, keeps_its_own}) {
     const auto failures = run_ranks(2, "shm", [&](auto group) {

@@ -1,5 +1,6 @@
-// Runs a function as every rank of a process group over the real backend host; the ranks are threads. Transport "threads" is
-// shared memory over one mapping, in which a thread sanitizer sees what ranks do to each other; in "shm" each rank has its own.
+// Runs a function as every rank of a process group over the real backend host; the ranks are threads. Transport
+// "threads" is shared memory over one mapping, in which a thread sanitizer sees what ranks do to each other; in "shm"
+// each rank has its own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@
 
 namespace lockstep::testing {
 
-inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks, const std::shared_ptr<host::ThreadRendezvous>& meeting) {
+inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks,
+                                                  const std::shared_ptr<host::ThreadRendezvous>& meeting) {
   constexpr std::chrono::seconds kTimeout{60};
   const Place place{rank, ranks, rank, ranks};
   auto fabric = std::make_unique<host::ThreadMemoryProvider>(meeting);
@@ -44,7 +46,8 @@ inline std::shared_ptr<ProcessGroup> join_nodes(int rank, int ranks, const std::
   return ProcessGroup::wrap(context.place, make_backend("host", context), kTimeout);
 }
 
-// "threads", "nodes", or a transport of ProcessGroupOptions. Returns what each rank threw, "" for those that ended well.
+// "threads", "nodes", or a transport of ProcessGroupOptions. Returns what each rank threw, "" for those that ended
+// well.
 inline std::vector<std::string> run_ranks(int ranks, const std::string& transport,
                                           const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   const auto store = std::make_shared<MemoryStore>();
@@ -57,8 +60,9 @@ inline std::vector<std::string> run_ranks(int ranks, const std::string& transpor
         body(transport == "threads" ? join_threads(rank, ranks, meeting)
              : transport == "nodes"
                  ? join_nodes(rank, ranks, store)
-                 : ProcessGroup::create({rank, ranks, rank, ranks}, store, "token",
-                                        {.backend = "host", .transport = transport, .timeout = std::chrono::seconds(60)}));
+                 : ProcessGroup::create(
+                       {rank, ranks, rank, ranks}, store, "token",
+                       {.backend = "host", .transport = transport, .timeout = std::chrono::seconds(60)}));
       } catch (const std::exception& error) {
         failures[static_cast<std::size_t>(rank)] = error.what();
       }
@@ -82,7 +86,9 @@ class OverRanks : public ::testing::TestWithParam<std::tuple<const char*, int>> 
   using Body = std::function<void(std::shared_ptr<ProcessGroup>)>;
   int ranks() const { return std::get<1>(GetParam()); }
   int last() const { return ranks() - 1; }
-  std::vector<std::string> failures_of(const Body& body) const { return run_ranks(ranks(), std::get<0>(GetParam()), body); }
+  std::vector<std::string> failures_of(const Body& body) const {
+    return run_ranks(ranks(), std::get<0>(GetParam()), body);
+  }
   void run(const Body& body) const { expect_all_well(failures_of(body)); }
 };
 

@@ -1,5 +1,5 @@
-// Buckets are planned once more after the first pass, in the order in which rank 0's gradients came: on all ranks, with the values, under
-// the handles that users hold, and not where the order may change.
+// Buckets are planned once more after the first pass, in the order in which rank 0's gradients came: on all ranks, with
+// the values, under the handles that users hold, and not where the order may change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,8 @@ void expect_in_slots(const DistributedDataParallel& ddp) {
 }
 
 class RebuiltBuckets : public OverRanks {};
-INSTANTIATE_TEST_SUITE_P(Wire, RebuiltBuckets, ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(1, 2, 4)),
+INSTANTIATE_TEST_SUITE_P(Wire, RebuiltBuckets,
+                         ::testing::Combine(::testing::Values("threads", "shm", "tcp"), ::testing::Values(1, 2, 4)),
                          OverRanks::name);
 
 TEST_P(RebuiltBuckets, FollowRankZerosOrderAfterTheFirstPass) {
@@ -115,7 +116,8 @@ TEST_P(RebuiltBuckets, NotWhereTheOrderMayChangeFromPassToPass) {
   run([](auto group) {
     Turned model(group->rank());
     for (const bool is_static : {false, true}) {
-      DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs, .find_unused_parameters = !is_static, .static_graph = is_static});
+      DistributedDataParallel ddp(
+          model, group, {.bucket_cap_mb = kPairs, .find_unused_parameters = !is_static, .static_graph = is_static});
       clear_gradients(ddp);
       heads_loss(ddp, power_of_rank(*group)).backward();
       EXPECT_EQ(ddp.has_rebuilt_buckets(), is_static);
@@ -159,7 +161,8 @@ TEST_P(RebuiltBuckets, AFrozenParametersGradientMovesToo) {
 TEST_P(RebuiltBuckets, OfAFirstPassThatWasStoppedTheNextOneCounts) {
   run([](auto group) {
     Turned model(group->rank());
-    DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs, .on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
+    DistributedDataParallel ddp(model, group,
+                                {.bucket_cap_mb = kPairs, .on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
     const Tensor loss = heads_loss(ddp, INFINITY);
     EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("step 1: gradients are infinite or no number"));
     EXPECT_FALSE(ddp.has_rebuilt_buckets());
@@ -189,7 +192,10 @@ TEST_P(RebuiltBuckets, AnOrderThatIsGivenHoldsFromTheFirstPass) {
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs});
-    EXPECT_THAT(message_of([&] { ddp.rebuild_buckets({"trunk", "head7"}); }), HasSubstr("'head7' is none of the 4 parameters"));
+    EXPECT_THAT(message_of([&] {
+                  ddp.rebuild_buckets({"trunk", "head7"});
+                }),
+                HasSubstr("'head7' is none of the 4 parameters"));
     EXPECT_THAT(message_of([&] {
                   ddp.rebuild_buckets({"trunk", "trunk"});
                 }),
@@ -212,7 +218,8 @@ Work by_place(ProcessGroup& group, const GradBucket& bucket) {
 }
 
 // Steps `from` to 4 of a training that saves after two; the weights at the end.
-std::string train(const std::shared_ptr<ProcessGroup>& group, const std::string& folder, bool resumes, bool with_buckets) {
+std::string train(const std::shared_ptr<ProcessGroup>& group, const std::string& folder, bool resumes,
+                  bool with_buckets) {
   Turned model(group->rank());
   DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs, .comm_hook = by_place});
   optim::SGD sgd(ddp.parameters(), {.lr = 0.125F, .momentum = 0.5F});

@@ -1,5 +1,5 @@
-// The rank count does not change what is learnt: the same global batches give the same weights, up to the rounding of sums
-// that are taken in another order. And a replica's hash is the same on all ranks when ranks are processes.
+// The rank count does not change what is learnt: the same global batches give the same weights, up to the rounding of
+// sums that are taken in another order. And a replica's hash is the same on all ranks when ranks are processes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -33,9 +33,11 @@ using testing::run_ranks;
 // Every kind of layer of the tutorial network, small.
 struct SmallNet : nn::Sequential {
   SmallNet() {
-    append_named<nn::Conv2d>("conv1", 3, 8, Size2{5, 5}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
+    append_named<nn::Conv2d>("conv1", 3, 8, Size2{5, 5},
+                             nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
     append_named<nn::MaxPool2d>("pool1", Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Same{}});
-    append_named<nn::LocalResponseNorm>("norm1", LrnOptions{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F});
+    append_named<nn::LocalResponseNorm>("norm1",
+                                        LrnOptions{.radius = 4, .bias = 1, .alpha = 0.001F / 9, .beta = 0.75F});
     append_named<nn::Conv2d>("conv2", 8, 8, Size2{3, 3}, nn::Conv2dLayerOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::Flatten>("flatten");
     append_named<nn::Linear>("local3", 6 * 6 * 8, 32, nn::LinearLayerOptions{.activation = Activation::kReLU});
@@ -93,11 +95,11 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
   return largest;
 }
 
-// Sums of 128 gradients are rounded in another order: 1e-7 of each gradient a step, 3e-8 of the weights after 20. But some 3 million
-// windows of 9 values are pooled on the way, and where the largest two differ by no more than such a rounding, the other one may win. Then
-// the window's share of conv1's gradient goes to another pixel (its sum, the bias's gradient, stays): up to 7e-5 was seen. It moves a
-// weight by lr / (1 - momentum) = 0.2 times as much, and a run has none to four of them: 1.2e-5 was seen. Seven of the largest, all in one
-// weight, give the bound.
+// Sums of 128 gradients are rounded in another order: 1e-7 of each gradient a step, 3e-8 of the weights after 20. But
+// some 3 million windows of 9 values are pooled on the way, and where the largest two differ by no more than such a
+// rounding, the other one may win. Then the window's share of conv1's gradient goes to another pixel (its sum, the
+// bias's gradient, stays): up to 7e-5 was seen. It moves a weight by lr / (1 - momentum) = 0.2 times as much, and a run
+// has none to four of them: 1.2e-5 was seen. Seven of the largest, all in one weight, give the bound.
 constexpr double kBound = 1e-4;
 
 TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
@@ -139,7 +141,8 @@ int train_as_process(int rank, int ranks, const std::string& transport, std::sha
     }
     check_replicas_equal(*group, model.named_parameters(), "weights");
     if (cpu_device().allocator_stats().system_allocations != blocks_after_two)
-      throw Error("{} blocks after 2 steps, {} after 200", blocks_after_two, cpu_device().allocator_stats().system_allocations);
+      throw Error("{} blocks after 2 steps, {} after 200", blocks_after_two,
+                  cpu_device().allocator_stats().system_allocations);
     const TransportCounters counters = group->backend().counters();
     return (transport == "tcp" ? counters.tcp_bytes : counters.shared_memory_bytes) > 0 ? 0 : 3;
   } catch (const std::exception& error) {

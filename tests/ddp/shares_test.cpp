@@ -61,7 +61,8 @@ TEST_P(Shares, EqualWeightsHaveTheBitsOfThePlainMean) {
       clear_gradients(ddp);
       ddp.set_weight(weight);
       heads_loss(ddp, x).backward();
-      for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(gradient_of(ddp.parameters()[i].tensor), plain[i]) << weight;
+      for (std::size_t i = 0; i < plain.size(); ++i)
+        EXPECT_EQ(gradient_of(ddp.parameters()[i].tensor), plain[i]) << weight;
     }
   }));
 }
@@ -73,7 +74,8 @@ TEST_P(Shares, AWeightThatIsNoneIsAnErrorOnAllRanksAndTheGroupGoesOn) {
       DistributedDataParallel ddp(model, group);
       ddp.set_weight(group->rank() == 2 ? wrong : 8);
       EXPECT_THAT(message_of([&] { heads_loss(ddp, 1).backward(); }),
-                  HasSubstr(fmt::format("step 1: rank 2 set the weight {}, expected the number of its samples, above 0", wrong)));
+                  HasSubstr(fmt::format("step 1: rank 2 set the weight {}, expected the number of its samples, above 0",
+                                        wrong)));
       clear_gradients(ddp);
       heads_loss(ddp, 1).backward();
       EXPECT_EQ(gradient_of(model.heads[0]), 1);
@@ -118,7 +120,8 @@ TEST_P(Shares, JoinAveragesOverAllOrOverThoseWithData) {
                   heads_loss(ddp, 12 * static_cast<float>(group->rank() + 1)).backward();
                   int sum = 0;
                   for (int rank = step; rank < ranks; ++rank) sum += 12 * (rank + 1);
-                  EXPECT_EQ(gradient_of(model.heads[0]), static_cast<float>(sum) / static_cast<float>(over_all ? ranks : ranks - step));
+                  EXPECT_EQ(gradient_of(model.heads[0]),
+                            static_cast<float>(sum) / static_cast<float>(over_all ? ranks : ranks - step));
                 }
               },
               {.divide_by_initial_world_size = over_all});
@@ -151,8 +154,9 @@ TEST_P(Shares, JoinLeavesEqualReplicasAndWithAfterStepEqualMomenta) {
       return Heads::forward(x);
     }
   };
-  for (const auto& [ranks, steps_along, finds] : {std::tuple(2, true, false), std::tuple(2, false, true), std::tuple(4, true, true),
-                                                  std::tuple(4, false, false), std::tuple(3, true, false)}) {
+  for (const auto& [ranks, steps_along, finds] :
+       {std::tuple(2, true, false), std::tuple(2, false, true), std::tuple(4, true, true), std::tuple(4, false, false),
+        std::tuple(3, true, false)}) {
     const bool finds_unused = finds, steps = steps_along;  // a lambda takes no structured binding in Clang 14
     expect_all_well(run_ranks(ranks, GetParam(), [finds_unused, steps](auto group) {
       Counting model;
@@ -279,7 +283,8 @@ TEST_P(Shares, RanksWithoutDataFollowThoseThatCatchAnErrorOfAllRanks) {
                 backward();
                 sgd.step();
               } else {
-                EXPECT_THAT(message_of(backward), HasSubstr(by_weight ? "step 3: rank 1 set the weight 0" : "step 3: gradients are inf"));
+                EXPECT_THAT(message_of(backward),
+                            HasSubstr(by_weight ? "step 3: rank 1 set the weight 0" : "step 3: gradients are inf"));
               }
             }
           },
@@ -308,8 +313,9 @@ TEST_P(Shares, AnErrorOfAllRanksThatLeavesTrainOnOneEndsJoinOnAll) {
           if (goes_on) pass(1);
         });
       });
-      EXPECT_THAT(said, HasSubstr(goes_on && group->rank() != 0 ? "rank 0 lets the error of its last backward end join(), rank 1 begins"
-                                                                : "step 1: gradients are infinite"));
+      EXPECT_THAT(said, HasSubstr(goes_on && group->rank() != 0
+                                      ? "rank 0 lets the error of its last backward end join(), rank 1 begins"
+                                      : "step 1: gradients are infinite"));
       pass(1);
       EXPECT_EQ(gradient_of(model.heads[0]), 1) << "the group goes on";
     }));
@@ -342,7 +348,8 @@ TEST_P(Shares, AJoinThatHasEndedOnAllRanksIsNotGoneOnWith) {
           [&] {
             if (group->rank() == 1) return;
             EXPECT_THAT(message_of(pass), HasSubstr("rank 1 has no data left"));
-            EXPECT_THAT(message_of(pass), HasSubstr("an error of step 1 has ended it on all ranks: let it leave `train`"));
+            EXPECT_THAT(message_of(pass),
+                        HasSubstr("an error of step 1 has ended it on all ranks: let it leave `train`"));
           },
           {.throw_on_early_termination = true});
     });

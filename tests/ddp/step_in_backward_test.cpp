@@ -1,4 +1,5 @@
-// StepInBackward against step() after backward(): the same bits, made while backward runs; what cannot go with it is refused.
+// StepInBackward against step() after backward(): the same bits, made while backward runs; what cannot go with it is
+// refused.
 #include "lockstep/ddp/step_in_backward.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +40,8 @@ struct Case {
 class StepInBackwardTest : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(All, StepInBackwardTest, ::testing::ValuesIn([] {
                            std::vector<Case> cases;
-                           for (const auto& [optimizer, make] : zero_optimizers()) cases.push_back({2, "threads", optimizer});
+                           for (const auto& [optimizer, make] : zero_optimizers())
+                             cases.push_back({2, "threads", optimizer});
                            cases.push_back({1, "threads", "adamw"});
                            cases.push_back({2, "tcp", "nadam"});
                            cases.push_back({4, "tcp", "adamw"});
@@ -47,7 +49,8 @@ INSTANTIATE_TEST_SUITE_P(All, StepInBackwardTest, ::testing::ValuesIn([] {
                            return cases;
                          }()),
                          [](const auto& test) {
-                           return test.param.optimizer + "_" + std::to_string(test.param.ranks) + "_" + test.param.transport;
+                           return test.param.optimizer + "_" + std::to_string(test.param.ranks) + "_" +
+                                  test.param.transport;
                          });
 
 TEST_P(StepInBackwardTest, HasTheBitsOfThePlainStep) {
@@ -63,7 +66,8 @@ TEST_P(StepInBackwardTest, HasTheBitsOfThePlainStep) {
   }));
 }
 
-// A hook that waits: each average is there when it is asked for, and the last layer is updated before the first one's gradient comes.
+// A hook that waits: each average is there when it is asked for, and the last layer is updated before the first one's
+// gradient comes.
 TEST(StepInBackwardOrder, UpdatesABucketWhileBackwardRuns) {
   expect_all_well(run_ranks(2, "threads", [](auto group) {
     ZeroSettings settings;
@@ -75,8 +79,9 @@ TEST(StepInBackwardOrder, UpdatesABucketWhileBackwardRuns) {
     const Tensor last = trainee.ddp.parameters().back().tensor, first = trainee.ddp.parameters().front().tensor;
     const std::vector<float> before(last.span<float>().begin(), last.span<float>().end());
     bool was_updated = false;
-    const HookHandle hook = register_grad_hook(
-        first, [&](const Tensor&) { was_updated = !std::equal(before.begin(), before.end(), last.span<float>().begin()); });
+    const HookHandle hook = register_grad_hook(first, [&](const Tensor&) {
+      was_updated = !std::equal(before.begin(), before.end(), last.span<float>().begin());
+    });
     trainee.run_step(0);
     EXPECT_TRUE(was_updated);
   }));

@@ -59,7 +59,8 @@ Tensor normal(const Shape& shape, float mean, float deviation) {
 void expect_near(const Tensor& got, const Tensor& expected, const char* what, float tolerance = 2e-5F) {
   ASSERT_EQ(got.shape(), expected.shape()) << what;
   for (std::size_t i = 0; i < got.span<float>().size(); ++i)
-    ASSERT_NEAR(got.span<float>()[i], expected.span<float>()[i], tolerance * (1 + std::abs(expected.span<float>()[i]))) << what << " " << i;
+    ASSERT_NEAR(got.span<float>()[i], expected.span<float>()[i], tolerance * (1 + std::abs(expected.span<float>()[i])))
+        << what << " " << i;
 }
 
 struct Pass {
@@ -82,8 +83,11 @@ class SyncBatchNorm : public ::testing::TestWithParam<Wire> {
     return run_ranks(ranks(), std::get<1>(GetParam()), body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Wire, SyncBatchNorm, ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Values("threads", "shm", "tcp")),
-                         [](const auto& test) { return std::get<1>(test.param) + std::to_string(std::get<0>(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Wire, SyncBatchNorm,
+                         ::testing::Combine(::testing::Values(1, 2, 4), ::testing::Values("threads", "shm", "tcp")),
+                         [](const auto& test) {
+                           return std::get<1>(test.param) + std::to_string(std::get<0>(test.param));
+                         });
 
 TEST_P(SyncBatchNorm, IsBatchNormOverTheJoinedBatch) {
   for (const Shape& shape : {Shape{kSamples, 5}, Shape{kSamples, 3, 2, 4}})
@@ -112,7 +116,8 @@ TEST_P(SyncBatchNorm, IsBatchNormOverTheJoinedBatch) {
         expect_near(norm.running_variance, alone.running_variance, "running variance");
         check_replicas_equal(*group, norm.named_buffers(), "running statistics");
         if (!options.affine) return;
-        for (const auto& [own, all] : {std::pair(pass.weight_grad, expected.weight_grad), std::pair(pass.bias_grad, expected.bias_grad)}) {
+        for (const auto& [own, all] :
+             {std::pair(pass.weight_grad, expected.weight_grad), std::pair(pass.bias_grad, expected.bias_grad)}) {
           group->all_reduce(own.template span<float>());
           expect_near(own, all, "gradient of a parameter", 1e-4F);
         }
@@ -157,7 +162,8 @@ struct Net : nn::Module {
 
 enum class Stepping { kPlain, kInSlices, kInBackward };
 
-// Weights and buffers after some steps over batches of all ranks. Each rank's loss is the sum over its samples, times ranks / all samples.
+// Weights and buffers after some steps over batches of all ranks. Each rank's loss is the sum over its samples, times
+// ranks / all samples.
 std::vector<Tensor> train(Net& net, DistributedDataParallel& ddp, const ProcessGroup& group, int steps,
                           Stepping stepping = Stepping::kPlain) {
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1F, .momentum = 0.9F});
@@ -200,7 +206,8 @@ TEST_P(SyncBatchNorm, TrainsAsOneRankWithAllSamples) {
       EXPECT_EQ(nn::convert_sync_batchnorm(net, group), 2);
       DistributedDataParallel ddp(net, group, {.bucket_cap_mb = {in_mib(64)}, .forward_sync_buffers = false});
       const std::vector<Tensor> state = train(net, ddp, *group, kSteps);
-      for (std::size_t i = 0; i < expected.size(); ++i) expect_near(state[i], expected[i], net.state_dict()[i].name.c_str(), 2e-3F);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        expect_near(state[i], expected[i], net.state_dict()[i].name.c_str(), 2e-3F);
       check_replicas_equal(*group, net.state_dict(), "weights and statistics");
     }));
 }
@@ -215,14 +222,16 @@ TEST_P(SyncBatchNorm, TrainsSoWithStepsInSlicesAndInBackward) {
       nn::convert_sync_batchnorm(net, group);
       DistributedDataParallel ddp(net, group, {.bucket_cap_mb = {in_mib(64)}});
       const std::vector<Tensor> state = train(net, ddp, *group, kSteps, stepping);
-      for (std::size_t i = 0; i < expected.size(); ++i) expect_near(state[i], expected[i], net.state_dict()[i].name.c_str(), 2e-3F);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        expect_near(state[i], expected[i], net.state_dict()[i].name.c_str(), 2e-3F);
       check_replicas_equal(*group, net.state_dict(), "weights and statistics");
     }));
 }
 
 TEST_P(SyncBatchNorm, SixteenBitsAreTheJoinedBatchsToTheirRounding) {
   manual_seed(2);
-  const Tensor x = cast(normal({kSamples, 4}, 1, 2), DType::kBFloat16), y_grad = cast(normal({kSamples, 4}, 0, 1), DType::kBFloat16);
+  const Tensor x = cast(normal({kSamples, 4}, 1, 2), DType::kBFloat16),
+               y_grad = cast(normal({kSamples, 4}, 0, 1), DType::kBFloat16);
   nn::BatchNorm alone(4);
   const Pass expected = pass_of(alone, x.clone(), y_grad);
   const auto floats = [](const Tensor& values) { return cast(detach(values), DType::kFloat32); };
@@ -268,8 +277,8 @@ TEST(SyncBatchNormAlone, RanksOfDifferentPathsNeedAGroupOfItsOwn) {
     if (own_group)
       expect_all_well(failures);
     else
-      EXPECT_THAT(failures,
-                  Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("batch norm gradients"), HasSubstr("bucket"))));
+      EXPECT_THAT(failures, Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("batch norm gradients"),
+                                       HasSubstr("bucket"))));
   }
 }
 
@@ -288,7 +297,8 @@ TEST(SyncBatchNormAlone, ARankThatEvaluatesOrFailsAloneIsNamedOnAllRanks) {
                             if (group->rank() == 1) net.eval();
                           });
                         }),
-              Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("batch norm statistics"), HasSubstr("rank 1"))));
+              Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("batch norm statistics"),
+                         HasSubstr("rank 1"))));
   EXPECT_THAT(run_ranks(3, "shm",
                         [&](auto group) {
                           train_with(group, [&](Net&) {
@@ -313,10 +323,13 @@ TEST(SyncBatchNormAlone, ConversionKeepsTheModuleAndItsNames) {
   EXPECT_EQ(nn::convert_sync_batchnorm(net, group), 2);
   EXPECT_EQ(nn::convert_sync_batchnorm(net.first, group), 0);
   EXPECT_EQ(net.norm.kind(), "SyncBatchNorm");
-  EXPECT_EQ(nn::SyncBatchNorm(3, group, {.affine = false}).extra_repr(), nn::BatchNorm(3, {.affine = false}).extra_repr());
+  EXPECT_EQ(nn::SyncBatchNorm(3, group, {.affine = false}).extra_repr(),
+            nn::BatchNorm(3, {.affine = false}).extra_repr());
   ASSERT_EQ(net.state_dict().size(), same.state_dict().size());
-  for (std::size_t i = 0; i < same.state_dict().size(); ++i) EXPECT_EQ(net.state_dict()[i].name, same.state_dict()[i].name);
-  EXPECT_THAT(message_of([&] { nn::convert_sync_batchnorm(net, nullptr); }), HasSubstr("convert_sync_batchnorm: there is no group"));
+  for (std::size_t i = 0; i < same.state_dict().size(); ++i)
+    EXPECT_EQ(net.state_dict()[i].name, same.state_dict()[i].name);
+  EXPECT_THAT(message_of([&] { nn::convert_sync_batchnorm(net, nullptr); }),
+              HasSubstr("convert_sync_batchnorm: there is no group"));
   EXPECT_THAT(message_of([] { nn::SyncBatchNorm(3, nullptr); }), HasSubstr("SyncBatchNorm: there is no group"));
 }
 

@@ -44,7 +44,9 @@ struct RankTraining {
 
 struct Numbers : data::Dataset {
   std::int64_t size() const override { return 24; }
-  data::Sample get(std::int64_t index, std::int64_t) const override { return {{Tensor::full({4}, static_cast<float>(index))}}; }
+  data::Sample get(std::int64_t index, std::int64_t) const override {
+    return {{Tensor::full({4}, static_cast<float>(index))}};
+  }
 };
 
 }  // namespace lockstep::testing

@@ -1,4 +1,5 @@
-// Parameters that a pass leaves without a gradient: refused on all ranks, found out each pass, or fixed by the first one.
+// Parameters that a pass leaves without a gradient: refused on all ranks, found out each pass, or fixed by the first
+// one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,8 +40,10 @@ TEST_P(UnusedParameters, AreAnErrorOnAllRanksThatNamesThem) {
       EXPECT_THROW(pass_and_meet(ddp), InvalidArgument) << "on the rank itself";
       throw Error("rank 1, step 2: backward did not reach 2 of 4 parameters: 'head1', 'head2'. Use them in forward()");
     });
-    EXPECT_THAT(failures, Each(AllOf(HasSubstr("rank 1, step 2: backward did not reach 2 of 4 parameters: 'head1', 'head2'. Use them"),
-                                     Not(HasSubstr("'head0'")))))
+    EXPECT_THAT(
+        failures,
+        Each(AllOf(HasSubstr("rank 1, step 2: backward did not reach 2 of 4 parameters: 'head1', 'head2'. Use them"),
+                   Not(HasSubstr("'head0'")))))
         << ranks << " ranks";
     EXPECT_THAT(failures[0], AllOf(HasSubstr("rank 1 aborted the group"), HasSubstr("find_unused_parameters")));
   }
@@ -60,7 +63,8 @@ TEST(UnusedParametersAlone, EndTheStepAndNotTheWrapper) {
   Heads model;
   model.use = {0, 1};
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})));
-  EXPECT_THAT(message_of([&] { heads_loss(ddp, 1).backward(); }), HasSubstr("rank 0, step 1: backward did not reach 1 of 4"));
+  EXPECT_THAT(message_of([&] { heads_loss(ddp, 1).backward(); }),
+              HasSubstr("rank 0, step 1: backward did not reach 1 of 4"));
   model.use = {0, 1, 2};
   clear_gradients(ddp);
   heads_loss(ddp, 3).backward();
@@ -87,8 +91,10 @@ TEST_P(UnusedParameters, AreFoundAndWhatNoRankUsesKeepsNoGradient) {
         model.use = {rank, shared};
         sgd.zero_grad();
         heads_loss(ddp, static_cast<float>(ranks)).backward();
-        for (std::size_t h = 0; h < 21; ++h) EXPECT_EQ(has_grad(model.heads[h]), h < static_cast<std::size_t>(ranks) || h == shared) << h;
-        EXPECT_EQ(gradient_of(model.heads[0]), grad(model.trunk).item() / 2 / static_cast<float>(ranks)) << "one rank's, over all";
+        for (std::size_t h = 0; h < 21; ++h)
+          EXPECT_EQ(has_grad(model.heads[h]), h < static_cast<std::size_t>(ranks) || h == shared) << h;
+        EXPECT_EQ(gradient_of(model.heads[0]), grad(model.trunk).item() / 2 / static_cast<float>(ranks))
+            << "one rank's, over all";
       }
       sgd.step();
       EXPECT_EQ(model.heads[18].item(), 1) << "no gradient, no weight decay";

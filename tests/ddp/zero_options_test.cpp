@@ -1,5 +1,5 @@
-// ZeroRedundancyOptimizer with clipping by the norm, gradients that are infinite or NaN, and comm hooks: what the plain step does, among
-// ranks that share memory to the bit; between others a norm may be the neighbouring float.
+// ZeroRedundancyOptimizer with clipping by the norm, gradients that are infinite or NaN, and comm hooks: what the plain
+// step does, among ranks that share memory to the bit; between others a norm may be the neighbouring float.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 #include "lockstep/optim/clip.h"
 #include "lockstep/reduce/hooks.h"
 #include "src/comm/flight/flight_dump.h"
-#include "src/ddp/shared_squares.h"
+#include "src/ddp/optimizers/shared_squares.h"
 #include "tests/ddp/ranks.h"
 #include "tests/ddp/zero_trainee.h"
 #include "tests/support/message_of.h"
@@ -117,9 +117,10 @@ std::vector<float> values_of(const ZeroTrainee& trainee) {
   return values;
 }
 
-void expect_plain_training(const std::shared_ptr<ProcessGroup>& group, const ZeroChoice& choice, const std::string& optimizer,
-                           bool to_the_bit) {
-  ZeroTrainee plain(group, optimizer, false, 13, settings_of(choice)), zero(group, optimizer, true, 13, settings_of(choice));
+void expect_plain_training(const std::shared_ptr<ProcessGroup>& group, const ZeroChoice& choice,
+                           const std::string& optimizer, bool to_the_bit) {
+  ZeroTrainee plain(group, optimizer, false, 13, settings_of(choice)),
+      zero(group, optimizer, true, 13, settings_of(choice));
   const std::string before = plain.bits();
   plain.run(kTrained);
   zero.run(kTrained);
@@ -155,7 +156,8 @@ std::string zero_options_name(const ::testing::TestParamInfo<ZeroOptionsCase>& t
   return std::string(zero_choices()[choice].name) + "_" + std::to_string(ranks) + "_" + wire;
 }
 INSTANTIATE_TEST_SUITE_P(All, ZeroOptions,
-                         ::testing::Combine(::testing::Range(std::size_t{0}, zero_choices().size()), ::testing::Values(1, 2, 3, 5),
+                         ::testing::Combine(::testing::Range(std::size_t{0}, zero_choices().size()),
+                                            ::testing::Values(1, 2, 3, 5),
                                             ::testing::Values("threads", "tcp", "nodes")),
                          zero_options_name);
 
@@ -163,24 +165,27 @@ TEST_P(ZeroOptions, TrainAsThePlainStepDoes) {
   const auto& [index, ranks, wire] = GetParam();
   const ZeroChoice& choice = zero_choices()[index];
   const bool to_the_bit = std::string(wire) == "threads" && settings_of(choice).scales == false;
-  expect_all_well(run_ranks(ranks, wire, [&choice, to_the_bit](auto group) { expect_plain_training(group, choice, "adamw", to_the_bit); }));
+  expect_all_well(run_ranks(
+      ranks, wire, [&choice, to_the_bit](auto group) { expect_plain_training(group, choice, "adamw", to_the_bit); }));
 }
 
 TEST(ZeroOptionsOfAllOptimizers, ClipAndSkipToTheBit) {
   for (const char* const name : {"clip_and_skip", "hook_clip_and_skip"}) {
-    const auto choice =
-        std::find_if(zero_choices().begin(), zero_choices().end(), [&](const auto& c) { return c.name == std::string(name); });
+    const auto choice = std::find_if(zero_choices().begin(), zero_choices().end(),
+                                     [&](const auto& c) { return c.name == std::string(name); });
     for (const auto& [optimizer, make] : zero_optimizers()) {
       SCOPED_TRACE(std::string(name) + ", " + optimizer);
-      const bool to_the_bit = optimizer != "loop_sgd" || settings_of(*choice).options.comm_hook;  // which has a loop of its own: by calls
-      expect_all_well(
-          run_ranks(4, "threads", [&, kind = optimizer](auto group) { expect_plain_training(group, *choice, kind, to_the_bit); }));
+      const bool to_the_bit =
+          optimizer != "loop_sgd" || settings_of(*choice).options.comm_hook;  // which has a loop of its own: by calls
+      expect_all_well(run_ranks(4, "threads", [&, kind = optimizer](auto group) {
+        expect_plain_training(group, *choice, kind, to_the_bit);
+      }));
     }
   }
 }
 
-// Sums of squares of slices are added in another order than the plain step adds squares, in double: the norm of equal averages is the same
-// float or its neighbour. TCP between single ranks sums in rank order.
+// Sums of squares of slices are added in another order than the plain step adds squares, in double: the norm of equal
+// averages is the same float or its neighbour. TCP between single ranks sums in rank order.
 TEST(ZeroNorm, OfSlicesIsThePlainOneOrItsNeighbour) {
   for (const int ranks : {2, 3, 4, 5})
     expect_all_well(run_ranks(ranks, "tcp", [](auto group) {
@@ -224,7 +229,8 @@ TEST(ZeroThrow, ABadGradientEndsTheStepOnAllRanksWithOneText) {
         throw Error("{}", message);
       });
       EXPECT_THAT(failures,
-                  Each(AllOf(HasSubstr("step 4: gradients are infinite or no number, on rank 2: 'b.bias'. Look at"), failures[0])))
+                  Each(AllOf(HasSubstr("step 4: gradients are infinite or no number, on rank 2: 'b.bias'. Look at"),
+                             failures[0])))
           << wire;
     }
 }

@@ -1,4 +1,5 @@
-// ZeroRedundancyOptimizer against plain DistributedDataParallel: the same weights to the bit, 1/n of the state, no more bytes.
+// ZeroRedundancyOptimizer against plain DistributedDataParallel: the same weights to the bit, 1/n of the state, no more
+// bytes.
 #include "lockstep/ddp/zero.h"
 
 #include <gmock/gmock.h>
@@ -45,14 +46,16 @@ struct ZeroCase {
 class Zero : public ::testing::TestWithParam<ZeroCase> {};
 INSTANTIATE_TEST_SUITE_P(All, Zero, ::testing::ValuesIn([] {
                            std::vector<ZeroCase> cases;
-                           for (const auto& [optimizer, make] : zero_optimizers()) cases.push_back({2, "threads", optimizer});
+                           for (const auto& [optimizer, make] : zero_optimizers())
+                             cases.push_back({2, "threads", optimizer});
                            for (const int ranks : {1, 4}) cases.push_back({ranks, "threads", "adamw"});
                            for (const int ranks : {2, 4}) cases.push_back({ranks, "tcp", "nadam"});
                            for (const int ranks : {3, 4}) cases.push_back({ranks, "shm", "sgd"});
                            return cases;
                          }()),
                          [](const auto& test) {
-                           return test.param.optimizer + "_" + std::to_string(test.param.ranks) + "_" + test.param.transport;
+                           return test.param.optimizer + "_" + std::to_string(test.param.ranks) + "_" +
+                                  test.param.transport;
                          });
 
 TEST_P(Zero, HasTheBitsOfThePlainStepAndAShareOfTheState) {
@@ -78,8 +81,8 @@ TEST_P(Zero, HasTheBitsOfThePlainStepAndAShareOfTheState) {
   }));
 }
 
-// Over shared memory a step is one pass between two barriers, and backward makes no call; elsewhere, and under loss scaling, buckets are
-// scattered and weights gathered.
+// Over shared memory a step is one pass between two barriers, and backward makes no call; elsewhere, and under loss
+// scaling, buckets are scattered and weights gathered.
 TEST(ZeroCalls, AreTwoBarriersAStepWhereRanksShareMemory) {
   constexpr int kRun = 3;
   for (const std::string transport : {"threads", "tcp"})
@@ -96,7 +99,8 @@ TEST(ZeroCalls, AreTwoBarriersAStepWhereRanksShareMemory) {
       std::map<std::string, int> calls;  // by purpose
       const FlightDump dump = flight_dump_from_json(record, path);
       ASSERT_FALSE(dump.groups.empty());
-      for (const FlightEntry& call : dump.groups.back().operations) ++calls[call.purpose];  // behind those of groups that have failed
+      for (const FlightEntry& call : dump.groups.back().operations)
+        ++calls[call.purpose];  // behind those of groups that have failed
       const bool is_shared = transport == "threads" && !scales;
       SCOPED_TRACE(transport + (scales ? ", loss scaling" : ""));
       EXPECT_EQ(calls["gradients of pass"], is_shared ? kRun : 0);
@@ -201,7 +205,9 @@ TEST(ZeroCounts, AParameterWhoseFirstGradientComesLateMovesAsByThePlainStep) {
 }
 
 TEST(ZeroMistakes, AreRefusedOnAllRanksWithTheReason) {
-  const auto refused = [](const std::function<void(std::shared_ptr<ProcessGroup>)>& body) { return run_ranks(2, "threads", body); };
+  const auto refused = [](const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
+    return run_ranks(2, "threads", body);
+  };
   EXPECT_THAT(refused([](auto group) {
                 ZeroNet net(12);
                 DistributedDataParallel ddp(net, group, {.comm_hook = hooks::no_op()});
@@ -274,7 +280,8 @@ TEST(ZeroMistakes, OfStepsThrow) {
                 trainee.backward(0);
                 optim::clip_grad_norm(trainee.ddp.parameters(), 1);
               }),
-              Each(HasSubstr("no rank has the whole average. Call zero_grad() first; to clip by the norm, set .max_grad_norm")));
+              Each(HasSubstr(
+                  "no rank has the whole average. Call zero_grad() first; to clip by the norm, set .max_grad_norm")));
   EXPECT_THAT(failures([](auto& trainee) {
                 trainee.backward(0);
                 optim::clip_grad_value(trainee.ddp.parameters(), 1);
@@ -301,7 +308,8 @@ TEST(ZeroMistakes, OfStepsThrow) {
                 trainee.optimizer->add_group({.parameters = {{"more", ZeroNet(2).parameters().front()}}});
               }),
               Each(HasSubstr("add_group: ZeroRedundancyOptimizer has taken the optimizer over")));
-  EXPECT_THAT(failures([](auto& trainee) { trainee.ddp.join([] {}); }), Each(HasSubstr("set .after_step to the optimizer's step()")));
+  EXPECT_THAT(failures([](auto& trainee) { trainee.ddp.join([] {}); }),
+              Each(HasSubstr("set .after_step to the optimizer's step()")));
 }
 
 // A rank alone leaves a step out, or forgets its gradients before it: the next step's barriers tell, over every wire.

@@ -1,5 +1,5 @@
-// A small model that trains by ddp, plainly or with ZeroRedundancyOptimizer: two groups of parameters, several buckets, sizes that no
-// number of ranks divides.
+// A small model that trains by ddp, plainly or with ZeroRedundancyOptimizer: two groups of parameters, several buckets,
+// sizes that no number of ranks divides.
 #pragma once
 
 #include <cmath>
@@ -37,7 +37,8 @@ struct ZeroNet : nn::Sequential {
   }
 };
 
-// As a user may write one: elementwise, with a loop of its own, which reads `grad` and writes `weight` and nothing else.
+// As a user may write one: elementwise, with a loop of its own, which reads `grad` and writes `weight` and nothing
+// else.
 class LoopSgd : public optim::Optimizer {
  public:
   LoopSgd(std::vector<NamedTensor> parameters, optim::LossScaler* scaler)
@@ -60,24 +61,36 @@ inline const std::map<std::string, MakeOptimizer>& zero_optimizers() {
       {"sgd",
        [](Names p, auto* s) {
          return std::make_unique<optim::SGD>(
-             p, optim::SGDOptions{.lr = 0.1F, .momentum = 0.9F, .nesterov = true, .weight_decay = 0.01F, .loss_scaler = s});
+             p, optim::SGDOptions{
+                    .lr = 0.1F, .momentum = 0.9F, .nesterov = true, .weight_decay = 0.01F, .loss_scaler = s});
        }},
       {"loop_sgd", [](Names p, auto* s) { return std::make_unique<LoopSgd>(p, s); }},
-      {"plain_sgd", [](Names p, auto* s) { return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1F, .loss_scaler = s}); }},
+      {"plain_sgd",
+       [](Names p, auto* s) {
+         return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1F, .loss_scaler = s});
+       }},
       {"adam",
        [](Names p, auto* s) {
-         return std::make_unique<optim::Adam>(p, optim::AdamOptions{.lr = 0.01F, .weight_decay = 0.1F, .loss_scaler = s});
+         return std::make_unique<optim::Adam>(p,
+                                              optim::AdamOptions{.lr = 0.01F, .weight_decay = 0.1F, .loss_scaler = s});
        }},
-      {"adamw", [](Names p, auto* s) { return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.01F, .loss_scaler = s}); }},
-      {"nadam", [](Names p, auto* s) { return std::make_unique<optim::Nadam>(p, optim::NadamOptions{.lr = 0.01F, .loss_scaler = s}); }},
+      {"adamw",
+       [](Names p, auto* s) {
+         return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.01F, .loss_scaler = s});
+       }},
+      {"nadam",
+       [](Names p, auto* s) {
+         return std::make_unique<optim::Nadam>(p, optim::NadamOptions{.lr = 0.01F, .loss_scaler = s});
+       }},
       {"rmsprop",
        [](Names p, auto* s) {
-         return std::make_unique<optim::RMSprop>(p,
-                                                 optim::RMSpropOptions{.lr = 0.01F, .momentum = 0.9F, .centered = true, .loss_scaler = s});
+         return std::make_unique<optim::RMSprop>(
+             p, optim::RMSpropOptions{.lr = 0.01F, .momentum = 0.9F, .centered = true, .loss_scaler = s});
        }},
       {"adagrad",
        [](Names p, auto* s) {
-         return std::make_unique<optim::Adagrad>(p, optim::AdagradOptions{.initial_accumulator = 0.5F, .loss_scaler = s});
+         return std::make_unique<optim::Adagrad>(p,
+                                                 optim::AdagradOptions{.initial_accumulator = 0.5F, .loss_scaler = s});
        }},
   };
   return all;
@@ -91,8 +104,8 @@ struct ZeroSettings {
 };
 
 struct ZeroTrainee {
-  ZeroTrainee(const std::shared_ptr<ProcessGroup>& group, const std::string& kind, bool is_zero, std::int64_t width = 13,
-              const ZeroSettings& settings = {})
+  ZeroTrainee(const std::shared_ptr<ProcessGroup>& group, const std::string& kind, bool is_zero,
+              std::int64_t width = 13, const ZeroSettings& settings = {})
       : settings(settings), net((manual_seed(3), width)), ddp(net, group, options_with(scaler)) {
     std::vector<NamedTensor> weights = ddp.parameters(), biases;
     for (const NamedTensor& each : weights)

@@ -1,4 +1,5 @@
-// The device seam's graphs as the recording device has them: the rules are CUDA's, so that what passes here can be captured there.
+// The device seam's graphs as the recording device has them: the rules are CUDA's, so that what passes here can be
+// captured there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,8 @@ TEST(Capture, RunsNothingUntilItIsLaunchedAndThenEveryTime) {
   EXPECT_THAT(values_of(sum), Each(3.0F));
 }
 
-// How communication gets into a graph: a stream takes part once it waits for an event of the capture, and has to be waited for.
+// How communication gets into a graph: a stream takes part once it waits for an event of the capture, and has to be
+// waited for.
 TEST(Capture, TakesOtherStreamsInByTheirEvents) {
   RecordingDevice device;
   const auto other = device.new_stream();
@@ -45,8 +47,9 @@ TEST(Capture, TakesOtherStreamsInByTheirEvents) {
   join->stream_wait(device.default_stream());
   const auto graph = device.end_capture(device.default_stream());
   EXPECT_FALSE(other->is_capturing());
-  EXPECT_THAT(device.log(), ElementsAre("captured, stream 0: record", "captured, stream 1: wait", "captured, stream 1: fill",
-                                        "captured, stream 1: record", "captured, stream 0: wait"));
+  EXPECT_THAT(device.log(),
+              ElementsAre("captured, stream 0: record", "captured, stream 1: wait", "captured, stream 1: fill",
+                          "captured, stream 1: record", "captured, stream 0: wait"));
   EXPECT_THAT(values_of(value), Each(1.0F));
   graph->launch(device.default_stream());
   EXPECT_THAT(values_of(value), Each(5.0F));
@@ -70,9 +73,11 @@ TEST(Capture, MemoryFromOutsideThatIsGivenBackInAGraphIsRefused) {
     join->stream_wait(stream);
     return message_of([&] { device.end_capture(stream); });
   };
-  EXPECT_THAT(message_of_capture([&] { pool.give_back(first, 512); }), HasSubstr("memory from outside of a graph was given back in it"));
+  EXPECT_THAT(message_of_capture([&] { pool.give_back(first, 512); }),
+              HasSubstr("memory from outside of a graph was given back in it"));
   EXPECT_THAT(message_of_capture([&] { pool.give_back_on(*other, second, 512); }), HasSubstr("was given back in it"));
-  EXPECT_THAT(message_of_capture([&] { EXPECT_THROW(pool.settle(0), InvalidArgument); }), HasSubstr("was given back in it"));
+  EXPECT_THAT(message_of_capture([&] { EXPECT_THROW(pool.settle(0), InvalidArgument); }),
+              HasSubstr("was given back in it"));
   EXPECT_EQ(device.counts().allocation_nodes, 0);
   std::byte *third = nullptr, *fourth = nullptr;
   EXPECT_NO_THROW(message_of_capture([&] { third = pool.take(1024), fourth = pool.take_on(*other, 512); }));
@@ -92,7 +97,8 @@ TEST(Capture, AStreamThatIsNotWaitedForMakesNoGraph) {
   fork->record(device.default_stream());
   fork->stream_wait(*other);
   device.kernels().fill(value, 5, *other);
-  EXPECT_THAT(message_of([&] { device.end_capture(device.default_stream()); }), HasSubstr("nothing orders the captured stream behind it"));
+  EXPECT_THAT(message_of([&] { device.end_capture(device.default_stream()); }),
+              HasSubstr("nothing orders the captured stream behind it"));
   EXPECT_FALSE(device.default_stream().is_capturing());
   EXPECT_FALSE(other->is_capturing());
   device.kernels().fill(value, 7, *other);
@@ -119,7 +125,8 @@ TEST(Capture, TheHostNeitherWaitsForItNorUploadsIntoIt) {
   device.begin_capture(device.default_stream());
   EXPECT_THAT(message_of([&] { value.item(); }), HasSubstr("Tensor::item: the step is being recorded"));
   EXPECT_THAT(message_of([&] { value.to(cpu_device()); }), HasSubstr("Tensor::copy_from: the step is being recorded"));
-  EXPECT_THAT(message_of([&] { host.to(device); }), HasSubstr("4 bytes of host memory are copied to the device while a graph is recorded"));
+  EXPECT_THAT(message_of([&] { host.to(device); }),
+              HasSubstr("4 bytes of host memory are copied to the device while a graph is recorded"));
   EXPECT_THAT(message_of([&] { device.default_stream().synchronize(); }), HasSubstr("the host cannot wait"));
   EXPECT_THAT(message_of([&] { device.begin_capture(device.default_stream()); }), HasSubstr("one at a time"));
   device.end_capture(device.default_stream());

@@ -1,4 +1,5 @@
-// Checkpoints between devices: what a GPU saved, the CPU loads, and the other way round; the files do not differ by a byte.
+// Checkpoints between devices: what a GPU saved, the CPU loads, and the other way round; the files do not differ by a
+// byte.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Comm hooks that compress, on GPUs made of threads, over the nccl backend and a stub in NCCL's place: by the kernels of kernels/cuda, what
-// ranks get on CPUs, from one pass to the next; the host, the replicas, checkpoints.
+// Comm hooks that compress, on GPUs made of threads, over the nccl backend and a stub in NCCL's place: by the kernels
+// of kernels/cuda, what ranks get on CPUs, from one pass to the next; the host, the replicas, checkpoints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,8 @@ std::vector<Floats> reduce(Reducer& reducer, Device& device, int rank, int pass)
   }
   reducer.finish();
   std::vector<Floats> all;
-  for (std::size_t g = 0; g < gradients.size(); ++g) all.push_back(on_host(device, reducer.slot(g).data(), gradients[g].count));
+  for (std::size_t g = 0; g < gradients.size(); ++g)
+    all.push_back(on_host(device, reducer.slot(g).data(), gradients[g].count));
   return all;
 }
 
@@ -71,7 +72,8 @@ std::vector<Floats> state_of(const CommHook& hook) {
   return all;
 }
 
-void expect_near(const std::vector<Floats>& actual, const std::vector<Floats>& expected, float bound, const std::string& what) {
+void expect_near(const std::vector<Floats>& actual, const std::vector<Floats>& expected, float bound,
+                 const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t g = 0; g < expected.size(); ++g)
     for (std::size_t i = 0; i < expected[g].size(); ++i) {
@@ -81,20 +83,22 @@ void expect_near(const std::vector<Floats>& actual, const std::vector<Floats>& e
 }
 
 void expect_what_cpus_get(MakeHook make, int ranks, float bound) {
-  EXPECT_THAT(run_gpu_ranks(ranks,
-                            [&](auto group, RecordingDevice& device) {
-                              const CommHook there = make(), here = make();
-                              Reducer on_gpu(group, gradients_on(DeviceKind::kCuda), {.caps = {2000, 100000}, .comm_hook = there});
-                              Reducer on_cpu(group, gradients_on(DeviceKind::kCpu), {.caps = {2000, 100000}, .comm_hook = here});
-                              for (int pass = 0; pass < 4; ++pass) {
-                                const auto expected = reduce(on_cpu, cpu_device(), group->rank(), pass);
-                                const auto actual = reduce(on_gpu, device, group->rank(), pass);
-                                const std::string what = there->describe() + ", pass " + std::to_string(pass);
-                                expect_near(actual, expected, bound, what);
-                                expect_near(state_of(there), state_of(here), bound, what + ", state");
-                              }
-                            }),
-              Each(""));
+  EXPECT_THAT(
+      run_gpu_ranks(
+          ranks,
+          [&](auto group, RecordingDevice& device) {
+            const CommHook there = make(), here = make();
+            Reducer on_gpu(group, gradients_on(DeviceKind::kCuda), {.caps = {2000, 100000}, .comm_hook = there});
+            Reducer on_cpu(group, gradients_on(DeviceKind::kCpu), {.caps = {2000, 100000}, .comm_hook = here});
+            for (int pass = 0; pass < 4; ++pass) {
+              const auto expected = reduce(on_cpu, cpu_device(), group->rank(), pass);
+              const auto actual = reduce(on_gpu, device, group->rank(), pass);
+              const std::string what = there->describe() + ", pass " + std::to_string(pass);
+              expect_near(actual, expected, bound, what);
+              expect_near(state_of(there), state_of(here), bound, what + ", state");
+            }
+          }),
+      Each(""));
 }
 
 TEST(DeviceCompression, GivesWhatCpusGet) {
@@ -103,18 +107,22 @@ TEST(DeviceCompression, GivesWhatCpusGet) {
     expect_what_cpus_get([] { return hooks::int8({.block = 32}); }, ranks, 0);
     expect_what_cpus_get([] { return hooks::top_k({.ratio = 0.05}); }, ranks, 0);
     // Sums in another order, from which each pass makes factors anew.
-    expect_what_cpus_get([] { return hooks::power_sgd({.matrix_rank = 3, .start_step = 1, .min_compression = 1}); }, ranks, 5e-4F);
+    expect_what_cpus_get([] { return hooks::power_sgd({.matrix_rank = 3, .start_step = 1, .min_compression = 1}); },
+                         ranks, 5e-4F);
   }
   expect_what_cpus_get([] { return hooks::top_k({.ratio = 0.3, .error_feedback = false}); }, 2, 0);
-  expect_what_cpus_get([] { return hooks::power_sgd({.start_step = 0, .warm_start = false, .error_feedback = false}); }, 2, 5e-4F);
-  expect_what_cpus_get([] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 0, .min_compression = 1, .next = hooks::bf16()}); }, 2,
-                       5e-2F);
+  expect_what_cpus_get([] { return hooks::power_sgd({.start_step = 0, .warm_start = false, .error_feedback = false}); },
+                       2, 5e-4F);
+  expect_what_cpus_get(
+      [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 0, .min_compression = 1, .next = hooks::bf16()}); },
+      2, 5e-2F);
 }
 
 const std::vector<std::pair<MakeHook, const char*>>& makers() {  // and a kernel of each
   static const std::vector<std::pair<MakeHook, const char*>> all = {
       {[] { return hooks::int8({.block = 16}); }, "int8 average"},
-      {[] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 1, .min_compression = 1}); }, "power_sgd orthonormalise"},
+      {[] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 1, .min_compression = 1}); },
+       "power_sgd orthonormalise"},
       {[] { return hooks::top_k({.ratio = 0.2}); }, "top_k select"}};
   return all;
 }
@@ -145,12 +153,14 @@ int scratches_beside_stream_0(const RecordingDevice& device) {
   return all;
 }
 
-// A hook computes on NCCL's stream: its workspaces come from what that stream keeps, and from the graph's own memory in a graph.
+// A hook computes on NCCL's stream: its workspaces come from what that stream keeps, and from the graph's own memory in
+// a graph.
 TEST(DeviceCompression, WorkspacesOnNcclsStreamAreKept) {
   const RecordedDevicesCompute emulated(emulated_kernels());
   for (const auto& [make, is_captured] :
        {std::pair(MakeHook([] { return hooks::top_k({.ratio = 0.2}); }), true),
-        std::pair(MakeHook([] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 0, .min_compression = 1}); }), false)})
+        std::pair(MakeHook([] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 0, .min_compression = 1}); }),
+                  false)})
     EXPECT_THAT(run_gpu_ranks(2,
                               [make = make, is_captured = is_captured](auto group, RecordingDevice& device) {
                                 const Trainee trainee(group, device, make());
@@ -169,7 +179,8 @@ TEST(DeviceCompression, WorkspacesOnNcclsStreamAreKept) {
                                 step();
                                 expect_counts(step, 1, 1, 0);
                                 EXPECT_GT(scratches_beside_stream_0(device), 0);
-                                EXPECT_EQ(device.counts().allocation_nodes, 0) << "the graph has nodes that take memory";
+                                EXPECT_EQ(device.counts().allocation_nodes, 0)
+                                    << "the graph has nodes that take memory";
                                 step();
                                 check_replicas_equal(*group, trainee.net->named_parameters(), "weights");
                               }),
@@ -185,7 +196,8 @@ TEST(DeviceCompression, StateGoesThroughCheckpointsToGpusAndCpus) {
                                 const Trainee whole(group, device, saved), resumed(group, device, loaded),
                                     here(group, cpu_device(), on_cpu);
                                 const auto parts = [&](const Trainee& of) {
-                                  return CheckpointParts{.model = *of.net, .optimizer = *of.sgd, .ddp = *of.ddp, .group = group};
+                                  return CheckpointParts{
+                                      .model = *of.net, .optimizer = *of.sgd, .ddp = *of.ddp, .group = group};
                                 };
                                 const auto run = [](const Trainee& of, int from, int to) {
                                   for (int number = from; number < to; ++number) of.fill(number), of.step();

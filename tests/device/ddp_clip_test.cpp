@@ -1,5 +1,5 @@
-// max_grad_norm and on_nonfinite_gradient on GPUs made of threads: the CPU's bits, no host that waits where nothing may stop a step,
-// graphs.
+// max_grad_norm and on_nonfinite_gradient on GPUs made of threads: the CPU's bits, no host that waits where nothing may
+// stop a step, graphs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,17 +21,20 @@ using ::testing::HasSubstr;
 
 constexpr float kLimit = 0.25F;  // below the norm of each step
 
-DistributedDataParallelOptions options_with(float limit, OnNonfiniteGradient on_nonfinite = OnNonfiniteGradient::kIgnore) {
+DistributedDataParallelOptions options_with(float limit,
+                                            OnNonfiniteGradient on_nonfinite = OnNonfiniteGradient::kIgnore) {
   return {.bucket_cap_mb = {in_mib(256), in_mib(512)}, .max_grad_norm = limit, .on_nonfinite_gradient = on_nonfinite};
 }
 
 struct ClippingRank {
-  ClippingRank(const std::shared_ptr<ProcessGroup>& group, Device& device, const DistributedDataParallelOptions& options)
+  ClippingRank(const std::shared_ptr<ProcessGroup>& group, Device& device,
+               const DistributedDataParallelOptions& options)
       : group(group), device(device) {
     net.to(device);
     ddp = std::make_unique<DistributedDataParallel>(net, group, options);
     sgd = std::make_unique<optim::SGD>(ddp->parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
-    images = Tensor::empty(kImages, DType::kFloat32, device), labels = Tensor::empty({kImages[0]}, DType::kInt64, device);
+    images = Tensor::empty(kImages, DType::kFloat32, device),
+    labels = Tensor::empty({kImages[0]}, DType::kInt64, device);
   }
   void fill(int number) const {
     const data::Batch batch = small_batch(number * group->world_size() + group->rank());
@@ -84,7 +87,8 @@ TEST(DeviceClip, RanksClipAsBetweenBackwardAndStepAndTheirHostsWaitForNothing) {
                               const ClippingRank rank(group, device, options_with(kLimit));
                               const auto weights = rank.train(4, [&] { return rank.step(); });
                               for (std::size_t p = 0; p < expected.size(); ++p)
-                                for (std::size_t i = 0; i < expected[p].size(); ++i) ASSERT_NEAR(weights[p][i], expected[p][i], 1e-6F);
+                                for (std::size_t i = 0; i < expected[p].size(); ++i)
+                                  ASSERT_NEAR(weights[p][i], expected[p][i], 1e-6F);
                               check_replicas_equal(*group, rank.net.named_parameters(), "weights");
                               device.default_stream().synchronize();
                               device.clear_log();
@@ -118,7 +122,8 @@ TEST(DeviceClip, AStepWithABadGradientOfOneRankIsSkippedOnAll) {
                               if (group->rank() == 1) rank.images.fill(std::numeric_limits<float>::infinity());
                               rank.step();
                               EXPECT_EQ(rank.ddp->skipped_steps(), 1);
-                              EXPECT_THAT(rank.ddp->last_skipped(), HasSubstr("step 3: gradients are infinite or no number, on rank 1: '"));
+                              EXPECT_THAT(rank.ddp->last_skipped(),
+                                          HasSubstr("step 3: gradients are infinite or no number, on rank 1: '"));
                               EXPECT_EQ(weights_of(rank.net), before);
                               rank.train(1, [&] { return rank.step(); });
                               EXPECT_NE(weights_of(rank.net), before);

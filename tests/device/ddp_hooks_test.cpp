@@ -1,4 +1,5 @@
-// Comm hooks on GPUs made of threads, over the nccl backend and a stub in NCCL's place: no host that waits, graphs, refusals.
+// Comm hooks on GPUs made of threads, over the nccl backend and a stub in NCCL's place: no host that waits, graphs,
+// refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,8 +37,8 @@ TEST(DeviceHooks, Bf16IsNearTheAverageAndTheHostWaitsForNothing) {
 }
 
 TEST(DeviceHooks, AGraphRepeatsWhatTheyQueue) {
-  for (const auto& make :
-       {+[] { return hooks::bf16(); }, +[] { return hooks::int8({.block = 16}); }, +[] { return hooks::top_k({.ratio = 0.1}); }})
+  for (const auto& make : {+[] { return hooks::bf16(); }, +[] { return hooks::int8({.block = 16}); },
+                           +[] { return hooks::top_k({.ratio = 0.1}); }})
     EXPECT_THAT(run_gpu_ranks(2,
                               [&](auto group, RecordingDevice& device) {
                                 const Trainee eager(group, device, make()), captured(group, device, make());

@@ -1,5 +1,5 @@
-// DistributedDataParallel on GPUs made of threads, over the nccl backend and a stub in NCCL's place: the numbers, the order of what is
-// queued, and that the host waits for nothing.
+// DistributedDataParallel on GPUs made of threads, over the nccl backend and a stub in NCCL's place: the numbers, the
+// order of what is queued, and that the host waits for nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,8 @@ Training train_by_hand(int ranks, int steps) {
     manual_seed(3);
     nets.push_back(std::make_unique<SmallNet>());
     nets.back()->to(plain_cpu());
-    optimizers.push_back(std::make_unique<optim::SGD>(nets.back()->named_parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F}));
+    optimizers.push_back(std::make_unique<optim::SGD>(nets.back()->named_parameters(),
+                                                      optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F}));
   }
   Training result;
   for (int step = 0; step < steps; ++step) {
@@ -55,7 +56,8 @@ Training train_by_hand(int ranks, int steps) {
       for (const auto& net : nets)
         for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += grad(net->parameters()[p]).span<float>()[i];
       for (const auto& net : nets)
-        for (std::size_t i = 0; i < sum.size(); ++i) grad(net->parameters()[p]).span<float>()[i] = sum[i] * (1 / static_cast<float>(ranks));
+        for (std::size_t i = 0; i < sum.size(); ++i)
+          grad(net->parameters()[p]).span<float>()[i] = sum[i] * (1 / static_cast<float>(ranks));
     }
     for (const auto& optimizer : optimizers) optimizer->step();
   }
@@ -65,11 +67,13 @@ Training train_by_hand(int ranks, int steps) {
 
 // One rank of a training on its device.
 struct Rank {
-  Rank(const std::shared_ptr<ProcessGroup>& group, RecordingDevice& device, std::uint64_t seed = 3) : group(group), device(device) {
+  Rank(const std::shared_ptr<ProcessGroup>& group, RecordingDevice& device, std::uint64_t seed = 3)
+      : group(group), device(device) {
     manual_seed(seed);
     net = std::make_unique<SmallNet>();
     net->to(device);
-    ddp = std::make_unique<DistributedDataParallel>(*net, group, DistributedDataParallelOptions{.bucket_cap_mb = kSmallBuckets});
+    ddp = std::make_unique<DistributedDataParallel>(*net, group,
+                                                    DistributedDataParallelOptions{.bucket_cap_mb = kSmallBuckets});
     sgd = std::make_unique<optim::SGD>(ddp->parameters(), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
   }
   Tensor step(const data::Batch& batch) {
@@ -143,11 +147,13 @@ TEST(DeviceDdp, TheHostFinishesAStepWhileTheDeviceIsHeld) {
 }
 
 std::size_t first(const std::vector<std::string>& log, const std::string& part) {
-  const auto found = std::find_if(log.begin(), log.end(), [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  const auto found = std::find_if(log.begin(), log.end(),
+                                  [&](const std::string& line) { return line.find(part) != std::string::npos; });
   return static_cast<std::size_t>(found - log.begin());
 }
 std::size_t last(const std::vector<std::string>& log, const std::string& part) {
-  const auto found = std::find_if(log.rbegin(), log.rend(), [&](const std::string& line) { return line.find(part) != std::string::npos; });
+  const auto found = std::find_if(log.rbegin(), log.rend(),
+                                  [&](const std::string& line) { return line.find(part) != std::string::npos; });
   return static_cast<std::size_t>(log.rend() - found) - 1;
 }
 
@@ -155,7 +161,8 @@ std::size_t last(const std::vector<std::string>& log, const std::string& part) {
 void expect_overlap(const std::vector<std::string>& log, std::size_t buckets) {
   const std::size_t first_reduced = first(log, "ncclAllReduce"), last_reduced = last(log, "ncclAllReduce");
   ASSERT_LT(first_reduced, log.size());
-  const auto reductions = std::count_if(log.begin(), log.end(), [](const auto& line) { return line.find("ncclAllReduce") != line.npos; });
+  const auto reductions =
+      std::count_if(log.begin(), log.end(), [](const auto& line) { return line.find("ncclAllReduce") != line.npos; });
   EXPECT_EQ(static_cast<std::size_t>(reductions), buckets);
   EXPECT_THAT(log, Not(Contains("stream 0: ncclAllReduce"))) << "on a stream of its own";
   EXPECT_LT(first_reduced, last(log, "stream 0: conv2d_backward_weights"));
@@ -202,28 +209,29 @@ struct Unreached : nn::Module {
 };
 
 TEST(DeviceDdp, MissingGradientsAndBuffersMakeNoHostWait) {
-  EXPECT_THAT(run_gpu_ranks(2,
-                            [&](auto group, RecordingDevice& device) {
-                              Unreached net;
-                              net.to(device);
-                              DistributedDataParallel ddp(net, group, {.static_graph = true});
-                              optim::SGD sgd(ddp.parameters(), {.lr = 0.1F});
-                              const data::Batch batch{Tensor::full({2, 4}, 1, device), Tensor::zeros({2}, DType::kInt64, device)};
-                              const auto forward = [&](const Tensor& x) { return ddp(x); };
-                              train_step(forward, sgd, batch);
-                              net.statistics.fill(static_cast<float>(group->rank() + 7));
-                              device.default_stream().synchronize();
-                              const std::vector<float> before = values_of(net.unused.weight);
-                              device.clear_log();
-                              device.hold_default_stream();
-                              train_step(forward, sgd, batch);
-                              EXPECT_EQ(device.counts().host_waits, 0);
-                              group->barrier();
-                              device.release_default_stream();
-                              EXPECT_THAT(values_of(net.statistics), Each(7.0F)) << "rank 0's";
-                              EXPECT_EQ(values_of(net.unused.weight), before);
-                              EXPECT_FALSE(has_grad(net.unused.weight));
-                            }),
+  EXPECT_THAT(run_gpu_ranks(
+                  2,
+                  [&](auto group, RecordingDevice& device) {
+                    Unreached net;
+                    net.to(device);
+                    DistributedDataParallel ddp(net, group, {.static_graph = true});
+                    optim::SGD sgd(ddp.parameters(), {.lr = 0.1F});
+                    const data::Batch batch{Tensor::full({2, 4}, 1, device), Tensor::zeros({2}, DType::kInt64, device)};
+                    const auto forward = [&](const Tensor& x) { return ddp(x); };
+                    train_step(forward, sgd, batch);
+                    net.statistics.fill(static_cast<float>(group->rank() + 7));
+                    device.default_stream().synchronize();
+                    const std::vector<float> before = values_of(net.unused.weight);
+                    device.clear_log();
+                    device.hold_default_stream();
+                    train_step(forward, sgd, batch);
+                    EXPECT_EQ(device.counts().host_waits, 0);
+                    group->barrier();
+                    device.release_default_stream();
+                    EXPECT_THAT(values_of(net.statistics), Each(7.0F)) << "rank 0's";
+                    EXPECT_EQ(values_of(net.unused.weight), before);
+                    EXPECT_FALSE(has_grad(net.unused.weight));
+                  }),
               Each(""));
 }
 
@@ -258,7 +266,8 @@ TEST(DeviceDdp, AModuleThatMovedAndCameBackIsNamed) {
   net.to(device);
   net.to(cpu_device());
   EXPECT_THAT(message_of([&] { ddp(small_batch(0).inputs()); }),
-              AllOf(HasSubstr("'conv1.weight' was moved, and its gradient is no longer in its bucket"), HasSubstr("then wrap it")));
+              AllOf(HasSubstr("'conv1.weight' was moved, and its gradient is no longer in its bucket"),
+                    HasSubstr("then wrap it")));
 }
 
 TEST(DeviceDdp, HashesDoNotDependOnTheDevice) {
@@ -284,15 +293,17 @@ TEST(DeviceDdp, ReplicasThatDifferAreNamedWithTheirRank) {
 TEST(DeviceDdp, CheckpointsMoveBetweenTwoRanksOnGpusAndOneOnTheCpu) {
   const std::string folder = temporary("device-ddp-checkpoint");
   std::vector<std::vector<float>> saved, continued;
-  EXPECT_THAT(run_gpu_ranks(2,
-                            [&](auto group, RecordingDevice& device) {
-                              Rank rank(group, device);
-                              for (int step = 0; step < 3; ++step) rank.step(rank.batch(step));
-                              save_checkpoint(folder,
-                                              {.model = *rank.net, .optimizer = *rank.sgd, .ddp = *rank.ddp, .step = 3, .group = group});
-                              if (group->rank() == 0) saved = weights_of(*rank.net);
-                            }),
-              Each(""));
+  EXPECT_THAT(
+      run_gpu_ranks(2,
+                    [&](auto group, RecordingDevice& device) {
+                      Rank rank(group, device);
+                      for (int step = 0; step < 3; ++step) rank.step(rank.batch(step));
+                      save_checkpoint(
+                          folder,
+                          {.model = *rank.net, .optimizer = *rank.sgd, .ddp = *rank.ddp, .step = 3, .group = group});
+                      if (group->rank() == 0) saved = weights_of(*rank.net);
+                    }),
+      Each(""));
   {
     manual_seed(50);
     SmallNet net;
@@ -307,7 +318,8 @@ TEST(DeviceDdp, CheckpointsMoveBetweenTwoRanksOnGpusAndOneOnTheCpu) {
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](auto group, RecordingDevice& device) {
                               Rank rank(group, device, 60 + static_cast<std::uint64_t>(group->rank()));
-                              const auto state = load_checkpoint(folder, {.model = *rank.net, .optimizer = *rank.sgd, .group = group});
+                              const auto state =
+                                  load_checkpoint(folder, {.model = *rank.net, .optimizer = *rank.sgd, .group = group});
                               ASSERT_TRUE(state);
                               EXPECT_EQ(state->step, 4);
                               EXPECT_EQ(weights_of(*rank.net), continued);

@@ -27,7 +27,8 @@ struct ZeroRank : Trainee {
 
 void expect_nearly(const Training& trained, const Training& expected) {
   for (std::size_t p = 0; p < expected.weights.size(); ++p)
-    for (std::size_t i = 0; i < expected.weights[p].size(); ++i) ASSERT_NEAR(trained.weights[p][i], expected.weights[p][i], 1e-6F);
+    for (std::size_t i = 0; i < expected.weights[p].size(); ++i)
+      ASSERT_NEAR(trained.weights[p][i], expected.weights[p][i], 1e-6F);
 }
 
 TEST(DeviceZero, RanksHaveThePlainWeightsAndAShareOfTheState) {
@@ -43,7 +44,8 @@ TEST(DeviceZero, RanksHaveThePlainWeightsAndAShareOfTheState) {
                                 for (const auto& [name, tensor] : plain.sgd->state()) state += tensor.bytes();
                                 auto all = static_cast<std::int64_t>(rank.zero.state_bytes());
                                 EXPECT_LE(rank.zero.state_bytes(),
-                                          state / static_cast<std::size_t>(group->world_size()) + 64 * plain.sgd->state().size());
+                                          state / static_cast<std::size_t>(group->world_size()) +
+                                              64 * plain.sgd->state().size());
                                 group->all_reduce(std::span(&all, 1));
                                 EXPECT_EQ(all, static_cast<std::int64_t>(state)) << "each element has one owner";
                               }),
@@ -68,7 +70,9 @@ TEST(DeviceZero, TheHostWaitsForNothing) {
 }
 
 constexpr float kZeroLimit = 0.05F;  // below the norm of each step
-DistributedDataParallelOptions clipping() { return {.bucket_cap_mb = {in_mib(256), in_mib(512)}, .max_grad_norm = kZeroLimit}; }
+DistributedDataParallelOptions clipping() {
+  return {.bucket_cap_mb = {in_mib(256), in_mib(512)}, .max_grad_norm = kZeroLimit};
+}
 
 TEST(DeviceZero, ClipsAndSkipsAsThePlainStepDoes) {
   for (const int ranks : {1, 2, 3})

@@ -1,5 +1,6 @@
-// Trainings whose GPU is made of threads, and whose kernels are those of kernels/cuda, run by tests/kernels/emulated_cuda: what the layers
-// above give them (places in buckets, sizes, scratch) is what a real GPU will get. The CPU's results up to the order of sums.
+// Trainings whose GPU is made of threads, and whose kernels are those of kernels/cuda, run by
+// tests/kernels/emulated_cuda: what the layers above give them (places in buckets, sizes, scratch) is what a real GPU
+// will get. The CPU's results up to the order of sums.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,8 @@ using ::testing::Pair;
 
 void expect_near(const Training& actual, const Training& expected, float bound) {
   ASSERT_EQ(actual.losses.size(), expected.losses.size());
-  for (std::size_t i = 0; i < expected.losses.size(); ++i) EXPECT_NEAR(actual.losses[i], expected.losses[i], bound) << "loss " << i;
+  for (std::size_t i = 0; i < expected.losses.size(); ++i)
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], bound) << "loss " << i;
   ASSERT_EQ(actual.weights.size(), expected.weights.size());
   for (std::size_t p = 0; p < expected.weights.size(); ++p)
     for (std::size_t i = 0; i < expected.weights[p].size(); ++i)
@@ -52,7 +54,8 @@ TEST(EmulatedKernels, AStepAsksForNoMoreThanThis) {
   EXPECT_EQ(calls.convolutions - convolutions, 5);
   EXPECT_EQ(calls.workspaces - workspaces, 19);
   EXPECT_THAT(device.counts().scratches, ElementsAre(Pair(0, 19)));
-  EXPECT_EQ(device.allocator_stats().cache_hits - tensors, 18u + 19u) << "workspaces come from what the allocator keeps, too";
+  EXPECT_EQ(device.allocator_stats().cache_hits - tensors, 18u + 19u)
+      << "workspaces come from what the allocator keeps, too";
   EXPECT_EQ(device.counts().pool_calls, 0);
 }
 

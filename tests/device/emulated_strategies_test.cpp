@@ -1,5 +1,5 @@
-// Each strategy on two GPUs that are made of threads, with the kernels of kernels/cuda as tests/kernels/emulated_cuda runs them: the
-// weights are those of one CPU, up to the order of sums.
+// Each strategy on two GPUs that are made of threads, with the kernels of kernels/cuda as tests/kernels/emulated_cuda
+// runs them: the weights are those of one CPU, up to the order of sums.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,8 @@ TEST(EmulatedStrategies, OfOneProcess) {
 
 TEST(EmulatedStrategies, VariablesOnAGpu) {
   expect_weights_of_the_cpu([](Device& first, Device& second) {
-    return train_on(*make_strategy("towers", training_of_layers(), {.devices = {&first, &second}, .parameter_device = &second}));
+    return train_on(
+        *make_strategy("towers", training_of_layers(), {.devices = {&first, &second}, .parameter_device = &second}));
   });
 }
 
@@ -73,7 +74,8 @@ TEST(EmulatedStrategies, OfOneProcessForEachDevice) {
     const std::size_t before = emulated_cuda::launches();
     EXPECT_THAT(testing::run_gpu_ranks(2,
                                        [&](auto group, testing::RecordingDevice& gpu) {
-                                         const auto strategy = make_strategy(name, training_of_layers(), {.group = group});
+                                         const auto strategy =
+                                             make_strategy(name, training_of_layers(), {.group = group});
                                          EXPECT_EQ(strategy->devices().front(), &gpu);
                                          manual_seed(11);
                                          const std::int64_t rank = group->rank(), each = kBatch / 2;

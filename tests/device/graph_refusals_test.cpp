@@ -13,9 +13,11 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 TEST(GraphMode, RefusesTheCpuAndStepsThatAreNone) {
-  const Trainee trainee(ProcessGroup::create({0, 1, 0, 1}, std::make_shared<TableStore>(), "token", {.device = &cpu_device()}),
-                        cpu_device());
-  EXPECT_THAT(message_of([&] { trainee.captured(); }), AllOf(HasSubstr("capture: the model is on the CPU"), HasSubstr("directly")));
+  const Trainee trainee(
+      ProcessGroup::create({0, 1, 0, 1}, std::make_shared<TableStore>(), "token", {.device = &cpu_device()}),
+      cpu_device());
+  EXPECT_THAT(message_of([&] { trainee.captured(); }),
+              AllOf(HasSubstr("capture: the model is on the CPU"), HasSubstr("directly")));
   RecordingDevice device;
   const Trainee there(group_of_one(device), device);
   EXPECT_THAT(message_of([&] { there.captured({.warm_up = 0}); }), HasSubstr("capture: warm_up is 0"));
@@ -27,7 +29,8 @@ TEST(GraphMode, RefusesStepsWithAWeightAndStepsInJoin) {
   const Trainee trainee(group_of_one(device), device);
   trainee.fill(0);
   CapturedStep step = trainee.captured({.warm_up = 1});
-  const auto refusal = AllOf(HasSubstr("capture: set_weight() and join() tell the other ranks"), HasSubstr("call the step directly"));
+  const auto refusal =
+      AllOf(HasSubstr("capture: set_weight() and join() tell the other ranks"), HasSubstr("call the step directly"));
   for (int calls = 0; calls < 3; ++calls) {  // eager, recorded, replayed
     trainee.ddp->set_weight(8);
     EXPECT_THAT(message_of([&] { step(); }), refusal);
@@ -46,7 +49,8 @@ void expect_refusal(const std::function<Tensor(const Trainee&)>& step, const std
   CapturedStep captured = trainee.ddp->capture([&] { return step(trainee); }, {.warm_up = 1});
   captured();
   const auto before = weights_of(*trainee.net);
-  EXPECT_THAT(message_of([&] { captured(); }), AllOf(HasSubstr("capture: the step cannot be recorded as a graph: "), HasSubstr(reason)));
+  EXPECT_THAT(message_of([&] { captured(); }),
+              AllOf(HasSubstr("capture: the step cannot be recorded as a graph: "), HasSubstr(reason)));
   EXPECT_EQ(weights_of(*trainee.net), before);
   EXPECT_GT(step(trainee).item(), 0) << "eagerly it goes on";
   EXPECT_NE(weights_of(*trainee.net), before);
@@ -60,7 +64,8 @@ TEST(GraphMode, RefusesAStepThatReadsAValue) {
         if (loss.item() > 1e6F) throw Error("diverged");
         return loss;
       },
-      "Tensor::item: the step is being recorded as a graph, and the values of this tensor of shape () on cuda:0 do not exist yet");
+      "Tensor::item: the step is being recorded as a graph, and the values of this tensor of shape () on cuda:0 do not "
+      "exist yet");
 }
 
 TEST(GraphMode, RefusesAStepThatCopiesFromTheDeviceOrToIt) {
@@ -96,26 +101,27 @@ TEST(GraphMode, RefusesAStepWithoutAResultOnTheDevice) {
 }
 
 TEST(GraphMode, RefusesCollectivesThatWaitOrRunOnTheHost) {
-  EXPECT_THAT(run_gpu_ranks(2,
-                            [&](auto group, RecordingDevice& device) {
-                              const Trainee trainee(group, device);
-                              CapturedStep step = trainee.ddp->capture(
-                                  [&] {
-                                    const Tensor loss = trainee.step();
-                                    group->all_reduce(loss.data<float>(), 1, DType::kFloat32, ReduceOp::kAvg,
-                                                      {.device = DeviceKind::kCuda});
-                                    return loss;
-                                  },
-                                  {.warm_up = 1});
-                              trainee.fill(0);
-                              step();
-                              EXPECT_THAT(message_of([&] { step(); }), AllOf(HasSubstr("capture:"), HasSubstr("asynchronous")));
-                              CapturedStep texts =
-                                  trainee.ddp->capture([&] { return group->broadcast_text("a", 0), trainee.step(); }, {.warm_up = 1});
-                              texts();
-                              EXPECT_THAT(message_of([&] { texts(); }), AllOf(HasSubstr("capture:"), HasSubstr("host's memory")));
-                              EXPECT_GT(trainee.step().item(), 0) << "eagerly it goes on";
-                            }),
+  EXPECT_THAT(run_gpu_ranks(
+                  2,
+                  [&](auto group, RecordingDevice& device) {
+                    const Trainee trainee(group, device);
+                    CapturedStep step = trainee.ddp->capture(
+                        [&] {
+                          const Tensor loss = trainee.step();
+                          group->all_reduce(loss.data<float>(), 1, DType::kFloat32, ReduceOp::kAvg,
+                                            {.device = DeviceKind::kCuda});
+                          return loss;
+                        },
+                        {.warm_up = 1});
+                    trainee.fill(0);
+                    step();
+                    EXPECT_THAT(message_of([&] { step(); }), AllOf(HasSubstr("capture:"), HasSubstr("asynchronous")));
+                    CapturedStep texts = trainee.ddp->capture(
+                        [&] { return group->broadcast_text("a", 0), trainee.step(); }, {.warm_up = 1});
+                    texts();
+                    EXPECT_THAT(message_of([&] { texts(); }), AllOf(HasSubstr("capture:"), HasSubstr("host's memory")));
+                    EXPECT_GT(trainee.step().item(), 0) << "eagerly it goes on";
+                  }),
               Each(""));
 }
 
@@ -126,7 +132,9 @@ TEST(GraphMode, RanksThatRecordDifferentStepsAreTold) {
         [&] {
           const Tensor loss = trainee.step();
           if (group->rank() == 1 && device.default_stream().is_capturing())
-            group->all_reduce_async(loss.data<float>(), 1, DType::kFloat32, ReduceOp::kAvg, {.device = DeviceKind::kCuda})
+            group
+                ->all_reduce_async(loss.data<float>(), 1, DType::kFloat32, ReduceOp::kAvg,
+                                   {.device = DeviceKind::kCuda})
                 .stream_wait(device.default_stream());
           return loss;
         },

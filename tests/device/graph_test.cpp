@@ -63,7 +63,8 @@ TEST(GraphMode, SeveralRanksRecordTheirAllReducesWithTheStep) {
                               expect_counts(step, 2, 1, 5);
                               check_replicas_equal(*group, trainee.net->named_parameters(), "weights");
 
-                              // In the graph as outside: buckets leave while backward is queued, the optimizer is behind the last.
+                              // In the graph as outside: buckets leave while backward is queued, the optimizer is
+                              // behind the last.
                               std::vector<std::string> graph;
                               for (const std::string& line : device.log())
                                 if (line.find("captured") == 0) graph.push_back(line);
@@ -139,8 +140,8 @@ TEST(GraphMode, AReplayMakesNoHostWaitAndTakesNoMemory) {
               Each(""));
 }
 
-// Nothing to find out whether the recording still holds, whatever the number of parameters; the handle of its collectives is what is
-// allocated, and what the recording device notes of any graph.
+// Nothing to find out whether the recording still holds, whatever the number of parameters; the handle of its
+// collectives is what is allocated, and what the recording device notes of any graph.
 TEST(GraphMode, AReplayAllocatesTheHandleOfItsCollectivesAlone) {
   const auto allocations = [](auto&& launch) {
     launch();
@@ -198,7 +199,9 @@ TEST(GraphMode, TheGraphsMemoryComesBack) {
 TEST(GraphMode, ARateThatChangesInEveryStepStaysInTheGraph) {
   RecordingDevice device;
   const auto group = group_of_one(device);
-  const auto schedule = [](const Trainee& trainee, int number) { trainee.sgd->set_lr(0.05F / static_cast<float>(1 + number)); };
+  const auto schedule = [](const Trainee& trainee, int number) {
+    trainee.sgd->set_lr(0.05F / static_cast<float>(1 + number));
+  };
   Training expected;
   {
     const Trainee trainee(group, device);
@@ -241,7 +244,8 @@ TEST(GraphMode, RefusesToChangeTheRateInWhatIsRecorded) {
       {.warm_up = 1});
   trainee.fill(0);
   step();
-  EXPECT_THAT(message_of([&] { step(); }), ::testing::HasSubstr("SGD::set_lr: a graph would repeat lr 0.025 in every step"));
+  EXPECT_THAT(message_of([&] { step(); }),
+              ::testing::HasSubstr("SGD::set_lr: a graph would repeat lr 0.025 in every step"));
 }
 
 TEST(GraphMode, WhatTheHostDecidedOtherwiseIsNotReplayed) {
@@ -276,7 +280,8 @@ TEST(GraphMode, MixedPrecisionWithItsLossScaleIsReplayed) {
   const auto train = [](bool graphs) {
     RecordingDevice device;
     const Trainee trainee(group_of_one(device), device);
-    optim::LossScaler scaler({.initial = 65536 * 1024.0F, .growth_interval = 3});  // too large at first: steps are skipped
+    optim::LossScaler scaler(
+        {.initial = 65536 * 1024.0F, .growth_interval = 3});  // too large at first: steps are skipped
     optim::SGD sgd(trainee.ddp->parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = &scaler});
     const auto step = [&] { return scaled_step(trainee, DType::kFloat16, scaler, sgd); };
     CapturedStep captured = trainee.ddp->capture(step, {.warm_up = 2});

@@ -82,7 +82,8 @@ void expect_refusal(const std::string& reason, bool steps_by_itself) {
   CapturedStep captured = ddp.capture(step);
   const auto before = weights_of(net);
   for (int call = 0; call < 3; ++call)  // it would be eager, recorded, replayed
-    EXPECT_THAT(message_of([&] { captured(); }), AllOf(HasSubstr("capture: " + reason), HasSubstr("call the step directly")));
+    EXPECT_THAT(message_of([&] { captured(); }),
+                AllOf(HasSubstr("capture: " + reason), HasSubstr("call the step directly")));
   EXPECT_EQ(captured.counts().eager + captured.counts().recorded + captured.counts().replayed, 0u);
   EXPECT_EQ(weights_of(net), before);
   EXPECT_GT(step().item(), 0) << "directly it goes on";

@@ -1,4 +1,5 @@
-// Batches on their way into a GPU: by pinned memory and a stream of their own, ordered by events, without the host waiting for a copy.
+// Batches on their way into a GPU: by pinned memory and a stream of their own, ordered by events, without the host
+// waiting for a copy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +40,8 @@ class Numbers : public data::FixedShapeDataset {
 std::vector<std::int64_t> targets_of(const data::Batch& batch) {
   const Tensor inputs = batch.inputs().to(cpu_device()), targets = batch.targets().to(cpu_device());
   const auto labels = targets.span<std::int64_t>();
-  for (std::size_t i = 0; i < labels.size(); ++i) EXPECT_EQ(inputs.span<float>()[2 * i + 1], static_cast<float>(labels[i]));
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    EXPECT_EQ(inputs.span<float>()[2 * i + 1], static_cast<float>(labels[i]));
   return {labels.begin(), labels.end()};
 }
 
@@ -86,7 +88,8 @@ TEST(DeviceLoader, BatchesOfDifferentSizesKeepTheirSamples) {
   const Numbers set(120);
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < 120; ++i) lengths.push_back(1 + i * 7 % 30);
-  const data::LengthBucketSampler sampler(120, lengths, {}, {.batch_size = 100, .max_tokens = 60, .pool_batches = 0, .seed = 1});
+  const data::LengthBucketSampler sampler(120, lengths, {},
+                                          {.batch_size = 100, .max_tokens = 60, .pool_batches = 0, .seed = 1});
   data::DataLoader loader(set, sampler, {.device = &device, .num_workers = 3});
   const data::SampleOrder order = sampler.order();
   for (int pass = 0; pass < 2; ++pass) {
@@ -110,8 +113,9 @@ TEST(DeviceLoader, BatchesOfACollateFunctionAreCopiedBesideTheComputation) {
     std::vector<Tensor> kept;
     device.clear_log();
     int number = 0;
-    for (auto& batch :
-         data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .num_workers = workers, .collate = data::pad_collate()})) {
+    for (auto& batch : data::DataLoader(
+             set, sampler,
+             {.batch_size = 4, .device = &device, .num_workers = workers, .collate = data::pad_collate()})) {
       if (++number % 5 == 0) device.hold_default_stream();
       kept.push_back(scale(batch.inputs(), 2));
       if (number % 5 == 1 && number > 1) device.release_default_stream();
@@ -119,9 +123,11 @@ TEST(DeviceLoader, BatchesOfACollateFunctionAreCopiedBesideTheComputation) {
     device.release_default_stream();
     EXPECT_EQ(places_of(device.log(), "stream 0: copy").size(), 0U);
     for (std::size_t b = 0; b < kept.size(); ++b)
-      for (std::size_t i = 0; i < 8; ++i) ASSERT_EQ(values_of(kept[b])[i], 2 * static_cast<float>(4 * b + i / 2)) << "batch " << b;
+      for (std::size_t i = 0; i < 8; ++i)
+        ASSERT_EQ(values_of(kept[b])[i], 2 * static_cast<float>(4 * b + i / 2)) << "batch " << b;
     for (int i = 0; i < 5; ++i)
-      for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .collate = data::pad_collate()})) {
+      for (auto& batch :
+           data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .collate = data::pad_collate()})) {
         batch.inputs().fill(1);
         break;
       }
@@ -169,7 +175,8 @@ TEST(DeviceLoader, TheHostTakesBatchesWhoseCopyIsYetToBeMade) {
   EXPECT_EQ(targets_of(second), (std::vector<std::int64_t>{4, 5, 6, 7}));
 }
 
-// Batches that a slow device still reads, and host memory that a copy still reads, must not be written by the batches behind them.
+// Batches that a slow device still reads, and host memory that a copy still reads, must not be written by the batches
+// behind them.
 TEST(DeviceLoader, NoMemoryIsWrittenBeforeItWasRead) {
   RecordingDevice device;
   const Numbers set(400);
@@ -183,7 +190,8 @@ TEST(DeviceLoader, NoMemoryIsWrittenBeforeItWasRead) {
   }
   device.release_default_stream();
   for (std::size_t b = 0; b < kept.size(); ++b)
-    for (std::size_t i = 0; i < 8; ++i) ASSERT_EQ(values_of(kept[b])[i], 2 * static_cast<float>(4 * b + i / 2)) << "batch " << b;
+    for (std::size_t i = 0; i < 8; ++i)
+      ASSERT_EQ(values_of(kept[b])[i], 2 * static_cast<float>(4 * b + i / 2)) << "batch " << b;
 }
 
 TEST(DeviceLoader, APassTakesNoNewMemory) {
@@ -202,7 +210,8 @@ bool same(std::span<T> a, std::span<T> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// The device augments what the host only reads: the same images as on the CPU, to the bit where the kernels are the same.
+// The device augments what the host only reads: the same images as on the CPU, to the bit where the kernels are the
+// same.
 TEST(DeviceLoader, ImagesTravelAsBytesAndAreAugmentedOnTheDevice) {
   const std::string folder = temporary("images");
   std::filesystem::create_directories(folder);
@@ -214,7 +223,8 @@ TEST(DeviceLoader, ImagesTravelAsBytesAndAreAugmentedOnTheDevice) {
     const data::Cifar10 set(folder, {.augment = augment, .seed = 4, .augmentation = recipe});
     data::DistributedSampler sampler(set.size(), {}, {.shuffle = true, .seed = 2});
     sampler.set_epoch(3);
-    data::DataLoader on_cpu(set, sampler, {.batch_size = 8}), on_device(set, sampler, {.batch_size = 8, .device = &device});
+    data::DataLoader on_cpu(set, sampler, {.batch_size = 8}),
+        on_device(set, sampler, {.batch_size = 8, .device = &device});
     device.clear_log();
     auto expected = on_cpu.begin();
     std::size_t batches = 0;
@@ -228,7 +238,8 @@ TEST(DeviceLoader, ImagesTravelAsBytesAndAreAugmentedOnTheDevice) {
     }
     EXPECT_EQ(batches, 4U);
     const std::vector<std::string> log = device.log();
-    EXPECT_EQ(std::count_if(log.begin(), log.end(), [](const std::string& line) { return line.ends_with(": augment"); }), 4);
+    EXPECT_EQ(
+        std::count_if(log.begin(), log.end(), [](const std::string& line) { return line.ends_with(": augment"); }), 4);
     EXPECT_THAT(log, ::testing::Not(Contains("stream 0: augment")));
   }
   std::filesystem::remove_all(folder);
@@ -247,7 +258,8 @@ TEST(DeviceLoader, EndsEarlyAndRethrows) {
   int batches = 0;
   EXPECT_THROW(
       {
-        for ([[maybe_unused]] auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device})) ++batches;
+        for ([[maybe_unused]] auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device}))
+          ++batches;
       },
       FileError);
   EXPECT_EQ(batches, 2);

@@ -1,5 +1,5 @@
-// Mixed precision on a GPU: the CPU's bits where the kernels are the CPU's, and a step that the host queues without waiting for any of it,
-// the decision to skip it included.
+// Mixed precision on a GPU: the CPU's bits where the kernels are the CPU's, and a step that the host queues without
+// waiting for any of it, the decision to skip it included.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,9 @@ using ::testing::Contains;
 
 class HalfTraining {
  public:
-  explicit HalfTraining(Device& device) : device_((manual_seed(3), device)) { net_.to(device); }  // the weights are drawn next
+  explicit HalfTraining(Device& device) : device_((manual_seed(3), device)) {
+    net_.to(device);
+  }  // the weights are drawn next
   void step(int number, bool bad = false) {
     const AutoCast autocast(DType::kFloat16);
     const data::Batch batch = small_batch(number);
@@ -45,8 +47,8 @@ TEST(DeviceMixedPrecision, GivesTheCpusBits) {
   EXPECT_EQ(on_gpu.scaler().value(), 1024) << "doubled by three good steps, halved by the bad one";
   EXPECT_EQ(on_gpu.scaler().skipped_steps(), 1);
   const std::vector<std::string> log = device.log();
-  for (const char* kernel : {"mixed conv2d", "mixed conv2d_backward_weights", "mixed max_pool2d", "mixed lrn", "mixed linear",
-                             "find_bad_gradients", "sgd_step", "update_loss_scale"})
+  for (const char* kernel : {"mixed conv2d", "mixed conv2d_backward_weights", "mixed max_pool2d", "mixed lrn",
+                             "mixed linear", "find_bad_gradients", "sgd_step", "update_loss_scale"})
     EXPECT_THAT(log, Contains(std::string("stream 0: ") + kernel));
   EXPECT_THAT(log, ::testing::Not(Contains("stream 0: conv2d"))) << "not in 16 bits";
 }

@@ -1,4 +1,5 @@
-// Modules between devices: state dicts and files across them, printing from a GPU, initialisation that does not depend on the device.
+// Modules between devices: state dicts and files across them, printing from a GPU, initialisation that does not depend
+// on the device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -105,7 +106,8 @@ TEST(DeviceModules, BatchNormOverSeveralPartsPassesThroughTheHost) {
   parts.exchange_statistics(std::make_shared<TwoOfAKind>());
   const auto expected = pass(alone, plain_cpu()), got = pass(parts, device);
   for (std::size_t i = 0; i < expected.size(); ++i)
-    for (std::size_t k = 0; k < expected[i].size(); ++k) ASSERT_NEAR(got[i][k], expected[i][k], 1e-5F) << i << ", " << k;
+    for (std::size_t k = 0; k < expected[i].size(); ++k)
+      ASSERT_NEAR(got[i][k], expected[i][k], 1e-5F) << i << ", " << k;
   // Recorded as a graph it would never ask again.
   const Tensor there = x.to(device);
   device.begin_capture(device.default_stream());

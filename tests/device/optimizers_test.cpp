@@ -50,8 +50,9 @@ struct Whole {
 };
 
 TEST(DeviceOptimizers, ARecordedStepCountsOnAndIsTheEagerOneBitForBit) {
-  for (const MakeOptimizer& make_one : {make<optim::AdamW, optim::AdamWOptions>(), make<optim::Nadam, optim::NadamOptions>(),
-                                        make<optim::Adagrad, optim::AdagradOptions>()}) {
+  for (const MakeOptimizer& make_one :
+       {make<optim::AdamW, optim::AdamWOptions>(), make<optim::Nadam, optim::NadamOptions>(),
+        make<optim::Adagrad, optim::AdagradOptions>()}) {
     RecordingDevice device;
     const auto group = group_of_one(device);
     Training expected;

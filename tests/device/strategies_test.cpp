@@ -1,4 +1,5 @@
-// Strategies on GPUs made of threads: what one process drives, and a worker of a parameter server, come to the weights that CPUs come to.
+// Strategies on GPUs made of threads: what one process drives, and a worker of a parameter server, come to the weights
+// that CPUs come to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,9 +17,8 @@ TEST(StrategiesOnDevices, ComeToTheWeightsOfTheCpu) {
     const auto strategy = make_strategy(name, training_of_layers(), {.devices = {&first, &second}});
     EXPECT_LT(largest_difference(train_on(*strategy), expected), kRounding) << name;
     for (testing::RecordingDevice* device : {&first, &second})
-      EXPECT_THAT(
-          device->log(),
-          ::testing::Contains(::testing::HasSubstr(std::string(name) == "model_parallel" && device == &second ? "linear" : "conv2d")))
+      EXPECT_THAT(device->log(), ::testing::Contains(::testing::HasSubstr(
+                                     std::string(name) == "model_parallel" && device == &second ? "linear" : "conv2d")))
           << name << " computes on " << device->name();
   }
 }

@@ -41,11 +41,12 @@ inline std::vector<float> weights_of_the_cpu() {
 
 // By train/deploy.h, one clone a device.
 inline std::vector<float> train_clones(const std::vector<Device*>& devices) {
-  const DeployedModel deployed = deploy({.num_clones = static_cast<int>(devices.size()), .devices = devices}, training_of_layers(),
-                                        {.next_batch = [step = 0]() mutable -> std::optional<std::pair<Tensor, Tensor>> {
-                                          if (step == kFewSteps) return std::nullopt;
-                                          return batch_of(step++);
-                                        }});
+  const DeployedModel deployed =
+      deploy({.num_clones = static_cast<int>(devices.size()), .devices = devices}, training_of_layers(),
+             {.next_batch = [step = 0]() mutable -> std::optional<std::pair<Tensor, Tensor>> {
+               if (step == kFewSteps) return std::nullopt;
+               return batch_of(step++);
+             }});
   manual_seed(11);
   while (deployed.train_op.run()) {
   }

@@ -1,4 +1,5 @@
-// The layers above the device seam, unchanged, on a GPU made of threads: the numbers, and that the host waits for nothing.
+// The layers above the device seam, unchanged, on a GPU made of threads: the numbers, and that the host waits for
+// nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,33 +79,39 @@ TEST(DeviceTensor, GoesFromOneDeviceToAnotherInTheOrderOfBoth) {
 TEST(DeviceTensor, TheHostDoesNotFollowAPointerIntoAGpu) {
   RecordingDevice device(3);
   const Tensor there = Tensor::full({2}, 1, device);
-  EXPECT_THAT(message_of([&] { there.span<float>(); }), AllOf(HasSubstr("(2) is on cuda:3"), HasSubstr("to(cpu_device())")));
+  EXPECT_THAT(message_of([&] { there.span<float>(); }),
+              AllOf(HasSubstr("(2) is on cuda:3"), HasSubstr("to(cpu_device())")));
 }
 
 TEST(DeviceOperators, RefuseInputsOnDifferentDevicesByName) {
   RecordingDevice device;
   const Tensor image = Tensor::zeros({1, 4, 4, 2}, DType::kFloat32, device), weight = Tensor::zeros({3, 1, 1, 2});
-  const Tensor rows = Tensor::zeros({2, 3}, DType::kFloat32, device), matrix = Tensor::zeros({4, 3}), bias = Tensor::zeros({3});
+  const Tensor rows = Tensor::zeros({2, 3}, DType::kFloat32, device), matrix = Tensor::zeros({4, 3}),
+               bias = Tensor::zeros({3});
   const Tensor labels = Tensor::zeros({2}, DType::kInt64);
-  const auto names_both = AllOf(HasSubstr("cpu"), HasSubstr("cuda:0"), HasSubstr(".to(device)"), HasSubstr("DataLoaderOptions::device"));
+  const auto names_both =
+      AllOf(HasSubstr("cpu"), HasSubstr("cuda:0"), HasSubstr(".to(device)"), HasSubstr("DataLoaderOptions::device"));
   EXPECT_THAT(message_of([&] { conv2d(image, weight, {}); }), AllOf(HasSubstr("conv2d: weight"), names_both));
   EXPECT_THAT(message_of([&] { linear(rows, matrix, {}); }), AllOf(HasSubstr("linear: weight"), names_both));
   EXPECT_THAT(message_of([&] { bias_add(rows, bias); }), AllOf(HasSubstr("bias_add: bias"), names_both));
   EXPECT_THAT(message_of([&] { add(rows, Tensor::zeros({2, 3})); }), AllOf(HasSubstr("add: b"), names_both));
-  EXPECT_THAT(message_of([&] { nn::cross_entropy(rows, labels); }), AllOf(HasSubstr("softmax_cross_entropy: labels"), names_both));
+  EXPECT_THAT(message_of([&] { nn::cross_entropy(rows, labels); }),
+              AllOf(HasSubstr("softmax_cross_entropy: labels"), names_both));
   EXPECT_THAT(message_of([&] { embedding(rows, labels); }), AllOf(HasSubstr("embedding: "), names_both));
   EXPECT_THAT(message_of([&] { layer_norm(rows, {3}, bias); }), AllOf(HasSubstr("layer_norm: weight"), names_both));
   EXPECT_THAT(message_of([&] { matmul(rows, Tensor::zeros({3, 2})); }), AllOf(HasSubstr("matmul: b"), names_both));
   EXPECT_THAT(message_of([&] { concat({rows, matrix}, 0); }), AllOf(HasSubstr("concat: "), names_both));
 }
 
-// The host does not wait for labels to look at them: what is wrong with them shows in the numbers, and nothing outside is read.
+// The host does not wait for labels to look at them: what is wrong with them shows in the numbers, and nothing outside
+// is read.
 TEST(DeviceOperators, ALabelThatIsNoClassMakesTheLossNaN) {
   RecordingDevice device;
   for (const std::int64_t label : {std::int64_t{-1}, std::int64_t{3}, std::int64_t{1} << 40}) {
     const Tensor logits = Tensor::full({2, 3}, 1, device);
     require_grad(logits);
-    const Tensor loss = nn::cross_entropy(logits, Tensor::from<std::int64_t>(std::array<std::int64_t, 2>{0, label}, {2}).to(device));
+    const Tensor loss =
+        nn::cross_entropy(logits, Tensor::from<std::int64_t>(std::array<std::int64_t, 2>{0, label}, {2}).to(device));
     loss.backward();
     EXPECT_TRUE(std::isnan(loss.item()));
     const std::vector<float> gradient = values_of(grad(logits));
@@ -116,7 +123,8 @@ TEST(DeviceOperators, ALabelThatIsNoClassMakesTheLossNaN) {
 TEST(DeviceOperators, AModelThatStayedOnTheCpuIsNamedWithItsRemedy) {
   RecordingDevice device;
   SmallNet net;
-  EXPECT_THAT(message_of([&] { net(small_batch(0).inputs().to(device)); }), AllOf(HasSubstr("conv2d: weight"), HasSubstr(".to(device)")));
+  EXPECT_THAT(message_of([&] { net(small_batch(0).inputs().to(device)); }),
+              AllOf(HasSubstr("conv2d: weight"), HasSubstr(".to(device)")));
 }
 
 TEST(DeviceTraining, FiveStepsGiveTheBitsOfTheCpu) {
@@ -196,7 +204,8 @@ TEST(DeviceTraining, ParametersOnTwoDevicesAreRefused) {
   parameters.push_back({"second", second.weight});
   optim::SGD sgd(parameters, {.lr = 1});
   first.to(device);
-  EXPECT_THAT(message_of([&] { sgd.step(); }), AllOf(HasSubstr("'second' is on cpu, the first one on cuda:0"), HasSubstr(".to(device)")));
+  EXPECT_THAT(message_of([&] { sgd.step(); }),
+              AllOf(HasSubstr("'second' is on cpu, the first one on cuda:0"), HasSubstr(".to(device)")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Buckets of 16 bits on GPUs made of threads, over a stub of NCCL that rounds 16 bits at every rank: the reducer's average is summed in
-// float32.
+// Buckets of 16 bits on GPUs made of threads, over a stub of NCCL that rounds 16 bits at every rank: the reducer's
+// average is summed in float32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/reduce/reducer.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 #include "tests/support/gpu_ranks.h"
 
 namespace lockstep::testing {
@@ -29,22 +29,25 @@ constexpr Sums kSums[] = {{DType::kBFloat16, 256}, {DType::kFloat16, 2048}};
 constexpr std::size_t kCount = 1001;
 
 // Of what each rank puts into a bucket; the reducer runs three passes.
-void expect_average(int ranks, DType type, const std::function<float(int rank, std::size_t element)>& put, float expected) {
-  EXPECT_THAT(run_gpu_ranks(ranks,
-                            [&](auto group, RecordingDevice& device) {
-                              Reducer reducer(group, {{.name = "w", .count = kCount, .dtype = type, .device = DeviceKind::kCuda}}, {});
-                              for (int pass = 0; pass < 3; ++pass) {
-                                std::vector<std::uint16_t> values(kCount);
-                                for (std::size_t i = 0; i < kCount; ++i) values[i] = bits_of(type, put(group->rank(), i));
-                                device.upload(reducer.slot(0).data(), values.data(), 2 * kCount, device.default_stream());
-                                reducer.mark_ready(0);
-                                reducer.finish();
-                                device.copy(values.data(), reducer.slot(0).data(), 2 * kCount, device.default_stream());
-                                device.default_stream().synchronize();
-                                EXPECT_THAT(values, Each(bits_of(type, expected)));
-                              }
-                            }),
-              Each(""));
+void expect_average(int ranks, DType type, const std::function<float(int rank, std::size_t element)>& put,
+                    float expected) {
+  EXPECT_THAT(
+      run_gpu_ranks(ranks,
+                    [&](auto group, RecordingDevice& device) {
+                      Reducer reducer(group,
+                                      {{.name = "w", .count = kCount, .dtype = type, .device = DeviceKind::kCuda}}, {});
+                      for (int pass = 0; pass < 3; ++pass) {
+                        std::vector<std::uint16_t> values(kCount);
+                        for (std::size_t i = 0; i < kCount; ++i) values[i] = bits_of(type, put(group->rank(), i));
+                        device.upload(reducer.slot(0).data(), values.data(), 2 * kCount, device.default_stream());
+                        reducer.mark_ready(0);
+                        reducer.finish();
+                        device.copy(values.data(), reducer.slot(0).data(), 2 * kCount, device.default_stream());
+                        device.default_stream().synchronize();
+                        EXPECT_THAT(values, Each(bits_of(type, expected)));
+                      }
+                    }),
+      Each(""));
 }
 
 // One rank, another for each element, has the large number, the others have ones.
@@ -53,7 +56,8 @@ TEST(DeviceWideAverage, OfThreeAndMoreRanksIsRoundedOnce) {
     for (const int ranks : {2, 3, 5}) {
       const float total = ranks == 2 ? sums.large : sums.large + static_cast<float>(ranks - 1);
       expect_average(
-          ranks, sums.type, [&](int rank, std::size_t i) { return static_cast<int>(i) % ranks == rank ? sums.large : 1.0F; },
+          ranks, sums.type,
+          [&](int rank, std::size_t i) { return static_cast<int>(i) % ranks == rank ? sums.large : 1.0F; },
           total * (1 / static_cast<float>(ranks)));
     }
 }

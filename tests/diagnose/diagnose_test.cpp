@@ -46,8 +46,13 @@ FlightEntry bucket(std::uint64_t sequence, FlightState state, std::int64_t issue
 
 // A rank that finished `finished` buckets, one a second from kStart, and wrote its record at 60 s.
 FlightDump rank_of(int rank, int world_size, std::uint64_t finished) {
-  FlightDump dump{
-      .job = "job", .rank = rank, .world_size = world_size, .host = "a", .pid = 100 + rank, .boot_id = "boot", .reason = "error"};
+  FlightDump dump{.job = "job",
+                  .rank = rank,
+                  .world_size = world_size,
+                  .host = "a",
+                  .pid = 100 + rank,
+                  .boot_id = "boot",
+                  .reason = "error"};
   dump.written_ns = kStart + 60 * kSecond;
   dump.monotonic_ns = 60 * kSecond;
   FlightGroup group{.name = "world", .rank = rank, .world_size = world_size, .backend = "host", .transport = "shm"};
@@ -69,10 +74,10 @@ TEST(Diagnose, NamesWhoHasNotCalledAndWhoWaits) {
   for (const std::size_t r : {0, 1, 3}) enter(dumps[r], 41, kStart + 47 * kSecond + kSecond * 7 / 10);
   const auto findings = diagnose(dumps);
   ASSERT_EQ(findings.size(), 1u);
-  EXPECT_EQ(
-      findings[0].text,
-      "rank 2 has not called all_reduce #41 (bucket 2, float32 x 100, sum); ranks 0, 1, 3 have waited in it for 12.3 s; rank 2's last "
-      "operation, all_reduce #40 (bucket 1, float32 x 100, sum), finished 20.0 s before its record was written");
+  EXPECT_EQ(findings[0].text,
+            "rank 2 has not called all_reduce #41 (bucket 2, float32 x 100, sum); ranks 0, 1, 3 have waited in it for "
+            "12.3 s; rank 2's last "
+            "operation, all_reduce #40 (bucket 1, float32 x 100, sum), finished 20.0 s before its record was written");
   EXPECT_EQ(findings[0].kind, Kind::kNotCalled);
   EXPECT_EQ(findings[0].sequence, 41u);
   EXPECT_THAT(findings[0].ranks, ElementsAre(2));
@@ -137,7 +142,8 @@ TEST(Diagnose, ShowsBothSidesOfADisagreement) {
 TEST(Diagnose, AFollowerThatHasNotBegunIsACallThatWasNotMade) {
   std::vector<FlightDump> dumps{rank_of(0, 2, 11), rank_of(1, 2, 11)};
   enter(dumps[0], 12, kStart + 50 * kSecond);
-  dumps[1].groups[0].operations.push_back({.sequence = 12, .operation = "follower", .dtype = "uint8", .issued_ns = kStart});
+  dumps[1].groups[0].operations.push_back(
+      {.sequence = 12, .operation = "follower", .dtype = "uint8", .issued_ns = kStart});
   const auto findings = diagnose(dumps);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].kind, Kind::kNotCalled);
@@ -174,10 +180,17 @@ TEST(Diagnose, SaysInWhichOtherGroupARankIs) {
   std::vector<FlightDump> dumps{rank_of(0, 2, 5), rank_of(1, 2, 5)};
   enter(dumps[0], 6, kStart + 50 * kSecond);
   for (FlightDump& dump : dumps)
-    dump.groups.push_back(
-        {.name = "world/split1.0", .rank = dump.rank, .world_size = 2, .members = {0, 1}, .backend = "host", .transport = "shm"});
-  dumps[1].groups[1].operations.push_back(
-      {.sequence = 1, .operation = "barrier", .state = FlightState::kStarted, .issued_ns = kStart + 57 * kSecond, .started_ns = 1});
+    dump.groups.push_back({.name = "world/split1.0",
+                           .rank = dump.rank,
+                           .world_size = 2,
+                           .members = {0, 1},
+                           .backend = "host",
+                           .transport = "shm"});
+  dumps[1].groups[1].operations.push_back({.sequence = 1,
+                                           .operation = "barrier",
+                                           .state = FlightState::kStarted,
+                                           .issued_ns = kStart + 57 * kSecond,
+                                           .started_ns = 1});
   const auto findings = diagnose(dumps);
   ASSERT_EQ(findings.size(), 2u);
   EXPECT_THAT(findings[0].text, HasSubstr("group world: rank 1 has not called all_reduce #6"));
@@ -188,8 +201,12 @@ TEST(Diagnose, SaysInWhichOtherGroupARankIs) {
 TEST(Diagnose, RanksOfAPartAreNamedAsTheJobDoes) {
   std::vector<FlightDump> dumps{rank_of(0, 4, 0), rank_of(3, 4, 0)};
   for (std::size_t i = 0; i < 2; ++i)
-    dumps[i].groups[0] = {
-        .name = "part", .rank = static_cast<int>(1 - i), .world_size = 2, .members = {3, 0}, .backend = "host", .transport = "shm"};
+    dumps[i].groups[0] = {.name = "part",
+                          .rank = static_cast<int>(1 - i),
+                          .world_size = 2,
+                          .members = {3, 0},
+                          .backend = "host",
+                          .transport = "shm"};
   enter(dumps[0], 1, kStart);
   const auto findings = diagnose(dumps);
   ASSERT_EQ(findings.size(), 1u);
@@ -209,7 +226,8 @@ TEST(Diagnose, AllocationsAreCallsToo) {
                                          .started_ns = 1});
   const auto findings = diagnose(dumps);
   ASSERT_EQ(findings.size(), 1u);
-  EXPECT_THAT(findings[0].text, HasSubstr("rank 1 has not called allocate #1 (64 bytes); rank 0 has waited in it for 1.0 s"));
+  EXPECT_THAT(findings[0].text,
+              HasSubstr("rank 1 has not called allocate #1 (64 bytes); rank 0 has waited in it for 1.0 s"));
 }
 
 TEST(Diagnose, AReceiveWithoutASendIsExplained) {
@@ -226,12 +244,14 @@ TEST(Diagnose, AReceiveWithoutASendIsExplained) {
                        .issued_ns = kStart + 56 * kSecond,
                        .started_ns = 1};
   };
-  dumps[0].groups[0].messages = {message(1, "recv", 1, FlightState::kFinished), message(2, "recv", 1, FlightState::kStarted)};
+  dumps[0].groups[0].messages = {message(1, "recv", 1, FlightState::kFinished),
+                                 message(2, "recv", 1, FlightState::kStarted)};
   dumps[1].groups[0].messages = {message(1, "send", 0, FlightState::kFinished)};
   auto findings = diagnose(dumps);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].kind, Kind::kMessage);
-  EXPECT_EQ(findings[0].text, "rank 0 has been in recv #2 from rank 1 (tag 7, int8 x 1) for 4.0 s; rank 1 has not sent it");
+  EXPECT_EQ(findings[0].text,
+            "rank 0 has been in recv #2 from rank 1 (tag 7, int8 x 1) for 4.0 s; rank 1 has not sent it");
   dumps[1].groups[0].messages.push_back(message(2, "send", 0, FlightState::kFinished));
   findings = diagnose(dumps);
   EXPECT_THAT(findings.at(0).text, Not(HasSubstr("has not sent it")));
@@ -283,7 +303,8 @@ TEST(SortOut, AnOlderJobsRecordsAreLeftOut) {
   ASSERT_EQ(records.dumps.size(), 2u);
   EXPECT_EQ(records.dumps[0].rank, 0);
   ASSERT_EQ(records.ignored.size(), 1u);
-  EXPECT_THAT(records.ignored[0], HasSubstr("rank3.json is another job's, written 7200 s before the newest: left out. Remove it"));
+  EXPECT_THAT(records.ignored[0],
+              HasSubstr("rank3.json is another job's, written 7200 s before the newest: left out. Remove it"));
 }
 
 class FolderTest : public ::testing::Test {
@@ -303,7 +324,8 @@ class FolderTest : public ::testing::Test {
 TEST_F(FolderTest, WhatCannotBeUsedIsSaidWithTheRemedy) {
   EXPECT_THAT(message_of([&] { launcher::diagnose_command({(folder_ / "none").string()}); }),
               HasSubstr("none is no folder with flight records"));
-  EXPECT_THAT(said(), HasSubstr("holds no flight record (rank<R>.json): start the job with `lockrun --flight-dir DIR`"));
+  EXPECT_THAT(said(),
+              HasSubstr("holds no flight record (rank<R>.json): start the job with `lockrun --flight-dir DIR`"));
   put("rank0.json", "{\"version\": 1, ");
   EXPECT_THAT(said(), HasSubstr("rank0.json: not a whole flight record (broken JSON"));
   put("rank1.json", to_json(rank_of(1, 2, 3)));
@@ -328,8 +350,11 @@ TEST_F(FolderTest, AWorldThatCannotBeIsNoRecord) {
   put("rank3.json", to_json(dump));
   const std::string report = launcher::diagnose_command({folder_.string()});
   EXPECT_THAT(report, HasSubstr("1 of 2 ranks left a record"));
-  EXPECT_THAT(report, HasSubstr("rank1.json: not a flight record that can be read: a world of 2147483647 ranks, expected 1..4096"));
-  EXPECT_THAT(report, HasSubstr("rank2.json: not a flight record that can be read: group world: a world of 2147483647 ranks"));
+  EXPECT_THAT(
+      report,
+      HasSubstr("rank1.json: not a flight record that can be read: a world of 2147483647 ranks, expected 1..4096"));
+  EXPECT_THAT(report,
+              HasSubstr("rank2.json: not a flight record that can be read: group world: a world of 2147483647 ranks"));
   EXPECT_THAT(report, HasSubstr("rank3.json: not a flight record that can be read: its 5001 groups"));
 }
 
@@ -350,7 +375,8 @@ TEST_F(FolderTest, WhatIsNoPlainFileIsLeftOutAtOnce) {
   fs::create_symlink("/dev/zero", folder_ / "rank3.json");
   put("rank4.json", "{");
   std::error_code no_such_files;
-  fs::resize_file(folder_ / "rank4.json", std::uintmax_t{1} << 40, no_such_files);  // a hole: it takes no room on the disk
+  fs::resize_file(folder_ / "rank4.json", std::uintmax_t{1} << 40,
+                  no_such_files);  // a hole: it takes no room on the disk
   auto answer = std::async(std::launch::async, [&] { return launcher::diagnose_command({folder_.string()}); });
   if (answer.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
     ADD_FAILURE() << "it waits for the FIFO's other end";

@@ -25,7 +25,9 @@ class Diagnosed : public ::testing::TestWithParam<const char*> {
   }
   ~Diagnosed() override { fs::remove_all(folder_); }
 
-  ChildOptions options() const { return {.environment = {{"LOCKSTEP_FLIGHT_DIR", folder_.string()}, {"LOCKSTEP_TRANSPORT", GetParam()}}}; }
+  ChildOptions options() const {
+    return {.environment = {{"LOCKSTEP_FLIGHT_DIR", folder_.string()}, {"LOCKSTEP_TRANSPORT", GetParam()}}};
+  }
   std::string diagnosis_after(const std::string& how) const {
     Child job({LOCKRUN, "--no-fold", "-n", "3", FLIGHT_RANK, how}, options());
     EXPECT_NE(job.wait(), 0);
@@ -41,7 +43,8 @@ class Diagnosed : public ::testing::TestWithParam<const char*> {
   fs::path folder_;
   mutable std::string job_said;
 };
-INSTANTIATE_TEST_SUITE_P(Wires, Diagnosed, ::testing::Values("shm", "tcp"), [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Wires, Diagnosed, ::testing::Values("shm", "tcp"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 std::string without_numbers(const std::string& text) {
   return replace_matches(replace_matches(text, "on host [^)]*", "on host"), "[0-9.]+", "N");
@@ -62,7 +65,10 @@ TEST_P(Diagnosed, ARankThatHangsInItsOwnCode) {
   };
   EXPECT_EQ(until_the_errors(said), until_the_errors(pages_example()));
   EXPECT_THAT(said, HasSubstr("3 of 3 ranks left a record"));
-  EXPECT_THAT(said, HasSubstr("rank 1 has not called all_reduce #4 (bucket 3, float32 x 1000, avg); ranks 0, 2 have waited in it for 2."))
+  EXPECT_THAT(
+      said,
+      HasSubstr(
+          "rank 1 has not called all_reduce #4 (bucket 3, float32 x 1000, avg); ranks 0, 2 have waited in it for 2."))
       << job_said;
   EXPECT_THAT(said, HasSubstr("rank 1's last operation, all_reduce #3 (bucket 2, float32 x 1000, avg), finished"));
   EXPECT_THAT(job_said, HasSubstr("lockrun diagnose " + folder_.string()));
@@ -79,9 +85,12 @@ TEST_P(Diagnosed, AJobThatIsAskedBySignal) {
   const auto written = [&] { return fs::exists(folder_ / "rank0.json") && fs::exists(folder_ / "rank1.json"); };
   for (int i = 0; i < 500 && !written(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   ASSERT_TRUE(written()) << job.errors();
-  EXPECT_THAT(diagnosis(), HasSubstr("rank 1 has not called all_reduce #4 (bucket 3, float32 x 1000, avg); rank 0 has waited in it"));
+  EXPECT_THAT(
+      diagnosis(),
+      HasSubstr("rank 1 has not called all_reduce #4 (bucket 3, float32 x 1000, avg); rank 0 has waited in it"));
   EXPECT_THAT(job.errors(), HasSubstr("lockrun: SIGUSR1: asked 2 of 2 ranks here"));
-  EXPECT_THAT(job.errors(), HasSubstr("SIGUSR1: rank 0, group world: in all_reduce #4 (bucket 3, float32 x 1000, avg) for"));
+  EXPECT_THAT(job.errors(),
+              HasSubstr("SIGUSR1: rank 0, group world: in all_reduce #4 (bucket 3, float32 x 1000, avg) for"));
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait(), 128 + SIGTERM);
 }

@@ -1,5 +1,5 @@
-// A rank that gets into trouble: flight_rank HOW. All make three all_reduces; rank 1 of HOW = "hang" then stays in its own code, of
-// "other" makes another call, of "kill" dies; of "wait" it is like "hang", and nobody gives up.
+// A rank that gets into trouble: flight_rank HOW. All make three all_reduces; rank 1 of HOW = "hang" then stays in its
+// own code, of "other" makes another call, of "kill" dies; of "wait" it is like "hang", and nobody gives up.
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -18,13 +18,15 @@ int run(int, char** argv) {
   const auto group = init_process_group({.timeout = std::chrono::seconds(how == "wait" ? 300 : 2)});
   std::vector<float> gradients(1000);
   const auto reduce = [&](int bucket) {
-    group->all_reduce(gradients.data(), gradients.size(), DType::kFloat32, ReduceOp::kAvg, {.purpose = {"bucket", bucket}});
+    group->all_reduce(gradients.data(), gradients.size(), DType::kFloat32, ReduceOp::kAvg,
+                      {.purpose = {"bucket", bucket}});
   };
   for (int bucket = 0; bucket < 3; ++bucket) reduce(bucket);
   std::printf("rank %d has three\n", group->rank());
   std::fflush(stdout);
-  if (group->rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others are in the fourth by then
-  if (how == "wait") {                                                                  // longer than any test
+  if (group->rank() == 1)
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others are in the fourth by then
+  if (how == "wait") {                                            // longer than any test
     std::puts(group->rank() == 1 ? "rank 1 is elsewhere" : "rank 0 is in the fourth");
     std::fflush(stdout);
     if (group->rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(5));

@@ -27,27 +27,33 @@ constexpr auto kDeadline = std::chrono::seconds(200);
 
 class Cifar10Recipes : public ::testing::Test {
  protected:
-  void SetUp() override { data::write_generated_cifar10((folder_ / "data").string(), {.train_images = 24, .test_images = 10}); }
+  void SetUp() override {
+    data::write_generated_cifar10((folder_ / "data").string(), {.train_images = 24, .test_images = 10});
+  }
   void TearDown() override { fs::remove_all(folder_); }
 
   std::string in_folder(const std::string& name) const { return (folder_ / name).string(); }
 
   // Four images a step of each device: with two devices three steps an epoch.
-  std::vector<std::string> classic(const std::string& train_dir, const std::vector<std::string>& more, int ranks = 1) const {
+  std::vector<std::string> classic(const std::string& train_dir, const std::vector<std::string>& more,
+                                   int ranks = 1) const {
     std::vector<std::string> words = {LOCKRUN, "-n", std::to_string(ranks), EXAMPLES_FOLDER "/cifar10"};
     if (ranks == 0) words.erase(words.begin(), words.begin() + 3);
-    words.insert(words.end(),
-                 {"--recipe", "classic", "--data", in_folder("data"), "--batch-size", "4", "--train-dir", in_folder(train_dir)});
+    words.insert(words.end(), {"--recipe", "classic", "--data", in_folder("data"), "--batch-size", "4", "--train-dir",
+                               in_folder(train_dir)});
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
   // One thread a rank: with more, oneDNN may add in another order.
   std::string run(const std::vector<std::string>& words, int exit_code = 0) const {
-    Child child(words, {.environment = {{"OMP_NUM_THREADS", "1"}}, .unset = {"LOCKSTEP_DATA", "LOCKSTEP_LOGICAL_DEVICES"}});
+    Child child(words,
+                {.environment = {{"OMP_NUM_THREADS", "1"}}, .unset = {"LOCKSTEP_DATA", "LOCKSTEP_LOGICAL_DEVICES"}});
     EXPECT_EQ(child.wait(kDeadline), exit_code) << child.output() << child.errors();
     return exit_code == 0 ? child.output() : child.errors();
   }
-  std::vector<double> losses(const std::string& name) const { return nlohmann::json::parse(std::ifstream(in_folder(name)))["losses"]; }
+  std::vector<double> losses(const std::string& name) const {
+    return nlohmann::json::parse(std::ifstream(in_folder(name)))["losses"];
+  }
 
   const fs::path folder_ = fs::path(::testing::TempDir()) / ("cifar10-recipes-" + std::to_string(::getpid()));
 };
@@ -55,8 +61,8 @@ class Cifar10Recipes : public ::testing::Test {
 TEST_F(Cifar10Recipes, QuickAndModernTrainAFewSteps) {
   for (const std::string recipe : {"quick", "modern"})
     for (const std::string ranks : {"1", "2"})
-      EXPECT_THAT(run({LOCKRUN, "-n", ranks, EXAMPLES_FOLDER "/cifar10", "--recipe", recipe, "--data", in_folder("data"), "--batch", "4",
-                       "--steps", "2", "--log-every", "1"}),
+      EXPECT_THAT(run({LOCKRUN, "-n", ranks, EXAMPLES_FOLDER "/cifar10", "--recipe", recipe, "--data",
+                       in_folder("data"), "--batch", "4", "--steps", "2", "--log-every", "1"}),
                   AllOf(HasSubstr("[0] step 2 loss "), HasSubstr("[0] accuracy 0."), Not(HasSubstr("[1]"))));
 }
 
@@ -65,7 +71,8 @@ TEST_F(Cifar10Recipes, ClassicPrintsTheTutorialsLinesAndWritesItsSummaries) {
       R"(\[0\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: step (\d+), loss = (\d+\.\d\d) \((\d+\.\d) examples/sec; (\d+\.\d{3}) sec/batch\))");
   for (const int ranks : {1, 2}) {
     const std::string dir = "train" + std::to_string(ranks);
-    const std::string output = run(classic(dir, {"--max-steps", "4", "--lr", "0", "--log-every", "2", "--summary-every", "3"}, ranks));
+    const std::string output =
+        run(classic(dir, {"--max-steps", "4", "--lr", "0", "--log-every", "2", "--summary-every", "3"}, ranks));
     std::vector<std::string> steps;
     for (std::sregex_iterator found(output.begin(), output.end(), line), end; found != end; ++found) {
       steps.push_back((*found)[1]);
@@ -80,9 +87,9 @@ TEST_F(Cifar10Recipes, ClassicPrintsTheTutorialsLinesAndWritesItsSummaries) {
     std::string events;
     for (const auto& entry : fs::directory_iterator(folder_ / dir))
       if (entry.path().filename().string().rfind("events.out.tfevents.", 0) == 0) events += bytes_of_file(entry.path());
-    for (const char* tag :
-         {"cross_entropy (raw)", "local3/weight_loss (raw)", "local4/weight_loss (raw)", "total_loss (raw)", "total_loss", "learning_rate",
-          "conv1/weight/gradients", "softmax_linear/bias", "conv2/activations", "local4/sparsity", "images"})
+    for (const char* tag : {"cross_entropy (raw)", "local3/weight_loss (raw)", "local4/weight_loss (raw)",
+                            "total_loss (raw)", "total_loss", "learning_rate", "conv1/weight/gradients",
+                            "softmax_linear/bias", "conv2/activations", "local4/sparsity", "images"})
       EXPECT_THAT(events, HasSubstr(tag));
   }
 }
@@ -95,20 +102,24 @@ TEST_F(Cifar10Recipes, ClassicLogsWhereVariablesAndOperatorsAre) {
 }
 
 TEST_F(Cifar10Recipes, ClassicResumedIsTheRunNeverStopped) {
-  const std::vector<std::string> five = {"--max-steps", "5", "--summary-every", "0", "--json-file", in_folder("whole.json")};
+  const std::vector<std::string> five = {"--max-steps", "5",           "--summary-every",
+                                         "0",           "--json-file", in_folder("whole.json")};
   run(classic("whole", five, 2));
   run(classic("parts", {"--max-steps", "2", "--summary-every", "0"}, 2));
-  const std::string output =
-      run(classic("parts", {"--max-steps", "5", "--summary-every", "0", "--resume", "--json-file", in_folder("rest.json")}, 2));
+  const std::string output = run(classic(
+      "parts", {"--max-steps", "5", "--summary-every", "0", "--resume", "--json-file", in_folder("rest.json")}, 2));
   EXPECT_THAT(output, HasSubstr("resumed at step 2 from " + in_folder("parts/step-00000002")));
   const std::vector<double> whole = losses("whole.json");
   ASSERT_EQ(whole.size(), 5u);
   EXPECT_EQ(losses("rest.json"), std::vector<double>(whole.begin() + 2, whole.end()));
   for (const std::string file : {"model.safetensors", "averages.safetensors"})
-    EXPECT_EQ(bytes_of_file(folder_ / "parts/step-00000005" / file), bytes_of_file(folder_ / "whole/step-00000005" / file)) << file;
+    EXPECT_EQ(bytes_of_file(folder_ / "parts/step-00000005" / file),
+              bytes_of_file(folder_ / "whole/step-00000005" / file))
+        << file;
   EXPECT_NE(bytes_of_file(folder_ / "whole/step-00000005/model.safetensors"),
             bytes_of_file(folder_ / "parts/step-00000002/model.safetensors"));
-  EXPECT_THAT(run(classic("parts", {"--max-steps", "6", "--resume"}, 1), 2), HasSubstr("another --batch-size, --seed, data set or number"));
+  EXPECT_THAT(run(classic("parts", {"--max-steps", "6", "--resume"}, 1), 2),
+              HasSubstr("another --batch-size, --seed, data set or number"));
 }
 
 TEST_F(Cifar10Recipes, ClassicByAnyStrategyHasTheSameLosses) {
@@ -117,7 +128,8 @@ TEST_F(Cifar10Recipes, ClassicByAnyStrategyHasTheSameLosses) {
     const std::string json = in_folder(strategy + ".json");
     const std::vector<std::string> flags = {"--max-steps", "3",          "--summary-every", "3",           "--num-gpus",
                                             "2",           "--strategy", strategy,          "--json-file", json};
-    EXPECT_THAT(run(classic(strategy, flags, 0)), HasSubstr("strategy " + strategy + ", 2 devices, 4 images a step each"));
+    EXPECT_THAT(run(classic(strategy, flags, 0)),
+                HasSubstr("strategy " + strategy + ", 2 devices, 4 images a step each"));
     all.push_back(losses(strategy + ".json"));
     ASSERT_EQ(all.back().size(), 3u);
   }
@@ -130,7 +142,8 @@ TEST_F(Cifar10Recipes, ClassicRefusesAFolderThatIsNotEmpty) {
   fs::create_directories(folder_ / "train");
   std::ofstream(folder_ / "train/notes.txt") << "mine";
   EXPECT_THAT(run(classic("train", step), 2),
-              AllOf(HasSubstr("--train-dir " + in_folder("train") + ": it is not empty"), HasSubstr("--resume"), HasSubstr("--overwrite")));
+              AllOf(HasSubstr("--train-dir " + in_folder("train") + ": it is not empty"), HasSubstr("--resume"),
+                    HasSubstr("--overwrite")));
   run(classic("train", {"--max-steps", "2", "--overwrite"}));
   EXPECT_TRUE(fs::exists(folder_ / "train/step-00000002"));
   run(classic("train", {"--max-steps", "1", "--overwrite"}));
@@ -144,7 +157,8 @@ TEST_F(Cifar10Recipes, ClassicRefusesAFolderOnAllRanks) {
   std::ofstream(folder_ / "file") << "no folder";
   fs::create_directories(folder_ / "full");
   std::ofstream(folder_ / "full/notes.txt") << "mine";
-  const std::map<std::string, std::string> sentences = {{"full", ": it is not empty: --resume"}, {"file/below", in_folder("file/below")}};
+  const std::map<std::string, std::string> sentences = {{"full", ": it is not empty: --resume"},
+                                                        {"file/below", in_folder("file/below")}};
   for (const auto& [name, sentence] : sentences) {
     HandJob job(2, {{"OMP_NUM_THREADS", "1"}});
     for (int rank = 0; rank < 2; ++rank) job.start_command(rank, classic(name, {"--max-steps", "1"}, 0));
@@ -157,7 +171,8 @@ TEST_F(Cifar10Recipes, ClassicRefusesAFolderOnAllRanks) {
 
 TEST_F(Cifar10Recipes, ClassicStopsWhereALossIsNotFinite) {
   const std::string errors = run(classic("train", {"--max-steps", "8", "--lr", "1e30", "--summary-every", "0"}, 2), 1);
-  EXPECT_TRUE(std::regex_search(errors, std::regex("step [23]: Model diverged with loss = (NaN|inf) on rank [01]"))) << errors;
+  EXPECT_TRUE(std::regex_search(errors, std::regex("step [23]: Model diverged with loss = (NaN|inf) on rank [01]")))
+      << errors;
   EXPECT_FALSE(fs::exists(folder_ / "train/latest"));
 }
 
@@ -166,7 +181,8 @@ TEST_F(Cifar10Recipes, ClassicNamesMistakes) {
   EXPECT_THAT(run(classic("train", {"--max-steps", "0"}), 2), HasSubstr("must be positive"));
   EXPECT_THAT(run(classic("train", {"--overwrite", "--resume"}), 2), HasSubstr("only one of them"));
   EXPECT_THAT(run(classic("train", {"--strategy", "tower"}), 2), HasSubstr("there is no strategy 'tower'"));
-  EXPECT_THAT(run(classic("train1", {"--num-gpus", "3"}, 2), 2), HasSubstr("each rank has one device, and this job has 2 ranks"));
+  EXPECT_THAT(run(classic("train1", {"--num-gpus", "3"}, 2), 2),
+              HasSubstr("each rank has one device, and this job has 2 ranks"));
   EXPECT_THAT(run(classic("train2", {"--strategy", "towers"}, 2), 2), HasSubstr("start it without lockrun"));
   EXPECT_THAT(run(classic("train3", {"--batch-size", "25"}), 2), HasSubstr("takes 25 images, and there are 24"));
   EXPECT_THAT(run(classic("none", {"--resume"}), 1), HasSubstr("there is no checkpoint to go on from"));
@@ -200,7 +216,8 @@ void set_labels(const fs::path& file, const std::vector<char>& labels) {
 TEST_F(Cifar10Recipes, EvalTakesTheMovingAverages) {
   set_labels(folder_ / "data/test_batch.bin", {7, 7, 7, 7, 7, 7, 3, 3, 0, 1});
   save_two_minds(in_folder("train"));
-  const std::vector<std::string> eval = {EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--run-once", "--train-dir"};
+  const std::vector<std::string> eval = {EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--run-once",
+                                         "--train-dir"};
   std::vector<std::string> words = eval;
   words.insert(words.end(), {in_folder("train"), "--eval-dir", in_folder("eval")});
   EXPECT_TRUE(std::regex_search(run(words), std::regex(R"(\d\.\d{6}: precision @ 1 = 0\.600 \(step 12, 10 images\))")));
@@ -211,12 +228,14 @@ TEST_F(Cifar10Recipes, EvalTakesTheMovingAverages) {
 }
 
 TEST_F(Cifar10Recipes, EvalFollowsATrainingThatRuns) {
-  Child eval({EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--train-dir", in_folder("train"), "--eval-interval-secs",
-              "0.02", "--until-step", "6"});
+  Child eval({EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--train-dir", in_folder("train"),
+              "--eval-interval-secs", "0.02", "--until-step", "6"});
   ASSERT_TRUE(eval.wait_for_output("waiting for checkpoints in ", kDeadline)) << eval.errors();
   run(classic("train", {"--max-steps", "6", "--save-every", "1", "--summary-every", "0"}, 2));
   EXPECT_EQ(eval.wait(kDeadline), 0) << eval.errors();
-  EXPECT_TRUE(std::regex_search(eval.output(), std::regex(R"(precision @ 1 = (0\.\d{3}|1\.000) \(step 6, 10 images\))"))) << eval.output();
+  EXPECT_TRUE(
+      std::regex_search(eval.output(), std::regex(R"(precision @ 1 = (0\.\d{3}|1\.000) \(step 6, 10 images\))")))
+      << eval.output();
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ TEST(DeviceMatmulExample, BothDevicesFindTheSumThatItPromises) {
 
 // Blocks of one row, pieces of one element; a number of columns that nothing divides.
 TEST(DeviceMatmulExample, TakesAnySizes) {
-  for (const std::vector<std::string>& sizes : {std::vector<std::string>{"1", "1", "1"}, {"7", "3", "1009"}, {"3", "200000", "2"}}) {
+  for (const std::vector<std::string>& sizes :
+       {std::vector<std::string>{"1", "1", "1"}, {"7", "3", "1009"}, {"3", "200000", "2"}}) {
     Child example({DEVICE_MATMUL, "--device", "cpu", "--rows", sizes[0], "--inner", sizes[1], "--columns", sizes[2]});
     EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.output() << example.errors();
     EXPECT_THAT(example.output(), HasSubstr("cpu: sum "));

@@ -38,21 +38,24 @@ class FetchData : public ::testing::Test {
   };
   Outcome fetch(const std::string& port, const std::string& checksum, const std::vector<std::string>& more = {}) const {
     const std::string address = "http://127.0.0.1:" + port + "/input.txt";
-    std::ofstream(folder_ / "table.json") << R"({"tinyshakespeare": {"files": [[")" << address << R"(", ")" << checksum << R"("]]}})";
+    std::ofstream(folder_ / "table.json")
+        << R"({"tinyshakespeare": {"files": [[")" << address << R"(", ")" << checksum << R"("]]}})";
     return run({"tinyshakespeare", "--table", (folder_ / "table.json").string()}, more);
   }
   Outcome run(std::vector<std::string> words, const std::vector<std::string>& more = {}) const {
     words.insert(words.begin(), {"python3", FETCH_DATA});
     words.insert(words.end(), {"--data", (folder_ / "data").string()});
     words.insert(words.end(), more.begin(), more.end());
-    Child script(words, {.unset = {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}});
+    Child script(words,
+                 {.unset = {"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}});
     const int exit_code = script.wait(std::chrono::seconds(60));
     return {exit_code, script.output(), script.errors()};
   }
 
   // Serves the folder until the test ends; returns the port.
   std::string serve(const std::vector<std::string>& flags = {}) {
-    std::vector<std::string> words = {"python3", RANGE_SERVER, (folder_ / "server").string(), (folder_ / "log").string()};
+    std::vector<std::string> words = {"python3", RANGE_SERVER, (folder_ / "server").string(),
+                                      (folder_ / "log").string()};
     words.insert(words.end(), flags.begin(), flags.end());
     server_ = std::make_unique<Child>(words);
     EXPECT_TRUE(server_->wait_for_output("\n")) << server_->errors();
@@ -126,8 +129,8 @@ TEST_F(FetchData, PrintsTheAddressWhenThereIsNoNetwork) {
   server_.reset();  // nobody listens there any more
   const Outcome run = fetch(port, sha256_hex(text_));
   EXPECT_EQ(run.exit_code, 1) << run.output;
-  EXPECT_THAT(run.errors,
-              AllOf(HasSubstr("cannot download http://127.0.0.1:" + port + "/input.txt"), HasSubstr("put it there: " + file().string())));
+  EXPECT_THAT(run.errors, AllOf(HasSubstr("cannot download http://127.0.0.1:" + port + "/input.txt"),
+                                HasSubstr("put it there: " + file().string())));
 }
 
 TEST_F(FetchData, SaysThatTheServerHasNoSuchFile) {
@@ -150,19 +153,21 @@ TEST_F(FetchData, RefusesASetThatItDoesNotKnow) {
   EXPECT_THAT(run.errors, HasSubstr("cifar10"));
 }
 
-// A small collection of the original format: two topics in training and test, one that only training has, documents of no or several
-// topics.
+// A small collection of the original format: two topics in training and test, one that only training has, documents of
+// no or several topics.
 TEST_F(FetchData, ConvertsReuters) {
   const auto document = [](const std::string& head, const std::string& topics, const std::string& text) {
-    return "<REUTERS " + head + ">\n<TOPICS>" + topics + "</TOPICS>\n<TEXT>&#2;\n" + text + "\n&#3;</TEXT>\n</REUTERS>\n";
+    return "<REUTERS " + head + ">\n<TOPICS>" + topics + "</TOPICS>\n<TEXT>&#2;\n" + text +
+           "\n&#3;</TEXT>\n</REUTERS>\n";
   };
   const std::string train = R"(TOPICS="YES" LEWISSPLIT="TRAIN")", test = R"(TOPICS="YES" LEWISSPLIT="TEST")";
   const std::string body = "<TITLE>GOLD &lt;AU> UP</TITLE><BODY>Gold rose; it's up.\n Reuter\n</BODY>";
-  std::ofstream(folder_ / "reut2-000.sgm") << document(train, "<D>gold</D>", body) << document(train, "<D>wheat</D>", "wheat and wheat")
-                                           << document(train, "<D>tin</D>", "tin") << document(train, "", "no topic")
-                                           << document(train, "<D>gold</D><D>tin</D>", "two") << document(test, "<D>gold</D>", "gold zzz")
-                                           << document(test, "<D>wheat</D>", "wheat")
-                                           << document(R"(TOPICS="YES" LEWISSPLIT="NOT-USED")", "<D>gold</D>", "unused");
+  std::ofstream(folder_ / "reut2-000.sgm")
+      << document(train, "<D>gold</D>", body) << document(train, "<D>wheat</D>", "wheat and wheat")
+      << document(train, "<D>tin</D>", "tin") << document(train, "", "no topic")
+      << document(train, "<D>gold</D><D>tin</D>", "two") << document(test, "<D>gold</D>", "gold zzz")
+      << document(test, "<D>wheat</D>", "wheat")
+      << document(R"(TOPICS="YES" LEWISSPLIT="NOT-USED")", "<D>gold</D>", "unused");
   Child tar({"tar", "-czf", (folder_ / "server/reuters.tar.gz").string(), "-C", folder_.string(), "reut2-000.sgm"});
   ASSERT_EQ(tar.wait(), 0) << tar.errors();
   const std::string address = "http://127.0.0.1:" + serve() + "/reuters.tar.gz";

@@ -23,7 +23,8 @@ std::vector<double> losses_in(std::istream& text) {
   std::vector<double> losses;
   for (std::string line; std::getline(text, line);) {
     const std::string expected = "epoch " + std::to_string(losses.size()) + ": mean loss ";
-    if (const auto at = line.find(expected); at != std::string::npos) losses.push_back(std::stod(line.substr(at + expected.size())));
+    if (const auto at = line.find(expected); at != std::string::npos)
+      losses.push_back(std::stod(line.substr(at + expected.size())));
   }
   return losses;
 }

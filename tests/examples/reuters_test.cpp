@@ -1,4 +1,5 @@
-// examples/reuters on a small corpus of its own making, by every strategy: it learns, resumes, and refuses what does not fit together.
+// examples/reuters on a small corpus of its own making, by every strategy: it learns, resumes, and refuses what does
+// not fit together.
 #include <gmock/gmock.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -31,8 +32,8 @@ std::string articles(int count, std::uint64_t seed) {
     const std::uint32_t topic = random.below(kTopics);
     nlohmann::json tokens = {1};
     for (std::uint32_t left = 20 + random.below(400); left > 0; --left)
-      tokens.push_back(
-          3 + (random.below(2) == 0 ? topic * kWordsOfTopic + random.below(kWordsOfTopic) : random.below(kTopics * kWordsOfTopic)));
+      tokens.push_back(3 + (random.below(2) == 0 ? topic * kWordsOfTopic + random.below(kWordsOfTopic)
+                                                 : random.below(kTopics * kWordsOfTopic)));
     text += nlohmann::json{{"label", topic}, {"tokens", tokens}}.dump() + "\n";
   }
   return text;
@@ -66,14 +67,15 @@ class Reuters : public ::testing::Test {
     std::string output, errors;
   };
   Outcome run(int ranks, std::vector<std::string> flags) const {
-    flags.insert(flags.begin(), {EXAMPLES_FOLDER "/reuters", "--data", folder_.string(), "--batch", "16", "--lr", "0.01", "--json-file",
-                                 (folder_ / "run.json").string()});
+    flags.insert(flags.begin(), {EXAMPLES_FOLDER "/reuters", "--data", folder_.string(), "--batch", "16", "--lr",
+                                 "0.01", "--json-file", (folder_ / "run.json").string()});
     if (ranks > 0) flags.insert(flags.begin(), {LOCKRUN, "-n", std::to_string(ranks)});
     Child example(flags);
     const int code = example.wait(std::chrono::seconds(100));
     return {code, example.output(), example.errors()};
   }
-  // Two ranks without a lockrun, which would end the second when the first has said its error: both say `message` and fail.
+  // Two ranks without a lockrun, which would end the second when the first has said its error: both say `message` and
+  // fail.
   void expect_refusal_on_all_ranks(const std::vector<std::string>& flags, const std::string& message,
                                    const Environment& environment = {}) const {
     HandJob job(2, environment);
@@ -96,8 +98,8 @@ TEST_F(Reuters, LearnsByEveryStrategy) {
     SCOPED_TRACE(strategy);
     const Outcome outcome = run(std::string(strategy) == "ddp" ? 2 : 0, {"--strategy", strategy, "--epochs", "3"});
     ASSERT_EQ(outcome.code, 0) << outcome.errors;
-    EXPECT_THAT(outcome.output,
-                AllOf(HasSubstr(" embedding (Embedding)"), HasSubstr("epoch 2 (last 2): loss "), HasSubstr("on 60 test samples")));
+    EXPECT_THAT(outcome.output, AllOf(HasSubstr(" embedding (Embedding)"), HasSubstr("epoch 2 (last 2): loss "),
+                                      HasSubstr("on 60 test samples")));
     EXPECT_GT(figures()["accuracy"].get<double>(), 0.5) << "six topics";
     EXPECT_GE(figures()["top5"].get<double>(), figures()["accuracy"].get<double>());
     EXPECT_EQ(figures()["steps"], 3 * 22);
@@ -105,7 +107,8 @@ TEST_F(Reuters, LearnsByEveryStrategy) {
 }
 
 TEST_F(Reuters, GoesOnFromItsCheckpointWithTheSameVocabularyAlone) {
-  const std::string checkpoint = (folder_ / "ckpt").string(), plot = (folder_ / "run.svg").string(), events = (folder_ / "events").string();
+  const std::string checkpoint = (folder_ / "ckpt").string(), plot = (folder_ / "run.svg").string(),
+                    events = (folder_ / "events").string();
   ASSERT_EQ(run(2, {"--epochs", "1", "--checkpoint", checkpoint}).code, 0);
   const Outcome second = run(2, {"--epochs", "2", "--checkpoint", checkpoint, "--plot", plot, "--events", events});
   ASSERT_EQ(second.code, 0) << second.errors;
@@ -115,7 +118,8 @@ TEST_F(Reuters, GoesOnFromItsCheckpointWithTheSameVocabularyAlone) {
   EXPECT_FALSE(fs::is_empty(events));
 
   write_vocabulary("other");  // as many words: the weights would fit
-  expect_refusal_on_all_ranks({"--epochs", "3", "--checkpoint", checkpoint}, "was trained with another vocabulary (51 words, SHA-256");
+  expect_refusal_on_all_ranks({"--epochs", "3", "--checkpoint", checkpoint},
+                              "was trained with another vocabulary (51 words, SHA-256");
   write_vocabulary("word");
   EXPECT_EQ(run(2, {"--epochs", "2", "--checkpoint", checkpoint}).code, 0) << "nothing of it was lost";
 }
@@ -127,12 +131,16 @@ TEST_F(Reuters, RefusesWhatDoesNotFitTogether) {
     EXPECT_THAT(outcome.errors, HasSubstr(message));
     EXPECT_THAT(outcome.output, Not(HasSubstr("epoch 0 (")));
   };
-  expect_refusal_on_all_ranks({"--strategy", "horovod"}, "there is no strategy 'horovod': ddp, mirrored, data_parallel, towers");
+  expect_refusal_on_all_ranks({"--strategy", "horovod"},
+                              "there is no strategy 'horovod': ddp, mirrored, data_parallel, towers");
   expect_refusal_on_all_ranks({}, "'cpu:65x' is none of cpu:2x", {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:65x"}});
-  expect_refusal(2, {"--strategy", "mirrored"}, "strategy 'mirrored' drives all devices from one process, and this job has 2 ranks");
-  expect_refusal(0, {"--strategy", "mirrored", "--devices", "3"}, "a batch of 16 samples cannot be split evenly among 3 devices");
+  expect_refusal(2, {"--strategy", "mirrored"},
+                 "strategy 'mirrored' drives all devices from one process, and this job has 2 ranks");
+  expect_refusal(0, {"--strategy", "mirrored", "--devices", "3"},
+                 "a batch of 16 samples cannot be split evenly among 3 devices");
   expect_refusal_on_all_ranks({"--batch", "15"}, "--batch 15 cannot be divided among 2 ranks");
-  expect_refusal_on_all_ranks({"--events", (folder_ / "reuters/reuters_topics.txt/below").string()}, "reuters_topics.txt/below");
+  expect_refusal_on_all_ranks({"--events", (folder_ / "reuters/reuters_topics.txt/below").string()},
+                              "reuters_topics.txt/below");
 
   const fs::path train = folder_ / "reuters/reuters_train.jsonl.gz";
   write_gzip(train, articles(100, 1) + "{\"label\":6,\"tokens\":[1,2]}\n");

@@ -53,7 +53,8 @@ TEST(StrategiesExample, SoDoWorkersOfAParameterServer) {
 TEST(StrategiesExample, AnUnknownStrategyIsListedAgainstTheKnownOnes) {
   Child unknown({STRATEGIES, "horovod"});
   EXPECT_NE(unknown.wait(std::chrono::seconds(60)), 0);
-  EXPECT_NE(unknown.errors().find("there is no strategy 'horovod': ddp, mirrored"), std::string::npos) << unknown.errors();
+  EXPECT_NE(unknown.errors().find("there is no strategy 'horovod': ddp, mirrored"), std::string::npos)
+      << unknown.errors();
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ TEST_F(ToyDdp, HoldsOnFourRanksAndOnOne) {
   const std::string four = run({LOCKRUN, "-n", "4", TOY_DDP});
   EXPECT_THAT(four, HasSubstr("[0] all-reduce: 1 + ... + 4 = 10 on each of 4 ranks\n"));
   EXPECT_THAT(four, HasSubstr("all have the mean 2.5, not the sum 10\n"));
-  EXPECT_THAT(
-      four, HasSubstr("[0] join: rank r has r + 1 batches; 4 steps of all, of gradients 2.5, 2.25, 1.75, 1, and every weight is 0.375\n"));
+  EXPECT_THAT(four, HasSubstr("[0] join: rank r has r + 1 batches; 4 steps of all, of gradients 2.5, 2.25, 1.75, 1, "
+                              "and every weight is 0.375\n"));
   EXPECT_THAT(four, HasSubstr("onto cpu:1\n"));
   EXPECT_THAT(four, Not(HasSubstr("[1]"))) << "only rank 0 prints";
   EXPECT_THAT(run({TOY_DDP}), HasSubstr("all have the mean 1, not the sum 1\n"));

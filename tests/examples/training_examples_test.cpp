@@ -1,5 +1,5 @@
-// The training examples as people run them, for a few steps: on real data where LOCKSTEP_DATA has some, and on small files of the same
-// formats.
+// The training examples as people run them, for a few steps: on real data where LOCKSTEP_DATA has some, and on small
+// files of the same formats.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -138,7 +138,8 @@ class QuickTrainingExamples : public TrainingExamples {};
 
 TEST_P(QuickTrainingExamples, ReadTheRealData) {
   const char* const shared = std::getenv("LOCKSTEP_DATA");
-  if (shared == nullptr || !fs::exists(fs::path(shared) / GetParam().set)) GTEST_SKIP() << "LOCKSTEP_DATA names no " << GetParam().set;
+  if (shared == nullptr || !fs::exists(fs::path(shared) / GetParam().set))
+    GTEST_SKIP() << "LOCKSTEP_DATA names no " << GetParam().set;
   if (GetParam().name == "resnet" || GetParam().name == "gpt")
     GTEST_SKIP() << "its validation alone takes long; the format is tested above";
   Child example(command({"--steps", "1"}));
@@ -179,7 +180,8 @@ TEST_P(TrainingExamplesIn16Bits, RefuseATypeThatLayersDoNotHave) {
 TEST_F(TrainingExamplesOfCifar10, FindTheFolderOfItsArchive) {
   fs::rename(folder_ / "data/cifar10", folder_ / "data/cifar-10-batches-bin");
   for (const char* const name : {"resnet", "cifar10"}) {
-    Child example({EXAMPLES_FOLDER "/" + std::string(name), "--batch", "8", "--steps", "1", "--data", (folder_ / "data").string()});
+    Child example({EXAMPLES_FOLDER "/" + std::string(name), "--batch", "8", "--steps", "1", "--data",
+                   (folder_ / "data").string()});
     EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << name << "\n" << example.errors();
   }
 }
@@ -190,7 +192,8 @@ TEST_P(TrainingExamples, RefuseWrongFlags) {
   expect_refusal(with_data({"--epochs", "0"}), 2, "--epochs, --batch and --log-every must be positive");
   expect_refusal(with_data({"--steps", "many"}), 2, "many");
   expect_refusal(with_data({"--batch", "100000"}), 2, "larger than the set of");
-  expect_refusal(with_data({"--json-file", (folder_ / "nowhere/run.json").string()}), 1, "nowhere/run.json: cannot be written");
+  expect_refusal(with_data({"--json-file", (folder_ / "nowhere/run.json").string()}), 1,
+                 "nowhere/run.json: cannot be written");
 }
 
 TEST_P(TrainingExamples, RefuseDamagedData) {
@@ -201,13 +204,16 @@ TEST_P(TrainingExamples, RefuseDamagedData) {
 TEST_P(TrainingExamples, SayHowToUseThem) {
   Child example({EXAMPLES_FOLDER "/" + GetParam().name, "--help"});
   EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
-  for (const char* const flag : {"--data", "--epochs", "--steps", "--json-file"}) EXPECT_THAT(example.output(), HasSubstr(flag));
+  for (const char* const flag : {"--data", "--epochs", "--steps", "--json-file"})
+    EXPECT_THAT(example.output(), HasSubstr(flag));
 }
 
 std::string name_of(const ::testing::TestParamInfo<Example>& tested) { return tested.param.name; }
 INSTANTIATE_TEST_SUITE_P(Each, TrainingExamples, ::testing::ValuesIn(examples()), name_of);
-INSTANTIATE_TEST_SUITE_P(Each, TrainingExamplesIn16Bits, ::testing::Values(examples()[1], examples()[3], examples()[4]), name_of);
-INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples, ::testing::Values(examples()[0], examples()[1], examples()[2]), name_of);
+INSTANTIATE_TEST_SUITE_P(Each, TrainingExamplesIn16Bits, ::testing::Values(examples()[1], examples()[3], examples()[4]),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples, ::testing::Values(examples()[0], examples()[1], examples()[2]),
+                         name_of);
 
 }  // namespace
 }  // namespace lockstep::testing

@@ -25,8 +25,8 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// A file in memory that several processes write to. Only appending is safe from overwriting: the kernel does not lock the shared offset
-// of a memfd between writes, as it does that of a file on disk.
+// A file in memory that several processes write to. Only appending is safe from overwriting: the kernel does not lock
+// the shared offset of a memfd between writes, as it does that of a file on disk.
 int new_log() {
   const int memory = ::memfd_create("log", MFD_CLOEXEC);
   if (memory < 0 || ::fcntl(memory, F_SETFL, O_APPEND) != 0) std::abort();
@@ -34,7 +34,7 @@ int new_log() {
 }
 
 std::string contents(int memory) {
-  struct stat status{};
+  struct stat status {};
   if (::fstat(memory, &status) != 0) std::abort();
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   const ssize_t got = ::pread(memory, text.data(), text.size(), 0);
@@ -74,7 +74,8 @@ std::string new_mark() {
 Child::Child(const std::vector<std::string>& command, const ChildOptions& options)
     : mark_(new_mark()), output_(new_log()), errors_(new_log()) {
   const int input = ::memfd_create("input", MFD_CLOEXEC);
-  if (::write(input, options.input.data(), options.input.size()) != static_cast<ssize_t>(options.input.size())) std::abort();
+  if (::write(input, options.input.data(), options.input.size()) != static_cast<ssize_t>(options.input.size()))
+    std::abort();
   ::lseek(input, 0, SEEK_SET);
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -87,9 +88,10 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
     ::dup2(options.one_file ? STDOUT_FILENO : errors_, STDERR_FILENO);
     // A test that runs in the background has these ignored, and so would the child.
     for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(number, SIG_DFL);
-    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_ID", "PMI_SIZE",
-                             "PMIX_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEPID",
-                             "KUBERNETES_SERVICE_HOST", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
+    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_ID",
+                             "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID",
+                             "SLURM_STEP_ID", "SLURM_STEPID", "KUBERNETES_SERVICE_HOST", "PET_NNODES", "PET_NODE_RANK",
+                             "PET_NPROC_PER_NODE", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
       ::unsetenv(name);
     ::setenv("LOCKSTEP_DEVICE", "cpu", 0);  // a test that wants GPUs, or lockrun's search for them, unsets it
     ::putenv(const_cast<char*>(mark_.c_str()));
@@ -115,7 +117,9 @@ int Child::wait(Milliseconds timeout) {
   int status = 0;
   reaped_ = poll_until([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, timeout);
   if (!reaped_) {
-    ADD_FAILURE() << "still running after " << timeout.count() << " ms; stdout:\n" << output() << "stderr:\n" << errors();
+    ADD_FAILURE() << "still running after " << timeout.count() << " ms; stdout:\n"
+                  << output() << "stderr:\n"
+                  << errors();
     return -1;
   }
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -123,7 +127,8 @@ int Child::wait(Milliseconds timeout) {
 
 bool Child::has_ended() const {
   siginfo_t info{};
-  return reaped_ || (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0);
+  return reaped_ ||
+         (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0);
 }
 
 std::string Child::output() const { return contents(output_); }

@@ -1,4 +1,5 @@
-// A program under test as a child process: its output in memory, its end before a deadline, and a search for what it left.
+// A program under test as a child process: its output in memory, its end before a deadline, and a search for what it
+// left.
 #pragma once
 
 #include <sys/types.h>
@@ -13,11 +14,12 @@ namespace lockstep::testing {
 struct ChildOptions {
   std::map<std::string, std::string> environment;  // set in addition
   std::vector<std::string> unset;
-  std::string input;                     // what stdin holds (a file)
-  int output_fd = -1;                    // >= 0: stdout goes there instead of into memory
-  bool one_file = false;                 // stderr goes where stdout does
-  int network = -1;                      // >= 0: a network namespace to run in, see NetworkLab
-  std::vector<long> missing_calls = {};  // system calls that its kernel seems not to have, see can_refuse_system_calls()
+  std::string input;      // what stdin holds (a file)
+  int output_fd = -1;     // >= 0: stdout goes there instead of into memory
+  bool one_file = false;  // stderr goes where stdout does
+  int network = -1;       // >= 0: a network namespace to run in, see NetworkLab
+  std::vector<long> missing_calls =
+      {};  // system calls that its kernel seems not to have, see can_refuse_system_calls()
 };
 
 class Child {

@@ -2,10 +2,11 @@
 //
 //   collective_rank steps=100 count=1000 fail_rank=1 fail_at=5 how=kill
 //
-// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), second_group (stays away from one),
-// abort (the others stay away), other_count, other_model (before the first step). The exit code is run_main's. `pause_ms` slows the steps
-// down so that a test can interfere, `linger_ms` delays the end (of `linger_rank` alone); guarded=1: under abort_on_error(). What it says
-// last, or throws, is also appended to the file `report`.
+// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), second_group (stays away
+// from one), abort (the others stay away), other_count, other_model (before the first step). The exit code is
+// run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end (of
+// `linger_rank` alone); guarded=1: under abort_on_error(). What it says last, or throws, is also appended to the file
+// `report`.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -30,7 +31,9 @@ using lockstep::testing::go_wrong;
 using Arguments = lockstep::testing::RankArguments;
 
 // Small whole numbers: their sums are exact in any order.
-float value_of(int rank, int step, std::size_t i) { return static_cast<float>((rank + 1) * (step % 7 + 1) + static_cast<int>(i % 13)); }
+float value_of(int rank, int step, std::size_t i) {
+  return static_cast<float>((rank + 1) * (step % 7 + 1) + static_cast<int>(i % 13));
+}
 
 void check_sum(const std::vector<float>& sums, int ranks, int step) {
   for (std::size_t i = 0; i < sums.size(); ++i) {
@@ -41,7 +44,8 @@ void check_sum(const std::vector<float>& sums, int ranks, int step) {
 }
 
 void report(const Arguments& arguments, const std::string& line) {
-  if (const std::string path = arguments.text("report"); !path.empty()) std::ofstream(path, std::ios::app) << line << std::flush;
+  if (const std::string path = arguments.text("report"); !path.empty())
+    std::ofstream(path, std::ios::app) << line << std::flush;
 }
 
 // One rank does not come, the others wait until the deadline.
@@ -80,7 +84,8 @@ int run_steps(const Arguments& arguments, const std::shared_ptr<lockstep::Proces
       if (go_wrong(arguments.text("how"))) return 0;
       if (arguments.text("how") == "other_count") --count;
     }
-    if (step == arguments.number("fail_at", 0) && arguments.text("how") == "second_group") wait_in_second_group(*group, fails);
+    if (step == arguments.number("fail_at", 0) && arguments.text("how") == "second_group")
+      wait_in_second_group(*group, fails);
     if (step == arguments.number("fail_at", 0) && arguments.text("how") == "abort") abort_soon(group, fails);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = value_of(rank, step, i);
     group->all_reduce(data.data(), count, lockstep::DType::kFloat32);
@@ -93,7 +98,8 @@ int run_steps(const Arguments& arguments, const std::shared_ptr<lockstep::Proces
   }
   if (arguments.number("linger_rank", rank) == rank)
     std::this_thread::sleep_for(std::chrono::milliseconds(arguments.number("linger_ms", 0)));
-  const std::string done = fmt::format("rank {} of {} did {} steps over {}\n", rank, ranks, steps, group->backend().transport());
+  const std::string done =
+      fmt::format("rank {} of {} did {} steps over {}\n", rank, ranks, steps, group->backend().transport());
   fmt::print("{}", done);
   report(arguments, done);
   return 0;

@@ -1,4 +1,5 @@
-// Devices that cannot be had as they are asked for: an error that says so on every rank that asks, and none that waits for ever.
+// Devices that cannot be had as they are asked for: an error that says so on every rank that asks, and none that waits
+// for ever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,8 +28,10 @@ TEST(DeviceMistakes, OfAllRanksAreErrorsOnAllOfThem) {
     const char* sentence;
   };
   const Row rows[] = {
-      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:80G+30G"}}, "the limits of GPU 0's 2 parts do not fit into its 100000000000 bytes of memory"},
-      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:40G+40G"}}, "this is the fake cuda:"},  // they fit: the fake device is asked for
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:80G+30G"}},
+       "the limits of GPU 0's 2 parts do not fit into its 100000000000 bytes of memory"},
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:40G+40G"}},
+       "this is the fake cuda:"},  // they fit: the fake device is asked for
       {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:1G+grow"}}, "memory 'grow' of a logical device: an amount is needed"},
       {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:2:2x"}}, "there is no GPU 2: this process has GPUs 0 to 1"},
       {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:65x"}}, "'cuda:0:65x' is none of cpu:2x"},
@@ -51,9 +54,10 @@ const Environment kWrong = {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:0x"}};
 const char* const kSentence = "LOCKSTEP_LOGICAL_DEVICES: 'cpu:0x' is none of cpu:2x";
 
 TEST(DeviceMistakes, OfOneRankEndTheJobUnderLockrun) {
-  Child job({LOCKRUN, "--no-fold", "-n", "2", "--no-bind", "sh", "-c",
-             "if [ $RANK = 1 ]; then export LOCKSTEP_LOGICAL_DEVICES=cpu:0x; fi; exec " COLLECTIVE_RANK " steps=1000000000"},
-            {.environment = {{"LOCKSTEP_DEVICE", "cpu"}}});
+  Child job(
+      {LOCKRUN, "--no-fold", "-n", "2", "--no-bind", "sh", "-c",
+       "if [ $RANK = 1 ]; then export LOCKSTEP_LOGICAL_DEVICES=cpu:0x; fi; exec " COLLECTIVE_RANK " steps=1000000000"},
+      {.environment = {{"LOCKSTEP_DEVICE", "cpu"}}});
   EXPECT_EQ(job.wait(60s), 2) << job.errors();
   EXPECT_THAT(job.errors(), AllOf(HasSubstr(kSentence), HasSubstr("rank 1")));
   EXPECT_TRUE(job.nothing_left());

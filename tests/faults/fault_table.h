@@ -1,4 +1,5 @@
-// docs/faults.md as data: its tests take their limits, exit codes and messages from there, so that the page cannot say otherwise.
+// docs/faults.md as data: its tests take their limits, exit codes and messages from there, so that the page cannot say
+// otherwise.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// docs/faults.md, one test a row: real processes, what they say, how they end, within what time, and that nothing is left.
+// docs/faults.md, one test a row: real processes, what they say, how they end, within what time, and that nothing is
+// left.
 //
 // A test finds its row by its own name, and takes limit, exit code and messages from there.
 #include <gmock/gmock.h>
@@ -70,7 +71,8 @@ class FaultTable : public ::testing::Test {
 
   // Ranks 0 and 1 are workers, 2 and 3 servers.
   std::vector<std::string> parameter_server(const std::string& fail_rank, const std::string& how) const {
-    return {LOCKRUN, "--no-fold",
+    return {LOCKRUN,
+            "--no-fold",
             "--ps",
             "2",
             "--workers",
@@ -98,7 +100,9 @@ class FaultTable : public ::testing::Test {
     ASSERT_TRUE(job.wait_for_output("rank " + rank + " of")) << job.errors();
     for (int i = 0; i < 2000 && !fs::exists(checkpoints() + "/latest"); ++i) std::this_thread::sleep_for(5ms);
   }
-  std::chrono::milliseconds limit() const { return std::chrono::milliseconds(static_cast<long>(row_.limit_s * 1000 * kSlowdown)); }
+  std::chrono::milliseconds limit() const {
+    return std::chrono::milliseconds(static_cast<long>(row_.limit_s * 1000 * kSlowdown));
+  }
 
   // The job ends in time after that moment, with the row's code.
   void expect_end(Child& job, Clock::time_point fault) {
@@ -117,7 +121,9 @@ class FaultTable : public ::testing::Test {
     EXPECT_THAT(left_.after(jobs), IsEmpty());
     show_seen();
   }
-  void show_seen() const { std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown); }
+  void show_seen() const {
+    std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown);
+  }
   // All of it, for a job under one lockrun whose rank goes wrong by itself.
   void expect_row(Child& job) {
     const auto fault = moment_of_fault(job);
@@ -185,7 +191,8 @@ TEST_F(FaultTable, ARankHasAnotherModel) {
 // -- strategies: those who took part in one, and who is missed
 
 TEST_F(FaultTable, AStageIsKilled) {
-  Child job({LOCKRUN, "--no-fold", "-n", "3", STRATEGY_RANK, "strategy=model_parallel", "fail_rank=1", "fail_at=25", "how=kill", "stamp=" + stamp()});
+  Child job({LOCKRUN, "--no-fold", "-n", "3", STRATEGY_RANK, "strategy=model_parallel", "fail_rank=1", "fail_at=25",
+             "how=kill", "stamp=" + stamp()});
   expect_row(job);
 }
 
@@ -206,7 +213,8 @@ TEST_F(FaultTable, AWorkerLeaves) {
 }
 
 TEST_F(FaultTable, ATowerThrows) {
-  Child job({LOCKRUN, "--no-fold", "-n", "1", STRATEGY_RANK, "strategy=towers", "fail_at=25", "how=tower", "stamp=" + stamp()});
+  Child job({LOCKRUN, "--no-fold", "-n", "1", STRATEGY_RANK, "strategy=towers", "fail_at=25", "how=tower",
+             "stamp=" + stamp()});
   expect_row(job);
 }
 
@@ -325,7 +333,8 @@ TEST_F(FaultTable, SharedMemoryIsFull) {
   EXPECT_EQ(load_training(checkpoints()), 50);
 }
 
-// The one limit that a system has for memory of memfd_create, apart from the memory itself: that of a file's size, here 4 KiB.
+// The one limit that a system has for memory of memfd_create, apart from the memory itself: that of a file's size, here
+// 4 KiB.
 TEST_F(FaultTable, SharedMemoryIsRefused) {
   const auto start = Clock::now();
   Child job({"sh", "-c", "ulimit -f 8 && exec " LOCKRUN " --no-fold -n 3 " TRAINING_RANK " steps=50"});
@@ -344,8 +353,9 @@ TEST(ThingsLeft, FindsProcessesMemoryAndHalfACheckpoint) {
   fs::create_directory(folder + "/writing-step-00000010-1");
   const std::string shared = "/dev/shm/lockstep-left-" + std::to_string(::getpid());
   std::ofstream{shared};
-  EXPECT_THAT(left.after({&job}), ::testing::IsSupersetOf({HasSubstr("process "), HasSubstr("shared memory "), HasSubstr(shared),
-                                                           HasSubstr("half a checkpoint: " + folder + "/writing-")}));
+  EXPECT_THAT(left.after({&job}),
+              ::testing::IsSupersetOf({HasSubstr("process "), HasSubstr("shared memory "), HasSubstr(shared),
+                                       HasSubstr("half a checkpoint: " + folder + "/writing-")}));
   fs::remove(shared);
   fs::remove_all(folder);
 }

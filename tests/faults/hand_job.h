@@ -1,4 +1,5 @@
-// Ranks started by hand, as a user or a cluster would: one process each, found by RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+// Ranks started by hand, as a user or a cluster would: one process each, found by RANK, WORLD_SIZE, MASTER_ADDR,
+// MASTER_PORT.
 #pragma once
 
 #include <deque>

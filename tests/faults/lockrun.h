@@ -1,4 +1,5 @@
-// lockrun with the rank program's acts. Each rank's lines come by themselves: whether two fold depends on how soon they follow each other.
+// lockrun with the rank program's acts. Each rank's lines come by themselves: whether two fold depends on how soon they
+// follow each other.
 #pragma once
 
 #include <sstream>
@@ -9,7 +10,8 @@
 
 namespace lockstep::testing {
 
-inline std::vector<std::string> lockrun(int ranks, const std::vector<std::string>& acts, const std::vector<std::string>& flags = {}) {
+inline std::vector<std::string> lockrun(int ranks, const std::vector<std::string>& acts,
+                                        const std::vector<std::string>& flags = {}) {
   std::vector<std::string> command = {LOCKRUN, "-n", std::to_string(ranks), "--no-fold"};
   command.insert(command.end(), flags.begin(), flags.end());
   command.push_back(RANK_PROGRAM);

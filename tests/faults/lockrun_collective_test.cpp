@@ -1,4 +1,5 @@
-// Real collectives under lockrun: when one rank goes, the others follow by themselves, and lockrun tells cause from consequence.
+// Real collectives under lockrun: when one rank goes, the others follow by themselves, and lockrun tells cause from
+// consequence.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -40,12 +41,15 @@ TEST_P(LockrunCollectives, TheRankThatFailedIsBlamedAndNotTheOnesThatFollowed) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    EveryDeath, LockrunCollectives,
-    ::testing::Combine(::testing::Values("shm", "tcp"),
-                       ::testing::Values(Death{"kill", 128 + SIGKILL, "SIGKILL"}, Death{"segv", 128 + SIGSEGV, "SIGSEGV"},
-                                         Death{"exit", 3, "exited with code 3"}, Death{"throw", 1, "this rank has had enough"})),
-    [](const auto& tested) { return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param).how; });
+INSTANTIATE_TEST_SUITE_P(EveryDeath, LockrunCollectives,
+                         ::testing::Combine(::testing::Values("shm", "tcp"),
+                                            ::testing::Values(Death{"kill", 128 + SIGKILL, "SIGKILL"},
+                                                              Death{"segv", 128 + SIGSEGV, "SIGSEGV"},
+                                                              Death{"exit", 3, "exited with code 3"},
+                                                              Death{"throw", 1, "this rank has had enough"})),
+                         [](const auto& tested) {
+                           return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param).how;
+                         });
 
 class LockrunWires : public ::testing::TestWithParam<const char*> {
  protected:
@@ -73,7 +77,8 @@ TEST_P(LockrunWires, ARankThatLeavesEarlyLeavesOnlyConsequences) {
 }
 
 TEST_P(LockrunWires, AStoppedRankIsNamedAndEnded) {
-  Child job(training(3, {"steps=1000000", "fail_rank=2", "fail_at=50", "how=stop"}), options({{"LOCKSTEP_TIMEOUT_S", "4"}}));
+  Child job(training(3, {"steps=1000000", "fail_rank=2", "fail_at=50", "how=stop"}),
+            options({{"LOCKSTEP_TIMEOUT_S", "4"}}));
   EXPECT_EQ(job.wait(), 1) << job.errors();
   EXPECT_THAT(job.errors(), HasSubstr("for rank 2 (pid"));
   EXPECT_TRUE(job.nothing_left());
@@ -108,8 +113,10 @@ TEST_P(LockrunWires, TwoJobsSideBySideDoNotMeet) {
 TEST_P(LockrunWires, ModelsThatDifferEndTheJobWithBothSides) {
   Child job(training(3, {"steps=10", "fail_rank=1", "how=other_model"}), options());
   EXPECT_EQ(job.wait(), 1) << job.errors();
-  EXPECT_THAT(job.errors(),
-              HasSubstr("rank 1 has parameter 'weight' float32 (5, 8) at position 0, rank 0 has parameter 'weight' float32 (4, 8)"));
+  EXPECT_THAT(
+      job.errors(),
+      HasSubstr(
+          "rank 1 has parameter 'weight' float32 (5, 8) at position 0, rank 0 has parameter 'weight' float32 (4, 8)"));
   EXPECT_THAT(job.output(), Not(HasSubstr("steps"))) << "nobody trains on";
 }
 

@@ -156,11 +156,13 @@ std::size_t count_descriptors(pid_t pid) {
 TEST(LockrunFailure, TheGuardHoldsNothingAndEndsWithoutCloseRange) {
   if (!can_refuse_system_calls()) GTEST_SKIP() << "this process may install no seccomp filter";
   for (const bool is_killed : {false, true}) {
-    Child job({LOCKRUN, "-n", "2", "--no-fold", RANK_PROGRAM, is_killed ? "out:up+flush+hang" : "out:up+flush+sleep:500"},
-              {.missing_calls = {SYS_close_range}});
+    Child job(
+        {LOCKRUN, "-n", "2", "--no-fold", RANK_PROGRAM, is_killed ? "out:up+flush+hang" : "out:up+flush+sleep:500"},
+        {.missing_calls = {SYS_close_range}});
     ASSERT_TRUE(job.wait_for_output("[1] up")) << job.errors();
     const auto processes = job.alive();
-    const auto guard = std::find_if(processes.begin(), processes.end(), [](pid_t pid) { return name_of_process(pid) == "lockrun-guard"; });
+    const auto guard = std::find_if(processes.begin(), processes.end(),
+                                    [](pid_t pid) { return name_of_process(pid) == "lockrun-guard"; });
     ASSERT_NE(guard, processes.end());
     EXPECT_EQ(count_descriptors(*guard), 1u) << "the pipe from lockrun, and nothing of the user's";
     if (is_killed) job.signal(SIGKILL);
@@ -183,13 +185,15 @@ TEST(LockrunFailure, ANoticeReachesTheRanksThatHandleItAndEndsNobody) {
   for (const int signal : {SIGUSR2, SIGALRM, SIGXCPU, SIGRTMIN + 1}) {
     const std::string number = std::to_string(signal);
     Child job(lockrun(3, {"catch:" + number + "+out:up+await:" + done, "out:up+await:" + done}));
-    for (const char* rank : {"0", "1", "2"}) ASSERT_TRUE(job.wait_for_output(std::string("[") + rank + "] up")) << job.errors();
+    for (const char* rank : {"0", "1", "2"})
+      ASSERT_TRUE(job.wait_for_output(std::string("[") + rank + "] up")) << job.errors();
     job.signal(signal);
     EXPECT_TRUE(job.wait_for_output("[0] caught")) << number;
     std::ofstream{done};
     EXPECT_EQ(job.wait(), 0) << job.errors();
     std::remove(done.c_str());
-    EXPECT_THAT(job.errors(), HasSubstr(": passed on to the ranks, but not to 1-2: a rank without a handler for it would end\n"));
+    EXPECT_THAT(job.errors(),
+                HasSubstr(": passed on to the ranks, but not to 1-2: a rank without a handler for it would end\n"));
   }
 }
 

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "src/launch/cores.h"
-#include "src/launch/machine.h"
+#include "src/launch/topology/cores.h"
+#include "src/launch/topology/machine.h"
 #include "tests/faults/lockrun.h"
 #include "tests/support/temporary.h"
 #include "tests/support/two_nodes.h"
@@ -26,7 +26,8 @@ constexpr int kWrongUse = 2;
 ChildOptions on(const std::string& machine, std::map<std::string, std::string> environment = {}) {
   environment.insert({{"LOCKSTEP_CUDA_LIBRARY", FAKE_CUDA_LIBRARY}, {"FAKE_CUDA", machine}});
   std::vector<std::string> unset;
-  for (const char* name : {"LOCKSTEP_DEVICE", "LOCKSTEP_SHARE_GPU", "LOCKSTEP_GPU_MEMORY", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"})
+  for (const char* name :
+       {"LOCKSTEP_DEVICE", "LOCKSTEP_SHARE_GPU", "LOCKSTEP_GPU_MEMORY", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"})
     if (environment.count(name) == 0) unset.push_back(name);
   return {.environment = std::move(environment), .unset = std::move(unset)};
 }
@@ -91,8 +92,8 @@ TEST(LockrunGpus, WithoutAnyTheRanksAreOnTheCpuAndOneLineSaysWhy) {
                                       (machine[3] == 'd' ? "no NVIDIA driver" : "the NVIDIA driver sees no GPU")));
     EXPECT_EQ(std::count(job.errors.begin(), job.errors.end(), '\n'), 1) << job.errors;
   }
-  const Ended here =
-      run(lockrun(1, {"env:LOCKSTEP_DEVICE"}), {.environment = {{"LOCKSTEP_DEVICE", "auto"}}, .unset = {"LOCKSTEP_CUDA_LIBRARY"}});
+  const Ended here = run(lockrun(1, {"env:LOCKSTEP_DEVICE"}),
+                         {.environment = {{"LOCKSTEP_DEVICE", "auto"}}, .unset = {"LOCKSTEP_CUDA_LIBRARY"}});
   EXPECT_EQ(here.code, 0) << here.errors;  // whatever this machine has
 }
 
@@ -100,15 +101,18 @@ TEST(LockrunGpus, AskedForAndNotThereIsAnErrorWithTheRemedy) {
   for (const char* flag : {"all", "0", "GPU-1"}) {
     const Ended job = start("no driver", 1, {"--gpus", flag});
     EXPECT_EQ(job.code, kWrongUse) << flag;
-    EXPECT_THAT(job.errors, AllOf(HasSubstr("there is none to use: no NVIDIA driver"), HasSubstr("--gpus none"))) << flag;
+    EXPECT_THAT(job.errors, AllOf(HasSubstr("there is none to use: no NVIDIA driver"), HasSubstr("--gpus none")))
+        << flag;
     EXPECT_THAT(job.output, IsEmpty());
   }
   const Ended seven = start("two", 1, {"--gpus", "7"});
   EXPECT_EQ(seven.code, kWrongUse);
-  EXPECT_THAT(seven.errors, HasSubstr("--gpus 7: this machine shows 2 GPUs, counted from 0: 0 (Fake H200, GPU-8c9f11), 1 (Fake"));
+  EXPECT_THAT(seven.errors,
+              HasSubstr("--gpus 7: this machine shows 2 GPUs, counted from 0: 0 (Fake H200, GPU-8c9f11), 1 (Fake"));
   const Ended many = start("two", 3, {});
   EXPECT_EQ(many.code, kWrongUse);
-  EXPECT_THAT(many.errors, AllOf(HasSubstr("3 ranks need 3 GPUs, and there are 2"), HasSubstr("--share-gpu 2"), HasSubstr("--gpus none")));
+  EXPECT_THAT(many.errors, AllOf(HasSubstr("3 ranks need 3 GPUs, and there are 2"), HasSubstr("--share-gpu 2"),
+                                 HasSubstr("--gpus none")));
 }
 
 TEST(LockrunGpus, WhatIsBrokenIsAnErrorEvenWhenNobodyAsked) {
@@ -127,10 +131,11 @@ TEST(LockrunGpus, WhatIsBrokenIsAnErrorEvenWhenNobodyAsked) {
 }
 
 TEST(LockrunGpus, ACudaPartThatCannotBeLoadedIsASentence) {
-  const std::map<std::string, std::string> libraries = {{NEEDS_CUDNN_LIBRARY, "cuDNN (libcudnn.so.99) is not found: install it"},
-                                                        {NO_ENTRY_LIBRARY, "is no CUDA part of Lockstep"},
-                                                        {"/nowhere/x.so", "there is no file /nowhere/x.so"},
-                                                        {LOCKRUN, "the CUDA part cannot be loaded"}};
+  const std::map<std::string, std::string> libraries = {
+      {NEEDS_CUDNN_LIBRARY, "cuDNN (libcudnn.so.99) is not found: install it"},
+      {NO_ENTRY_LIBRARY, "is no CUDA part of Lockstep"},
+      {"/nowhere/x.so", "there is no file /nowhere/x.so"},
+      {LOCKRUN, "the CUDA part cannot be loaded"}};
   for (const auto& [library, sentence] : libraries) {
     const Ended job = start("two", 1, {}, {{"LOCKSTEP_CUDA_LIBRARY", library}});
     EXPECT_EQ(job.code, 1) << library;
@@ -141,13 +146,14 @@ TEST(LockrunGpus, ACudaPartThatCannotBeLoadedIsASentence) {
 TEST(LockrunGpus, OnTheCpuTheSameFlagSplitsTheCores) {
   const Ended job = start("no gpu", 2, {"--share-gpu", "2"});
   EXPECT_EQ(job.code, 0) << job.errors;
-  EXPECT_THAT(job.errors,
-              AllOf(HasSubstr("lockrun: computing on the CPU"), HasSubstr("lockrun: cpu: "), HasSubstr("logical devices 0, 1 ")));
+  EXPECT_THAT(job.errors, AllOf(HasSubstr("lockrun: computing on the CPU"), HasSubstr("lockrun: cpu: "),
+                                HasSubstr("logical devices 0, 1 ")));
 }
 
 // GPU 0 of the fake stands where the machine has its first one: at 0000:17:00.0, on node 0.
 TEST(LockrunGpus, ARankRunsAndRemembersNearItsGpu) {
-  if (const auto here = launch::read_machine(); !here->unknown_because().empty()) GTEST_SKIP() << here->unknown_because();
+  if (const auto here = launch::read_machine(); !here->unknown_because().empty())
+    GTEST_SKIP() << here->unknown_because();
   if (!launch::memory_choice_obstacle().empty()) GTEST_SKIP() << launch::memory_choice_obstacle();
   const std::string file = temporary("machine.xml");
   std::ofstream(file) << two_nodes_xml();
@@ -187,10 +193,13 @@ TEST(LockrunTopology, HasTheSectionsThatItsPageShows) {
 TEST(LockrunTopology, GpusOrWhyThereAreNone) {
   const Ended two = run({LOCKRUN, "topology"}, on("two"));
   EXPECT_THAT(two.output,
-              AllOf(HasSubstr("  1: Fake H200, 100.0 GB, compute capability 9.0, PCI 0000:65:00.0, NUMA node "), HasSubstr("  0 - 1: "),
-                    HasSubstr("NVLink: not known"), HasSubstr("  lo: "), HasSubstr("  between machines: ")));
-  EXPECT_THAT(run({LOCKRUN, "topology"}, on("old driver")).output, HasSubstr("GPUs\n  none: the NVIDIA driver is for CUDA 11.4"));
-  EXPECT_THAT(run({LOCKRUN, "topology", "--json"}, on("no gpu")).output, HasSubstr("\"why_no_gpus\": \"the NVIDIA driver sees no GPU"));
+              AllOf(HasSubstr("  1: Fake H200, 100.0 GB, compute capability 9.0, PCI 0000:65:00.0, NUMA node "),
+                    HasSubstr("  0 - 1: "), HasSubstr("NVLink: not known"), HasSubstr("  lo: "),
+                    HasSubstr("  between machines: ")));
+  EXPECT_THAT(run({LOCKRUN, "topology"}, on("old driver")).output,
+              HasSubstr("GPUs\n  none: the NVIDIA driver is for CUDA 11.4"));
+  EXPECT_THAT(run({LOCKRUN, "topology", "--json"}, on("no gpu")).output,
+              HasSubstr("\"why_no_gpus\": \"the NVIDIA driver sees no GPU"));
   EXPECT_THAT(run({LOCKRUN, "topology"}, on("two", {{"LOCKSTEP_INTERFACE", "lo"}})).output,
               HasSubstr("between machines: lo (LOCKSTEP_INTERFACE=lo)"));
   const Ended wrong = run({LOCKRUN, "topology", "--xml"}, on("two"));
@@ -215,11 +224,13 @@ TEST(RankDevice, ByLocalRank) {
 TEST(RankDevice, NeverSilentlyOnTheCpu) {
   const Ended none = rank("no driver", {});
   EXPECT_EQ(none.output, "on cpu\n");
-  EXPECT_EQ(none.errors, "lockstep info: computing on the CPU: no NVIDIA driver is loaded: install one for CUDA 13.0 or newer\n");
+  EXPECT_EQ(none.errors,
+            "lockstep info: computing on the CPU: no NVIDIA driver is loaded: install one for CUDA 13.0 or newer\n");
   EXPECT_THAT(rank("no driver", {{"LOCAL_RANK", "1"}}).errors, IsEmpty()) << "one rank a machine is enough";
   const Ended asked = rank("no driver", {{"LOCKSTEP_DEVICE", "cuda"}});
   EXPECT_EQ(asked.code, 1);
-  EXPECT_THAT(asked.errors, AllOf(HasSubstr("LOCKSTEP_DEVICE asks for a GPU: no NVIDIA driver"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
+  EXPECT_THAT(asked.errors,
+              AllOf(HasSubstr("LOCKSTEP_DEVICE asks for a GPU: no NVIDIA driver"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
   for (const char* machine : {"old driver", "other version", "no code"}) {
     const Ended broken = rank(machine, {});
     EXPECT_EQ(broken.code, 1) << machine;
@@ -228,7 +239,8 @@ TEST(RankDevice, NeverSilentlyOnTheCpu) {
   EXPECT_THAT(rank("no code", {}).errors, HasSubstr("configure with -Dgpu_architectures=75"));
 }
 
-// A program in a folder of its own, with or without a CUDA part beside it, where a driver is installed: any library of its name.
+// A program in a folder of its own, with or without a CUDA part beside it, where a driver is installed: any library of
+// its name.
 class Installed : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -254,7 +266,9 @@ class Installed : public ::testing::Test {
 TEST_F(Installed, WithoutItsCudaPartItComputesOnTheCpuAndSaysSo) {
   const Ended unasked = start_with_driver();
   EXPECT_EQ(unasked.output, "on cpu\n");
-  EXPECT_THAT(unasked.errors, HasSubstr("computing on the CPU: this installation has no CUDA part: liblockstep_cuda.so is neither beside"));
+  EXPECT_THAT(
+      unasked.errors,
+      HasSubstr("computing on the CPU: this installation has no CUDA part: liblockstep_cuda.so is neither beside"));
   const Ended asked = start_with_driver({{"LOCKSTEP_DEVICE", "cuda"}});
   EXPECT_EQ(asked.code, 1);
   EXPECT_THAT(asked.errors, AllOf(HasSubstr("build with -Dcuda=enabled"), HasSubstr("LOCKSTEP_CUDA_LIBRARY")));

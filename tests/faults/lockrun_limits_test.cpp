@@ -17,8 +17,8 @@
 #include <fstream>
 #include <string>
 
-#include "src/core/fd.h"
-#include "src/core/process_limits.h"
+#include "src/core/process/fd.h"
+#include "src/core/process/process_limits.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
@@ -32,11 +32,13 @@ struct Outcome {
   std::string output;  // stdout and stderr
 };
 
-// The system call fails with EPERM from here on, in this process and what it starts: what a container's seccomp profile does.
+// The system call fails with EPERM from here on, in this process and what it starts: what a container's seccomp profile
+// does.
 bool forbid(long call) {
-  std::array<sock_filter, 4> program = {
-      {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(call), 0, 1),
-       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
+  std::array<sock_filter, 4> program = {{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(call), 0, 1),
+                                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
   const sock_fprog filter = {program.size(), program.data()};
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
@@ -76,13 +78,16 @@ const std::string kJob = fmt::format("{} -n 2 {} steps=2 count=10", LOCKRUN, COL
 TEST(LockrunLimits, ThatNoFurtherProcessIsAllowedIsSaidByName) {
   if (kSanitized) GTEST_SKIP() << "sanitizers start threads of their own";
   if (::geteuid() != 0) GTEST_SKIP() << "to be another user, of whom there are no processes yet, takes root";
-  if (run("command -v setpriv && command -v prlimit").exit_code != 0) GTEST_SKIP() << "setpriv or prlimit (util-linux) is not installed";
+  if (run("command -v setpriv && command -v prlimit").exit_code != 0)
+    GTEST_SKIP() << "setpriv or prlimit (util-linux) is not installed";
   int refusals = 0;
   for (int limit = 1; limit <= 30; ++limit) {
     const int user = 100000 + ::getpid() % 30000 * 30 + limit;  // whose processes are these alone, zombies counted
     const Outcome job = run(fmt::format(
-        "LOCKSTEP_DEVICE=cpu timeout -k 5 60 setpriv --reuid {} --regid {} --clear-groups prlimit --nproc={} {}", user, user, limit, kJob));
-    if (job.exit_code == 126 || job.exit_code == 127) GTEST_SKIP() << "another user may not run the programs: " << job.output;
+        "LOCKSTEP_DEVICE=cpu timeout -k 5 60 setpriv --reuid {} --regid {} --clear-groups prlimit --nproc={} {}", user,
+        user, limit, kJob));
+    if (job.exit_code == 126 || job.exit_code == 127)
+      GTEST_SKIP() << "another user may not run the programs: " << job.output;
     if (job.output.starts_with("setpriv: ")) GTEST_SKIP() << job.output;
     if (job.exit_code == 0) break;
     ++refusals;
@@ -98,7 +103,8 @@ TEST(LockrunLimits, AFullAddressSpaceIsNotTakenForTooManyProcesses) {
   if (run("command -v prlimit").exit_code != 0) GTEST_SKIP() << "prlimit (util-linux) is not installed";
   // Enough for the program and its libraries, for a thread's stack of 4 GiB no room.
   const Outcome job = run(
-      fmt::format("LOCKSTEP_DEVICE=cpu timeout -k 5 60 prlimit --as=3221225472 --stack=4294967296 {} steps=2 count=10", COLLECTIVE_RANK));
+      fmt::format("LOCKSTEP_DEVICE=cpu timeout -k 5 60 prlimit --as=3221225472 --stack=4294967296 {} steps=2 count=10",
+                  COLLECTIVE_RANK));
   EXPECT_NE(job.exit_code, 0) << job.output;
   EXPECT_THAT(job.output, HasSubstr("address space is full: "));
   EXPECT_THAT(job.output, HasSubstr(" of 3072 MiB are in use (RLIMIT_AS, ulimit -v)"));
@@ -133,10 +139,13 @@ TEST(LockrunLimits, AKillForWantOfMemoryIsCountedNotGuessed) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more memory than the group has";
   const MemoryGroup group(64 << 20);
   if (!group.is_usable()) GTEST_SKIP() << "this process may not make a control group with a limit of memory";
-  const Outcome greedy = run(fmt::format("{} && exec timeout -k 5 60 {} --no-bind -n 1 tail /dev/zero", group.enter(), LOCKRUN));
+  const Outcome greedy =
+      run(fmt::format("{} && exec timeout -k 5 60 {} --no-bind -n 1 tail /dev/zero", group.enter(), LOCKRUN));
   EXPECT_EQ(greedy.exit_code, 128 + SIGKILL) << greedy.output;
-  EXPECT_THAT(greedy.output, HasSubstr("lockrun: the system's memory killer has ended 1 process of this control group in the last "));
-  const Outcome killed = run(fmt::format("{} && exec timeout -k 5 60 {} --no-bind -n 1 sh -c 'kill -KILL $$'", group.enter(), LOCKRUN));
+  EXPECT_THAT(greedy.output,
+              HasSubstr("lockrun: the system's memory killer has ended 1 process of this control group in the last "));
+  const Outcome killed =
+      run(fmt::format("{} && exec timeout -k 5 60 {} --no-bind -n 1 sh -c 'kill -KILL $$'", group.enter(), LOCKRUN));
   EXPECT_EQ(killed.exit_code, 128 + SIGKILL) << killed.output;
   EXPECT_THAT(killed.output, HasSubstr("has ended no process of this control group in the last "));
   EXPECT_THAT(killed.output, HasSubstr("a process sent it, perhaps the rank itself"));
@@ -149,9 +158,9 @@ TEST(LockrunLimits, ThatCoresMayNotBeChosenIsSaidWithTheFlagThatDoesNot) {
   if (bound.exit_code == 0) GTEST_SKIP() << "there are too few cores to bind two ranks";
   EXPECT_THAT(bound.output, HasSubstr("sched_setaffinity: Operation not permitted: "));
   EXPECT_THAT(bound.output, HasSubstr("--no-bind"));
-  const Outcome unbound =
-      run(fmt::format("LOCKSTEP_DEVICE=cpu timeout -k 5 60 {} --no-bind -n 2 {} steps=2 count=10", LOCKRUN, COLLECTIVE_RANK),
-          SYS_sched_setaffinity);
+  const Outcome unbound = run(fmt::format("LOCKSTEP_DEVICE=cpu timeout -k 5 60 {} --no-bind -n 2 {} steps=2 count=10",
+                                          LOCKRUN, COLLECTIVE_RANK),
+                              SYS_sched_setaffinity);
   EXPECT_EQ(unbound.exit_code, 0) << unbound.output;
 }
 

@@ -53,7 +53,8 @@ TEST(LockrunOutput, NoPrefixChangesNoByte) {
 TEST(LockrunOutput, LongLinesStayWhole) {
   Child job(lockrun(2, {"bytes"}));
   EXPECT_EQ(job.wait(), 0);
-  for (const std::string rank : {"0", "1"}) EXPECT_EQ(count(job.output(), "[" + rank + "] " + std::string(200'000, 'x') + "\n"), 1u);
+  for (const std::string rank : {"0", "1"})
+    EXPECT_EQ(count(job.output(), "[" + rank + "] " + std::string(200'000, 'x') + "\n"), 1u);
 }
 
 // More than lockrun keeps, and what is over stays in the rank's pipe, which must be read after the rank has gone.
@@ -116,7 +117,8 @@ TEST(LockrunOutput, AProcessThatKeepsTheStreamsOpenIsNamed) {
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.output(), HasSubstr("[0] mine\n"));
   for (const char* stream : {"stdout", "stderr"})
-    EXPECT_THAT(job.errors(), HasSubstr(std::string(" (rank_program), which has left its process group, keeps its ") + stream + " open"));
+    EXPECT_THAT(job.errors(), HasSubstr(std::string(" (rank_program), which has left its process group, keeps its ") +
+                                        stream + " open"));
 }
 
 // How soon two lines follow each other is not ours to promise: one of many tries is quick enough.
@@ -251,7 +253,8 @@ TEST(LockrunOutput, TheSecondSignalEndsALockrunThatNobodyReads) {
 
 // Two signals in a row are no reason to lose what a reader takes.
 TEST(LockrunOutput, TheSecondSignalLosesNothingWhereSomebodyReads) {
-  Child job({LOCKRUN, "--no-fold", "-n", "1", "sh", "-c", "trap '' TERM; echo up; sleep 0.5; echo more; while :; do sleep 1; done"});
+  Child job({LOCKRUN, "--no-fold", "-n", "1", "sh", "-c",
+             "trap '' TERM; echo up; sleep 0.5; echo more; while :; do sleep 1; done"});
   ASSERT_TRUE(job.wait_for_output("up"));
   job.signal(SIGTERM);
   ASSERT_TRUE(job.wait_for_output("more"));
@@ -272,7 +275,8 @@ TEST(LockrunOutput, OutputThatCannotBeWrittenIsAFailure) {
       Child job({LOCKRUN, "-n", "2", flag, "sh", "-c", "echo hi$LOCAL_RANK"}, options);
       ::close(full);
       EXPECT_EQ(job.wait(), 1) << flag;
-      EXPECT_EQ(count(job.errors(), "lockrun: cannot write the ranks' output: No space left on device\n"), 1u) << flag << job.errors();
+      EXPECT_EQ(count(job.errors(), "lockrun: cannot write the ranks' output: No space left on device\n"), 1u)
+          << flag << job.errors();
     }
 }
 
@@ -290,7 +294,8 @@ TEST(LockrunOutput, OnATerminalRankZeroRedrawsItsLine) {
   ChildOptions options;
   options.output_fd = terminal.theirs;
   const std::string drawn = ::testing::TempDir() + "drawn-" + std::to_string(::getpid()), said = drawn + "-said";
-  const std::string act = "env:LOCKSTEP_TERMINAL_WIDTH+redraw:step 1+touch:" + drawn + "+await:" + said + "+redraw:step 2+out:";
+  const std::string act =
+      "env:LOCKSTEP_TERMINAL_WIDTH+redraw:step 1+touch:" + drawn + "+await:" + said + "+redraw:step 2+out:";
   Child job(lockrun(2, {act, "await:" + drawn + "+sleep:100+out:hello+flush+sleep:300+touch:" + said}), options);
   const std::string seen = terminal.read_all();
   EXPECT_EQ(job.wait(), 0);

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <set>
 
-#include "src/launch/cores.h"
+#include "src/launch/topology/cores.h"
 #include "tests/faults/lockrun.h"
 #include "tests/support/pattern.h"
 
@@ -24,13 +24,14 @@ std::vector<std::string> values(const std::string& output, const std::string& pa
 }
 
 TEST(LockrunStart, EveryRankKnowsItsPlace) {
-  Child job(lockrun(3, {"env:RANK+env:LOCAL_RANK+env:WORLD_SIZE+env:LOCAL_WORLD_SIZE+env:MASTER_ADDR+env:LOCKSTEP_STORE_HOSTED"}));
+  Child job(lockrun(
+      3, {"env:RANK+env:LOCAL_RANK+env:WORLD_SIZE+env:LOCAL_WORLD_SIZE+env:MASTER_ADDR+env:LOCKSTEP_STORE_HOSTED"}));
   EXPECT_EQ(job.wait(), 0);
   for (const std::string rank : {"0", "1", "2"}) {
     const std::string prefix = "[" + rank + "] ";
-    EXPECT_EQ(lines_of(rank, job.output()),
-              (prefix + "RANK=" + rank + "\n" + prefix + "LOCAL_RANK=" + rank + "\n" + prefix + "WORLD_SIZE=3\n" + prefix +
-                          "LOCAL_WORLD_SIZE=3\n" + prefix + "MASTER_ADDR=127.0.0.1\n" + prefix + "LOCKSTEP_STORE_HOSTED=1\n"));
+    EXPECT_EQ(lines_of(rank, job.output()), (prefix + "RANK=" + rank + "\n" + prefix + "LOCAL_RANK=" + rank + "\n" +
+                                             prefix + "WORLD_SIZE=3\n" + prefix + "LOCAL_WORLD_SIZE=3\n" + prefix +
+                                             "MASTER_ADDR=127.0.0.1\n" + prefix + "LOCKSTEP_STORE_HOSTED=1\n"));
   }
 }
 
@@ -57,7 +58,8 @@ TEST(LockrunStart, ATokenIsMadeForTheJobAndIsNoArgument) {
   for (int i = 0; i < 2; ++i) {
     Child job(lockrun(2, {"env:LOCKSTEP_TOKEN+env:MASTER_PORT"}));
     EXPECT_EQ(job.wait(), 0);
-    const auto tokens = values(job.output(), "LOCKSTEP_TOKEN=([0-9a-f]{64})\n"), ports = values(job.output(), "MASTER_PORT=(\\d+)\n");
+    const auto tokens = values(job.output(), "LOCKSTEP_TOKEN=([0-9a-f]{64})\n"),
+               ports = values(job.output(), "MASTER_PORT=(\\d+)\n");
     ASSERT_EQ(tokens.size(), 2u) << job.output();
     EXPECT_EQ(tokens[0], tokens[1]);
     ASSERT_EQ(ports.size(), 2u);
@@ -80,7 +82,8 @@ TEST(LockrunStart, AMisspeltVariableIsToldOnce) {
   options.environment = {{"LOCKSTEP_TIMEOUT", "5"}};
   Child job(lockrun(2, {"exit:0"}), options);
   EXPECT_EQ(job.wait(), 0);
-  EXPECT_THAT(job.errors(), HasSubstr("lockrun: environment: LOCKSTEP_TIMEOUT is set, and Lockstep has no such variable: did you mean LOCKSTEP_TIMEOUT_S?\n"));
+  EXPECT_THAT(job.errors(), HasSubstr("lockrun: environment: LOCKSTEP_TIMEOUT is set, and Lockstep has no such "
+                                      "variable: did you mean LOCKSTEP_TIMEOUT_S?\n"));
 }
 
 TEST(LockrunStart, ATokenFileThatCannotBeReadIsNamed) {

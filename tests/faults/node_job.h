@@ -23,13 +23,15 @@ class NodeJob {
     for (std::size_t node = 0; node < ranks.size(); ++node) {
       std::vector<std::string> words = {LOCKRUN, "--no-fold", "-n", std::to_string(ranks[node])};
       if (ranks.size() > 1)
-        for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{{"--nnodes", std::to_string(ranks.size())},
-                                                                                          {"--node-rank", std::to_string(node)},
-                                                                                          {"--master-addr", host},
-                                                                                          {"--master-port", port_}})
+        for (const auto& [flag, value] :
+             std::vector<std::pair<std::string, std::string>>{{"--nnodes", std::to_string(ranks.size())},
+                                                              {"--node-rank", std::to_string(node)},
+                                                              {"--master-addr", host},
+                                                              {"--master-port", port_}})
           words.insert(words.end(), {flag, value});
       words.insert(words.end(), command.begin(), command.end());
-      if (lab == nullptr && ranks.size() > 1) environment["LOCKSTEP_NODE"] = std::to_string(node);  // no memory in common
+      if (lab == nullptr && ranks.size() > 1)
+        environment["LOCKSTEP_NODE"] = std::to_string(node);  // no memory in common
       const int network = lab == nullptr ? -1 : lab->network(static_cast<int>(node));
       nodes_.emplace_back(words, ChildOptions{.environment = environment, .network = network});
     }

@@ -1,4 +1,5 @@
-// Every way to start ranks other than lockrun, with real processes: by hand, under mpirun, alone; and what can be wrong with each.
+// Every way to start ranks other than lockrun, with real processes: by hand, under mpirun, alone; and what can be wrong
+// with each.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -27,7 +28,8 @@ bool has_mpi() {
 }
 
 std::string line_of(int rank, int ranks, int steps, const char* transport) {
-  return "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " did " + std::to_string(steps) + " steps over " + transport;
+  return "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " did " + std::to_string(steps) +
+         " steps over " + transport;
 }
 
 TEST(Alone, IsRankZeroOfOne) {
@@ -108,7 +110,8 @@ TEST(ByHand, WithoutATokenOnlyProcessesOfOneUserMeet) {
       EXPECT_EQ(code, is_one_user ? 0 : 1) << job[1].errors();
       EXPECT_EQ(job[0].wait(120s), is_one_user ? 0 : 1) << job[0].errors();
       EXPECT_THAT(job[1].errors(), HasSubstr(is_one_user ? "" : "without a token only processes of one user meet"));
-      EXPECT_THAT(job[0].errors(), HasSubstr(is_one_user ? "" : "is another user's or has closed, and the job has no token"));
+      EXPECT_THAT(job[0].errors(),
+                  HasSubstr(is_one_user ? "" : "is another user's or has closed, and the job has no token"));
     }
   }
 }
@@ -144,7 +147,8 @@ TEST(ByHand, AMissingRankIsNamed) {
 TEST(ByHand, WhoWaitsSaysForWhom) {
   HandJob job(3);
   const auto says = [&](int nth, const std::string& text) {
-    for (int tries = 0; tries < 2000 && job[nth].errors().find(text) == std::string::npos; ++tries) std::this_thread::sleep_for(10ms);
+    for (int tries = 0; tries < 2000 && job[nth].errors().find(text) == std::string::npos; ++tries)
+      std::this_thread::sleep_for(10ms);
     EXPECT_THAT(job[nth].errors(), HasSubstr(text));
   };
   job.start(1, {"steps=3"});
@@ -169,7 +173,8 @@ TEST(ByHand, ASecondProcessWithTheSameRankIsRefused) {
   }
   ASSERT_GE(refused, 0) << "both run";
   EXPECT_EQ(twins[refused]->wait(), 1);
-  EXPECT_THAT(twins[refused]->errors(), HasSubstr("rank 1 is taken: process " + std::to_string(twins[1 - refused]->pid())));
+  EXPECT_THAT(twins[refused]->errors(),
+              HasSubstr("rank 1 is taken: process " + std::to_string(twins[1 - refused]->pid())));
   job.start(2, {"steps=3"});
   for (const int started : {0, 2 - refused, 3}) EXPECT_EQ(job[started].wait(), 0) << job[started].errors();
 }
@@ -208,18 +213,19 @@ TEST_P(BrokenStart, IsAnErrorThatNamesTheVariable) {
 
 INSTANTIATE_TEST_SUITE_P(
     Environment, BrokenStart,
-    ::testing::Values(BrokenEnvironment{"rank_alone", {{"RANK", "0"}}, "WORLD_SIZE"},
-                      BrokenEnvironment{"world_alone", {{"WORLD_SIZE", "2"}}, "RANK"},
-                      BrokenEnvironment{"no_number", {{"RANK", "0"}, {"WORLD_SIZE", "two"}}, "WORLD_SIZE"},
-                      BrokenEnvironment{"half_a_number", {{"RANK", "0"}, {"WORLD_SIZE", "2x"}}, "2x"},
-                      BrokenEnvironment{"rank_outside", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "rank 2"},
-                      BrokenEnvironment{"negative", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK"},
-                      BrokenEnvironment{"no_address", {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_ADDR"},
-                      BrokenEnvironment{"no_port", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}, "MASTER_PORT"},
-                      BrokenEnvironment{"bad_port",
-                                        {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "99999"}},
-                                        "MASTER_PORT"},
-                      BrokenEnvironment{"no_token_file", {{"LOCKSTEP_TOKEN_FILE", "/does/not/exist"}}, "/does/not/exist"}),
+    ::testing::Values(
+        BrokenEnvironment{"rank_alone", {{"RANK", "0"}}, "WORLD_SIZE"},
+        BrokenEnvironment{"world_alone", {{"WORLD_SIZE", "2"}}, "RANK"},
+        BrokenEnvironment{"no_number", {{"RANK", "0"}, {"WORLD_SIZE", "two"}}, "WORLD_SIZE"},
+        BrokenEnvironment{"half_a_number", {{"RANK", "0"}, {"WORLD_SIZE", "2x"}}, "2x"},
+        BrokenEnvironment{"rank_outside", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "rank 2"},
+        BrokenEnvironment{"negative", {{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK"},
+        BrokenEnvironment{"no_address", {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_ADDR"},
+        BrokenEnvironment{"no_port", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}}, "MASTER_PORT"},
+        BrokenEnvironment{"bad_port",
+                          {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "99999"}},
+                          "MASTER_PORT"},
+        BrokenEnvironment{"no_token_file", {{"LOCKSTEP_TOKEN_FILE", "/does/not/exist"}}, "/does/not/exist"}),
     [](const auto& tested) { return tested.param.name; });
 
 class Mpirun : public ::testing::Test {
@@ -301,8 +307,9 @@ TEST(ByHand, MpiIsAskedForWhereItIsNot) {
   job.start_all({"steps=3"});
   for (const int rank : {0, 1}) {
     EXPECT_EQ(job[rank].wait(), 2);
-    EXPECT_THAT(job[rank].errors(), HasSubstr(has_mpi() ? "start the program with mpirun -n 2, or use LOCKSTEP_BACKEND=host"
-                                                        : "backend 'mpi' is not in this build: install Open MPI's headers"));
+    EXPECT_THAT(job[rank].errors(),
+                HasSubstr(has_mpi() ? "start the program with mpirun -n 2, or use LOCKSTEP_BACKEND=host"
+                                    : "backend 'mpi' is not in this build: install Open MPI's headers"));
   }
 }
 
@@ -336,7 +343,8 @@ TEST_F(MpiBackend, AWorldOfOneNeedsNoMpirun) {
 TEST_F(MpiBackend, ARankThatStaysAwayEndsTheWaitAtTheDeadline) {
   Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=stay_away"}, mpi_);
   EXPECT_GT(job->wait(30s), 0) << job->errors();
-  EXPECT_THAT(job.report(), AllOf(HasSubstr("error: all_reduce #4 (float32 x 1000, sum): rank "), HasSubstr("waited 2.0 s")));
+  EXPECT_THAT(job.report(),
+              AllOf(HasSubstr("error: all_reduce #4 (float32 x 1000, sum): rank "), HasSubstr("waited 2.0 s")));
   EXPECT_TRUE(job->nothing_left());
 }
 
@@ -344,12 +352,14 @@ TEST_F(MpiBackend, ARankThatStaysAwayEndsTheWaitAtTheDeadline) {
 TEST_F(MpiBackend, ADeadlineInOneGroupEndsTheOthers) {
   Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=second_group"}, mpi_);
   EXPECT_GT(job->wait(30s), 0) << job->errors();
-  EXPECT_THAT(job.report(), AllOf(HasSubstr("error: this process has given MPI up, for all groups, after: barrier #1: rank "),
-                                  HasSubstr("waited 2.0 s")));
+  EXPECT_THAT(job.report(),
+              AllOf(HasSubstr("error: this process has given MPI up, for all groups, after: barrier #1: rank "),
+                    HasSubstr("waited 2.0 s")));
 }
 
 TEST_F(MpiBackend, AbortWakesTheRankThatAborts) {
-  Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=abort"}, {{"LOCKSTEP_BACKEND", "mpi"}, {"LOCKSTEP_TIMEOUT_S", "100"}});
+  Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=abort"},
+          {{"LOCKSTEP_BACKEND", "mpi"}, {"LOCKSTEP_TIMEOUT_S", "100"}});
   EXPECT_EQ(job->wait(30s), kPeerLostExitCode) << job->errors();
   EXPECT_EQ(job.report().find("error: "), 0u);
   EXPECT_THAT(job.report(), HasSubstr("the process group was aborted: enough"));
@@ -359,15 +369,16 @@ TEST_F(MpiBackend, AbortWakesTheRankThatAborts) {
 TEST_F(MpiBackend, AnotherCountIsNamed) {
   Job job(2, {"steps=20", "fail_rank=1", "fail_at=3", "how=other_count"}, mpi_);
   EXPECT_GT(job->wait(30s), 0) << job->errors();
-  EXPECT_THAT(job.report(),
-              AllOf(HasSubstr("rank 0: all_reduce #4 (float32 x 1000, sum)"), HasSubstr("rank 1: all_reduce #4 (float32 x 999, sum)")));
+  EXPECT_THAT(job.report(), AllOf(HasSubstr("rank 0: all_reduce #4 (float32 x 1000, sum)"),
+                                  HasSubstr("rank 1: all_reduce #4 (float32 x 999, sum)")));
 }
 
 // Nobody waits for MPI_Finalize of a rank that has failed, nor for the deadline.
 TEST_F(MpiBackend, ARankThatFailsOrDiesEndsTheJobAtOnce) {
   for (const char* how : {"how=throw", "how=kill"}) {
     const auto start = std::chrono::steady_clock::now();
-    Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", how}, {{"LOCKSTEP_BACKEND", "mpi"}, {"LOCKSTEP_TIMEOUT_S", "100"}});
+    Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", how},
+            {{"LOCKSTEP_BACKEND", "mpi"}, {"LOCKSTEP_TIMEOUT_S", "100"}});
     EXPECT_GT(job->wait(60s), 0) << job->errors();
     EXPECT_LT(std::chrono::steady_clock::now() - start, 20s) << how;
     EXPECT_TRUE(job->nothing_left());

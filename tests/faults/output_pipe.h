@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 #include "tests/faults/child.h"
 
 namespace lockstep::testing {

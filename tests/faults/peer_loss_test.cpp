@@ -1,5 +1,5 @@
-// A rank that dies, leaves or stays away in the middle of training: the others end soon, with a code and words that tell
-// whose fault it was, and nothing is left.
+// A rank that dies, leaves or stays away in the middle of training: the others end soon, with a code and words that
+// tell whose fault it was, and nothing is left.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -46,11 +46,12 @@ TEST_P(PeerLoss, SurvivorsNameTheRankThatIsGone) {
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(job[rank].nothing_left());
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryDeath, PeerLoss,
-                         ::testing::Combine(::testing::Values("shm", "tcp"),
-                                            ::testing::Values(Death{"kill", 128 + SIGKILL}, Death{"segv", 128 + SIGSEGV}, Death{"exit", 3},
-                                                              Death{"throw", 1}, Death{"leave", 0})),
-                         [](const auto& tested) { return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param).how; });
+INSTANTIATE_TEST_SUITE_P(
+    EveryDeath, PeerLoss,
+    ::testing::Combine(::testing::Values("shm", "tcp"),
+                       ::testing::Values(Death{"kill", 128 + SIGKILL}, Death{"segv", 128 + SIGSEGV}, Death{"exit", 3},
+                                         Death{"throw", 1}, Death{"leave", 0})),
+    [](const auto& tested) { return std::string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param).how; });
 
 class Transports : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(EveryWire, Transports, ::testing::Values("shm", "tcp"),
@@ -90,7 +91,8 @@ TEST_P(Transports, AKillFromOutsideBetweenTwoStepsIsNoticed) {
   EXPECT_THAT(job[0].errors(), HasSubstr("rank 1"));
 }
 
-// torchrun and mpirun name the first process that leaves as the cause. torchrun reads why from a file, and takes the earliest.
+// torchrun and mpirun name the first process that leaves as the cause. torchrun reads why from a file, and takes the
+// earliest.
 TEST(OtherLaunchers, SurvivorsLeaveAfterTheRankThatFailed) {
   const std::string folder = temporary("error-files");
   std::filesystem::create_directories(folder);
@@ -105,7 +107,8 @@ TEST(OtherLaunchers, SurvivorsLeaveAfterTheRankThatFailed) {
   for (const int rank : {0, 1}) {
     const auto error = nlohmann::json::parse(text_of_file(file_of(rank)), nullptr, false);
     ASSERT_FALSE(error.is_discarded()) << file_of(rank) << ": " << text_of_file(file_of(rank));
-    EXPECT_THAT(error["message"]["message"].get<std::string>(), HasSubstr(rank == 1 ? "this rank has had enough" : "rank 1"));
+    EXPECT_THAT(error["message"]["message"].get<std::string>(),
+                HasSubstr(rank == 1 ? "this rank has had enough" : "rank 1"));
     when[rank] = std::stol(error["message"]["extraInfo"]["timestamp"].get<std::string>());
   }
   EXPECT_LT(when[1], when[0]);
@@ -118,7 +121,8 @@ TEST(OtherLaunchers, ASurvivorGivesTheCauseAHeadStart) {
   std::filesystem::create_directories(folder);
   HandJob job(2);
   for (const int rank : {0, 1})
-    job.start(rank, {"steps=1000000", "pause_ms=20"}, {{"TORCHELASTIC_ERROR_FILE", folder + "/" + std::to_string(rank) + ".json"}});
+    job.start(rank, {"steps=1000000", "pause_ms=20"},
+              {{"TORCHELASTIC_ERROR_FILE", folder + "/" + std::to_string(rank) + ".json"}});
   for (const int rank : {0, 1}) ASSERT_TRUE(job[rank].wait_for_output("is running")) << job[rank].errors();
   const auto killed = std::chrono::steady_clock::now();
   job[1].signal(SIGKILL);

@@ -15,7 +15,8 @@ namespace lockstep::testing {
 // Gives this process mounts of its own, once. What keeps it from that, or "".
 inline const std::string& obstacle_to_private_mounts() {
   static const std::string obstacle = [] {
-    if (::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0) return std::string();
+    if (::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
+      return std::string();
     return std::string("cannot mount a small disk (it takes root): ") + std::strerror(errno);
   }();
   return obstacle;

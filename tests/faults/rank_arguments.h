@@ -46,7 +46,8 @@ class RankArguments {
   std::abort();
 }
 
-// exit (code 3), exit:CODE, throw, segv, kill, stop (SIGSTOP), stay_away; leave: true, to end well now. Another word does nothing.
+// exit (code 3), exit:CODE, throw, segv, kill, stop (SIGSTOP), stay_away; leave: true, to end well now. Another word
+// does nothing.
 inline bool go_wrong(const std::string& how) {
   if (how.rfind("exit", 0) == 0) ::_exit(how == "exit" ? 3 : std::stoi(how.substr(5)));
   if (how == "throw") throw Error("this rank has had enough");

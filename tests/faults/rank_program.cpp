@@ -1,5 +1,5 @@
-// A rank that behaves as it is told: rank_program [--spawn N] ACT... ; rank i plays the i-th act, the last one is for all others.
-// Acts are words joined by '+': `sleep:200+exit:3`.
+// A rank that behaves as it is told: rank_program [--spawn N] ACT... ; rank i plays the i-th act, the last one is for
+// all others. Acts are words joined by '+': `sleep:200+exit:3`.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,7 +33,8 @@ void hang() {
 
 // Until another rank has touched the file.
 void await(const std::string& path) {
-  for (int i = 0; i < 3000 && ::access(path.c_str(), F_OK) != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (int i = 0; i < 3000 && ::access(path.c_str(), F_OK) != 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 void print_cores() {

@@ -24,7 +24,9 @@ void await_registration(const HandJob& job, int rank) {
   connect_store({"127.0.0.1", port}, "", kLong)->get("group0/rendezvous/rank/" + std::to_string(rank), kLong);
 }
 
-std::string process_of(const Child& child, int rank) { return fmt::format("rank {} (process {} on ", rank, child.pid()); }
+std::string process_of(const Child& child, int rank) {
+  return fmt::format("rank {} (process {} on ", rank, child.pid());
+}
 
 TEST(RendezvousByHand, ARankThatIsKilledIsNamedByThoseWhoWait) {
   HandJob job(4, kPatient);
@@ -33,7 +35,8 @@ TEST(RendezvousByHand, ARankThatIsKilledIsNamedByThoseWhoWait) {
   job[1].signal(SIGKILL);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(job[rank].wait(kLong), kPeerLostExitCode) << job[rank].errors();
-    EXPECT_THAT(job[rank].errors(), AllOf(HasSubstr(process_of(job[1], 1)), HasSubstr("has gone"), Not(HasSubstr("did not come"))));
+    EXPECT_THAT(job[rank].errors(),
+                AllOf(HasSubstr(process_of(job[1], 1)), HasSubstr("has gone"), Not(HasSubstr("did not come"))));
   }
 }
 

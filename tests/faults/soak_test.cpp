@@ -1,8 +1,9 @@
-// A training job is hit at a random moment, again and again: a random rank is killed or stopped. Each time the job ends before its
-// deadline, blames that rank, and leaves nothing but a checkpoint that loads.
+// A training job is hit at a random moment, again and again: a random rank is killed or stopped. Each time the job ends
+// before its deadline, blames that rank, and leaves nothing but a checkpoint that loads.
 //
-// LOCKSTEP_SOAK_KILLS: how often (10). LOCKSTEP_SOAK_SEED: of the first time; each has its own, one more than the one before, and
-// everything that is random follows from it. The seed is printed, so that one time can be repeated: scripts/soak 1 SEED.
+// LOCKSTEP_SOAK_KILLS: how often (10). LOCKSTEP_SOAK_SEED: of the first time; each has its own, one more than the one
+// before, and everything that is random follows from it. The seed is printed, so that one time can be repeated:
+// scripts/soak 1 SEED.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +32,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kRanks = 4;
-// Promised are 2 s for a death; a loaded machine and sanitizers get more. A stopped rank is noticed after 3 s, in the rendezvous after 5.
+// Promised are 2 s for a death; a loaded machine and sanitizers get more. A stopped rank is noticed after 3 s, in the
+// rendezvous after 5.
 constexpr milliseconds kEndOfDeath(8000), kEndOfStop(20000);
 
 // What one time is like.
@@ -47,8 +49,8 @@ struct Hit {
     moment = milliseconds(random() % 1200);
   }
   std::string text() const {
-    return fmt::format("seed {}: {} over {}, SIG{} to rank {} after {} ms", seed, nodes.size() == 1 ? "a node" : "two nodes", wire,
-                       ::sigabbrev_np(signal), rank, moment.count());
+    return fmt::format("seed {}: {} over {}, SIG{} to rank {} after {} ms", seed,
+                       nodes.size() == 1 ? "a node" : "two nodes", wire, ::sigabbrev_np(signal), rank, moment.count());
   }
 
   std::uint32_t seed;
@@ -112,7 +114,8 @@ class Soak : public ::testing::Test {
         EXPECT_TRUE(code == 1 || code == kPeerLostExitCode) << code << "\n" << job[node].errors();
     }
     if (hit.signal == SIGSTOP) check_blame_for_silence(hit, victim, said);
-    std::printf("%s: ended after %.1f s\n", hit.text().c_str(), std::chrono::duration<double>(Clock::now() - struck).count());
+    std::printf("%s: ended after %.1f s\n", hit.text().c_str(),
+                std::chrono::duration<double>(Clock::now() - struck).count());
     std::fflush(stdout);
     EXPECT_THAT(left.after(job.all(), /*killed_amid_saving=*/true), IsEmpty());
   }
@@ -123,11 +126,12 @@ class Soak : public ::testing::Test {
     const std::string blame = fmt::format("lockrun: rank {} \\(pid {}.*\\) was killed by signal 9", hit.rank, victim);
     EXPECT_THAT(find_match(errors, blame), Not(IsEmpty())) << errors;
   }
-  // By some rank: a lockrun points to it, and to its output on another node. Amid the rendezvous there may be no pid yet, and it may be
-  // one of several that are missing.
+  // By some rank: a lockrun points to it, and to its output on another node. Amid the rendezvous there may be no pid
+  // yet, and it may be one of several that are missing.
   static void check_blame_for_silence(const Hit& hit, pid_t victim, const std::string& errors) {
     const std::string blame = fmt::format(
-        "rank {0} \\(pid {1}|ranks? [0-9, ]*\\b{0}\\b[0-9, ]* of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b", hit.rank, victim, kRanks);
+        "rank {0} \\(pid {1}|ranks? [0-9, ]*\\b{0}\\b[0-9, ]* of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b",
+        hit.rank, victim, kRanks);
     EXPECT_THAT(find_match(errors, blame), Not(IsEmpty())) << errors;
   }
 
@@ -136,7 +140,8 @@ class Soak : public ::testing::Test {
 
 TEST_F(Soak, WhoeverIsHitTheJobEndsAndSaysSo) {
   const long kills = env::integer("LOCKSTEP_SOAK_KILLS", 1, 1'000'000).value_or(10);
-  const long seed = env::integer("LOCKSTEP_SOAK_SEED", 0, 0x7fffffff).value_or(static_cast<long>(std::random_device()() >> 2));
+  const long seed =
+      env::integer("LOCKSTEP_SOAK_SEED", 0, 0x7fffffff).value_or(static_cast<long>(std::random_device()() >> 2));
   for (long i = 0; i < kills && !HasFatalFailure(); ++i) {
     const Hit hit(static_cast<std::uint32_t>(seed + i));
     SCOPED_TRACE(hit.text());

@@ -2,8 +2,8 @@
 //
 //   strategy_rank strategy=model_parallel fail_rank=1 fail_at=25 how=kill stamp=FILE
 //
-// how: what go_wrong() knows; tower: the thread of the second of two devices throws. It is stamped as in training_rank.cpp. A parameter
-// server, which makes no steps, goes wrong a moment after the workers' first one.
+// how: what go_wrong() knows; tower: the thread of the second of two devices throws. It is stamped as in
+// training_rank.cpp. A parameter server, which makes no steps, goes wrong a moment after the workers' first one.
 #include <csignal>
 #include <fstream>
 #include <memory>
@@ -23,7 +23,9 @@ constexpr std::int64_t kWidth = 16, kBatch = 8;
 class Training {
  public:
   explicit Training(const RankArguments& arguments)
-      : arguments_(arguments), how_(arguments.text("how")), fails_(arguments.number("fail_rank", -1) == group_->rank()) {
+      : arguments_(arguments),
+        how_(arguments.text("how")),
+        fails_(arguments.number("fail_rank", -1) == group_->rank()) {
     const std::string name = arguments.text("strategy");
     ls::train::StrategyOptions options;
     if (name == "model_parallel") options = {.group = group_, .micro_batches = 4};
@@ -73,7 +75,8 @@ class Training {
   }
 
   void stamp() const {
-    std::ofstream(arguments_.text("stamp")) << std::chrono::steady_clock::now().time_since_epoch().count() << std::flush;
+    std::ofstream(arguments_.text("stamp"))
+        << std::chrono::steady_clock::now().time_since_epoch().count() << std::flush;
   }
 
   void misbehave() const {

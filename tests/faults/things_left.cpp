@@ -45,7 +45,8 @@ void check_folder(const std::string& folder, bool killed_amid_saving, std::vecto
   }
 }
 
-// Tests that run beside this one: files of MPIs (Open MPI 4 and 5, MPICH) come and go, and one test leaves a file for this class to find.
+// Tests that run beside this one: files of MPIs (Open MPI 4 and 5, MPICH) come and go, and one test leaves a file for
+// this class to find.
 bool is_of_another_test(const std::string& name) {
   for (const char* const mpis : {"vader", "sm_segment", "mpich"})
     if (name.starts_with(mpis)) return true;
@@ -54,7 +55,8 @@ bool is_of_another_test(const std::string& name) {
 
 }  // namespace
 
-ThingsLeft::ThingsLeft(std::string checkpoint_folder) : folder_(std::move(checkpoint_folder)), shm_before_(names_in("/dev/shm")) {}
+ThingsLeft::ThingsLeft(std::string checkpoint_folder)
+    : folder_(std::move(checkpoint_folder)), shm_before_(names_in("/dev/shm")) {}
 
 bool ThingsLeft::note_memory(const Child& job) {
   for (const pid_t pid : job.alive()) memory_.merge(segments_of(std::to_string(pid)));

@@ -18,8 +18,9 @@ class ThingsLeft {
 
   // Remembers the shared memory that the job's processes hold now. True: they hold some.
   bool note_memory(const Child& job);
-  // What is left of the jobs, in words, once processes have had five seconds to go; empty: nothing. What a process that is killed
-  // amid saving leaves of a checkpoint is no checkpoint, and may stay until the next save when `killed_amid_saving`.
+  // What is left of the jobs, in words, once processes have had five seconds to go; empty: nothing. What a process that
+  // is killed amid saving leaves of a checkpoint is no checkpoint, and may stay until the next save when
+  // `killed_amid_saving`.
   std::vector<std::string> after(const std::vector<const Child*>& jobs, bool killed_amid_saving = false) const;
 
  private:

@@ -2,9 +2,10 @@
 //
 //   training_rank steps=50 folder=DIR save_every=10 fail_rank=1 fail_at=5 how=kill stamp=FILE
 //
-// how: what go_wrong() knows; hang_inside (in a collective that it has entered), other_call, other_model, disk (saving will fail). Before
-// it goes wrong it writes the steady clock's nanoseconds to `stamp`. `pause_ms` slows the steps down. At the end each rank says its steps,
-// its wire, and the hash of its weights; with resume=1 training goes on from the folder's checkpoint.
+// how: what go_wrong() knows; hang_inside (in a collective that it has entered), other_call, other_model, disk (saving
+// will fail). Before it goes wrong it writes the steady clock's nanoseconds to `stamp`. `pause_ms` slows the steps
+// down. At the end each rank says its steps, its wire, and the hash of its weights; with resume=1 training goes on from
+// the folder's checkpoint.
 #include <fmt/format.h>
 #include <pthread.h>
 
@@ -50,13 +51,16 @@ void hang_soon() {
 class Training {
  public:
   explicit Training(const RankArguments& arguments)
-      : arguments_(arguments), how_(arguments.text("how")), fails_(arguments.number("fail_rank", -1) == group_->rank()) {
+      : arguments_(arguments),
+        how_(arguments.text("how")),
+        fails_(arguments.number("fail_rank", -1) == group_->rank()) {
     // Rank 0's seed: replicas start from rank 0's weights anyway.
     lockstep::manual_seed(11);
     net_ = std::make_unique<TrainingNet>(fails_ && how_ == "other_model" ? 33 : 32);
     if (how_ == "other_model" && fails_) stamp(arguments_);
     ddp_ = std::make_unique<lockstep::DistributedDataParallel>(*net_, group_);
-    sgd_ = std::make_unique<lockstep::optim::SGD>(ddp_->parameters(), lockstep::optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
+    sgd_ = std::make_unique<lockstep::optim::SGD>(ddp_->parameters(),
+                                                  lockstep::optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F});
   }
 
   int run() {
@@ -73,13 +77,15 @@ class Training {
       std::this_thread::sleep_for(std::chrono::milliseconds(arguments_.number("pause_ms", 0)));
     }
     const auto sent = group_->backend().counters();
-    say(fmt::format("did {} steps over {}, {} + {} bytes, weights {}", steps, group_->backend().transport(), sent.shared_memory_bytes,
-                    sent.tcp_bytes, lockstep::hash_of(net_->named_parameters())));
+    say(fmt::format("did {} steps over {}, {} + {} bytes, weights {}", steps, group_->backend().transport(),
+                    sent.shared_memory_bytes, sent.tcp_bytes, lockstep::hash_of(net_->named_parameters())));
     return 0;
   }
 
  private:
-  lockstep::CheckpointParts parts() { return {.model = *net_, .optimizer = *sgd_, .ddp = *ddp_, .step = step_, .group = group_}; }
+  lockstep::CheckpointParts parts() {
+    return {.model = *net_, .optimizer = *sgd_, .ddp = *ddp_, .step = step_, .group = group_};
+  }
 
   void save(const std::string& folder) {
     if (how_ == "disk" && group_->rank() == 0) stamp(arguments_);
@@ -96,10 +102,12 @@ class Training {
     std::vector<float> inputs(kBatch * kInputs);
     std::vector<std::int64_t> classes(kBatch);
     for (float& input : inputs) input = random.uniform(-1.F, 1.F);
-    for (std::size_t i = 0; i < classes.size(); ++i) classes[i] = inputs[i * kInputs] > 0 ? 1 : inputs[i * kInputs + 1] > 0 ? 2 : 3;
+    for (std::size_t i = 0; i < classes.size(); ++i)
+      classes[i] = inputs[i * kInputs] > 0 ? 1 : inputs[i * kInputs + 1] > 0 ? 2 : 3;
     sgd_->zero_grad();
-    const Tensor loss = lockstep::nn::cross_entropy((*ddp_)(Tensor::from(std::span<const float>(inputs), {kBatch, kInputs})),
-                                                    Tensor::from(std::span<const std::int64_t>(classes), {kBatch}));
+    const Tensor loss =
+        lockstep::nn::cross_entropy((*ddp_)(Tensor::from(std::span<const float>(inputs), {kBatch, kInputs})),
+                                    Tensor::from(std::span<const std::int64_t>(classes), {kBatch}));
     loss.backward();
     sgd_->step();
     average_metrics(loss.item());

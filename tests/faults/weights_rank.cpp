@@ -1,9 +1,10 @@
-// One rank of a short training whose kernels are those that threads share: convolutions by oneDNN and by Winograd, long and wide products.
+// One rank of a short training whose kernels are those that threads share: convolutions by oneDNN and by Winograd, long
+// and wide products.
 //
 //   weights_rank report=FILE
 //
-// Rank 0 appends the hash of the weights, and the ranks' number, to the file: launchers at times drop what ranks print at their end. Each
-// prints with how many threads it has computed.
+// Rank 0 appends the hash of the weights, and the ranks' number, to the file: launchers at times drop what ranks print
+// at their end. Each prints with how many threads it has computed.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -17,7 +18,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 #include "tests/faults/rank_arguments.h"
 
 namespace {
@@ -31,8 +32,10 @@ constexpr int kSteps = 3;
 struct Net : nn::Sequential {
   Net() {
     constexpr auto kReLU = lockstep::Activation::kReLU;
-    append<nn::Conv2d>(3, kChannels, lockstep::Size2{5, 5}, nn::Conv2dLayerOptions{.stride = {2, 2}, .activation = kReLU});
-    append<nn::Conv2d>(kChannels, kChannels, lockstep::Size2{5, 5}, nn::Conv2dLayerOptions{.padding = lockstep::Padding::all(2)});
+    append<nn::Conv2d>(3, kChannels, lockstep::Size2{5, 5},
+                       nn::Conv2dLayerOptions{.stride = {2, 2}, .activation = kReLU});
+    append<nn::Conv2d>(kChannels, kChannels, lockstep::Size2{5, 5},
+                       nn::Conv2dLayerOptions{.padding = lockstep::Padding::all(2)});
     append<nn::Flatten>();
     append<nn::Linear>(6 * 6 * kChannels, kHidden, nn::LinearLayerOptions{.activation = kReLU});
     append<nn::Linear>(kHidden, kClasses);
@@ -60,7 +63,8 @@ int run(int argc, char** argv) {
   }
   if (group->rank() == 0)
     std::ofstream(arguments.text("report"), std::ios::app)
-        << fmt::format("{} ranks: weights {}\n", group->world_size(), lockstep::hash_of(net.named_parameters())) << std::flush;
+        << fmt::format("{} ranks: weights {}\n", group->world_size(), lockstep::hash_of(net.named_parameters()))
+        << std::flush;
   group->barrier();
   fmt::print("{} threads\n", lockstep::compute_threads());
   return 0;

@@ -22,7 +22,8 @@ using ::testing::StartsWith;
 constexpr std::int64_t kLarge = std::int64_t{32} << 20;  // elements: long enough under way for an order to show
 
 using GpuDevice = GpuTest;
-using GpuTiming = GpuTest;  // for undisturbed machines: a checker of memory accesses slows the device down, not the host
+using GpuTiming =
+    GpuTest;  // for undisturbed machines: a checker of memory accesses slows the device down, not the host
 using GpuTensor = GpuTest;
 
 TEST_F(GpuDevice, SaysWhatItIs) {
@@ -33,7 +34,8 @@ TEST_F(GpuDevice, SaysWhatItIs) {
 
 TEST_F(GpuDevice, CopiesBothWaysAndWithin) {
   Stream& stream = gpu().default_stream();
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{3}, std::size_t{1023}, std::size_t{(5 << 20) + 7}}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{3}, std::size_t{1023}, std::size_t{(5 << 20) + 7}}) {
     std::vector<unsigned char> sent(bytes), received(bytes, 0xEE);
     for (std::size_t i = 0; i < bytes; ++i) sent[i] = static_cast<unsigned char>(i * 31 + bytes);
     const Buffer first = gpu().allocate(bytes), second = gpu().allocate(bytes);
@@ -128,7 +130,8 @@ TEST_F(GpuDevice, SaysWhatWasAskedWhenMemoryIsExhausted) {
   const std::string message = message_of([] { gpu().allocate(std::size_t{1} << 50); });
   EXPECT_THAT(message, HasSubstr(gpu().name()));
   EXPECT_THAT(message, HasSubstr("free"));
-  EXPECT_EQ(host_values<float>(Tensor::full({3}, 5, gpu())), (std::vector<float>{5, 5, 5})) << "the device must go on working";
+  EXPECT_EQ(host_values<float>(Tensor::full({3}, 5, gpu())), (std::vector<float>{5, 5, 5}))
+      << "the device must go on working";
 }
 
 TEST_F(GpuDevice, ServesThreads) {

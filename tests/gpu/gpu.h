@@ -1,4 +1,5 @@
-// The GPU that a test runs on, or the reason why there is none; and the programs that lie beside it, in a build folder or in a bundle.
+// The GPU that a test runs on, or the reason why there is none; and the programs that lie beside it, in a build folder
+// or in a bundle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,8 +37,8 @@ inline const FoundGpu& found_gpu() {
   return kFound;
 }
 
-// For SetUp(): without a GPU the test is skipped with the reason, or fails with it where LOCKSTEP_TEST_NEEDS_GPU=1 (scripts/test-gpu): on
-// a machine that is to prove something, a GPU that cannot be used is no excuse.
+// For SetUp(): without a GPU the test is skipped with the reason, or fails with it where LOCKSTEP_TEST_NEEDS_GPU=1
+// (scripts/test-gpu): on a machine that is to prove something, a GPU that cannot be used is no excuse.
 inline void need_gpu() {
   if (found_gpu().device != nullptr) return;
   if (env::integer("LOCKSTEP_TEST_NEEDS_GPU", 0, 1).value_or(0) == 1) FAIL() << "no GPU: " << found_gpu().why_not;

@@ -1,8 +1,10 @@
 // One rank of the GPU tests' jobs. Arguments are name=value; mode= is one of
-//   train    trains net= for steps=, on batch=/ranks samples a rank, with graph=1 in graph mode, with hook= as its comm hook; prints the
+//   train    trains net= for steps=, on batch=/ranks samples a rank, with graph=1 in graph mode, with hook= as its comm
+//   hook; prints the
 //            global mean losses and the hash of the weights
 //   overlap  shows that the first bucket's all-reduce is over before backward is, by the events of both streams
-//   kill     all-reduces without end; rank fail_rank= dies by SIGKILL with call fail_at= under way, the others say when and why they end
+//   kill     all-reduces without end; rank fail_rank= dies by SIGKILL with call fail_at= under way, the others say when
+//   and why they end
 // What is printed is for gpu_ranks_test, which starts them.
 #include <fmt/format.h>
 
@@ -23,7 +25,9 @@ namespace {
 namespace ls = lockstep;
 using ls::testing::RankArguments;
 
-double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 ls::CommHook hook_named(const std::string& name) {
   if (name.empty()) return {};
@@ -41,9 +45,10 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
   ls::manual_seed(5);
   const auto net = ls::testing::make_net(name);
   net->to(device);
-  ls::DistributedDataParallel ddp(*net, group,
-                                  {.bucket_cap_mb = {ls::testing::in_mib(4096), ls::testing::in_mib(16384)},  // several buckets
-                                   .comm_hook = hook_named(arguments.text("hook"))});
+  ls::DistributedDataParallel ddp(
+      *net, group,
+      {.bucket_cap_mb = {ls::testing::in_mib(4096), ls::testing::in_mib(16384)},  // several buckets
+       .comm_hook = hook_named(arguments.text("hook"))});
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.05F, .momentum = 0.9F});
   const ls::testing::Samples first = ls::testing::make_samples(name, 0, 0, batch);
   const ls::Tensor inputs = ls::Tensor::empty(first.inputs.shape(), ls::DType::kFloat32, device);
@@ -65,7 +70,8 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) fmt::print("loss {} {:.6f}\n", step, mean);
   }
-  if (captured) fmt::print("graphs: {} recorded, {} replayed\n", captured->counts().recorded, captured->counts().replayed);
+  if (captured)
+    fmt::print("graphs: {} recorded, {} replayed\n", captured->counts().recorded, captured->counts().replayed);
   fmt::print("rank {} on {} has {}\n", group->rank(), device.name(), ls::hash_of(net->named_parameters()));
   std::fflush(stdout);
   ls::check_replicas_equal(*group, net->named_parameters(), "weights");
@@ -83,7 +89,8 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
   net.append<ls::nn::Linear>(width, 10);
   net.to(device);
 
-  // The last gradient of backward is that of the first layer: this hook comes before DDP's own, so before anything waits for a bucket.
+  // The last gradient of backward is that of the first layer: this hook comes before DDP's own, so before anything
+  // waits for a bucket.
   const auto backward_ends = device.new_event();
   ls::Stream& stream = device.default_stream();
   const ls::Tensor last = net.parameters()[0];
@@ -115,7 +122,8 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
     if (step == 0) continue;  // libraries load and choose in the first
     overlapped = overlapped && computing;
     fmt::print(
-        "rank {} step {}: backward queued after {:.1f} ms, first bucket reduced after {:.1f} ms, backward computed until {:.1f} ms\n",
+        "rank {} step {}: backward queued after {:.1f} ms, first bucket reduced after {:.1f} ms, backward computed "
+        "until {:.1f} ms\n",
         group->rank(), step, queued, reduced, ended);
   }
   fmt::print("rank {}: {}\n", group->rank(), overlapped ? "overlapped" : "the first bucket came only after backward");
@@ -126,12 +134,13 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
 int kill(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup>& group) {
   const std::int64_t count = arguments.number("count", 16 << 20);
   const ls::DeviceKind kind = group->local_device().kind();
-  const ls::Tensor data = ls::Tensor::wrap(group->allocate(static_cast<std::size_t>(count) * sizeof(float), kind), {count});
+  const ls::Tensor data =
+      ls::Tensor::wrap(group->allocate(static_cast<std::size_t>(count) * sizeof(float), kind), {count});
   const ls::CallOptions call{.device = kind};
   try {
     for (int round = 1;; ++round) {
-      const ls::Work work =
-          group->all_reduce_async(data.data<float>(), static_cast<std::size_t>(count), ls::DType::kFloat32, ls::ReduceOp::kAvg, call);
+      const ls::Work work = group->all_reduce_async(data.data<float>(), static_cast<std::size_t>(count),
+                                                    ls::DType::kFloat32, ls::ReduceOp::kAvg, call);
       if (group->rank() == arguments.number("fail_rank", 1) && round == arguments.number("fail_at", 10)) {
         fmt::print("dies at {:.3f}\n", now_ms());
         std::fflush(stdout);

@@ -41,7 +41,8 @@ TEST_F(GpuPinned, TheSourceOfAnUploadMayChangeAtOnce) {
     there.push_back(host.to(gpu()));
     host.fill(-1);
   }
-  for (int i = 0; i < 50; ++i) ASSERT_THAT(host_values<float>(there[static_cast<std::size_t>(i)]), Each(static_cast<float>(i)));
+  for (int i = 0; i < 50; ++i)
+    ASSERT_THAT(host_values<float>(there[static_cast<std::size_t>(i)]), Each(static_cast<float>(i)));
 }
 
 TEST_F(GpuGraph, RunsWhenItIsLaunchedWithTheStreamsThatTookPart) {
@@ -106,7 +107,8 @@ TEST_F(GpuGraph, ReplaysTrainAsTheStepsAsWritten) {
   EXPECT_EQ(counts.recorded, 1U);
   EXPECT_EQ(counts.replayed, 6U);
   // cuDNN may choose other algorithms, which sum in another order.
-  for (std::size_t i = 0; i < replayed.size(); ++i) EXPECT_NEAR(replayed[i], eager[i], 1e-3F * eager[i]) << "step " << i;
+  for (std::size_t i = 0; i < replayed.size(); ++i)
+    EXPECT_NEAR(replayed[i], eager[i], 1e-3F * eager[i]) << "step " << i;
 }
 
 }  // namespace

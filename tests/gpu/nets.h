@@ -50,8 +50,9 @@ struct Samples {
 // Rows `first` to `first + count` of batch `number`: the same whoever asks. The label can be learnt from the inputs.
 inline Samples make_samples(const std::string& net, std::int64_t number, std::int64_t first, std::int64_t count) {
   const std::int64_t values = kImageSide * kImageSide * 3;
-  Samples samples{net == "perceptron" ? Tensor::empty({count, values}) : Tensor::empty({count, kImageSide, kImageSide, 3}),
-                  Tensor::empty({count}, DType::kInt64)};
+  Samples samples{
+      net == "perceptron" ? Tensor::empty({count, values}) : Tensor::empty({count, kImageSide, kImageSide, 3}),
+      Tensor::empty({count}, DType::kInt64)};
   const auto inputs = samples.inputs.span<float>();
   const auto labels = samples.labels.span<std::int64_t>();
   for (std::int64_t row = 0; row < count; ++row) {

@@ -1,5 +1,5 @@
-// Jobs of several ranks that share one GPU over NCCL: the CPU's losses, the same bits everywhere, communication beside computation, and
-// what the survivors of a killed rank do. gpu_rank.cpp is the program that they run.
+// Jobs of several ranks that share one GPU over NCCL: the CPU's losses, the same bits everywhere, communication beside
+// computation, and what the survivors of a killed rank do. gpu_rank.cpp is the program that they run.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -45,7 +45,8 @@ std::vector<double> losses_in(const std::string& output) {
 }
 
 std::vector<std::string> shared_job_of(const std::string& name, int ranks, const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {program("lockrun"), "-n", std::to_string(ranks), "--share-gpu", std::to_string(ranks), program(name)};
+  std::vector<std::string> command = {program("lockrun"),    "-n",         std::to_string(ranks), "--share-gpu",
+                                      std::to_string(ranks), program(name)};
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -59,7 +60,8 @@ const ChildOptions kLaunched = {.unset = {"LOCKSTEP_DEVICE"}};
 TEST(RanksOnTheCpu, LearnTheSameInAnyNumber) {
   std::vector<std::vector<double>> losses;
   for (const int ranks : {1, 2}) {
-    Child job({program("lockrun"), "-n", std::to_string(ranks), program("gpu_rank"), "mode=train", "net=perceptron", "steps=5"},
+    Child job({program("lockrun"), "-n", std::to_string(ranks), program("gpu_rank"), "mode=train", "net=perceptron",
+               "steps=5"},
               {.environment = {{"LOCKSTEP_DEVICE", "cpu"}}});
     ASSERT_EQ(job.wait(kJob), 0) << job.output() << job.errors();
     losses.push_back(losses_in(job.output()));
@@ -69,8 +71,11 @@ TEST(RanksOnTheCpu, LearnTheSameInAnyNumber) {
 }
 
 class SharedGpu : public GpuTest, public ::testing::WithParamInterface<std::tuple<int, const char*>> {};
-INSTANTIATE_TEST_SUITE_P(GpuRanks, SharedGpu, ::testing::Combine(::testing::Values(2, 4), ::testing::Values("convolutional", "perceptron")),
-                         [](const auto& tested) { return fmt::format("{}_{}", std::get<1>(tested.param), std::get<0>(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(GpuRanks, SharedGpu,
+                         ::testing::Combine(::testing::Values(2, 4), ::testing::Values("convolutional", "perceptron")),
+                         [](const auto& tested) {
+                           return fmt::format("{}_{}", std::get<1>(tested.param), std::get<0>(tested.param));
+                         });
 
 TEST_P(SharedGpu, LearnsWhatTheCpuLearnsWithTheSameBitsOnAllRanks) {
   const auto [ranks, net] = GetParam();
@@ -91,16 +96,19 @@ TEST_P(SharedGpu, LearnsWhatTheCpuLearnsWithTheSameBitsOnAllRanks) {
   const auto hashes = after(" has ", job.output());
   EXPECT_THAT(hashes, SizeIs(ranks)) << job.output();
   EXPECT_THAT(std::set<std::string>(hashes.begin(), hashes.end()), SizeIs(1)) << job.output();
-  EXPECT_THAT(after("on cuda:", job.output()), SizeIs(ranks)) << "ranks that quietly computed elsewhere: " << job.output();
+  EXPECT_THAT(after("on cuda:", job.output()), SizeIs(ranks))
+      << "ranks that quietly computed elsewhere: " << job.output();
 }
 
-// What compresses on a GPU against what does on the CPU, with as many ranks. Sums in other orders choose other values of a gradient, and
-// other factors: losses stay near each other, weights do not.
+// What compresses on a GPU against what does on the CPU, with as many ranks. Sums in other orders choose other values
+// of a gradient, and other factors: losses stay near each other, weights do not.
 class GpuHook : public GpuTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(GpuHooks, GpuHook, ::testing::Values("bf16", "int8", "power_sgd", "top_k"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-std::vector<std::string> hook_arguments(const char* hook) { return {"mode=train", "net=perceptron", fmt::format("hook={}", hook)}; }
+std::vector<std::string> hook_arguments(const char* hook) {
+  return {"mode=train", "net=perceptron", fmt::format("hook={}", hook)};
+}
 
 std::vector<double> losses_on_cpus(const char* hook) {
   std::vector<std::string> command = {program("lockrun"), "-n", "2", program("gpu_rank")};
@@ -132,12 +140,14 @@ TEST(HooksOnTheCpu, Learn) {
   }
 }
 
-// tests/conformance, each rank a process that runs the suite's cases for so many ranks. Needs no GPU: that there are such cases, and that
-// ranks which lockrun started reach the backend, and not another one.
+// tests/conformance, each rank a process that runs the suite's cases for so many ranks. Needs no GPU: that there are
+// such cases, and that ranks which lockrun started reach the backend, and not another one.
 TEST(ConformanceOnTheCpu, IsRefusedByTheBackend) {
   const auto backends = backend_names();
-  if (std::find(backends.begin(), backends.end(), "nccl") == backends.end()) GTEST_SKIP() << "this build has no backend 'nccl'";
-  Child job({program("lockrun"), "-n", "2", program("conformance_test"), "--gtest_filter=Gpu/Collectives.LateRanksAreWaitedFor/*"},
+  if (std::find(backends.begin(), backends.end(), "nccl") == backends.end())
+    GTEST_SKIP() << "this build has no backend 'nccl'";
+  Child job({program("lockrun"), "-n", "2", program("conformance_test"),
+             "--gtest_filter=Gpu/Collectives.LateRanksAreWaitedFor/*"},
             {.environment = {{"LOCKSTEP_GPU_TEST_RANKS", "2"}, {"LOCKSTEP_DEVICE", "cpu"}}});
   EXPECT_EQ(job.wait(kJob), 1) << job.output() << job.errors();
   EXPECT_THAT(job.output(), HasSubstr("backend 'nccl' is for GPUs, and rank ")) << job.errors();
@@ -158,8 +168,11 @@ TEST_P(NcclItself, KeepsWhatTheBackendPromises) {
 }
 
 class GpuGraph : public GpuTest, public ::testing::WithParamInterface<std::tuple<int, const char*>> {};
-INSTANTIATE_TEST_SUITE_P(GpuGraphs, GpuGraph, ::testing::Combine(::testing::Values(1, 2), ::testing::Values("convolutional", "perceptron")),
-                         [](const auto& tested) { return fmt::format("{}_{}", std::get<1>(tested.param), std::get<0>(tested.param)); });
+INSTANTIATE_TEST_SUITE_P(GpuGraphs, GpuGraph,
+                         ::testing::Combine(::testing::Values(1, 2), ::testing::Values("convolutional", "perceptron")),
+                         [](const auto& tested) {
+                           return fmt::format("{}_{}", std::get<1>(tested.param), std::get<0>(tested.param));
+                         });
 
 // The same kernels in the same order: the same bits. Measured, cuDNN's ways could differ from run to run.
 TEST_P(GpuGraph, LearnsWhatTheStepAsWrittenLearns) {
@@ -206,8 +219,11 @@ using GpuKill = GpuTest;
 // Ranks by hand, so that no launcher ends the survivors.
 TEST_F(GpuKill, SurvivorsOfARankKilledInAnAllReduceSaySoAndEnd) {
   constexpr int kRanks = 3;
-  HandJob job(kRanks, {{"LOCKSTEP_SHARE_GPU", std::to_string(kRanks)}, {"LOCKSTEP_DEVICE", gpu().name()}, {"LOCKSTEP_GPU_MEMORY", "4G"}});
-  for (int rank = 0; rank < kRanks; ++rank) job.start_command(rank, {program("gpu_rank"), "mode=kill", "fail_rank=1", "fail_at=10"});
+  HandJob job(kRanks, {{"LOCKSTEP_SHARE_GPU", std::to_string(kRanks)},
+                       {"LOCKSTEP_DEVICE", gpu().name()},
+                       {"LOCKSTEP_GPU_MEMORY", "4G"}});
+  for (int rank = 0; rank < kRanks; ++rank)
+    job.start_command(rank, {program("gpu_rank"), "mode=kill", "fail_rank=1", "fail_at=10"});
   ASSERT_EQ(job[1].wait(kJob), 128 + SIGKILL) << job[1].output() << job[1].errors();
   const auto died = after("dies at ", job[1].output());
   ASSERT_THAT(died, SizeIs(1)) << job[1].output();

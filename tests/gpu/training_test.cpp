@@ -1,4 +1,5 @@
-// Training on the GPU against the same training on the CPU: gradients, updates, whole runs, batches, checkpoints. float32 without TF32.
+// Training on the GPU against the same training on the CPU: gradients, updates, whole runs, batches, checkpoints.
+// float32 without TF32.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,16 +24,21 @@ using GpuCheckpoint = GpuTest;
 constexpr float kGradientBound = 2e-4F;
 constexpr float kLossBound = 1e-3F;
 
-void expect_close(const std::vector<float>& actual, const std::vector<float>& expected, float bound, const std::string& what) {
+void expect_close(const std::vector<float>& actual, const std::vector<float>& expected, float bound,
+                  const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   float largest = 1e-6F;
   for (const float value : expected) largest = std::max(largest, std::abs(value));
-  for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], bound * largest) << what << ": element " << i;
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], expected[i], bound * largest) << what << ": element " << i;
 }
 
 struct Trainee {
   Trainee(const std::string& name, Device& on, const optim::SGDOptions& options)
-      : net_name(name), device(on), net((manual_seed(5), make_net(name))), sgd((net->to(on), net->named_parameters()), options) {}
+      : net_name(name),
+        device(on),
+        net((manual_seed(5), make_net(name))),
+        sgd((net->to(on), net->named_parameters()), options) {}
 
   Tensor loss(std::int64_t number, std::int64_t count = 16) {
     const Samples samples = make_samples(net_name, number, 0, count);
@@ -115,7 +121,8 @@ TEST_F(GpuOptimizer, UpdatesWithTheCpusBits) {
       manual_seed(9);
       std::vector<NamedTensor> parameters;
       for (const std::int64_t count : {1, 37, 1025, 100'003}) {
-        const Tensor weight = Tensor::empty({count}, DType::kFloat32, *device), slot = Tensor::empty({count}, DType::kFloat32, *device);
+        const Tensor weight = Tensor::empty({count}, DType::kFloat32, *device),
+                     slot = Tensor::empty({count}, DType::kFloat32, *device);
         fill_normal(weight, 0, 1);
         fill_normal(slot, 0, 1);
         require_grad(weight);
@@ -139,7 +146,8 @@ class Numbers : public data::FixedShapeDataset {
   std::vector<data::TensorSpec> element_spec() const override { return {{{3, 5}}, {{}, DType::kInt64}}; }
   void read(std::int64_t index, std::int64_t epoch, const data::Row& row) const override {
     const auto input = row.span<float>(0);
-    for (std::size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(index * 1000 + epoch * 100) + static_cast<float>(i);
+    for (std::size_t i = 0; i < input.size(); ++i)
+      input[i] = static_cast<float>(index * 1000 + epoch * 100) + static_cast<float>(i);
     row.value<std::int64_t>(1) = index;
   }
 };

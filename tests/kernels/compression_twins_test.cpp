@@ -10,7 +10,8 @@
 namespace lockstep::testing {
 namespace {
 
-using hooks::Int8Kernels, hooks::Int8Slices, hooks::PowerSgdKernels, hooks::PowerSgdMatrix, hooks::TopKKernels, hooks::TopKPart;
+using hooks::Int8Kernels, hooks::Int8Slices, hooks::PowerSgdKernels, hooks::PowerSgdMatrix, hooks::TopKKernels,
+    hooks::TopKPart;
 
 static_assert(sizeof(Int8Kernels) == 3 * sizeof(void*) && sizeof(PowerSgdKernels) == 5 * sizeof(void*) &&
                   sizeof(TopKKernels) == 2 * sizeof(void*),
@@ -62,13 +63,14 @@ TEST_P(CompressionTwin, Int8) {
   for (const Index ranks : {1, 2, 3, 8})
     for (const Index block : {16, 48, 256})
       for (const Index count : {0, 1, 15, 16, 17, 255, 256, 257, 4097})
-        compare_int8(fmt::format("{} values in blocks of {}, {} ranks", count, block, ranks), slices_of(ranks, block, count),
-                     uniform(count, static_cast<unsigned>(count)));
+        compare_int8(fmt::format("{} values in blocks of {}, {} ranks", count, block, ranks),
+                     slices_of(ranks, block, count), uniform(count, static_cast<unsigned>(count)));
 }
 
 TEST_P(CompressionTwin, Int8OfUnusualValues) {
   const Index block = 16;
-  // Of a block each: zeros of both signs, ties between two integers, numbers too small, infinity, NaN beside zeros, the largest float.
+  // Of a block each: zeros of both signs, ties between two integers, numbers too small, infinity, NaN beside zeros, the
+  // largest float.
   Floats values(6 * 16 + 3, 0);
   values[1] = -0.0F;
   for (int i = 0; i < 16; ++i) values[static_cast<std::size_t>(16 + i)] = i == 0 ? 127 : static_cast<float>(i) - 7.5F;
@@ -78,13 +80,15 @@ TEST_P(CompressionTwin, Int8OfUnusualValues) {
   values[80] = std::numeric_limits<float>::max(), values[81] = -values[80], values[82] = 1;
   values[96] = -5;
   for (const Index ranks : {1, 2, 7})
-    compare_int8(fmt::format("unusual values, {} ranks", ranks), slices_of(ranks, block, static_cast<Index>(values.size())), values);
+    compare_int8(fmt::format("unusual values, {} ranks", ranks),
+                 slices_of(ranks, block, static_cast<Index>(values.size())), values);
 }
 
 // -- PowerSGD
 
 const std::vector<PowerSgdMatrix>& matrices() {
-  static const std::vector<PowerSgdMatrix> all = {{1, 1, 1}, {2, 5, 2}, {40, 12, 4}, {33, 65, 7}, {500, 3, 1}, {700, 31, 20}, {9, 600, 3}};
+  static const std::vector<PowerSgdMatrix> all = {{1, 1, 1},   {2, 5, 2},     {40, 12, 4}, {33, 65, 7},
+                                                  {500, 3, 1}, {700, 31, 20}, {9, 600, 3}};
   return all;
 }
 std::string name_of(const PowerSgdMatrix& of) { return fmt::format("{} x {}, rank {}", of.rows, of.columns, of.rank); }
@@ -98,7 +102,9 @@ TEST_P(CompressionTwin, PowerSgdRefill) {
           for (Index i = 0; i < of.columns; ++i)
             values[static_cast<std::size_t>(j * of.columns + i)] = j == 2 && i + 1 == of.columns ? 1 : 0;
         float* const q = b.plain_out(values);
-        return [=, &b] { b.kernels.families.get<PowerSgdKernels>().refill(of, {.seed = 5, .stream = 1ULL << 40}, all, q, b.stream()); };
+        return [=, &b] {
+          b.kernels.families.get<PowerSgdKernels>().refill(of, {.seed = 5, .stream = 1ULL << 40}, all, q, b.stream());
+        };
       });
 }
 
@@ -108,8 +114,10 @@ TEST_P(CompressionTwin, PowerSgdProducts) {
       const float* const m = b.floats_in({of.rows * of.columns}, uniform(of.rows * of.columns, 1)).floats();
       const float* const q = b.floats_in({of.rank * of.columns}, uniform(of.rank * of.columns, 2)).floats();
       const float* const p = b.floats_in({of.rank * of.rows}, uniform(of.rank * of.rows, 3)).floats();
-      float* const p_out = b.floats_out({of.rank * of.rows}, Floats(static_cast<std::size_t>(of.rank * of.rows), 9)).floats();
-      float* const q_out = b.floats_out({of.rank * of.columns}, Floats(static_cast<std::size_t>(of.rank * of.columns), 9)).floats();
+      float* const p_out =
+          b.floats_out({of.rank * of.rows}, Floats(static_cast<std::size_t>(of.rank * of.rows), 9)).floats();
+      float* const q_out =
+          b.floats_out({of.rank * of.columns}, Floats(static_cast<std::size_t>(of.rank * of.columns), 9)).floats();
       return [=, &b] {
         const auto& kernels = b.kernels.families.get<PowerSgdKernels>();
         kernels.multiply(of, m, q, p_out, b.stream());
@@ -129,7 +137,8 @@ TEST_P(CompressionTwin, PowerSgdOrthonormalise) {
   for (const PowerSgdMatrix& of : matrices()) compare_rows(name_of(of), of, uniform(of.rank * of.rows, 4));
   const PowerSgdMatrix of{100, 1, 5};
   Floats rows = uniform(500, 5);
-  for (std::size_t i = 0; i < 100; ++i) rows[100 + i] = -2 * rows[i], rows[300 + i] = 0, rows[400 + i] = rows[i] + rows[200 + i];
+  for (std::size_t i = 0; i < 100; ++i)
+    rows[100 + i] = -2 * rows[i], rows[300 + i] = 0, rows[400 + i] = rows[i] + rows[200 + i];
   compare_rows("rows that depend on others, and a zero one", of, rows);
   for (const float odd : {kNaN, kInfinity}) {
     rows[499] = odd;
@@ -149,7 +158,8 @@ TEST_P(CompressionTwin, PowerSgdExpand) {
           float* const error = b.plain_out(Floats(static_cast<std::size_t>(of.rows * of.columns), 9));
           float* const kept = b.plain_out(Floats(static_cast<std::size_t>(of.rank * of.columns), 9));
           return [=, &b] {
-            b.kernels.families.get<PowerSgdKernels>().expand(of, p, q, finite, m, has_error ? error : nullptr, kept, b.stream());
+            b.kernels.families.get<PowerSgdKernels>().expand(of, p, q, finite, m, has_error ? error : nullptr, kept,
+                                                             b.stream());
           };
         });
 }
@@ -177,8 +187,9 @@ void CompressionTwin::compare_top_k(const std::string& what, const std::vector<P
 }
 
 const std::vector<PartSize>& part_sizes() {
-  static const std::vector<PartSize> all = {{1, 1},   {2, 1},       {0, 0},       {3, 3},       {255, 3},   {256, 256},
-                                            {257, 1}, {2047, 1000}, {2049, 2048}, {16384, 164}, {16385, 1}, {40000, 400}};
+  static const std::vector<PartSize> all = {{1, 1},       {2, 1},       {0, 0},     {3, 3},
+                                            {255, 3},     {256, 256},   {257, 1},   {2047, 1000},
+                                            {2049, 2048}, {16384, 164}, {16385, 1}, {40000, 400}};
   return all;
 }
 
@@ -186,10 +197,12 @@ TEST_P(CompressionTwin, TopKSelect) {
   for (const bool has_error : {false, true}) {
     compare_top_k("numbers", part_sizes(), has_error, [](Index count) { return uniform(count, 1); });
     compare_top_k("many equal ones", part_sizes(), has_error, [](Index count) { return whole_numbers(count, 2); });
-    compare_top_k("zeros", part_sizes(), has_error, [](Index count) { return Floats(static_cast<std::size_t>(count), 0); });
+    compare_top_k("zeros", part_sizes(), has_error,
+                  [](Index count) { return Floats(static_cast<std::size_t>(count), 0); });
     compare_top_k("what is no number", part_sizes(), has_error, [](Index count) {
       Floats values = uniform(count, 3);
-      for (std::size_t i = 0; i < values.size(); i += 97) values[i] = i % 2 == 0 ? kNaN : i % 3 == 0 ? kInfinity : -kInfinity;
+      for (std::size_t i = 0; i < values.size(); i += 97)
+        values[i] = i % 2 == 0 ? kNaN : i % 3 == 0 ? kInfinity : -kInfinity;
       return values;
     });
   }
@@ -207,10 +220,12 @@ TEST_P(CompressionTwin, TopKExpand) {
       std::vector<std::uint32_t> messages;
       for (Index rank = 0; rank < ranks; ++rank) {
         for (Index k = 0; k < kept; ++k) messages.push_back(static_cast<std::uint32_t>((k * 3 + rank) % count));
-        for (const float value : uniform(kept, static_cast<unsigned>(rank))) messages.push_back(std::bit_cast<std::uint32_t>(value));
+        for (const float value : uniform(kept, static_cast<unsigned>(rank)))
+          messages.push_back(std::bit_cast<std::uint32_t>(value));
       }
       const std::uint32_t* const in = b.plain_in(messages);
-      float *const out = b.plain_out(Floats(static_cast<std::size_t>(count), 9)), *const empty = b.plain_out(Floats(5, 9));
+      float *const out = b.plain_out(Floats(static_cast<std::size_t>(count), 9)), *const empty =
+                                                                                      b.plain_out(Floats(5, 9));
       return [=, &b] {
         const auto& kernels = b.kernels.families.get<TopKKernels>();
         kernels.expand({ranks, kept, count}, reinterpret_cast<const std::byte*>(in), out, b.stream());

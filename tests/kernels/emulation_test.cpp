@@ -15,7 +15,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pad.h"
 #include "lockstep/core/device.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 #include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/emulated_cuda/table.h"
 #include "tests/kernels/twin.h"
@@ -31,7 +31,8 @@ class Emulation : public ::testing::TestWithParam<emulated_cuda::Order> {
   void SetUp() override { emulated_cuda::set_order(GetParam()); }
   Stream& stream = cpu_device().default_stream();
 };
-INSTANTIATE_TEST_SUITE_P(Orders, Emulation, ::testing::Values(emulated_cuda::Order::kForwards, emulated_cuda::Order::kBackwards));
+INSTANTIATE_TEST_SUITE_P(Orders, Emulation,
+                         ::testing::Values(emulated_cuda::Order::kForwards, emulated_cuda::Order::kBackwards));
 
 __global__ void number_threads(std::vector<unsigned>* seen) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -63,7 +64,8 @@ __global__ void sum_with_shuffles(const int* in, int* out) {
 TEST_P(Emulation, ThreadsWaitForEachOther) {
   std::vector<int> in(3 * 256), halves(3), shuffles(3), expected;
   std::iota(in.begin(), in.end(), -100);
-  for (auto block = in.begin(); block != in.end(); block += 256) expected.push_back(std::accumulate(block, block + 256, 0));
+  for (auto block = in.begin(); block != in.end(); block += 256)
+    expected.push_back(std::accumulate(block, block + 256, 0));
   LOCKSTEP_LAUNCH(sum_by_halves, 3, 256, 256 * sizeof(int), stream, in.data(), halves.data());
   LOCKSTEP_LAUNCH(sum_with_shuffles, 3, 256, 0, stream, in.data(), shuffles.data());
   EXPECT_EQ(halves, expected);
@@ -153,10 +155,13 @@ TEST_P(Emulation, ThreadsThatWouldWaitForEverAreAnError) {
     return std::string("no error");
   };
   EXPECT_EQ(message_of([&] { LOCKSTEP_LAUNCH(some_leave, 1, 40, 0, stream, ); }),
-            "some_leave: of 40 threads of a block 37 wait in __syncthreads(), 0 in a shuffle whose lanes do not come or read others, and 3 "
+            "some_leave: of 40 threads of a block 37 wait in __syncthreads(), 0 in a shuffle whose lanes do not come "
+            "or read others, and 3 "
             "have ended: they wait for ever");
-  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(a_lane_is_missing, 1, 64, 0, stream, ); }), HasSubstr("62 in a shuffle"));
-  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(reads_a_lane_outside, 1, 32, 0, stream, ); }), HasSubstr("2 in a shuffle"));
+  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(a_lane_is_missing, 1, 64, 0, stream, ); }),
+              HasSubstr("62 in a shuffle"));
+  EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(reads_a_lane_outside, 1, 32, 0, stream, ); }),
+              HasSubstr("2 in a shuffle"));
   EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(masks_differ, 1, 32, 0, stream, ); }), HasSubstr("1 in a shuffle"));
   int out = 0;
   const int in[256] = {1};
@@ -172,14 +177,15 @@ TEST_P(Emulation, SizesThatNoGpuTakesAreRefused) {
   EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 32, 48 * 1024 + 1, stream, out.data()), Error);
 }
 
-// How the emulated cuDNN was allowed to compute: 0: in float32, 1: in TF32, 2: in bfloat16, 3: with other bits in every call.
+// How the emulated cuDNN was allowed to compute: 0: in float32, 1: in TF32, 2: in bfloat16, 3: with other bits in every
+// call.
 int kind_of_convolution() {
   const Conv2dShape shape = testing::conv2d_shape(1, 2, 2, 1, 2, 1, 1, 1, 1, {0, 0, 0, 0});
   alignas(16) const float x[4] = {1, 1, 1, 1 + 0x1p-9F + 0x1p-12F}, weight[4] = {1, 1};
   alignas(16) float first[8], second[8];
   for (float* const y : {first, second})
-    testing::emulated_kernels().conv2d(shape, {x, testing::x_shape(shape)}, {weight, testing::weight_shape(shape)}, {}, false,
-                                       {y, testing::y_shape(shape)}, cpu_device().default_stream());
+    testing::emulated_kernels().conv2d(shape, {x, testing::x_shape(shape)}, {weight, testing::weight_shape(shape)}, {},
+                                       false, {y, testing::y_shape(shape)}, cpu_device().default_stream());
   if (first[7] != second[7]) return 3;
   return first[7] == x[3] ? 0 : first[7] == 1 + 0x1p-9F ? 1 : 2;
 }
@@ -195,10 +201,12 @@ TEST(EmulatedCudnn, IsLetDoWhatTheEnvironmentSays) {
   EXPECT_EXIT(with("LOCKSTEP_CUDNN_NONDETERMINISTIC"), ::testing::ExitedWithCode(3), "");
 }
 
-// How the emulated cuBLASLt was told to compute, in every operator that multiplies: 0: in float32, 1: in TF32, 2: some so, some so.
+// How the emulated cuBLASLt was told to compute, in every operator that multiplies: 0: in float32, 1: in TF32, 2: some
+// so, some so.
 int kind_of_products() {
   constexpr float kRounded = 1 + 0x1p-9F, kValue = kRounded + 0x1p-12F;
-  alignas(16) const float row[4] = {kValue}, one[4] = {1}, square[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  alignas(16) const float row[4] = {kValue}, one[4] = {1},
+                          square[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   alignas(16) float results[4][16];
   const KernelTable& kernels = testing::emulated_kernels();
   Stream& stream = cpu_device().default_stream();
@@ -212,7 +220,9 @@ int kind_of_products() {
   kernels.matmul({half, DType::kBFloat16, {1, 1, 4}}, false, {half, DType::kBFloat16, {1, 4, 4}}, false,
                  {half_result, DType::kBFloat16, {1, 1, 4}}, stream);
   if (half_result[0] != bits(1)) return 2;
-  const auto are_all = [&](float value) { return std::all_of(results, results + 4, [&](const float* y) { return y[0] == value; }); };
+  const auto are_all = [&](float value) {
+    return std::all_of(results, results + 4, [&](const float* y) { return y[0] == value; });
+  };
   return are_all(kValue) ? 0 : are_all(kRounded) ? 1 : 2;
 }
 
@@ -234,7 +244,8 @@ TEST(EmulatedCudnn, EnginesThatRemainAreNamed) {
     kind_of_convolution();
     std::_Exit(0);
   };
-  EXPECT_EXIT(compute(), ::testing::ExitedWithCode(0), "engines that remain for [^:]*convolution[^:]*: emulated_engine_5\n");
+  EXPECT_EXIT(compute(), ::testing::ExitedWithCode(0),
+              "engines that remain for [^:]*convolution[^:]*: emulated_engine_5\n");
   setenv("LOCKSTEP_TF32", "1", 1);
   EXPECT_EXIT(compute(), ::testing::ExitedWithCode(0),
               "emulated_engine_3, emulated_engine_5\n(.|\n)*fastest engine for .*: emulated_engine_3\n");
@@ -245,7 +256,8 @@ TEST(EmulatedCudnn, EnginesThatRemainAreNamed) {
 TEST(EmulatedCudnn, WhatItCannotDoWithTheSameBitsIsAProduct) {
   const Conv2dShape shape = testing::conv2d_shape(5, 9, 8, 3, 4, 2, 1, 3, 4, {0, 0, 0, 0});
   const auto values = [](std::int64_t count) { return testing::uniform(count, 1); };
-  const testing::Floats x = values(testing::x_shape(shape).count()), weight = values(testing::weight_shape(shape).count());
+  const testing::Floats x = values(testing::x_shape(shape).count()),
+                        weight = values(testing::weight_shape(shape).count());
   std::vector<float> y(static_cast<std::size_t>(testing::y_shape(shape).count())), expected = y;
   const InputView in(x.data(), testing::x_shape(shape)), weights(weight.data(), testing::weight_shape(shape));
   Stream& stream = cpu_device().default_stream();
@@ -265,15 +277,15 @@ TEST(EmulatedCudnn, ADriverThatFailsIsNoMissingEngine) {
   Stream& stream = cpu_device().default_stream();
   EXPECT_THAT(message_of([&] {
                 testing::emulated_kernels().conv2d(shape, {x.data(), testing::x_shape(shape)},
-                                                   {weight.data(), testing::weight_shape(shape)}, {}, false, {&y, testing::y_shape(shape)},
-                                                   stream);
+                                                   {weight.data(), testing::weight_shape(shape)}, {}, false,
+                                                   {&y, testing::y_shape(shape)}, stream);
               }),
               ::testing::HasSubstr("the driver is broken"));
   EXPECT_EQ(testing::emulated_calls().products, products);
 }
 
-// A workspace of 1 MiB holds the windows of 3 of the 11 images at a time (87,000 floats an image): each direction is 4 products, and the
-// parts add up.
+// A workspace of 1 MiB holds the windows of 3 of the 11 images at a time (87,000 floats an image): each direction is 4
+// products, and the parts add up.
 TEST(EmulatedCudnn, AProductOfManyImagesGoesInParts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto check = [] {
@@ -295,10 +307,12 @@ TEST(EmulatedCudnn, AProductOfManyImagesGoesInParts) {
     const int products = testing::emulated_calls().products;
     compare(testing::y_shape(shape),
             [&](const KernelTable& kernels, Out out) { kernels.conv2d(shape, in, weights, {}, false, out, stream); });
-    compare(testing::x_shape(shape),
-            [&](const KernelTable& kernels, Out out) { kernels.conv2d_backward_data(shape, grad, weights, out, stream); });
-    compare(testing::weight_shape(shape),
-            [&](const KernelTable& kernels, Out out) { kernels.conv2d_backward_weights(shape, in, grad, out, {}, stream); });
+    compare(testing::x_shape(shape), [&](const KernelTable& kernels, Out out) {
+      kernels.conv2d_backward_data(shape, grad, weights, out, stream);
+    });
+    compare(testing::weight_shape(shape), [&](const KernelTable& kernels, Out out) {
+      kernels.conv2d_backward_weights(shape, in, grad, out, {}, stream);
+    });
     const bool in_parts = testing::emulated_calls().products - products == 3 * 4;
     std::_Exit(in_parts && worst < 2e-3F ? 0 : 1);
   };

@@ -1,5 +1,5 @@
-// Every operator of core/operators.def on the device under test, against the plain CPU kernel: on the cases in cases/, in each type of
-// floats that the operator takes. A line more in the list is a test more here.
+// Every operator of core/operators.def on the device under test, against the plain CPU kernel: on the cases in cases/,
+// in each type of floats that the operator takes. A line more in the list is a test more here.
 #include "tests/kernels/twin.h"
 
 namespace lockstep::testing {
@@ -9,7 +9,8 @@ class OperatorTwins : public TwinTest {
  protected:
   void run(void (*add)(Cases&)) {
     for (const DType type : kTwinTypes) {
-      if (type != DType::kFloat32 && GetParam() == "emulated_backwards") break;  // the threads' order does not depend on the type
+      if (type != DType::kFloat32 && GetParam() == "emulated_backwards")
+        break;  // the threads' order does not depend on the type
       Cases all(type, {});
       add(all);
       if (type == DType::kFloat32) {

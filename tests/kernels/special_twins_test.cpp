@@ -18,8 +18,9 @@ TEST_P(Twin, Augment) {
   std::mt19937 random(1);
   for (std::size_t i = 0; i < planes.size(); ++i)
     planes[i] = i < 3072 ? 77 : static_cast<std::uint8_t>(random());  // one of a single colour
-  const std::vector<data::Augmentation> each = {{0, 0, 0, 10, 0.5F}, {8, 0, 1, -63, 1.8F}, {0, 8, 0, 63, 0.2F}, {8, 8, 1, 0, 1},
-                                                {4, 4, 0, 0, 1},     {3, 5, 1, 0, 1.3F},   {7, 1, 0, -20.5F, 1}};
+  const std::vector<data::Augmentation> each = {{0, 0, 0, 10, 0.5F}, {8, 0, 1, -63, 1.8F}, {0, 8, 0, 63, 0.2F},
+                                                {8, 8, 1, 0, 1},     {4, 4, 0, 0, 1},      {3, 5, 1, 0, 1.3F},
+                                                {7, 1, 0, -20.5F, 1}};
   compare("images", {{.value = 2e-6F, .absolute = 2e-6F}}, [&](Bench& b) {
     const std::uint8_t* const in = b.plain_in(planes);
     const data::Augmentation* const how = b.plain_in(each);
@@ -35,7 +36,8 @@ TEST_P(Twin, Augment) {
                                                    {32, -32, 0, 0, 1}});
     float* const whole = b.plain_out(Floats(7 * 32 * 32 * 3));
     float* const by_channel = b.plain_out(Floats(7 * 24 * 24 * 3));
-    const data::ImageNormalization channels{data::ImageNormalization::Kind::kPerChannel, {0.49F, 0.48F, 0.45F}, {0.25F, 1, 0.3F}};
+    const data::ImageNormalization channels{
+        data::ImageNormalization::Kind::kPerChannel, {0.49F, 0.48F, 0.45F}, {0.25F, 1, 0.3F}};
     return [=, &b] {
       const auto& kernels = b.kernels.families.get<data::AugmentKernels>();
       kernels.augment(shape, {}, in, how, out, b.stream());

@@ -40,14 +40,16 @@ void TwinTest::SetUp() {
     if (device_ == nullptr) return need_gpu();
   }
   kernels_ = is_emulated() ? &emulated_kernels() : &device_->kernels();
-  emulated_cuda::set_order(GetParam() == "emulated_backwards" ? emulated_cuda::Order::kBackwards : emulated_cuda::Order::kForwards);
+  emulated_cuda::set_order(GetParam() == "emulated_backwards" ? emulated_cuda::Order::kBackwards
+                                                              : emulated_cuda::Order::kForwards);
 }
 
 std::byte* GuardedBench::add(const Bytes& bytes, std::size_t element_bytes, Place place, Read read) {
   const std::size_t offset = kGuard + (place == Place::kOneElementOff ? element_bytes : 0);
   Bytes all(offset + bytes.size() + kGuard, kPattern);
   std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(offset));
-  Array array{device_.allocate(all.size()), offset, bytes.size(), static_cast<Index>(bytes.size() / element_bytes), std::move(read)};
+  Array array{device_.allocate(all.size()), offset, bytes.size(), static_cast<Index>(bytes.size() / element_bytes),
+              std::move(read)};
   device_.copy(array.memory.data(), all.data(), all.size(), stream());
   stream().synchronize();
   if (device_.kind() == DeviceKind::kCpu) {
@@ -65,9 +67,11 @@ std::vector<Floats> GuardedBench::results(const std::string& what) {
     allow(array.memory.data(), array.memory.data() + array.memory.bytes());
     device_.copy(bytes.data(), array.memory.data(), bytes.size(), stream());
     stream().synchronize();
-    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(array.offset), end = begin + static_cast<std::ptrdiff_t>(array.bytes);
+    const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(array.offset),
+               end = begin + static_cast<std::ptrdiff_t>(array.bytes);
     const auto is_pattern = [](std::byte byte) { return byte == kPattern; };
-    EXPECT_TRUE(std::all_of(bytes.begin(), begin, is_pattern)) << what << ": written before an array of " << array.count;
+    EXPECT_TRUE(std::all_of(bytes.begin(), begin, is_pattern))
+        << what << ": written before an array of " << array.count;
     EXPECT_TRUE(std::all_of(end, bytes.end(), is_pattern)) << what << ": written behind an array of " << array.count;
     if (array.read) all.push_back(array.read(bytes.data() + array.offset, array.count));
   }
@@ -81,7 +85,8 @@ void TwinTest::compare(const std::string& what, const std::vector<Bound>& bounds
     return bench.results(what);
   };
   const auto expected = run(cpu_device(), reference_kernels(), Values::kGiven);
-  const bool asks_for_products = std::any_of(bounds.begin(), bounds.end(), [](const Bound& bound) { return bound.products != 0; });
+  const bool asks_for_products =
+      std::any_of(bounds.begin(), bounds.end(), [](const Bound& bound) { return bound.products != 0; });
   const auto products = asks_for_products ? run(cpu_device(), reference_kernels(), Values::kAbsolute) : expected;
   const auto actual = run(*device_, *kernels_, Values::kGiven);
   ASSERT_FALSE(expected.empty()) << what << ": nothing is compared";
@@ -92,10 +97,11 @@ void TwinTest::compare(const std::string& what, const std::vector<Bound>& bounds
     for (std::size_t i = 0; i < expected[r].size(); ++i) {
       const float wanted = expected[r][i], got = actual[r][i];
       if (got == wanted || (std::isnan(got) && std::isnan(wanted))) continue;
-      const float allowed =
-          share(bound.products, products[r][i]) + share(bound.value, wanted) + share(bound.largest, largest) + bound.absolute;
-      ASSERT_LE(std::abs(got - wanted), allowed) << what << ": output " << r << ", element " << i << " of " << expected[r].size() << " is "
-                                                 << got << ", the plain kernel's " << wanted;
+      const float allowed = share(bound.products, products[r][i]) + share(bound.value, wanted) +
+                            share(bound.largest, largest) + bound.absolute;
+      ASSERT_LE(std::abs(got - wanted), allowed)
+          << what << ": output " << r << ", element " << i << " of " << expected[r].size() << " is " << got
+          << ", the plain kernel's " << wanted;
     }
   }
 }

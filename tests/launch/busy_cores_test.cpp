@@ -1,5 +1,5 @@
 // A folder in the place of /proc.
-#include "src/launch/busy_cores.h"
+#include "src/launch/topology/busy_cores.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,8 @@ class BusyCoresTest : public ::testing::Test {
   void write_process(int pid, int parent, int group, int ticks, long run_ns, long waited_ns) const {
     const fs::path folder = proc_ / std::to_string(pid);
     fs::create_directories(folder);
-    std::ofstream(folder / "stat") << pid << " (a name) S " << parent << " " << group << " 1 0 -1 0 0 0 0 0 " << ticks << " 0 0 0 20 0 1\n";
+    std::ofstream(folder / "stat") << pid << " (a name) S " << parent << " " << group << " 1 0 -1 0 0 0 0 0 " << ticks
+                                   << " 0 0 0 20 0 1\n";
     std::ofstream(folder / "schedstat") << run_ns << " " << waited_ns << " 7\n";
   }
   BusyCores watch() const { return BusyCores({1, 0}, {10, 20}, kWatchStart, proc_.string()); }
@@ -51,7 +52,9 @@ TEST_F(BusyCoresTest, OthersAreToldOnceWithTheirShare) {
   write_process(10, 1, 10, 400, 4'000'000'000, 1'000'000'000);
   write_process(99, 10, 99, 100, 0, 0);  // started by the rank, in a group of its own
   write_process(50, 1, 50, 500, 9'000'000'000, 9'000'000'000);
-  EXPECT_THAT(cores.look(*cores.due()), AllOf(HasSubstr("other processes take 50 % of the time of the ranks' cores (0-1)"), HasSubstr("wait for a core 20 %")));
+  EXPECT_THAT(cores.look(*cores.due()),
+              AllOf(HasSubstr("other processes take 50 % of the time of the ranks' cores (0-1)"),
+                    HasSubstr("wait for a core 20 %")));
   EXPECT_FALSE(cores.due());
   EXPECT_EQ(cores.look(kWatchStart + seconds(1000)), "");
 }

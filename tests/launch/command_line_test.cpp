@@ -36,10 +36,12 @@ TEST(CommandLine, BothNamesOfTheRankCountInEveryForm) {
 
 TEST(CommandLine, SeveralNodesAsTorchrunsUsersWriteThem) {
   const std::vector<std::vector<std::string>> forms = {
-      {"--nnodes", "3", "--node-rank", "1", "--master-addr", "head", "--master-port", "1234", "-n", "2", "x", "--node_rank"},
-      {"--nnodes=3", "--node_rank=1", "--master_addr=head", "--master_port=1234", "--nproc_per_node=2", "x", "--node_rank"},
-      {"--nnodes", "3", "--node_rank", "1", "--master_addr", "[head]", "--master_port", "1234", "--nproc_per_node", "2", "--", "x",
-       "--node_rank"}};
+      {"--nnodes", "3", "--node-rank", "1", "--master-addr", "head", "--master-port", "1234", "-n", "2", "x",
+       "--node_rank"},
+      {"--nnodes=3", "--node_rank=1", "--master_addr=head", "--master_port=1234", "--nproc_per_node=2", "x",
+       "--node_rank"},
+      {"--nnodes", "3", "--node_rank", "1", "--master_addr", "[head]", "--master_port", "1234", "--nproc_per_node", "2",
+       "--", "x", "--node_rank"}};
   for (const auto& words : forms) {
     const auto spec = spec_of(words);
     EXPECT_EQ(spec.nodes, 3);
@@ -49,7 +51,8 @@ TEST(CommandLine, SeveralNodesAsTorchrunsUsersWriteThem) {
     EXPECT_EQ(spec.ranks, 2);
     EXPECT_THAT(spec.command, ElementsAre("x", "--node_rank"));
   }
-  EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "[::1]", "-n", "1", "x"}).master_host, "::1");
+  EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "[::1]", "-n", "1", "x"}).master_host,
+            "::1");
   EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a_b", "-n", "1", "x"}).master_host, "a_b");
   EXPECT_EQ(spec_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "-n", "1", "x"}).master_port, 29500);
   EXPECT_EQ(spec_of({"-n", "1", "x"}).master_port, 0) << "any free one";
@@ -59,7 +62,8 @@ TEST(CommandLine, SeveralNodesAsTorchrunsUsersWriteThem) {
 TEST(CommandLine, OneNodeNeedsNoneOfTheNodesFlags) {
   EXPECT_EQ(spec_of({"-n", "2", "x"}).nodes, 1);
   EXPECT_EQ(spec_of({"--nnodes", "1", "--node-rank", "0", "--master-addr", "head", "-n", "2", "x"}).nodes, 1);
-  EXPECT_THAT(fault_of({"--node-rank", "1", "-n", "2", "x"}), HasSubstr("--node-rank 1 does not exist with --nnodes 1"));
+  EXPECT_THAT(fault_of({"--node-rank", "1", "-n", "2", "x"}),
+              HasSubstr("--node-rank 1 does not exist with --nnodes 1"));
 }
 
 TEST(CommandLine, WrongNodesAreNamed) {
@@ -68,9 +72,11 @@ TEST(CommandLine, WrongNodesAreNamed) {
   EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "-n", "2", "x"}),
               HasSubstr("--node-rank 2 does not exist with --nnodes 2"));
   EXPECT_THAT(fault_of({"--nnodes", "two", "-n", "2", "x"}), HasSubstr("--nnodes two: a whole number"));
-  EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--master-port", "70000", "-n", "2", "x"}),
-              HasSubstr("--master-port 70000"));
-  EXPECT_THAT(fault_of({"--nnodes", "2", "--nnodes", "2", "-n", "2", "x"}), HasSubstr("--nnodes is given more than once"));
+  EXPECT_THAT(
+      fault_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--master-port", "70000", "-n", "2", "x"}),
+      HasSubstr("--master-port 70000"));
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--nnodes", "2", "-n", "2", "x"}),
+              HasSubstr("--nnodes is given more than once"));
 }
 
 using RanksFrom = launch::LaunchSpec::RanksFrom;
@@ -92,14 +98,19 @@ TEST(CommandLine, TorchrunsStandaloneAndFixedNumbersOfNodes) {
 
 // What to write instead.
 TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
-  EXPECT_THAT(fault_of({"--nnodes=1:4", "-n", "2", "x"}), HasSubstr("--nnodes 1:4: lockrun's nodes do not come and go; write how many"));
-  const std::vector<std::pair<std::string, std::string>> hints = {
-      {"--rdzv-backend", "--master-addr HOST"}, {"--rdzv_endpoint=host:29400", "--master-port PORT"},
-      {"--rdzv-id", "--node-rank I"},
-      {"--log_dir", "redirect lockrun itself"}, {"--tee", "redirect lockrun itself"},
-      {"-r", "redirect lockrun itself"},        {"-m", "python3 -m MODULE"},
-      {"--no_python", "by its name"},           {"--local-addr", "LOCKSTEP_INTERFACE"},
-      {"--monitor_interval=5", "leave it out"}, {"-np", "write -n N"}};
+  EXPECT_THAT(fault_of({"--nnodes=1:4", "-n", "2", "x"}),
+              HasSubstr("--nnodes 1:4: lockrun's nodes do not come and go; write how many"));
+  const std::vector<std::pair<std::string, std::string>> hints = {{"--rdzv-backend", "--master-addr HOST"},
+                                                                  {"--rdzv_endpoint=host:29400", "--master-port PORT"},
+                                                                  {"--rdzv-id", "--node-rank I"},
+                                                                  {"--log_dir", "redirect lockrun itself"},
+                                                                  {"--tee", "redirect lockrun itself"},
+                                                                  {"-r", "redirect lockrun itself"},
+                                                                  {"-m", "python3 -m MODULE"},
+                                                                  {"--no_python", "by its name"},
+                                                                  {"--local-addr", "LOCKSTEP_INTERFACE"},
+                                                                  {"--monitor_interval=5", "leave it out"},
+                                                                  {"-np", "write -n N"}};
   for (const auto& [flag, hint] : hints) {
     EXPECT_THAT(fault_of({flag, "value", "-n", "2", "x"}), HasSubstr(hint)) << flag;
     EXPECT_THAT(fault_of({"-n", "2", flag, "x"}), HasSubstr(hint)) << flag;
@@ -113,7 +124,8 @@ TEST(CommandLine, NoRestartsMayBeAskedFor) {
     words.insert(words.end(), {"-n", "2", "x"});
     EXPECT_EQ(spec_of(words).command, std::vector<std::string>{"x"});
   }
-  EXPECT_THAT(fault_of({"--max-restarts=3", "-n", "2", "x"}), HasSubstr("--max-restarts 3: lockrun starts nothing again"));
+  EXPECT_THAT(fault_of({"--max-restarts=3", "-n", "2", "x"}),
+              HasSubstr("--max-restarts 3: lockrun starts nothing again"));
   EXPECT_THAT(fault_of({"--max-restarts", "-1", "-n", "2", "x"}), HasSubstr("--max-restarts -1"));
 }
 
@@ -134,16 +146,20 @@ TEST(CommandLine, ServersAndWorkers) {
   EXPECT_EQ(spec_of({"-n", "2", "x"}).servers, 0);
   EXPECT_THAT(fault_of({"--ps", "2", "x"}), HasSubstr("--ps 2 needs workers, which compute: --workers W"));
   EXPECT_THAT(fault_of({"--ps", "2", "--workers", "0", "x"}), HasSubstr("--ps 2 needs workers"));
-  EXPECT_THAT(fault_of({"--workers", "4", "x"}), HasSubstr("--workers 4 needs servers, which hold the parameters: --ps P"));
+  EXPECT_THAT(fault_of({"--workers", "4", "x"}),
+              HasSubstr("--workers 4 needs servers, which hold the parameters: --ps P"));
   EXPECT_THAT(fault_of({"--ps", "0", "--workers", "4", "x"}), HasSubstr("for ranks without servers write -n 4"));
-  EXPECT_THAT(fault_of({"-n", "5", "--ps", "2", "--workers", "4", "x"}), HasSubstr("--ps 2 --workers 4 are 6 ranks, and -n says 5: leave it out"));
+  EXPECT_THAT(fault_of({"-n", "5", "--ps", "2", "--workers", "4", "x"}),
+              HasSubstr("--ps 2 --workers 4 are 6 ranks, and -n says 5: leave it out"));
   EXPECT_THAT(fault_of({"-n", "gpu", "--ps", "2", "--workers", "4", "x"}), HasSubstr("-n says gpu"));
-  EXPECT_THAT(fault_of({"--devices", "cpu:2x", "--ps", "2", "--workers", "4", "x"}), HasSubstr("are 6 ranks, and --devices says 2"));
+  EXPECT_THAT(fault_of({"--devices", "cpu:2x", "--ps", "2", "--workers", "4", "x"}),
+              HasSubstr("are 6 ranks, and --devices says 2"));
   EXPECT_THAT(fault_of({"--ps", "-1", "--workers", "4", "x"}), HasSubstr("--ps -1: a whole number from 0"));
 }
 
 TEST(CommandLine, ServersAndWorkersOnSeveralNodes) {
-  const auto spec = spec_of({"--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--ps", "1", "--workers", "4", "-n", "2", "x"});
+  const auto spec = spec_of(
+      {"--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--ps", "1", "--workers", "4", "-n", "2", "x"});
   EXPECT_EQ(spec.ranks, 2);
   EXPECT_EQ(spec.servers + spec.workers, 5) << "of all nodes";
   EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--ps", "1", "--workers", "4", "x"}),
@@ -174,7 +190,8 @@ TEST(CommandLine, Gpus) {
   EXPECT_EQ(spec_of({"-n", "2", "x"}).share_gpu, 0);
   EXPECT_EQ(spec_of({"-n", "2", "--gpus", "1,0", "x"}).gpus, "1,0");
   EXPECT_EQ(spec_of({"-n", "2", "--gpus=GPU-8c9f", "--share_gpu=2", "x", "--gpus"}).share_gpu, 2);
-  EXPECT_THAT(fault_of({"-n", "2", "--gpus", "two", "x"}), HasSubstr("--gpus two: 'two' is no GPU: auto, all, none, or a list"));
+  EXPECT_THAT(fault_of({"-n", "2", "--gpus", "two", "x"}),
+              HasSubstr("--gpus two: 'two' is no GPU: auto, all, none, or a list"));
   EXPECT_THAT(fault_of({"-n", "2", "--gpus", "", "x"}), HasSubstr("--gpus"));
   EXPECT_THAT(fault_of({"-n", "2", "--gpus", "0", "--gpus", "1", "x"}), HasSubstr("--gpus is given more than once"));
   EXPECT_THAT(fault_of({"-n", "2", "--share-gpu", "0", "x"}), HasSubstr("--share-gpu 0: a whole number from 1 to 64"));
@@ -212,14 +229,17 @@ TEST(CommandLine, WrongFlagsAreNamed) {
 }
 
 TEST(CommandLine, HelpAndVersionRunNothing) {
-  EXPECT_THAT(std::get<Information>(parse({"--help"})).text,
-              ::testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null"), HasSubstr("--gpus LIST"), HasSubstr("--share-gpu K"),
-                               HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr("lockrun topology")));
+  EXPECT_THAT(
+      std::get<Information>(parse({"--help"})).text,
+      ::testing::AllOf(HasSubstr("--nproc-per-node"), HasSubstr("/dev/null"), HasSubstr("--gpus LIST"),
+                       HasSubstr("--share-gpu K"), HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr("lockrun topology")));
   EXPECT_THAT(std::get<Information>(parse({"--version"})).text, ::testing::StartsWith("lockrun "));
 }
 
 TEST(CommandLine, AFolderForFlightRecords) {
-  const auto folder_of = [](const std::vector<std::string>& words) { return std::get<launch::LaunchSpec>(parse(words)).flight_dir; };
+  const auto folder_of = [](const std::vector<std::string>& words) {
+    return std::get<launch::LaunchSpec>(parse(words)).flight_dir;
+  };
   EXPECT_EQ(folder_of({"-n", "2", "train"}), "");
   EXPECT_EQ(folder_of({"-n", "2", "--flight-dir", "/records", "train"}), "/records");
   EXPECT_EQ(folder_of({"--flight_dir=/records", "-n", "2", "train"}), "/records");

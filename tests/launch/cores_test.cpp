@@ -1,4 +1,4 @@
-#include "src/launch/cores.h"
+#include "src/launch/topology/cores.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,9 @@ TEST(AssignCores, SharesAreContiguousAndUseEveryCore) {
   EXPECT_THAT(assign_cores({7, 5, 3, 1, 0}, 2), ElementsAre(ElementsAre(7, 5), ElementsAre(3, 1, 0)));
 }
 
-TEST(AssignCores, TooFewCoresBindNobody) { EXPECT_THAT(assign_cores({0, 1}, 3), ElementsAre(IsEmpty(), IsEmpty(), IsEmpty())); }
+TEST(AssignCores, TooFewCoresBindNobody) {
+  EXPECT_THAT(assign_cores({0, 1}, 3), ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
+}
 
 TEST(AssignCores, DisjointForAnyCount) {
   for (int cores = 1; cores <= 33; ++cores)
@@ -32,7 +34,8 @@ TEST(AssignCores, DisjointForAnyCount) {
       for (const auto& share : assign_cores(all, ranks)) {
         smallest = std::min(smallest, share.size());
         largest = std::max(largest, share.size());
-        for (const int core : share) EXPECT_TRUE(seen.insert(core).second) << core << " of " << cores << " twice among " << ranks;
+        for (const int core : share)
+          EXPECT_TRUE(seen.insert(core).second) << core << " of " << cores << " twice among " << ranks;
       }
       EXPECT_EQ(seen.size(), all.size());
       EXPECT_GE(smallest, 1u);

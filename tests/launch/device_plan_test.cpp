@@ -1,5 +1,5 @@
 // GPUs, cores and threads of the ranks of a machine, together.
-#include "src/launch/device_plan.h"
+#include "src/launch/topology/device_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ using ::testing::StartsWith;
 DeviceFacts machine(const std::string& gpus, int share, int cores, int gpu_count) {
   DeviceFacts facts;
   facts.request = parse_gpus(gpus, share);
-  for (int i = 0; i < gpu_count; ++i) facts.found.gpus.push_back({i, "H200", "GPU-" + std::to_string(i), "", 1000, 9, 0});
+  for (int i = 0; i < gpu_count; ++i)
+    facts.found.gpus.push_back({i, "H200", "GPU-" + std::to_string(i), "", 1000, 9, 0});
   if (gpu_count == 0) facts.found.why_none = "no driver";
   for (int i = 0; i < cores; ++i) facts.cores.push_back(i);
   return facts;
@@ -55,7 +56,8 @@ TEST(DevicePlan, AShareOfTheCpuStaysAShareWhenFewerRanksRun) {
   EXPECT_THAT(plan.cores, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
   EXPECT_EQ(plan.threads, 2);
   EXPECT_THAT(plan.remarks, ElementsAre("cpu: 8 cores: logical devices 0, 1, 2, 3 with 2 cores each (ranks 0, 1)"));
-  EXPECT_THAT(plan_devices(machine("none", 2, 6, 0), {3}).cores, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5)));
+  EXPECT_THAT(plan_devices(machine("none", 2, 6, 0), {3}).cores,
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5)));
 }
 
 TEST(DevicePlan, WithoutEnoughCoresOrWithoutBindingNobodyIsBound) {
@@ -66,7 +68,8 @@ TEST(DevicePlan, WithoutEnoughCoresOrWithoutBindingNobodyIsBound) {
   EXPECT_THAT(plan_devices(loose, {2}).cores, ElementsAre(IsEmpty(), IsEmpty()));
   EXPECT_EQ(plan_devices(loose, {2}).threads, 4);
   loose.request.share = 2;
-  EXPECT_THAT(plan_devices(loose, {2}).remarks, ElementsAre("cpu: 8 cores: logical devices 0, 1 on all of them (ranks 0, 1)"));
+  EXPECT_THAT(plan_devices(loose, {2}).remarks,
+              ElementsAre("cpu: 8 cores: logical devices 0, 1 on all of them (ranks 0, 1)"));
 }
 
 TEST(DevicePlan, OnGpusOneLineEachAndTheCoresAreSplitByRanks) {
@@ -91,7 +94,8 @@ TEST(DevicePlan, ServersUseNoGpu) {
   EXPECT_THAT(servers_alone.cores, ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
   DeviceFacts near = machine("all", 1, 8, 2);
   near.near = {{{4, 5, 6, 7}, {}}, {{0, 1, 2, 3}, {}}};
-  EXPECT_THAT(plan_devices(near, {3, 0, {}, 1}).cores, ElementsAre(ElementsAre(4, 5, 6, 7), ElementsAre(0, 1, 2, 3), IsEmpty()));
+  EXPECT_THAT(plan_devices(near, {3, 0, {}, 1}).cores,
+              ElementsAre(ElementsAre(4, 5, 6, 7), ElementsAre(0, 1, 2, 3), IsEmpty()));
 }
 
 TEST(DevicePlan, CoresAndMemoryAreNearTheGpu) {
@@ -114,7 +118,8 @@ TEST(DevicePlan, WithoutGpusOneLineSaysWhy) {
 TEST(DevicePlan, WhatIsBrokenIsNoReasonToUseTheCpu) {
   DeviceFacts facts = machine("auto", 1, 8, 0);
   facts.fault = "the NVIDIA driver is for CUDA 11.4";
-  EXPECT_THAT(message_of([&] { plan_devices(facts, {2}); }), AllOf(HasSubstr("CUDA 11.4"), HasSubstr("--gpus none (LOCKSTEP_DEVICE=cpu)")));
+  EXPECT_THAT(message_of([&] { plan_devices(facts, {2}); }),
+              AllOf(HasSubstr("CUDA 11.4"), HasSubstr("--gpus none (LOCKSTEP_DEVICE=cpu)")));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "src/launch/failure_policy.h"
+#include "src/launch/supervise/failure_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "lockstep/core/error.h"
-#include "src/launch/memory_kills.h"
+#include "src/launch/supervise/memory_kills.h"
 
 namespace lockstep::launch {
 namespace {
@@ -82,13 +82,20 @@ TEST(FailureSummary, NamesRankProcessCauseAndLastLines) {
 
 TEST(FailureSummary, SaysOfASigkillWhatIsKnownAndNoMore) {
   const Verdict verdict = judge({signal(1, SIGKILL, 5)}, 2, at(6), kWait);
-  const auto text = [&](std::optional<MemoryKills> kills) { return failure_cause({signal(1, SIGKILL, 5)}, verdict, "", kills); };
+  const auto text = [&](std::optional<MemoryKills> kills) {
+    return failure_cause({signal(1, SIGKILL, 5)}, verdict, "", kills);
+  };
   EXPECT_THAT(text(MemoryKills{1, std::chrono::seconds(10)}),
-              HasSubstr("lockrun: the system's memory killer has ended 1 process of this control group in the last 10 s; if the rank was"));
-  EXPECT_THAT(text(MemoryKills{2, std::chrono::seconds(1)}), HasSubstr("has ended 2 processes of this control group in the last 1 s"));
-  EXPECT_THAT(text(MemoryKills{0, std::chrono::seconds(10)}),
-              HasSubstr("has ended no process of this control group in the last 10 s: a process sent it, perhaps the rank itself\n"));
-  EXPECT_THAT(text(std::nullopt), HasSubstr("a process sent it, perhaps the rank itself, or the system because memory ran out"));
+              HasSubstr("lockrun: the system's memory killer has ended 1 process of this control group in the last 10 "
+                        "s; if the rank was"));
+  EXPECT_THAT(text(MemoryKills{2, std::chrono::seconds(1)}),
+              HasSubstr("has ended 2 processes of this control group in the last 1 s"));
+  EXPECT_THAT(
+      text(MemoryKills{0, std::chrono::seconds(10)}),
+      HasSubstr(
+          "has ended no process of this control group in the last 10 s: a process sent it, perhaps the rank itself\n"));
+  EXPECT_THAT(text(std::nullopt),
+              HasSubstr("a process sent it, perhaps the rank itself, or the system because memory ran out"));
 }
 
 TEST(MemoryKillLog, CountsWhatWasKilledAMomentAgoAndNotWhatWasKilledBefore) {

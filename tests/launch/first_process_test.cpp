@@ -1,4 +1,5 @@
-// A container's first process, which is spared signals that it does not handle: what a pod is ended by must end it all the same.
+// A container's first process, which is spared signals that it does not handle: what a pod is ended by must end it all
+// the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -30,7 +31,8 @@ bool handles(pid_t process, int signal) {
 class FirstProcess : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (std::system("unshare --pid --fork true > /dev/null 2>&1") != 0) GTEST_SKIP() << "no process namespace may be made here";
+    if (std::system("unshare --pid --fork true > /dev/null 2>&1") != 0)
+      GTEST_SKIP() << "no process namespace may be made here";
   }
   static std::vector<std::string> in_container(const std::vector<std::string>& command) {
     std::vector<std::string> words = {"unshare", "--pid", "--fork", "--kill-child"};
@@ -54,8 +56,8 @@ class FirstProcess : public ::testing::Test {
 };
 
 TEST_F(FirstProcess, ALockrunThatWaitsForOtherNodesEnds) {
-  Child container(in_container({LOCKRUN, "--no-fold", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", free_port(),
-                                "-n", "1", "true"}),
+  Child container(in_container({LOCKRUN, "--no-fold", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1",
+                                "--master-port", free_port(), "-n", "1", "true"}),
                   {.environment = {{"LOCKSTEP_STORE_TIMEOUT_S", "60"}}});
   expect_end_by_sigterm(container);
 }
@@ -67,15 +69,18 @@ TEST_F(FirstProcess, ARankThatTrainsEnds) {
 }
 
 TEST_F(FirstProcess, ARankThatWaitsForTheOthersEnds) {
-  Child container(in_container(collective_rank({"steps=1"})),
-                  {.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", free_port()}}});
+  Child container(
+      in_container(collective_rank({"steps=1"})),
+      {.environment = {
+           {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", free_port()}}});
   expect_end_by_sigterm(container);
 }
 
 TEST_F(FirstProcess, ARanksFlightRecordIsWrittenFirst) {
   const std::string folder = temporary("flight");
   std::filesystem::create_directory(folder);
-  Child container(in_container(collective_rank({"steps=1000000", "pause_ms=1"})), {.environment = {{"LOCKSTEP_FLIGHT_DIR", folder}}});
+  Child container(in_container(collective_rank({"steps=1000000", "pause_ms=1"})),
+                  {.environment = {{"LOCKSTEP_FLIGHT_DIR", folder}}});
   ASSERT_TRUE(container.wait_for_output("is running", kSlow)) << container.errors();
   expect_end_by_sigterm(container);
   EXPECT_TRUE(std::filesystem::exists(folder + "/rank0.json"));

@@ -1,5 +1,5 @@
 // The search for GPUs in a process of its own, whatever becomes of that process.
-#include "src/launch/gpu_probe.h"
+#include "src/launch/topology/gpu_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ TEST(SearchApart, BringsBackWhyThereAreNoneAndWhatIsBroken) {
   const GpuSearch none = search_apart([] { return GpuSearch{{}, "no driver"}; });
   EXPECT_THAT(none.gpus, IsEmpty());
   EXPECT_EQ(none.why_none, "no driver");
-  EXPECT_EQ(message_of([] { search_apart([]() -> GpuSearch { throw Error("the driver is too old"); }); }), "the driver is too old");
+  EXPECT_EQ(message_of([] { search_apart([]() -> GpuSearch { throw Error("the driver is too old"); }); }),
+            "the driver is too old");
 }
 
 TEST(SearchApart, ADriverThatCrashesOrHangsIsASentence) {
@@ -45,7 +46,8 @@ TEST(SearchApart, ADriverThatCrashesOrHangsIsASentence) {
                 });
               }),
               AllOf(HasSubstr("ended by signal 9"), HasSubstr("nvidia-smi")));
-  EXPECT_THAT(message_of([] { search_apart([]() -> GpuSearch { ::_exit(3); }); }), HasSubstr("left with code 3 and without an answer"));
+  EXPECT_THAT(message_of([] { search_apart([]() -> GpuSearch { ::_exit(3); }); }),
+              HasSubstr("left with code 3 and without an answer"));
   EXPECT_THAT(message_of([] { search_apart([]() -> GpuSearch { ::_exit(0); }); }), HasSubstr("without an answer"));
   EXPECT_THAT(message_of([] {
                 search_apart(

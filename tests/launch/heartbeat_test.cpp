@@ -1,5 +1,5 @@
 // When the other lockrun is asked, and when it is given up.
-#include "src/launch/heartbeat.h"
+#include "src/launch/supervise/heartbeat.h"
 
 #include <gtest/gtest.h>
 

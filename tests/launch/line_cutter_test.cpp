@@ -1,4 +1,4 @@
-#include "src/launch/line_cutter.h"
+#include "src/launch/output/line_cutter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,9 +64,11 @@ TEST(LineCutter, NoCharacterIsCut) {
   for (const std::string& character : {two, three, four}) {
     LineCutter cutter({false, false, 5});
     const std::string a(5 - character.size() + 1, 'a');
-    EXPECT_EQ(cutter.feed(a + character + "b\n"), (Pieces{line(a + "\n"), line("(continued) " + character + "b\n")})) << character;
+    EXPECT_EQ(cutter.feed(a + character + "b\n"), (Pieces{line(a + "\n"), line("(continued) " + character + "b\n")}))
+        << character;
     LineCutter fits({false, false, 5});
-    EXPECT_EQ(fits.feed(a.substr(1) + character + "b\n"), (Pieces{line(a.substr(1) + character + "\n"), line("(continued) b\n")}));
+    EXPECT_EQ(fits.feed(a.substr(1) + character + "b\n"),
+              (Pieces{line(a.substr(1) + character + "\n"), line("(continued) b\n")}));
   }
   LineCutter binary({false, false, 4});
   EXPECT_EQ(binary.feed("\x80\x80\x80\x80\x80\n"), (Pieces{line("\x80\x80\x80\x80\n"), line("(continued) \x80\n")}));

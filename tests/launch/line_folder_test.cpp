@@ -1,4 +1,4 @@
-#include "src/launch/line_folder.h"
+#include "src/launch/output/line_folder.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -65,7 +65,9 @@ TEST(LineFolder, OutputAndErrorsDoNotFold) {
 
 TEST(LineFolder, LinesThatDifferInTheWritersNumberFold) {
   LineFolder folder(12);
-  for (const int rank : {0, 1, 11}) folder.add(rank, true, "error (rank " + std::to_string(rank) + "): Rank=" + std::to_string(rank) + " left\n", kFoldStart);
+  for (const int rank : {0, 1, 11})
+    folder.add(rank, true, "error (rank " + std::to_string(rank) + "): Rank=" + std::to_string(rank) + " left\n",
+               kFoldStart);
   EXPECT_THAT(texts(folder.take_all()), ElementsAre("![0-1,11] error (rank [0-1,11]): Rank=[0-1,11] left\n"));
 }
 
@@ -76,8 +78,8 @@ TEST(LineFolder, LinesAboutOtherRanksFoldOnlyWhenTheyAreTheSame) {
   folder.add(2, true, "rank 12 was lost\n", kFoldStart);  // and 2 is no part of 12
   folder.add(2, true, "tank 2\n", kFoldStart);
   folder.add(1, true, "tank 1\n", kFoldStart);
-  EXPECT_THAT(texts(folder.take_all()),
-              ElementsAre("![0-2] rank 1 was lost\n", "![3] rank 3 was lost\n", "![2] rank 12 was lost\n", "![2] tank 2\n", "![1] tank 1\n"));
+  EXPECT_THAT(texts(folder.take_all()), ElementsAre("![0-2] rank 1 was lost\n", "![3] rank 3 was lost\n",
+                                                    "![2] rank 12 was lost\n", "![2] tank 2\n", "![1] tank 1\n"));
 }
 
 TEST(LineFolder, LastWordsWaitLonger) {
@@ -103,13 +105,15 @@ TEST(LineFolder, AFloodIsNotKept) {
   LineFolder folder(2);
   std::size_t gone = 0;
   for (std::size_t i = 0; i < kLines; ++i) {
-    for (const auto& line : folder.add(0, false, std::to_string(i) + "\n", kFoldStart)) EXPECT_EQ(line.text, std::to_string(gone++) + "\n");
+    for (const auto& line : folder.add(0, false, std::to_string(i) + "\n", kFoldStart))
+      EXPECT_EQ(line.text, std::to_string(gone++) + "\n");
     ASSERT_LE(i + 1 - gone, LineFolder::kMostLines);
   }
   EXPECT_EQ(folder.take_all().size(), LineFolder::kMostLines);
   LineFolder of_long_lines(2);
   gone = 0;
-  for (int i = 0; i < 3; ++i) gone += of_long_lines.add(0, false, std::string(1 << 20, static_cast<char>('a' + i)), kFoldStart).size();
+  for (int i = 0; i < 3; ++i)
+    gone += of_long_lines.add(0, false, std::string(1 << 20, static_cast<char>('a' + i)), kFoldStart).size();
   EXPECT_EQ(gone, 2u);
 }
 
@@ -120,7 +124,8 @@ TEST(LineFolder, EachRankComparesAWaitingLineOnceAtMost) {
   for (const bool equal : {true, false}) {
     LineFolder folder(kRanks + 1);  // one of them writes nothing, so that all lines wait
     for (int rank = 0; rank < kRanks; ++rank)
-      for (std::size_t i = 0; i < kLines; ++i) folder.add(rank, false, equal ? "y\n" : fmt::format("{} {}\n", rank, i), kFoldStart);
+      for (std::size_t i = 0; i < kLines; ++i)
+        folder.add(rank, false, equal ? "y\n" : fmt::format("{} {}\n", rank, i), kFoldStart);
     EXPECT_EQ(folder.take_all().size(), equal ? kLines : kRanks * kLines);
     EXPECT_LE(folder.comparisons(), kRanks * kRanks * kLines) << equal;
   }

@@ -1,5 +1,5 @@
 // What is near which GPU, on machines that hwloc is told of.
-#include "src/launch/machine.h"
+#include "src/launch/topology/machine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "lockstep/core/error.h"
-#include "src/launch/cores.h"
+#include "src/launch/topology/cores.h"
 #include "tests/support/two_nodes.h"
 
 namespace lockstep::launch {
@@ -20,7 +20,8 @@ using ::testing::SizeIs;
 class TwoNodes : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (const auto machine = read_machine(); !machine->unknown_because().empty()) GTEST_SKIP() << machine->unknown_because();
+    if (const auto machine = read_machine(); !machine->unknown_because().empty())
+      GTEST_SKIP() << machine->unknown_because();
     ::setenv("HWLOC_LIBXML", "0", 1);  // hwloc's own reader: libxml leaves memory behind
     machine_ = read_machine(testing::two_nodes_xml());
   }
@@ -29,7 +30,9 @@ class TwoNodes : public ::testing::Test {
     for (const std::string& bus : buses) all.push_back(machine_->near("0000:" + bus + ":00.0"));
     return all;
   }
-  Path path(const std::string& a, const std::string& b) const { return machine_->path("0000:" + a + ":00.0", "0000:" + b + ":00.0"); }
+  Path path(const std::string& a, const std::string& b) const {
+    return machine_->path("0000:" + a + ":00.0", "0000:" + b + ":00.0");
+  }
 
   const std::vector<int> all_ = {0, 1, 2, 3, 4, 5, 6, 7};
   std::unique_ptr<Machine> machine_;
@@ -76,7 +79,8 @@ TEST_F(TwoNodes, WhereThePlaceIsNotKnownCoresAreSplitAsEver) {
 }
 
 TEST_F(TwoNodes, MoreRanksThanCoresOfTheNodeTakeTurnsThere) {
-  EXPECT_THAT(assign_near_cores({3, 4, 5}, near({"17", "17", "65"})), ElementsAre(ElementsAre(3), ElementsAre(3), ElementsAre(4, 5)));
+  EXPECT_THAT(assign_near_cores({3, 4, 5}, near({"17", "17", "65"})),
+              ElementsAre(ElementsAre(3), ElementsAre(3), ElementsAre(4, 5)));
 }
 
 TEST_F(TwoNodes, WhatIsNoTopologyIsRefused) { EXPECT_THROW(read_machine("<nonsense/>"), FileError); }

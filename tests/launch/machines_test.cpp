@@ -1,4 +1,5 @@
-// Starting across machines, in network namespaces: lockrun on each, and mpirun, whose remote shell is here one that enters a namespace.
+// Starting across machines, in network namespaces: lockrun on each, and mpirun, whose remote shell is here one that
+// enters a namespace.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -34,9 +35,11 @@ class Machines : public ::testing::Test {
     if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
     lab_ = std::make_unique<NetworkLab>(2);
   }
-  Child lockrun(int node, int ranks, const std::vector<std::string>& program, const std::string& host, Environment environment = {}) const {
-    std::vector<std::string> words = {LOCKRUN, "--no-fold", "--nnodes",      "2",     "--node-rank", std::to_string(node), "--master-addr",
-                                      host,    "--master-port", "29511", "-n",          std::to_string(ranks)};
+  Child lockrun(int node, int ranks, const std::vector<std::string>& program, const std::string& host,
+                Environment environment = {}) const {
+    std::vector<std::string> words = {
+        LOCKRUN,         "--no-fold", "--nnodes",      "2",     "--node-rank", std::to_string(node),
+        "--master-addr", host,        "--master-port", "29511", "-n",          std::to_string(ranks)};
     words.insert(words.end(), program.begin(), program.end());
     environment.insert({"LOCKSTEP_TOKEN", "the machines' secret"});
     return Child(words, {.environment = std::move(environment), .network = lab_->network(node)});
@@ -44,7 +47,8 @@ class Machines : public ::testing::Test {
   // A rank that something else has started there.
   Child rank(int machine, const std::string& host, Environment environment) const {
     environment.insert({{"MASTER_ADDR", host}, {"LOCKSTEP_TOKEN", "the machines' secret"}});
-    return Child(collective_rank({"steps=10"}), {.environment = std::move(environment), .network = lab_->network(machine)});
+    return Child(collective_rank({"steps=10"}),
+                 {.environment = std::move(environment), .network = lab_->network(machine)});
   }
   std::unique_ptr<NetworkLab> lab_;
 };
@@ -53,7 +57,8 @@ TEST_F(Machines, TheirLockrunsAndRanksMeet) {
   std::vector<std::string> hosts = {NetworkLab::address(0)};
   if (NetworkLab::has_ipv6()) hosts.push_back("[" + NetworkLab::address6(0) + "]");
   for (const std::string& host : hosts) {
-    Child one = lockrun(1, 1, collective_rank({"steps=10"}), host), zero = lockrun(0, 2, collective_rank({"steps=10"}), host);
+    Child one = lockrun(1, 1, collective_rank({"steps=10"}), host),
+          zero = lockrun(0, 2, collective_rank({"steps=10"}), host);
     EXPECT_EQ(zero.wait(kMachinesTime), 0) << host << ": " << zero.errors();
     EXPECT_EQ(one.wait(kMachinesTime), 0) << host << ": " << one.errors();
     EXPECT_THAT(zero.output(), HasSubstr("rank 1 of 3 did 10 steps"));
@@ -73,12 +78,13 @@ TEST_F(Machines, NodeZeroMayListenOnAllInterfaces) {
 }
 
 TEST_F(Machines, AFailureThereEndsAllHere) {
-  const std::vector<std::string> program = collective_rank({"steps=1000000", "pause_ms=1", "fail_rank=2", "fail_at=100", "how=exit"});
+  const std::vector<std::string> program =
+      collective_rank({"steps=1000000", "pause_ms=1", "fail_rank=2", "fail_at=100", "how=exit"});
   Child one = lockrun(1, 1, program, NetworkLab::address(0)), zero = lockrun(0, 2, program, NetworkLab::address(0));
   for (Child* node : {&zero, &one}) {
     EXPECT_EQ(node->wait(kMachinesTime), 3) << node->errors();
-    EXPECT_THAT(node->errors(),
-                AllOf(HasSubstr("lockrun: rank 2 (pid "), HasSubstr(", node 1 on host "), HasSubstr(" exited with code 3")));
+    EXPECT_THAT(node->errors(), AllOf(HasSubstr("lockrun: rank 2 (pid "), HasSubstr(", node 1 on host "),
+                                      HasSubstr(" exited with code 3")));
     EXPECT_TRUE(node->nothing_left());
   }
 }
@@ -98,12 +104,15 @@ TEST_F(Machines, ALostOneIsNamedOnBothSidesWithinTenSeconds) {
   }
 }
 
-// Rank 0 is told "localhost", has no address that it could tell from MASTER_ADDR, and is reached all the same: store and ring.
+// Rank 0 is told "localhost", has no address that it could tell from MASTER_ADDR, and is reached all the same: store
+// and ring.
 TEST_F(Machines, PodsMeetAtAServicesName) {
   const auto pod = [&](int number, const std::string& host) {
-    return rank(
-        number, host,
-        {{"RANK", std::to_string(number)}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29513"}, {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}});
+    return rank(number, host,
+                {{"RANK", std::to_string(number)},
+                 {"WORLD_SIZE", "2"},
+                 {"MASTER_PORT", "29513"},
+                 {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}});
   };
   Child zero = pod(0, "localhost"), one = pod(1, NetworkLab::address(0));
   EXPECT_EQ(zero.wait(kMachinesTime), 0) << zero.errors();
@@ -142,7 +151,8 @@ TEST_F(Machines, SrunsTasksMeetAtTheFirstHost) {
   EXPECT_THAT(two.output(), HasSubstr("rank 2 of 3 did 10 steps"));
 }
 
-// The ranks notice first: their lockruns ask each other, and blame the node that is gone rather than a rank that has lost a peer.
+// The ranks notice first: their lockruns ask each other, and blame the node that is gone rather than a rank that has
+// lost a peer.
 TEST_F(Machines, ALossThatRanksNoticeFirstIsAskedAfter) {
   const std::vector<std::string> program = {RANK_PROGRAM, "out:up+flush+sleep:1500+lost:a peer is gone"};
   Child one = lockrun(1, 1, program, NetworkLab::address(0)), zero = lockrun(0, 1, program, NetworkLab::address(0));
@@ -176,15 +186,17 @@ class MpirunMachines : public Machines {
     const std::string net = "10.83.0.0/24";
     std::map<std::string, std::string> settings = {
         {"plm_rsh_agent", agent_}, {"btl", "tcp,self"}, {"btl_tcp_if_include", net}, {"oob_tcp_if_include", net}};
-    // Of an interface with addresses of both families, Open MPI 5.0.7 knows the one of IPv6 alone, and then finds no way to it.
+    // Of an interface with addresses of both families, Open MPI 5.0.7 knows the one of IPv6 alone, and then finds no
+    // way to it.
     settings["btl_tcp_disable_family"] = "6";
-    std::vector<std::string> words = {"mpirun", "--host", host_name() + ":2," + NetworkLab::address(1) + ":1", "-n", "3"};
+    std::vector<std::string> words = {"mpirun", "--host", host_name() + ":2," + NetworkLab::address(1) + ":1", "-n",
+                                      "3"};
     for (const auto& [name, value] : settings) words.insert(words.end(), {"--mca", name, value});
     for (const std::string& variable : exported) words.insert(words.end(), {"-x", variable});
     arguments.push_back("report=" + report_);  // mpirun at times drops what ranks print at their end
     for (const std::string& word : collective_rank(arguments)) words.push_back(word);
-    return Child(words,
-                 {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}, .network = lab_->network(0)});
+    return Child(words, {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}},
+                         .network = lab_->network(0)});
   }
   std::string report() const {
     std::stringstream text;
@@ -216,7 +228,8 @@ TEST_F(MpirunMachines, ADeadRankEndsTheJob) {
 }
 
 TEST_F(MpirunMachines, OrMeetAtAnAddressThatTheUserNames) {
-  Child job = mpirun({"steps=10"}, {"MASTER_ADDR=" + NetworkLab::address(0), "MASTER_PORT=29512", "LOCKSTEP_TOKEN=secret"});
+  Child job =
+      mpirun({"steps=10"}, {"MASTER_ADDR=" + NetworkLab::address(0), "MASTER_PORT=29512", "LOCKSTEP_TOKEN=secret"});
   EXPECT_EQ(job.wait(kMachinesTime), 0) << job.errors();
   EXPECT_THAT(report(), HasSubstr("rank 2 of 3 did 10 steps"));
 }

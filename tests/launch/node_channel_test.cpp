@@ -1,5 +1,6 @@
-// The connection between two lockruns, over a socket pair: who gets in, and what malformed bytes do (close it, and nothing else).
-#include "src/launch/node_channel.h"
+// The connection between two lockruns, over a socket pair: who gets in, and what malformed bytes do (close it, and
+// nothing else).
+#include "src/launch/nodes/node_channel.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -37,7 +38,8 @@ NodeMessage waiting(const std::string& why) { return {.kind = NodeMessage::Kind:
 
 TEST(NodeChannel, CarriesMessagesBothWaysInOrder) {
   Ends ends = make_ends();
-  NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "token");
+  NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"),
+      agent(std::move(ends.agent), Side::kAgent, "token");
   settle(coordinator, agent);
   ASSERT_EQ(coordinator.state(), State::kOpen);
   ASSERT_EQ(agent.state(), State::kOpen);
@@ -56,7 +58,8 @@ TEST(NodeChannel, CarriesMessagesBothWaysInOrder) {
 TEST(NodeChannel, WhatWasSaidBeforeTheEndIsHeard) {
   for (const bool answers : {false, true}) {
     Ends ends = make_ends();
-    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "token");
+    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"),
+        agent(std::move(ends.agent), Side::kAgent, "token");
     settle(coordinator, agent);
     coordinator.send(waiting("last words"));
     coordinator.close();
@@ -69,7 +72,8 @@ TEST(NodeChannel, WhatWasSaidBeforeTheEndIsHeard) {
 
 TEST(NodeChannel, AnotherTokenIsRefusedOnBothSides) {
   Ends ends = make_ends();
-  NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "tokem");
+  NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"),
+      agent(std::move(ends.agent), Side::kAgent, "tokem");
   settle(coordinator, agent);
   EXPECT_EQ(coordinator.state(), State::kRefused);
   EXPECT_EQ(agent.state(), State::kRefused);
@@ -118,10 +122,12 @@ TEST(NodeChannel, MalformedMessagesCloseAnOpenConnection) {
   const auto framed = [](std::uint32_t announced, const std::string& text) {
     return std::string(reinterpret_cast<const char*>(&announced), sizeof announced) + text;
   };
-  for (const std::string& bad : {framed(3, "{}}"), framed(0, ""), framed(0xffffffff, "x"), framed((1 << 20) + 1, "x"), framed(2, "{}")}) {
+  for (const std::string& bad :
+       {framed(3, "{}}"), framed(0, ""), framed(0xffffffff, "x"), framed((1 << 20) + 1, "x"), framed(2, "{}")}) {
     Ends ends = make_ends();
     const int raw = ends.agent.get();
-    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"), agent(std::move(ends.agent), Side::kAgent, "token");
+    NodeChannel coordinator(std::move(ends.coordinator), Side::kCoordinator, "token"),
+        agent(std::move(ends.agent), Side::kAgent, "token");
     settle(coordinator, agent);
     ASSERT_EQ(coordinator.state(), State::kOpen);
     ASSERT_EQ(::send(raw, bad.data(), bad.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bad.size()));
@@ -133,7 +139,8 @@ TEST(NodeChannel, MalformedMessagesCloseAnOpenConnection) {
 
 TEST(NodeChannel, BytesMayComeOneByOne) {
   Ends outer = make_ends(), inner = make_ends();
-  NodeChannel coordinator(std::move(outer.coordinator), Side::kCoordinator, "token"), agent(std::move(inner.agent), Side::kAgent, "token");
+  NodeChannel coordinator(std::move(outer.coordinator), Side::kCoordinator, "token"),
+      agent(std::move(inner.agent), Side::kAgent, "token");
   agent.move();
   const auto drip = [](const Fd& from, const Fd& to) {
     char byte = 0;

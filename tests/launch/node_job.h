@@ -33,10 +33,20 @@ class NodeJob {
   explicit NodeJob(int nodes, Environment environment = {}, std::string host = "127.0.0.1")
       : nodes_(nodes), environment_(std::move(environment)), host_(std::move(host)) {}
 
-  Child& start(int node, int ranks, const Words& program, Environment extra = {}, const Words& flags = {}, int output_fd = -1) {
-    Words words = {
-        LOCKRUN, "--no-fold", "--nnodes", std::to_string(nodes_), "--node-rank", std::to_string(node), "--master-addr", host_, "--master-port",
-        port_,   "-n",       std::to_string(ranks)};
+  Child& start(int node, int ranks, const Words& program, Environment extra = {}, const Words& flags = {},
+               int output_fd = -1) {
+    Words words = {LOCKRUN,
+                   "--no-fold",
+                   "--nnodes",
+                   std::to_string(nodes_),
+                   "--node-rank",
+                   std::to_string(node),
+                   "--master-addr",
+                   host_,
+                   "--master-port",
+                   port_,
+                   "-n",
+                   std::to_string(ranks)};
     words.insert(words.end(), flags.begin(), flags.end());
     words.insert(words.end(), program.begin(), program.end());
     extra.insert(environment_.begin(), environment_.end());

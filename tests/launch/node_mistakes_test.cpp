@@ -1,4 +1,5 @@
-// Nodes that do not make one job: numbers, addresses and ports that do not fit, and the token by which they know each other.
+// Nodes that do not make one job: numbers, addresses and ports that do not fit, and the token by which they know each
+// other.
 #include <unistd.h>
 
 #include <csignal>
@@ -13,7 +14,9 @@
 namespace lockstep::testing {
 namespace {
 
-std::string file(const std::string& name) { return ::testing::TempDir() + "lockstep-nodes-" + std::to_string(::getpid()) + "-" + name; }
+std::string file(const std::string& name) {
+  return ::testing::TempDir() + "lockstep-nodes-" + std::to_string(::getpid()) + "-" + name;
+}
 
 TEST(NodesMistakes, AMissingNodeIsNamedWhileWaitingAndAtTheEnd) {
   NodeJob job(3, {{"LOCKSTEP_STORE_TIMEOUT_S", "7"}});
@@ -21,10 +24,12 @@ TEST(NodesMistakes, AMissingNodeIsNamedWhileWaitingAndAtTheEnd) {
   Child& two = job.start(2, 1, acts({"exit:0"}));
   EXPECT_EQ(zero.wait(kSlow), 1);
   EXPECT_EQ(two.wait(kSoon), 1);
-  EXPECT_THAT(zero.errors(), AllOf(HasSubstr("lockrun: node 0 waits at 127.0.0.1:" + job.port() + " for node 1 (5 s of 7 s)"),
-                                   HasSubstr("; lockruns on other machines cannot reach that address, see --master-addr"),
-                                   HasSubstr("node 1 of 3 did not come to 127.0.0.1:" + job.port() + " within 7 s")));
-  EXPECT_THAT(two.errors(), AllOf(HasSubstr("lockrun: node 2 has joined and waits for node 1"), HasSubstr("node 1 of 3 did not come")));
+  EXPECT_THAT(zero.errors(),
+              AllOf(HasSubstr("lockrun: node 0 waits at 127.0.0.1:" + job.port() + " for node 1 (5 s of 7 s)"),
+                    HasSubstr("; lockruns on other machines cannot reach that address, see --master-addr"),
+                    HasSubstr("node 1 of 3 did not come to 127.0.0.1:" + job.port() + " within 7 s")));
+  EXPECT_THAT(two.errors(), AllOf(HasSubstr("lockrun: node 2 has joined and waits for node 1"),
+                                  HasSubstr("node 1 of 3 did not come")));
 }
 
 TEST(NodesMistakes, NodeZeroThatDoesNotComeIsNamed) {
@@ -35,9 +40,9 @@ TEST(NodesMistakes, NodeZeroThatDoesNotComeIsNamed) {
   EXPECT_EQ(lost.wait(kSlow), 1);
   EXPECT_THAT(lost.errors(), HasSubstr("node 0 did not answer at no-such-host.invalid:"));
   EXPECT_EQ(one.wait(kSlow), 1);
-  EXPECT_THAT(one.errors(),
-              AllOf(HasSubstr("lockrun: node 1 waits for node 0 at 127.0.0.1:" + job.port() + ": Connection refused (5 s of 6 s)"),
-                    HasSubstr("node 0 did not answer at 127.0.0.1:" + job.port() + " within 6 s")));
+  EXPECT_THAT(one.errors(), AllOf(HasSubstr("lockrun: node 1 waits for node 0 at 127.0.0.1:" + job.port() +
+                                            ": Connection refused (5 s of 6 s)"),
+                                  HasSubstr("node 0 did not answer at 127.0.0.1:" + job.port() + " within 6 s")));
 }
 
 TEST(NodesMistakes, TwoLockrunsWithOneNumber) {
@@ -55,7 +60,8 @@ TEST(NodesMistakes, TwoLockrunsWithOneNumber) {
 TEST(NodesMistakes, OtherNumbersOfNodes) {
   NodeJob job(2, {{"LOCKSTEP_STORE_TIMEOUT_S", "5"}});
   Child& zero = job.start(0, 1, acts({"exit:0"}));
-  Child other({LOCKRUN, "--no-fold", "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port", job.port(), "-n", "1", "true"});
+  Child other({LOCKRUN, "--no-fold", "--nnodes", "3", "--node-rank", "1", "--master-addr", "127.0.0.1", "--master-port",
+               job.port(), "-n", "1", "true"});
   EXPECT_EQ(other.wait(kSoon), 1);
   EXPECT_THAT(other.errors(), AllOf(HasSubstr("with --nnodes 3"), HasSubstr("with --nnodes 2")));
   EXPECT_EQ(zero.wait(kSlow), 1);
@@ -76,7 +82,8 @@ TEST(NodesMistakes, AnAddressOfAnotherMachine) {
   NodeJob job(2, {{"LOCKSTEP_TOKEN", "secret"}}, "192.0.2.1");
   Child& zero = job.start(0, 1, acts({"exit:0"}));
   EXPECT_EQ(zero.wait(kSoon), 1);
-  EXPECT_THAT(zero.errors(), AllOf(HasSubstr("--master-addr 192.0.2.1"), HasSubstr("must be an address of the machine")));
+  EXPECT_THAT(zero.errors(),
+              AllOf(HasSubstr("--master-addr 192.0.2.1"), HasSubstr("must be an address of the machine")));
 }
 
 TEST(NodesMistakes, ALockrunThatComesTooLate) {
@@ -110,8 +117,8 @@ TEST(NodesToken, AcrossMachinesThereMustBeOne) {
     NodeJob job(2, {}, "0.0.0.0");
     Child& lockrun = job.start(node, 1, acts({"exit:0"}));
     EXPECT_EQ(lockrun.wait(kSoon), 2);
-    EXPECT_THAT(lockrun.errors(),
-                AllOf(HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_TOKEN_FILE"), HasSubstr("LOCKSTEP_INSECURE=1")));
+    EXPECT_THAT(lockrun.errors(), AllOf(HasSubstr("openssl rand -hex 32"), HasSubstr("LOCKSTEP_TOKEN_FILE"),
+                                        HasSubstr("LOCKSTEP_INSECURE=1")));
   }
   NodeJob open(2, {{"LOCKSTEP_INSECURE", "1"}}, "0.0.0.0");
   Child& zero = open.start(0, 1, collective_rank({"steps=3"}));

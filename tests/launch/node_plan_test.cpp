@@ -1,5 +1,6 @@
-// Several nodes without a process: who may join, who holds which rank, which report is the job's verdict, and the words of the wire.
-#include "src/launch/node_plan.h"
+// Several nodes without a process: who may join, who holds which rank, which report is the job's verdict, and the words
+// of the wire.
+#include "src/launch/nodes/node_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +8,7 @@
 #include <csignal>
 
 #include "lockstep/core/error.h"
-#include "src/launch/node_channel.h"
+#include "src/launch/nodes/node_channel.h"
 
 namespace lockstep::launch {
 namespace {
@@ -18,9 +19,13 @@ using ::testing::HasSubstr;
 
 constexpr milliseconds kWait(3000);
 
-NodeFacts facts(int node, int nodes, int ranks = 2) { return {node, nodes, ranks, "host" + std::to_string(node), 100 + node}; }
+NodeFacts facts(int node, int nodes, int ranks = 2) {
+  return {node, nodes, ranks, "host" + std::to_string(node), 100 + node};
+}
 Clock::time_point at(int ms) { return Clock::time_point() + milliseconds(ms); }
-NodeReport report(NodeReport::Kind kind, int node, int exit_code, int ms) { return {kind, node, exit_code, SIGTERM, "cause\n", at(ms)}; }
+NodeReport report(NodeReport::Kind kind, int node, int exit_code, int ms) {
+  return {kind, node, exit_code, SIGTERM, "cause\n", at(ms)};
+}
 
 TEST(Roster, TakesEveryNodeOnceInAnyOrder) {
   Roster roster(facts(0, 3));
@@ -37,14 +42,16 @@ TEST(Roster, NamesMistakes) {
   EXPECT_EQ(roster.admit(facts(1, 3)), "");
   NodeFacts twin = facts(1, 3);
   twin.pid = 777;
-  EXPECT_THAT(roster.admit(twin), HasSubstr("--node-rank 1 is taken: lockrun 101 on host host1 joined before lockrun 777 on host host1"));
+  EXPECT_THAT(roster.admit(twin),
+              HasSubstr("--node-rank 1 is taken: lockrun 101 on host host1 joined before lockrun 777 on host host1"));
   EXPECT_THAT(roster.admit(facts(0, 3)), HasSubstr("--node-rank 0 is taken"));
   EXPECT_THAT(roster.admit(facts(2, 4)),
               HasSubstr("node 2 on host host2 was started with --nnodes 4, node 0 on host host0 with --nnodes 3"));
   EXPECT_THAT(roster.admit(facts(3, 3)), HasSubstr("node 3 does not exist among 3 nodes"));
   for (const int ranks : {4095, 2'147'483'647})
     EXPECT_THAT(roster.admit(facts(2, 3, ranks)),
-                AllOf(HasSubstr("node 2 on host host2 with " + std::to_string(ranks) + " ranks"), HasSubstr("4096 are the most")));
+                AllOf(HasSubstr("node 2 on host host2 with " + std::to_string(ranks) + " ranks"),
+                      HasSubstr("4096 are the most")));
   EXPECT_THAT(roster.missing(), ElementsAre(2)) << "the refused are not in";
 }
 
@@ -76,17 +83,19 @@ TEST(ListNodes, ShortAndLong) {
 TEST(JudgeNodes, AllMustFinish) {
   EXPECT_FALSE(judge_nodes({}, 2, at(0), kWait));
   EXPECT_FALSE(judge_nodes({report(NodeReport::Kind::kFinished, 1, 0, 1)}, 2, at(99999), kWait));
-  const auto verdict =
-      judge_nodes({report(NodeReport::Kind::kFinished, 1, 0, 1), report(NodeReport::Kind::kFinished, 0, 0, 2)}, 2, at(2), kWait);
+  const auto verdict = judge_nodes(
+      {report(NodeReport::Kind::kFinished, 1, 0, 1), report(NodeReport::Kind::kFinished, 0, 0, 2)}, 2, at(2), kWait);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->kind, NodeReport::Kind::kFinished);
   EXPECT_EQ(verdict->exit_code, 0);
 }
 
 TEST(JudgeNodes, TheFirstCauseCountsAtOnce) {
-  for (const NodeReport::Kind kind : {NodeReport::Kind::kFailed, NodeReport::Kind::kInterrupted, NodeReport::Kind::kLost}) {
-    const auto verdict = judge_nodes(
-        {report(NodeReport::Kind::kFinished, 0, 0, 1), report(kind, 2, 7, 5), report(NodeReport::Kind::kFailed, 1, 3, 6)}, 4, at(6), kWait);
+  for (const NodeReport::Kind kind :
+       {NodeReport::Kind::kFailed, NodeReport::Kind::kInterrupted, NodeReport::Kind::kLost}) {
+    const auto verdict = judge_nodes({report(NodeReport::Kind::kFinished, 0, 0, 1), report(kind, 2, 7, 5),
+                                      report(NodeReport::Kind::kFailed, 1, 3, 6)},
+                                     4, at(6), kWait);
     ASSERT_TRUE(verdict);
     EXPECT_EQ(verdict->kind, kind);
     EXPECT_EQ(verdict->node, 2);
@@ -123,19 +132,24 @@ TEST(Reports, TheFirstOfANodeStandsButAFinishedOneMayBeInterrupted) {
 }
 
 TEST(Verdict, IsToldWithTheNodeThatHasTheLines) {
-  EXPECT_EQ(tell_verdict({NodeReport::Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
-            "lockrun: rank 2 exited\nlockrun: its last lines stand in the output of the lockrun of node 1 on host host1\n");
-  EXPECT_EQ(tell_verdict({NodeReport::Kind::kInterrupted, 1, 130, SIGINT, "lockrun: SIGINT\n", {}}, facts(1, 2)), "lockrun: SIGINT\n");
+  EXPECT_EQ(
+      tell_verdict({NodeReport::Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
+      "lockrun: rank 2 exited\nlockrun: its last lines stand in the output of the lockrun of node 1 on host host1\n");
+  EXPECT_EQ(tell_verdict({NodeReport::Kind::kInterrupted, 1, 130, SIGINT, "lockrun: SIGINT\n", {}}, facts(1, 2)),
+            "lockrun: SIGINT\n");
   const NodeReport loss = loss_of(facts(1, 2), at(5));
   EXPECT_EQ(loss.exit_code, kPeerLostExitCode);
-  EXPECT_THAT(tell_verdict(loss, facts(1, 2)), HasSubstr("node 1 on host host1 is gone: the connection to its lockrun (pid 101)"));
+  EXPECT_THAT(tell_verdict(loss, facts(1, 2)),
+              HasSubstr("node 1 on host host1 is gone: the connection to its lockrun (pid 101)"));
   const NodeReport silence = silence_of(facts(0, 2), std::chrono::seconds(15));
   EXPECT_EQ(silence.exit_code, kPeerLostExitCode);
   EXPECT_EQ(silence.cause,
-            "lockrun: node 0 on host host0 does not answer: its lockrun (pid 100) has decided nothing for 15 s; is it stopped?\n");
+            "lockrun: node 0 on host host0 does not answer: its lockrun (pid 100) has decided nothing for 15 s; is it "
+            "stopped?\n");
   const NodeReport stall = stall_of(facts(1, 2), std::chrono::milliseconds(2500), at(5));
   EXPECT_EQ(stall.exit_code, kPeerLostExitCode);
-  EXPECT_THAT(stall.cause, HasSubstr("node 1 on host host1 does not answer: its lockrun (pid 101) has sent no heartbeat for 2.5 s"));
+  EXPECT_THAT(stall.cause,
+              HasSubstr("node 1 on host host1 does not answer: its lockrun (pid 101) has sent no heartbeat for 2.5 s"));
 }
 
 TEST(NodeMessage, ComesThroughAsItWas) {
@@ -161,8 +175,10 @@ TEST(NodeMessage, WhatIsNoneIsRefused) {
   EXPECT_TRUE(decode(good));
   for (const std::string& bad :
        {std::string(), std::string("{}"), std::string("[1]"), std::string("\xff\xfe"), good.substr(1),
-        std::string(R"({"kind":99,"why":"","nodes":[],"report":{"kind":0,"node":0,"exit_code":0,"signal":0,"cause":""}})"),
-        std::string(R"({"kind":-1,"why":"","nodes":[],"report":{"kind":0,"node":0,"exit_code":0,"signal":0,"cause":""}})"),
+        std::string(
+            R"({"kind":99,"why":"","nodes":[],"report":{"kind":0,"node":0,"exit_code":0,"signal":0,"cause":""}})"),
+        std::string(
+            R"({"kind":-1,"why":"","nodes":[],"report":{"kind":0,"node":0,"exit_code":0,"signal":0,"cause":""}})"),
         std::string(R"({"kind":0,"why":"","nodes":[{"node":"x"}],"report":{}})")})
     EXPECT_FALSE(decode(bad)) << bad;
 }

@@ -21,7 +21,8 @@ constexpr const char* kGone = " is gone: the connection to its lockrun (pid ";
 
 TEST(Nodes, UnequalNodesAreNumberedInOrderWhoeverComesFirst) {
   NodeJob job(3);
-  const Words program = acts({"env:RANK+env:LOCAL_RANK+env:WORLD_SIZE+env:LOCAL_WORLD_SIZE+env:GROUP_RANK+env:NODE_RANK"});
+  const Words program =
+      acts({"env:RANK+env:LOCAL_RANK+env:WORLD_SIZE+env:LOCAL_WORLD_SIZE+env:GROUP_RANK+env:NODE_RANK"});
   Child& last = job.start(2, 1, program);
   Child& zero = job.start(0, 2, program);
   Child& one = job.start(1, 3, program);
@@ -31,8 +32,8 @@ TEST(Nodes, UnequalNodesAreNumberedInOrderWhoeverComesFirst) {
   EXPECT_THAT(lines_of("2", one.output()),
               HasSubstr("[2] RANK=2\n[2] LOCAL_RANK=0\n[2] WORLD_SIZE=6\n[2] LOCAL_WORLD_SIZE=3\n[2] GROUP_RANK=1\n"));
   EXPECT_THAT(one.output(), HasSubstr("[4] LOCAL_RANK=2\n"));
-  EXPECT_THAT(lines_of("5", last.output()),
-              HasSubstr("[5] RANK=5\n[5] LOCAL_RANK=0\n[5] WORLD_SIZE=6\n[5] LOCAL_WORLD_SIZE=1\n[5] GROUP_RANK=2\n[5] NODE_RANK=2\n"));
+  EXPECT_THAT(lines_of("5", last.output()), HasSubstr("[5] RANK=5\n[5] LOCAL_RANK=0\n[5] WORLD_SIZE=6\n[5] "
+                                                      "LOCAL_WORLD_SIZE=1\n[5] GROUP_RANK=2\n[5] NODE_RANK=2\n"));
   EXPECT_THAT(zero.errors(), HasSubstr("lockrun: 6 ranks on 3 nodes: "));
 }
 
@@ -74,7 +75,8 @@ TEST(Nodes, NodeZeroKeepsTheStoreUntilAllHaveFinished) {
 TEST(Nodes, ALockrunThatIsStoppedIsNamedOnceTheOthersRanksHaveFinished) {
   for (const int stopped : {0, 1}) {
     NodeJob job(2, {{"LOCKSTEP_STALL_TIMEOUT_S", "2"}});
-    Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:4000"})), &job.start(1, 1, acts({"", "out:up+flush+sleep:4000"}))};
+    Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:4000"})),
+                      &job.start(1, 1, acts({"", "out:up+flush+sleep:4000"}))};
     for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
     nodes[stopped]->signal(SIGSTOP);
     Child& other = *nodes[1 - stopped];
@@ -82,7 +84,8 @@ TEST(Nodes, ALockrunThatIsStoppedIsNamedOnceTheOthersRanksHaveFinished) {
     EXPECT_THAT(other.errors(), AllOf(HasSubstr("lockrun: node " + std::to_string(stopped) + " on host "),
                                       HasSubstr("has sent no heartbeat for 2 s"), HasSubstr("is it stopped?")));
     nodes[stopped]->signal(SIGCONT);
-    EXPECT_EQ(nodes[stopped]->wait(kSlow), stopped == 0 ? 0 : 75) << nodes[stopped]->errors();  // node 0 knows that all have finished
+    EXPECT_EQ(nodes[stopped]->wait(kSlow), stopped == 0 ? 0 : 75)
+        << nodes[stopped]->errors();  // node 0 knows that all have finished
     EXPECT_THAT(nodes[1]->errors(), HasSubstr(stopped == 1 ? "lockrun: node 1 on host " : ""));
   }
 }
@@ -102,19 +105,20 @@ TEST(Nodes, AFailureAnywhereEndsAllWithTheSameCauseAndCode) {
     NodeJob job(3);
     std::deque<Child*> nodes;
     for (int node = 0; node < 3; ++node)
-      nodes.push_back(&job.start(node, 1, acts({node == guilty ? "sleep:300+err:the reason+exit:7" : "out:up+flush+hang"})));
+      nodes.push_back(
+          &job.start(node, 1, acts({node == guilty ? "sleep:300+err:the reason+exit:7" : "out:up+flush+hang"})));
     for (int node = 0; node < 3; ++node) {
       Child& lockrun = *nodes[static_cast<std::size_t>(node)];
       EXPECT_EQ(lockrun.wait(kSlow), 7) << lockrun.errors();
-      EXPECT_THAT(lockrun.errors(),
-                  AllOf(HasSubstr("lockrun: rank " + std::to_string(guilty) + " (pid "),
-                        HasSubstr(", node " + std::to_string(guilty) + " on host "), HasSubstr(") exited with code 7\n")));
+      EXPECT_THAT(lockrun.errors(), AllOf(HasSubstr("lockrun: rank " + std::to_string(guilty) + " (pid "),
+                                          HasSubstr(", node " + std::to_string(guilty) + " on host "),
+                                          HasSubstr(") exited with code 7\n")));
       if (node == guilty)
         EXPECT_THAT(lockrun.errors(), HasSubstr("its last lines on stderr:\n    the reason\n"));
       else
-        EXPECT_THAT(lockrun.errors(),
-                    AllOf(HasSubstr("its last lines stand in the output of the lockrun of node " + std::to_string(guilty)),
-                          Not(HasSubstr("the reason"))));
+        EXPECT_THAT(lockrun.errors(), AllOf(HasSubstr("its last lines stand in the output of the lockrun of node " +
+                                                      std::to_string(guilty)),
+                                            Not(HasSubstr("the reason"))));
       EXPECT_TRUE(lockrun.nothing_left());
     }
   }
@@ -138,8 +142,8 @@ TEST(Nodes, ALockrunThatIsStoppedIsNamedWhenOthersLoseAPeer) {
   for (Child* node : {&zero, &one}) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
   one.signal(SIGSTOP);
   EXPECT_EQ(zero.wait(kSlow), 75) << zero.errors();
-  EXPECT_THAT(zero.errors(), AllOf(HasSubstr("lockrun: node 1 on host "), HasSubstr("does not answer"), HasSubstr("is it stopped?"),
-                                   Not(HasSubstr("no rank failed by itself"))));
+  EXPECT_THAT(zero.errors(), AllOf(HasSubstr("lockrun: node 1 on host "), HasSubstr("does not answer"),
+                                   HasSubstr("is it stopped?"), Not(HasSubstr("no rank failed by itself"))));
   one.signal(SIGCONT);
   EXPECT_EQ(one.wait(kSlow), 75) << one.errors();
   EXPECT_TRUE(one.nothing_left());
@@ -158,14 +162,16 @@ TEST(Nodes, OnlyConsequencesAreSaidToBeThat) {
 TEST(Nodes, AKilledLockrunEndsTheJobAndLeavesNothing) {
   for (const int killed : {0, 1}) {
     NodeJob job(2);
-    Child* nodes[] = {&job.start(0, 2, acts({"daemon+out:up+flush+hang"})), &job.start(1, 2, acts({"daemon+out:up+flush+hang"}))};
+    Child* nodes[] = {&job.start(0, 2, acts({"daemon+out:up+flush+hang"})),
+                      &job.start(1, 2, acts({"daemon+out:up+flush+hang"}))};
     for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
     nodes[killed]->signal(SIGKILL);
     EXPECT_EQ(nodes[killed]->wait(), 137);
     EXPECT_TRUE(nodes[killed]->nothing_left());
     Child& survivor = *nodes[1 - killed];
     EXPECT_EQ(survivor.wait(kLost), 75) << survivor.errors();
-    EXPECT_THAT(survivor.errors(), AllOf(HasSubstr("lockrun: node " + std::to_string(killed) + " on host "), HasSubstr(kGone)));
+    EXPECT_THAT(survivor.errors(),
+                AllOf(HasSubstr("lockrun: node " + std::to_string(killed) + " on host "), HasSubstr(kGone)));
     EXPECT_TRUE(survivor.nothing_left());
   }
 }
@@ -173,7 +179,8 @@ TEST(Nodes, AKilledLockrunEndsTheJobAndLeavesNothing) {
 TEST(Nodes, ASignalToAnyLockrunEndsTheWholeJob) {
   for (const int interrupted : {0, 1}) {
     NodeJob job(2);
-    Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:60000"})), &job.start(1, 1, acts({"out:up+flush+sleep:60000"}))};
+    Child* nodes[] = {&job.start(0, 1, acts({"out:up+flush+sleep:60000"})),
+                      &job.start(1, 1, acts({"out:up+flush+sleep:60000"}))};
     for (Child* node : nodes) ASSERT_TRUE(node->wait_for_output("up")) << node->errors();
     nodes[interrupted]->signal(SIGINT);
     for (Child* node : nodes) {
@@ -213,8 +220,9 @@ TEST(Nodes, AProgramThatIsMissingOnOneNodeEndsAll) {
 TEST(Nodes, ALockrunThatCannotStartItsRanksSaysSoOnAllNodes) {
   for (const int poor : {0, 1}) {
     NodeJob job(2);
-    const Words lockrun = {LOCKRUN, "--no-fold",         "--nnodes", "2",  "--node-rank", std::to_string(poor), "--master-addr", "127.0.0.1",
-                           "--master-port", job.port(), "-n", "20",          RANK_PROGRAM,         "hang"};
+    const Words lockrun = {
+        LOCKRUN,     "--no-fold",     "--nnodes", "2",  "--node-rank", std::to_string(poor), "--master-addr",
+        "127.0.0.1", "--master-port", job.port(), "-n", "20",          RANK_PROGRAM,         "hang"};
     Words command = {"sh", "-c", "ulimit -n 30 && exec \"$@\"", "sh"};
     command.insert(command.end(), lockrun.begin(), lockrun.end());
     Child guilty(command);
@@ -239,7 +247,8 @@ TEST(Nodes, EachGivesItsOwnGpusToItsRanks) {
   Child& one = job.start(1, 2, program, gpus("two"), {"--gpus", "1", "--share-gpu", "2"});
   EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
   EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
-  EXPECT_THAT(zero.output(), AllOf(HasSubstr("[0] LOCKSTEP_DEVICE=cuda:0\n"), HasSubstr("[1] LOCKSTEP_DEVICE=cuda:1\n")));
+  EXPECT_THAT(zero.output(),
+              AllOf(HasSubstr("[0] LOCKSTEP_DEVICE=cuda:0\n"), HasSubstr("[1] LOCKSTEP_DEVICE=cuda:1\n")));
   EXPECT_THAT(one.output(), AllOf(HasSubstr("[2] LOCKSTEP_DEVICE=cuda:1\n"), HasSubstr("[3] LOCKSTEP_DEVICE=cuda:1\n"),
                                   HasSubstr("[3] LOCKSTEP_SHARE_GPU=2\n")));
   EXPECT_THAT(one.errors(), HasSubstr("(ranks 2, 3)"));
@@ -251,7 +260,8 @@ TEST(Nodes, GpusThatCannotBeUsedOnOneEndAll) {
   Child& one = job.start(1, 1, acts({"hang"}), gpus("old driver"));
   EXPECT_EQ(one.wait(kSlow), 1) << one.errors();
   EXPECT_EQ(zero.wait(kSlow), 1) << zero.errors();
-  for (const Child* node : {&zero, &one}) EXPECT_THAT(node->errors(), HasSubstr("the NVIDIA driver is for CUDA 11.4")) << node->errors();
+  for (const Child* node : {&zero, &one})
+    EXPECT_THAT(node->errors(), HasSubstr("the NVIDIA driver is for CUDA 11.4")) << node->errors();
   EXPECT_TRUE(zero.nothing_left());
 }
 
@@ -291,7 +301,8 @@ TEST(Nodes, ALockrunThatWaitsForItsReaderAloneLeavesTheNodesAlone) {
   const auto start = std::chrono::steady_clock::now();
   std::this_thread::sleep_for(milliseconds(1000));
   const long reads = reads_of(zero.pid()) - before;
-  EXPECT_LE(reads, 300 * std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count()) << "it spins";
+  EXPECT_LE(reads, 300 * std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - start).count())
+      << "it spins";
   zeros.read_all();
   EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
 }
@@ -309,8 +320,9 @@ TEST(Nodes, WhatFailedHereIsToldThoughNodeZeroIsLostBeforeItJudges) {
   EXPECT_EQ(zero.wait(), 137);
   EXPECT_EQ(one.wait(kLost), 75) << one.errors();
   std::filesystem::remove(stopped);
-  EXPECT_THAT(one.errors(), AllOf(HasSubstr("lockrun: node 0 on host "), HasSubstr(kGone), HasSubstr(") exited with code 9\n"),
-                                  HasSubstr("its last lines on stderr:\n    the reason\n")));
+  EXPECT_THAT(one.errors(),
+              AllOf(HasSubstr("lockrun: node 0 on host "), HasSubstr(kGone), HasSubstr(") exited with code 9\n"),
+                    HasSubstr("its last lines on stderr:\n    the reason\n")));
 }
 
 }  // namespace

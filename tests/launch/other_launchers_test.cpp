@@ -117,12 +117,14 @@ TEST_F(Pods, RankZeroThatIsToldLocalhostServesTheOthersAllTheSame) {
 // All interfaces of IPv6 are there to listen on, and IPv4 comes through them; ::1 is not.
 TEST_F(Pods, RankZeroWithoutIpv6FindsItsOwnStore) {
   const char* setup =
-      "ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && echo 1 > /proc/sys/net/ipv6/conf/lo/disable_ipv6";
+      "ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && echo 1 > "
+      "/proc/sys/net/ipv6/conf/lo/disable_ipv6";
   if (std::system(fmt::format("unshare --net sh -c '{}' > /dev/null 2>&1", setup).c_str()) != 0)
     GTEST_SKIP() << "no network namespace may be made here, or none whose IPv6 can be turned off";
   const std::string program = quoted(collective_rank({"steps=10"}));
-  const std::string both = fmt::format(
-      "{} && {{ RANK=0 MASTER_ADDR=localhost {} & zero=$!; RANK=1 MASTER_ADDR=127.0.0.1 {}; wait $zero; }}", setup, program, program);
+  const std::string both =
+      fmt::format("{} && {{ RANK=0 MASTER_ADDR=localhost {} & zero=$!; RANK=1 MASTER_ADDR=127.0.0.1 {}; wait $zero; }}",
+                  setup, program, program);
   Child pods({"unshare", "--net", "sh", "-c", both}, {.environment = of(0, "")});
   EXPECT_EQ(pods.wait(kOtherLaunchersTime), 0) << pods.errors();
   EXPECT_THAT(pods.output(), AllOf(HasSubstr("rank 0 of 2 did 10 steps"), HasSubstr("rank 1 of 2 did 10 steps")));
@@ -154,8 +156,9 @@ TEST_F(Pods, ANameThatNeverComesIsNamed) {
   environment["LOCKSTEP_STORE_TIMEOUT_S"] = "2";
   Child one(collective_rank({"steps=10"}), {.environment = environment});
   EXPECT_EQ(one.wait(kOtherLaunchersTime), 1);
-  EXPECT_THAT(one.errors(), AllOf(HasSubstr("rank 1 of 2: store at job-master-0.invalid:" + port_ + ": no answer within 2 s ("),
-                                  ::testing::AnyOf(HasSubstr("known"), HasSubstr("failure in name resolution"))));
+  EXPECT_THAT(one.errors(),
+              AllOf(HasSubstr("rank 1 of 2: store at job-master-0.invalid:" + port_ + ": no answer within 2 s ("),
+                    ::testing::AnyOf(HasSubstr("known"), HasSubstr("failure in name resolution"))));
 }
 
 TEST(Loopback, ThatIsDownIsNamedAtOnce) {

@@ -1,4 +1,4 @@
-#include "src/launch/rank_environment.h"
+#include "src/launch/supervise/rank_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -93,8 +93,10 @@ TEST(RankEnvironment, TasksOfAParameterServer) {
 }
 
 TEST(RankEnvironment, TheTaskOfAnOuterJobIsNotThatOfTheseRanks) {
-  const std::map<std::string, std::string> outer = {
-      {"LOCKSTEP_JOB", "worker"}, {"LOCKSTEP_TASK_INDEX", "1"}, {"LOCKSTEP_NUM_PS", "2"}, {"LOCKSTEP_NUM_WORKERS", "4"}};
+  const std::map<std::string, std::string> outer = {{"LOCKSTEP_JOB", "worker"},
+                                                    {"LOCKSTEP_TASK_INDEX", "1"},
+                                                    {"LOCKSTEP_NUM_PS", "2"},
+                                                    {"LOCKSTEP_NUM_WORKERS", "4"}};
   const Changes all = changes(facts(), 0, outer);
   for (const auto& [name, value] : outer) {
     ASSERT_THAT(all, Contains(Key(name)));

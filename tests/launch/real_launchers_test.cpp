@@ -1,5 +1,5 @@
-// The launchers that this machine has, each with real ranks: lockrun, no launcher, mpirun, and those of other MPIs, whose folders
-// LOCKSTEP_TEST_MPIEXEC_DIRS names (bin folders with an mpiexec each, separated by colons).
+// The launchers that this machine has, each with real ranks: lockrun, no launcher, mpirun, and those of other MPIs,
+// whose folders LOCKSTEP_TEST_MPIEXEC_DIRS names (bin folders with an mpiexec each, separated by colons).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/capabilities.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 #include "tests/faults/hand_job.h"
 #include "tests/support/temporary.h"
 
@@ -82,7 +82,8 @@ class RealLaunchers : public ::testing::TestWithParam<Launcher> {
  protected:
   void SetUp() override {
     if (mpiexec_.empty())
-      GTEST_SKIP() << (GetParam().beside == nullptr ? "mpirun is not installed" : "no folder that LOCKSTEP_TEST_MPIEXEC_DIRS names has it");
+      GTEST_SKIP() << (GetParam().beside == nullptr ? "mpirun is not installed"
+                                                    : "no folder that LOCKSTEP_TEST_MPIEXEC_DIRS names has it");
   }
   Child start(int ranks, const Words& program) const {
     return Child(together({mpiexec_, "-n", std::to_string(ranks)}, program), {.environment = for_mpirun()});
@@ -90,13 +91,15 @@ class RealLaunchers : public ::testing::TestWithParam<Launcher> {
   const std::string mpiexec_ = find(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(All, RealLaunchers, ::testing::ValuesIn(kLaunchers), [](const auto& tested) { return tested.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, RealLaunchers, ::testing::ValuesIn(kLaunchers),
+                         [](const auto& tested) { return tested.param.name; });
 
 TEST_P(RealLaunchers, MakeOneWorld) {
   const Report report;
   Child job = start(3, collective_rank({"steps=10", report.argument()}));
   EXPECT_EQ(job.wait(kSlow), 0) << job.errors();
-  for (const char* line : {"rank 0 of 3 did 10 steps over shm", "rank 1 of 3 did 10 steps over shm", "rank 2 of 3 did 10 steps over shm"})
+  for (const char* line :
+       {"rank 0 of 3 did 10 steps over shm", "rank 1 of 3 did 10 steps over shm", "rank 2 of 3 did 10 steps over shm"})
     EXPECT_THAT(report.text(), HasSubstr(line)) << job.errors();
 }
 
@@ -123,7 +126,8 @@ TEST(MpichsRanks, AreRefusedByTheMpiBackend) {
   if (std::find(names.begin(), names.end(), "mpi") == names.end()) GTEST_SKIP() << "this build has no mpi backend";
   const std::string mpiexec = find(kLaunchers[1]);
   if (mpiexec.empty()) GTEST_SKIP() << "no folder that LOCKSTEP_TEST_MPIEXEC_DIRS names has MPICH";
-  Child job(together({mpiexec, "-n", "2"}, collective_rank({"steps=3"})), {.environment = {{"LOCKSTEP_BACKEND", "mpi"}}});
+  Child job(together({mpiexec, "-n", "2"}, collective_rank({"steps=3"})),
+            {.environment = {{"LOCKSTEP_BACKEND", "mpi"}}});
   EXPECT_EQ(job.wait(kSlow), 2) << job.errors();
   EXPECT_THAT(job.errors(), HasSubstr("the group has 2 ranks, but mpirun started 1: every rank must be"));
 }
@@ -140,7 +144,8 @@ TEST_P(RealLaunchers, MayStartAScriptThatStartsTheProgram) {
 
 std::string weights_by(const Words& launcher, Environment environment = {}, const Words& unset = {"OMP_NUM_THREADS"}) {
   const Report report;
-  Child job(together(launcher, {WEIGHTS_RANK, report.argument()}), {.environment = std::move(environment), .unset = unset});
+  Child job(together(launcher, {WEIGHTS_RANK, report.argument()}),
+            {.environment = std::move(environment), .unset = unset});
   EXPECT_EQ(job.wait(kSlow), 0) << launcher[0] << ": " << job.errors();
   return report.text();
 }
@@ -148,7 +153,8 @@ std::string weights_by(const Words& launcher, Environment environment = {}, cons
 std::string weights_by_hand() {
   const Report report;
   HandJob job(2);
-  for (const int rank : {0, 1}) job.start_command(rank, {"env", "-u", "OMP_NUM_THREADS", WEIGHTS_RANK, report.argument()});
+  for (const int rank : {0, 1})
+    job.start_command(rank, {"env", "-u", "OMP_NUM_THREADS", WEIGHTS_RANK, report.argument()});
   const std::string threads = std::to_string(std::max<std::size_t>(1, affinity().size() / 2)) + " threads\n";
   for (const int rank : {0, 1}) {
     EXPECT_EQ(job[rank].wait(kSlow), 0) << job[rank].errors();
@@ -175,7 +181,8 @@ TEST_P(RealLaunchers, TrainToTheWeightsThatLockrunTrainsTo) {
 TEST(Weights, AreTheSameForAnyNumberOfThreads) {
   const std::string expected = weights_by({LOCKRUN, "--no-fold", "-n", "2"}, {{"OMP_NUM_THREADS", "1"}}, {});
   for (const char* threads : {"2", "3", "4"})
-    EXPECT_EQ(weights_by({LOCKRUN, "--no-fold", "-n", "2"}, {{"OMP_NUM_THREADS", threads}}, {}), expected) << threads << " threads";
+    EXPECT_EQ(weights_by({LOCKRUN, "--no-fold", "-n", "2"}, {{"OMP_NUM_THREADS", threads}}, {}), expected)
+        << threads << " threads";
 }
 
 }  // namespace

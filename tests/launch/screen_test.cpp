@@ -1,4 +1,4 @@
-#include "src/launch/screen.h"
+#include "src/launch/output/screen.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "src/launch/pipe.h"
+#include "src/launch/supervise/pipe.h"
 
 namespace lockstep::launch {
 namespace {
@@ -92,7 +92,8 @@ struct Terminal {
   }
 };
 
-// Writes as long as poll() says that there is room. Returns whether there came to be none; a write that blocks never returns.
+// Writes as long as poll() says that there is room. Returns whether there came to be none; a write that blocks never
+// returns.
 bool becomes_stuck(OutputQueue& queue) {
   queue.append(std::string(1 << 20, '\t'));
   pollfd polled{queue.fd(), POLLOUT, 0};

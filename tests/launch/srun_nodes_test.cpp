@@ -37,16 +37,18 @@ Words completed(const Words& flags, const Variables& extra = {}, const Variables
 }
 
 TEST(SrunNodes, AreTakenFromItsVariables) {
-  EXPECT_THAT(completed({"-n", "4"}),
-              ElementsAre("-n", "4", "--nnodes", "2", "--node-rank", "1", "--master-addr", "n0", "--master-port", "1234"));
+  EXPECT_THAT(completed({"-n", "4"}), ElementsAre("-n", "4", "--nnodes", "2", "--node-rank", "1", "--master-addr", "n0",
+                                                  "--master-port", "1234"));
 }
 
 TEST(SrunNodes, FlagsComeFirst) {
-  EXPECT_THAT(completed({"--nnodes=2", "--master-addr=head"}), ElementsAre("--nnodes=2", "--master-addr=head", "--node-rank", "1"));
+  EXPECT_THAT(completed({"--nnodes=2", "--master-addr=head"}),
+              ElementsAre("--nnodes=2", "--master-addr=head", "--node-rank", "1"));
   for (const Words& own : {Words{"--nnodes", "1"}, Words{"--nnodes=1"}, Words{"--nnodes", "1:1"}, Words{"--standalone"},
                            Words{"--nnodes", "2", "--node-rank", "0"}})
     EXPECT_EQ(completed(own), own);
-  for (const Words& question : {Words{"--help"}, Words{"-h"}, Words{"--version"}}) EXPECT_EQ(completed(question), question);
+  for (const Words& question : {Words{"--help"}, Words{"-h"}, Words{"--version"}})
+    EXPECT_EQ(completed(question), question);
 }
 
 TEST(SrunNodes, ThereAreNoneWithoutAStepOfSeveralTasks) {
@@ -61,10 +63,11 @@ TEST(SrunNodes, AreNotThoseOfALauncherInBetween) {
 
 TEST(SrunNodes, SeveralLockrunsOnANodeMustSayWhatTheyAre) {
   const Variables crowd = {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
-  EXPECT_THAT(message_of([&] {
-                completed({"-n", "4"}, crowd);
-              }),
-              AllOf(HasSubstr("srun has started 4 lockruns"), HasSubstr("--ntasks-per-node=1"), HasSubstr("--nnodes 1")));
+  EXPECT_THAT(
+      message_of([&] {
+        completed({"-n", "4"}, crowd);
+      }),
+      AllOf(HasSubstr("srun has started 4 lockruns"), HasSubstr("--ntasks-per-node=1"), HasSubstr("--nnodes 1")));
   EXPECT_THAT(completed({"--nnodes", "1"}, crowd), ElementsAre("--nnodes", "1"));
 }
 

@@ -1,5 +1,5 @@
 // What lockrun topology prints, of machines that are made up.
-#include "src/launch/topology.h"
+#include "src/launch/topology/topology.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ Topology two_gpus() {
   topology.gpu_nodes = {{0}, {0, 1}};
   topology.links = {{0, 1, Path::kAcrossNumaNodes, std::nullopt}};
   topology.nodes = {{0, {0, 1, 2, 3, 8}, 1'000'000'000}, {1, {}, 2'500'000'000}};
-  topology.interfaces = {{"eth0", "up", 100000, 1, {"10.0.0.1", "fe80::1%eth0"}}, {"lo", "unknown", std::nullopt, std::nullopt, {}}};
+  topology.interfaces = {{"eth0", "up", 100000, 1, {"10.0.0.1", "fe80::1%eth0"}},
+                         {"lo", "unknown", std::nullopt, std::nullopt, {}}};
   topology.used = "eth0";
   topology.used_why = "the default route";
   return topology;

@@ -46,7 +46,8 @@ TEST(TorchrunEnvironment, IsTakenAsFlags) {
 }
 
 TEST(TorchrunEnvironment, FlagsComeFirst) {
-  const launch::LaunchSpec spec = spec_of({"-n", "2", "--nnodes", "3", "--node-rank=2", "--master-addr", "other", "--master-port", "7"});
+  const launch::LaunchSpec spec =
+      spec_of({"-n", "2", "--nnodes", "3", "--node-rank=2", "--master-addr", "other", "--master-port", "7"});
   EXPECT_EQ(spec.ranks, 2);
   EXPECT_EQ(spec.nodes, 3);
   EXPECT_EQ(spec.node_rank, 2);
@@ -76,9 +77,7 @@ TEST(TorchrunEnvironment, OfAPodWithARankIsTaken) {
   EXPECT_EQ(spec.ranks, 2);
 }
 
-TEST(TorchrunEnvironment, AFlagNextToItsValueComesFirstToo) {
-  EXPECT_EQ(spec_of({"-n3"}).ranks, 3);
-}
+TEST(TorchrunEnvironment, AFlagNextToItsValueComesFirstToo) { EXPECT_EQ(spec_of({"-n3"}).ranks, 3); }
 
 TEST(TorchrunEnvironment, ContradictionsAreErrorsWithTheVariable) {
   const auto error = [](const Variables& changes) { return message_of([&] { spec_of({}, changes); }); };

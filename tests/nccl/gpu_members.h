@@ -31,7 +31,8 @@ struct Member {
 };
 
 // What each threw, as text.
-inline std::vector<std::string> run_members(int ranks, const std::function<void(Member&)>& body, const std::string& backend = "") {
+inline std::vector<std::string> run_members(int ranks, const std::function<void(Member&)>& body,
+                                            const std::string& backend = "") {
   const auto store = std::make_shared<TableStore>();
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;

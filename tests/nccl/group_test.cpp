@@ -1,4 +1,5 @@
-// A process group whose device is a GPU, made of threads: which backend takes what, one sequence, one end; graphs; refusals.
+// A process group whose device is a GPU, made of threads: which backend takes what, one sequence, one end; graphs;
+// refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -97,7 +98,8 @@ TEST(GroupOnGpus, IsOverWithTheFirstOfItsBackends) {
     const std::size_t count = member.group.rank() == 0 ? 10 : 9;
     float* const there = member.numbers(10, 1);
     EXPECT_THAT(message_of([&] { member.group.all_reduce(there, count, DType::kFloat32, ReduceOp::kSum, kOnGpu); }),
-                AllOf(HasSubstr("rank 0: all_reduce #1 (float32 x 10, sum)"), HasSubstr("rank 1: all_reduce #1 (float32 x 9, sum)")));
+                AllOf(HasSubstr("rank 0: all_reduce #1 (float32 x 10, sum)"),
+                      HasSubstr("rank 1: all_reduce #1 (float32 x 9, sum)")));
     for (int i = 0; i < 1000; ++i) {  // until the news has gone from one backend to the other
       member.group.barrier();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -207,12 +209,12 @@ TEST(GroupOnTheCpu, SaysThatDataLiesOnAGpu) {
 
 TEST(GroupOnTheCpu, RefusesNcclAtOnceAndSaysWhatToUse) {
   for (const int ranks : {1, 2})
-    EXPECT_THAT(
-        message_of([&] {
-          ProcessGroup::create({0, ranks, 0, ranks}, std::make_shared<TableStore>(), "secret",
-                               {.backend = "nccl", .device = &cpu_device()});
-        }),
-        AllOf(HasSubstr("backend 'nccl' is for GPUs, and rank 0 computes on cpu ("), HasSubstr("use LOCKSTEP_BACKEND=host on the CPU")));
+    EXPECT_THAT(message_of([&] {
+                  ProcessGroup::create({0, ranks, 0, ranks}, std::make_shared<TableStore>(), "secret",
+                                       {.backend = "nccl", .device = &cpu_device()});
+                }),
+                AllOf(HasSubstr("backend 'nccl' is for GPUs, and rank 0 computes on cpu ("),
+                      HasSubstr("use LOCKSTEP_BACKEND=host on the CPU")));
 }
 
 // -- graphs
@@ -230,8 +232,10 @@ Recorded record(Member& member, float* data, std::size_t count) {
   float here = 0;
   EXPECT_THAT(message_of([&] { member.group.all_reduce(&here, 1, DType::kFloat32); }),
               HasSubstr("would run once, and not with every launch"));
-  EXPECT_THAT(message_of([&] { member.group.all_reduce(data, count, DType::kFloat32, ReduceOp::kSum, kOnGpu); }), HasSubstr("waits"));
-  EXPECT_THAT(message_of([&] { member.group.allocate(64, DeviceKind::kCuda); }), AllOf(HasSubstr("allocate"), HasSubstr("waits")));
+  EXPECT_THAT(message_of([&] { member.group.all_reduce(data, count, DType::kFloat32, ReduceOp::kSum, kOnGpu); }),
+              HasSubstr("waits"));
+  EXPECT_THAT(message_of([&] { member.group.allocate(64, DeviceKind::kCuda); }),
+              AllOf(HasSubstr("allocate"), HasSubstr("waits")));
   const Shape shape = {static_cast<std::int64_t>(count)};
   member.device.kernels().scale({data, shape}, 1, {data, shape}, stream);
   const Work work = member.group.all_reduce_async(data, count, DType::kFloat32, ReduceOp::kSum, kOnGpu);
@@ -270,7 +274,8 @@ TEST(GraphsOfAGroup, AreComparedOnceAndWatchedOverAtEachLaunch) {
 }
 
 TEST(GraphsOfAGroup, ThatDifferAreSaid) {
-  const auto said = run_members(2, [](Member& member) { record(member, member.numbers(100, 1), member.group.rank() == 0 ? 100 : 99); });
+  const auto said = run_members(
+      2, [](Member& member) { record(member, member.numbers(100, 1), member.group.rank() == 0 ? 100 : 99); });
   EXPECT_THAT(said, Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("captured graph 1"))));
 }
 
@@ -294,7 +299,8 @@ TEST(GraphsOfAGroup, ARankThatDoesNotLaunchIsMissed) {
     member.group.replayed(calls).wait();
   });
   EXPECT_THAT(said[0], AllOf(HasSubstr("graph 1"), HasSubstr("rank 1 "), HasSubstr("left")));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "NCCL waits for the graph, which goes with this rank";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10))
+      << "NCCL waits for the graph, which goes with this rank";
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ TEST(MessagesOnGpus, OfOppositeOrdersMeet) {
       for (const int step : {0, 1}) {
         const int tag = step == me ? 0 : 1;
         const auto at = static_cast<std::size_t>(tag);
-        sent[at] =
-            member.group.send_async(member.numbers(kCount, static_cast<float>(10 * me + tag)), kCount, DType::kFloat32, peer, tag, kOnGpu);
+        sent[at] = member.group.send_async(member.numbers(kCount, static_cast<float>(10 * me + tag)), kCount,
+                                           DType::kFloat32, peer, tag, kOnGpu);
         works[at] = member.group.recv_async(got[at], kCount, DType::kFloat32, peer, tag, nullptr, kOnGpu);
       }
       for (const int tag : {0, 1}) {
@@ -154,8 +154,9 @@ TEST(MessagesOnGpus, ThatAGpuDoesNotCopyEndAtTheDeadline) {
       member.device.release_default_stream();
       throw Error("{}", text);
     });
-    const std::string reason = is_sender ? "send to rank 1 (tag 0, float32 x 50000): the GPU of rank 0 has not copied the data to host"
-                                         : "recv from rank 0 (tag 0, float32 x 50000): the GPU of rank 1 has not copied the data from host";
+    const std::string reason =
+        is_sender ? "send to rank 1 (tag 0, float32 x 50000): the GPU of rank 0 has not copied the data to host"
+                  : "recv from rank 0 (tag 0, float32 x 50000): the GPU of rank 1 has not copied the data from host";
     EXPECT_THAT(said, Each(HasSubstr(reason)));
     EXPECT_THAT(said[is_sender ? 1 : 0], HasSubstr("aborted the group: "));
   }
@@ -205,7 +206,8 @@ TEST(MonitoredBarrierOnGpus, IsNotDisturbedByMessagesAndNamesWhoIsMissing) {
   const auto said = run_members(3, [](Member& member) {
     ProcessGroup& group = member.group;
     const int to = (group.rank() + 1) % 3, from = (group.rank() + 2) % 3;
-    float *const mine = member.numbers(kCount, static_cast<float>(group.rank())), *const got = member.numbers(kCount, -1);
+    float *const mine = member.numbers(kCount, static_cast<float>(group.rank())), *const got =
+                                                                                      member.numbers(kCount, -1);
     const Work in = group.recv_async(got, kCount, DType::kFloat32, from, 0, nullptr, kOnGpu);
     group.monitored_barrier(20s, kOnGpu);
     const Work out = group.send_async(mine, kCount, DType::kFloat32, to, 0, kOnGpu);
@@ -215,7 +217,8 @@ TEST(MonitoredBarrierOnGpus, IsNotDisturbedByMessagesAndNamesWhoIsMissing) {
     EXPECT_EQ(got[kCount - 1], static_cast<float>(from));
     group.barrier();
     if (group.rank() == 1) {
-      EXPECT_THAT(message_of([&] { group.recv(got, 1, DType::kFloat32, 0, 9, kOnGpu); }), HasSubstr("monitored_barrier"));
+      EXPECT_THAT(message_of([&] { group.recv(got, 1, DType::kFloat32, 0, 9, kOnGpu); }),
+                  HasSubstr("monitored_barrier"));
     } else {
       group.monitored_barrier(1s);
     }

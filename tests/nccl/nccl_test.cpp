@@ -47,7 +47,8 @@ struct GpuRank {
   std::array<float, 8>& memory;  // outlives the device, whose stream may still be at a call that has failed
   std::uint64_t sequence = 0;
 
-  Operation call(OperationKind kind, const void* send, void* receive, std::size_t count, milliseconds timeout = std::chrono::seconds(20)) {
+  Operation call(OperationKind kind, const void* send, void* receive, std::size_t count,
+                 milliseconds timeout = std::chrono::seconds(20)) {
     Operation operation;
     operation.signature.sequence = ++sequence;
     operation.signature.kind = kind;
@@ -76,8 +77,9 @@ std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)
         RecordingDevice device(r);
         auto provider = std::make_unique<host::ThreadMemoryProvider>(meeting);
         auto control = provider->share(host::ControlLayout::bytes(ranks), std::chrono::seconds(20));
-        auto watch = make_host_backend(place, std::make_unique<host::ShmTransport>(place, std::move(provider), std::move(control)),
-                                       std::chrono::seconds(20));
+        auto watch = make_host_backend(
+            place, std::make_unique<host::ShmTransport>(place, std::move(provider), std::move(control)),
+            std::chrono::seconds(20));
         BackendContext context;
         context.place = place;
         context.store = store;
@@ -136,12 +138,14 @@ TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
     rank.device.kernels().scale({data, {4}}, 2, {data, {4}}, rank.device.default_stream());
     rank.device.release_default_stream();
     rank.device.default_stream().synchronize();
-    EXPECT_THAT(rank.device.log(), ElementsAre("stream 0: fill", "stream 0: record", "stream 1: wait", "stream 1: ncclAllReduce",
-                                               "stream 1: record", "stream 0: wait", "stream 0: scale"));
+    EXPECT_THAT(rank.device.log(),
+                ElementsAre("stream 0: fill", "stream 0: record", "stream 1: wait", "stream 1: ncclAllReduce",
+                            "stream 1: record", "stream 0: wait", "stream 0: scale"));
   });
 }
 
-// A continuation's kernels run on the stream of the operations, behind the call; those of the default stream go on meanwhile.
+// A continuation's kernels run on the stream of the operations, behind the call; those of the default stream go on
+// meanwhile.
 TEST_F(Nccl, ContinuationsAreQueuedAtOnceOnTheStreamOfTheCalls) {
   const auto said = run_ranks(2, [](GpuRank& rank) {
     const Buffer memory = rank.backend.allocate(4096);
@@ -199,7 +203,8 @@ TEST_F(Nccl, OtherCallsOnOtherRanksAreNamedWithBothSides) {
     call.signature.purpose_index = call.purpose.index;
     rank.backend.start(call).wait();
   });
-  EXPECT_THAT(said, Each(AllOf(HasSubstr("the ranks make different calls"), HasSubstr("rank 0: all_reduce #1 (bucket 0, float32 x 8"),
+  EXPECT_THAT(said, Each(AllOf(HasSubstr("the ranks make different calls"),
+                               HasSubstr("rank 0: all_reduce #1 (bucket 0, float32 x 8"),
                                HasSubstr("rank 1: all_reduce #1 (bucket 1, float32 x 4"))));
 }
 
@@ -260,7 +265,8 @@ TEST_F(Nccl, AnErrorOfNcclBetweenCallsEndsTheWait) {
   for (const std::string& each : said) EXPECT_NE(each, kNothing);
 }
 
-// The calls that are part of a graph are compared with nobody's: what ends the others is that the first failure is told.
+// The calls that are part of a graph are compared with nobody's: what ends the others is that the first failure is
+// told.
 TEST_F(Nccl, AFailureWhileAGraphIsRecordedEndsTheGroupWithItsReason) {
   const std::string reason = "NCCL: ncclAllReduce failed: invalid usage";
   const auto said = run_ranks(2, [&](GpuRank& rank) {
@@ -270,7 +276,8 @@ TEST_F(Nccl, AFailureWhileAGraphIsRecordedEndsTheGroupWithItsReason) {
     stub().fail_result.store(ncclInvalidUsage);
     stub().fail_call.store("ncclAllReduce");
     EXPECT_THAT(message_of([&] { rank.backend.start(rank.all_reduce(data, 8)); }), HasSubstr(reason));
-    EXPECT_THAT(message_of([&] { rank.backend.start(rank.all_reduce(data, 8)); }), HasSubstr(reason)) << "and not that it was aborted";
+    EXPECT_THAT(message_of([&] { rank.backend.start(rank.all_reduce(data, 8)); }), HasSubstr(reason))
+        << "and not that it was aborted";
     rank.backend.end_capture();
     rank.backend.start(rank.all_reduce(data, 8)).wait();
   });
@@ -303,10 +310,12 @@ TEST_F(Nccl, MakingACommunicatorEndsAtTheDeadlineAndWhenAPeerHasGone) {
       ncclUniqueId id{};
       stub_api().ncclGetUniqueId(&id);
       return message_of([&] {
-        const nccl::Communicator communicator(stub_api(), {0, 2, 0, 2}, device.default_stream(), id, timeout, keep_waiting, blocks);
+        const nccl::Communicator communicator(stub_api(), {0, 2, 0, 2}, device.default_stream(), id, timeout,
+                                              keep_waiting, blocks);
       });
     };
-    EXPECT_THAT(make(milliseconds(100), [] {}), HasSubstr("NCCL: ncclCommInitRankConfig of rank 0 waited 0.1 s for its peers"));
+    EXPECT_THAT(make(milliseconds(100), [] {}),
+                HasSubstr("NCCL: ncclCommInitRankConfig of rank 0 waited 0.1 s for its peers"));
     EXPECT_THAT(make(std::chrono::seconds(20), [] { throw PeerLost("rank 1 died"); }), HasSubstr("rank 1 died"));
     stub().polls_until_ready.store(3);
     EXPECT_EQ(make(std::chrono::seconds(20), [] {}), kNothing) << "blocks: " << blocks;
@@ -321,11 +330,14 @@ TEST_F(Nccl, ItsErrorsSayWhetherAPeersEndMayBeTheCause) {
       return error.may_be_a_peers_end();
     }
   };
-  for (const ncclResult_t result : {ncclRemoteError, ncclSystemError, ncclInternalError}) EXPECT_TRUE(may_be(result)) << result;
-  for (const ncclResult_t result : {ncclInvalidArgument, ncclInvalidUsage, ncclUnhandledCudaError}) EXPECT_FALSE(may_be(result)) << result;
+  for (const ncclResult_t result : {ncclRemoteError, ncclSystemError, ncclInternalError})
+    EXPECT_TRUE(may_be(result)) << result;
+  for (const ncclResult_t result : {ncclInvalidArgument, ncclInvalidUsage, ncclUnhandledCudaError})
+    EXPECT_FALSE(may_be(result)) << result;
 }
 
-// A stream that knows which threads have asked for it, and so have its device, and what NCCL had been told to end by then.
+// A stream that knows which threads have asked for it, and so have its device, and what NCCL had been told to end by
+// then.
 class KnownStream : public Stream {
  public:
   void synchronize() override {}
@@ -373,7 +385,8 @@ class FailingCalls : public Nccl, public ::testing::WithParamInterface<const cha
 TEST_P(FailingCalls, AreNamedWithNcclsReason) {
   stub().fail_result.store(ncclSystemError);
   stub().fail_call.store(GetParam());
-  stub().stall.store(std::string(GetParam()) == "ncclCommGetAsyncError");  // asked of a call that is not done, if not before
+  stub().stall.store(std::string(GetParam()) ==
+                     "ncclCommGetAsyncError");  // asked of a call that is not done, if not before
   const auto said = run_ranks(1, [](GpuRank& rank) {
     const Buffer memory = rank.backend.allocate(64);
     rank.backend.start(rank.all_reduce(reinterpret_cast<float*>(memory.data()), 16)).wait();
@@ -381,13 +394,14 @@ TEST_P(FailingCalls, AreNamedWithNcclsReason) {
   EXPECT_THAT(said[0], HasSubstr(std::string("NCCL: ") + GetParam() + " failed: unhandled system error"));
 }
 INSTANTIATE_TEST_SUITE_P(All, FailingCalls,
-                         ::testing::Values("ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclMemAlloc",
-                                           "ncclCommRegister", "ncclAllReduce"));
+                         ::testing::Values("ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError",
+                                           "ncclMemAlloc", "ncclCommRegister", "ncclAllReduce"));
 
 TEST(NcclApi, ALibraryThatIsNotThereIsSaidWithTheRemedy) {
   EXPECT_THAT(message_of([] { nccl::load_api("/nonexistent/libnccl.so.2"); }),
               AllOf(HasSubstr("NCCL cannot be loaded: /nonexistent/libnccl.so.2"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
-  EXPECT_THAT(message_of([] { nccl::load_api("libc.so.6"); }), HasSubstr("is no NCCL, or one older than 2.19: it lacks ncclGetVersion"));
+  EXPECT_THAT(message_of([] { nccl::load_api("libc.so.6"); }),
+              HasSubstr("is no NCCL, or one older than 2.19: it lacks ncclGetVersion"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Ranks on one GPU: who may, who is told so, and what NCCL's version wants. And ranks that are processes: one dies in an all_reduce.
+// Ranks on one GPU: who may, who is told so, and what NCCL's version wants. And ranks that are processes: one dies in
+// an all_reduce.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,12 +39,16 @@ StubNccl& stub() {
 TEST(SharedGpus, AreRefusedByNamingWhoSharesWhich) {
   nccl::check_sharing({{"GPU-a", 1}, {"GPU-b", 1}});
   nccl::check_sharing({{"GPU-a", 2}, {"GPU-a", 2}, {"GPU-b", 2}});
+  EXPECT_THAT(
+      message_of([] {
+        nccl::check_sharing({{"GPU-a", 1}, {"GPU-b", 1}, {"GPU-a", 1}, {"GPU-b", 1}, {"GPU-b", 1}, {"GPU-c", 1}});
+      }),
+      AllOf(HasSubstr("nccl: ranks share a GPU: ranks 0 and 2 use GPU-a, ranks 1, 3 and 4 use GPU-b."),
+            HasSubstr("`lockrun --share-gpu 3`, or LOCKSTEP_SHARE_GPU=3")));
   EXPECT_THAT(message_of([] {
-                nccl::check_sharing({{"GPU-a", 1}, {"GPU-b", 1}, {"GPU-a", 1}, {"GPU-b", 1}, {"GPU-b", 1}, {"GPU-c", 1}});
+                nccl::check_sharing({{"GPU-a", 2}, {"GPU-a", 2}, {"GPU-a", 2}});
               }),
-              AllOf(HasSubstr("nccl: ranks share a GPU: ranks 0 and 2 use GPU-a, ranks 1, 3 and 4 use GPU-b."),
-                    HasSubstr("`lockrun --share-gpu 3`, or LOCKSTEP_SHARE_GPU=3")));
-  EXPECT_THAT(message_of([] { nccl::check_sharing({{"GPU-a", 2}, {"GPU-a", 2}, {"GPU-a", 2}}); }), HasSubstr("ranks 0, 1 and 2 use GPU-a"));
+              HasSubstr("ranks 0, 1 and 2 use GPU-a"));
   EXPECT_THAT(message_of([] {
                 nccl::check_sharing({{"GPU-a", 2}, {"GPU-a", 1}});
               }),
@@ -91,12 +96,15 @@ TEST(EnvironmentOfNccl, ChangesBeforeMainOrWhereRanksShareAGpu) {
   unsetenv("NCCL_HOSTID");
 }
 
-// Two ranks on the GPU of that number each, as processes: what they threw, or what NCCL would find in their environment.
+// Two ranks on the GPU of that number each, as processes: what they threw, or what NCCL would find in their
+// environment.
 std::vector<RankReport> share_one(int version, const char* share, const char* algorithm) {
   return run_processes(
       {.wire = Wire::kNccl, .ranks = 2, .device_of_rank = {0, 0}},
       [](Rank&, RankReport&) {
-        const auto text = [](const char* name) { return std::string(name) + "=" + env::text(name).value_or("unset") + " "; };
+        const auto text = [](const char* name) {
+          return std::string(name) + "=" + env::text(name).value_or("unset") + " ";
+        };
         throw Error("{}{}{}", text("NCCL_HOSTID"), text("NCCL_MULTI_RANK_GPU_ENABLE"), text("NCCL_ALGO"));
       },
       [=](int) {
@@ -110,11 +118,12 @@ std::vector<RankReport> share_one(int version, const char* share, const char* al
 TEST(SharedGpus, AreRefusedOnAllRanksUnlessAllowed) {
   if (const char* const reason = set_by_the_caller()) GTEST_SKIP() << reason;
   for (const RankReport& report : share_one(22809, nullptr, nullptr))
-    EXPECT_THAT(report.text(), AllOf(HasSubstr("ranks 0 and 1 use GPU-recorded-0"), HasSubstr("lockrun --share-gpu 2")));
+    EXPECT_THAT(report.text(),
+                AllOf(HasSubstr("ranks 0 and 1 use GPU-recorded-0"), HasSubstr("lockrun --share-gpu 2")));
   const auto older = share_one(22809, "2", nullptr);
   for (std::size_t rank : {0U, 1U})
-    EXPECT_THAT(older[rank].text(),
-                AllOf(HasSubstr("-" + std::to_string(rank) + " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS,NVLSTree")));
+    EXPECT_THAT(older[rank].text(), AllOf(HasSubstr("-" + std::to_string(rank) +
+                                                    " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS,NVLSTree")));
   for (const RankReport& report : share_one(23000, "2", "Ring"))
     EXPECT_THAT(report.text(), HasSubstr("NCCL_HOSTID=unset NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_ALGO=Ring"));
 }
@@ -139,13 +148,14 @@ TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
   });
   for (const std::size_t survivor : {0U, 2U}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
-    EXPECT_THAT(reports[survivor].text(), AllOf(HasSubstr("all_reduce #2 (float32 x 1000, sum): rank 1 (pid "), HasSubstr("died")));
+    EXPECT_THAT(reports[survivor].text(),
+                AllOf(HasSubstr("all_reduce #2 (float32 x 1000, sum): rank 1 (pid "), HasSubstr("died")));
     EXPECT_LT(reports[survivor].seconds_after(reports[1]), death_is_told_within());
   }
 }
 
-// Two ranks as processes. NCCL finds a broken connection, and names no rank, before the failure detector has seen who died: rank 1 does so
-// when rank 0's NCCL has said it.
+// Two ranks as processes. NCCL finds a broken connection, and names no rank, before the failure detector has seen who
+// died: rank 1 does so when rank 0's NCCL has said it.
 class NoticedByNcclFirst : public ::testing::Test {
  protected:
   NoticedByNcclFirst() : may_die_(shared_flag()) { stub().async_errors_told.store(0); }
@@ -166,7 +176,8 @@ class NoticedByNcclFirst : public ::testing::Test {
 
  private:
   static std::atomic<bool>* shared_flag() {
-    void* const memory = mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* const memory =
+        mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw Error("mmap");
     return new (memory) std::atomic<bool>(false);
   }

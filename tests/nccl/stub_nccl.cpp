@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "src/comm/operation/composite.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 #include "tests/nccl/stub_sums.h"
 #include "tests/nccl/stub_types.h"
 #include "tests/nccl/stub_world.h"
@@ -58,8 +58,8 @@ struct ncclComm {
   bool is_in_graphs() const { return graphs.use_count() > 1; }
   // As NCCL's that do not block: nothing may be asked of one that is still at the last call.
   bool is_busy() const {
-    return !blocks &&
-           (is_launching.load() || (polls.load() < control.polls_until_ready.load() && control.polls_until_ready.load() != kForEver));
+    return !blocks && (is_launching.load() || (polls.load() < control.polls_until_ready.load() &&
+                                               control.polls_until_ready.load() != kForEver));
   }
   // Of one that blocks: returns when the peers have come, or why they do not.
   ncclResult_t await_peers() {
@@ -167,7 +167,8 @@ Data offer_of(ncclComm& comm, const void* send, std::size_t count, ncclDataType_
   return offer;
 }
 
-// As NCCL's: only the ranks that have something to send or receive take part, and what one sends to another arrives in that order.
+// As NCCL's: only the ranks that have something to send or receive take part, and what one sends to another arrives in
+// that order.
 void run_transfers(ncclComm& comm, const std::vector<Transfer>& mine) {
   World& world = *comm.world;
   std::unique_lock lock(world.mutex);
@@ -222,7 +223,8 @@ STUB ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   std::memcpy(id->internal, &number, sizeof number);
   return fails("ncclGetUniqueId");
 }
-STUB ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+STUB ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, ncclUniqueId id, int rank,
+                                         ncclConfig_t* config) {
   if (const ncclResult_t result = fails("ncclCommInitRankConfig"); result != ncclSuccess) return result;
   if (config == nullptr || (config->blocking != 0 && config->blocking != 1)) return ncclInvalidUsage;
   auto* const made = new ncclComm;
@@ -239,7 +241,8 @@ STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* s
   *state = static_cast<ncclResult_t>(control.async_error.load());
   if (*state != ncclSuccess) ++control.async_errors_told;
   if (communicator->blocks) return ncclSuccess;
-  if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load()) *state = ncclInProgress;
+  if (*state == ncclSuccess && communicator->polls.fetch_add(1) < control.polls_until_ready.load())
+    *state = ncclInProgress;
   if (*state == ncclSuccess && communicator->is_launching.load()) *state = ncclInProgress;
   if (*state == ncclSuccess && communicator->is_finalizing && communicator->is_in_graphs()) *state = ncclInProgress;
   return ncclSuccess;
@@ -249,7 +252,8 @@ STUB ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
   ++control.finalized;
   communicator->is_finalizing = true;
   communicator->polls.store(0);
-  while (communicator->blocks && communicator->is_in_graphs() && !communicator->world->is_aborted_now(communicator->rank))
+  while (communicator->blocks && communicator->is_in_graphs() &&
+         !communicator->world->is_aborted_now(communicator->rank))
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return communicator->blocks ? ncclSuccess : ncclInProgress;
 }
@@ -274,7 +278,8 @@ STUB ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     communicator->world->aborted[static_cast<std::size_t>(communicator->rank)] = true;
     communicator->world->changed.notify_all();
   }
-  for (int round = 0; round < 20'000 && communicator->is_in_graphs(); ++round) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int round = 0; round < 20'000 && communicator->is_in_graphs(); ++round)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return ncclCommDestroy(communicator);
 }
 
@@ -332,17 +337,18 @@ STUB ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t cou
     reduce_all(all, static_cast<std::byte*>(receive), count, type, op, comm.grouped);
   });
 }
-STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
-                             ncclComm_t communicator, cudaStream_t stream) {
+STUB ncclResult_t ncclReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                             int root, ncclComm_t communicator, cudaStream_t stream) {
   return enqueue("ncclReduce", communicator, stream, [=](ncclComm& comm) {
     const auto offer = offer_of(comm, send, count, type, op);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, offer, all)) return;
-    if (comm.rank == root) reduce_chunk(all, static_cast<std::byte*>(receive), 0, count, type, op, static_cast<std::size_t>(root));
+    if (comm.rank == root)
+      reduce_chunk(all, static_cast<std::byte*>(receive), 0, count, type, op, static_cast<std::size_t>(root));
   });
 }
-STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                                    ncclComm_t communicator, cudaStream_t stream) {
+STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                                    ncclRedOp_t op, ncclComm_t communicator, cudaStream_t stream) {
   return enqueue("ncclReduceScatter", communicator, stream, [=](ncclComm& comm) {
     const auto offer = offer_of(comm, send, count * static_cast<std::size_t>(comm.ranks), type, op);
     std::vector<Data> all;
@@ -351,21 +357,22 @@ STUB ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t
                  static_cast<std::size_t>(comm.rank));
   });
 }
-STUB ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root, ncclComm_t communicator,
-                                cudaStream_t stream) {
+STUB ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type, int root,
+                                ncclComm_t communicator, cudaStream_t stream) {
   return enqueue("ncclBroadcast", communicator, stream, [=](ncclComm& comm) {
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, comm.rank == root ? copy_of(send, bytes_of(count, type)) : nullptr, all)) return;
     take(receive, all[static_cast<std::size_t>(root)], bytes_of(count, type));
   });
 }
-STUB ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type, ncclComm_t communicator,
-                                cudaStream_t stream) {
+STUB ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type,
+                                ncclComm_t communicator, cudaStream_t stream) {
   return enqueue("ncclAllGather", communicator, stream, [=](ncclComm& comm) {
     const std::size_t bytes = bytes_of(count, type);
     std::vector<Data> all;
     if (!comm.world->meet(comm.rank, copy_of(send, bytes), all)) return;
-    for (std::size_t rank = 0; rank < all.size(); ++rank) take(static_cast<std::byte*>(receive) + rank * bytes, all[rank], bytes);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      take(static_cast<std::byte*>(receive) + rank * bytes, all[rank], bytes);
   });
 }
 
@@ -377,7 +384,8 @@ STUB ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t t
   transfers_on = reinterpret_cast<HostStream*>(stream);
   return ncclSuccess;
 }
-STUB ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t communicator, cudaStream_t stream) {
+STUB ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
+                           cudaStream_t stream) {
   if (const ncclResult_t result = fails("ncclRecv"); result != ncclSuccess) return result;
   transfers.push_back({false, static_cast<std::byte*>(receive), bytes_of(count, type), peer});
   transfers_of = communicator;
@@ -392,8 +400,8 @@ STUB ncclResult_t ncclGroupEnd() {
   if (const ncclResult_t result = fails("ncclGroupEnd"); result != ncclSuccess) return result;
   if (--group_depth > 0) return ncclSuccess;
   if (transfers_of != nullptr)
-    group.push_back(
-        {transfers_of, transfers_on, "ncclSend and ncclRecv", [mine = transfers](ncclComm& comm) { run_transfers(comm, mine); }});
+    group.push_back({transfers_of, transfers_on, "ncclSend and ncclRecv",
+                     [mine = transfers](ncclComm& comm) { run_transfers(comm, mine); }});
   transfers.clear();
   transfers_of = nullptr;
   return launch(std::exchange(group, {}));

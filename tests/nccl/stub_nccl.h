@@ -1,6 +1,7 @@
-// NCCL as the tests have it: a library with its functions whose ranks are threads of one process and whose streams are those of
-// RecordingDevice. It moves and sums real data as NCCL does: a call is queued by a thread of its own unless the communicator blocks, sums
-// follow a ring that begins elsewhere for each chunk, and every hop rounds to the element's type. It fails on demand.
+// NCCL as the tests have it: a library with its functions whose ranks are threads of one process and whose streams are
+// those of RecordingDevice. It moves and sums real data as NCCL does: a call is queued by a thread of its own unless
+// the communicator blocks, sums follow a ring that begins elsewhere for each chunk, and every hop rounds to the
+// element's type. It fails on demand.
 #pragma once
 
 #include <atomic>
@@ -19,8 +20,8 @@ struct StubNccl {
   // What ncclCommGetAsyncError reports of every communicator from now on; 0: the truth.
   std::atomic<int> async_error{0};
   std::atomic<int> async_errors_told{0};  // so often it has
-  // So many calls of ncclCommGetAsyncError report ncclInProgress first, for each communicator; kForEver: the peers of later calls do not
-  // come, and those of a communicator that blocks wait for them.
+  // So many calls of ncclCommGetAsyncError report ncclInProgress first, for each communicator; kForEver: the peers of
+  // later calls do not come, and those of a communicator that blocks wait for them.
   std::atomic<int> polls_until_ready{3};
   // Operations that are queued stay unfinished until aborted, as when a peer's GPU never comes.
   std::atomic<bool> stall{false};

@@ -12,10 +12,10 @@ namespace lockstep::testing {
 
 inline std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * size_of(dtype_of(type)); }
 
-// out = the reduction of all ranks' offers, from element `begin`, in the order of a ring that begins behind rank `last`: each rank rounds
-// to the element's type.
-inline void reduce_chunk(const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count, ncclDataType_t type,
-                         ncclRedOp_t op, std::size_t last) {
+// out = the reduction of all ranks' offers, from element `begin`, in the order of a ring that begins behind rank
+// `last`: each rank rounds to the element's type.
+inline void reduce_chunk(const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count,
+                         ncclDataType_t type, ncclRedOp_t op, std::size_t last) {
   std::vector<const std::byte*> in;
   for (const Data& each : all) {
     if (!each || each->size() < bytes_of(begin + count, type)) return;  // the ranks' calls disagree
@@ -31,8 +31,8 @@ inline void reduce_chunk(const std::vector<Data>& all, std::byte* out, std::size
 }
 
 // Every chunk's sum ends at another rank; calls that are launched together are cut into chunks together.
-inline void reduce_all(const std::vector<Data>& all, std::byte* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
-                       std::size_t grouped) {
+inline void reduce_all(const std::vector<Data>& all, std::byte* out, std::size_t count, ncclDataType_t type,
+                       ncclRedOp_t op, std::size_t grouped) {
   const std::size_t n = all.size();
   for (std::size_t chunk = 0; chunk < n; ++chunk) {
     const std::size_t begin = count * chunk / n, end = count * (chunk + 1) / n;

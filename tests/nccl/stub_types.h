@@ -4,7 +4,7 @@
 #include <nccl.h>
 
 #include "lockstep/comm/operation.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep::testing {
 

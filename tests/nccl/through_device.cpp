@@ -30,7 +30,9 @@ struct Range {
   const std::byte* end() const { return begin + bytes; }
 };
 
-std::size_t sum_of(const std::vector<std::size_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}); }
+std::size_t sum_of(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
 
 // What a call reads and writes on this rank.
 struct Operands {
@@ -39,10 +41,12 @@ struct Operands {
 
 Operands operands_of(const Operation& operation, const Place& place) {
   const Signature& call = operation.signature;
-  const std::size_t one = operation.bytes(), all = one * static_cast<std::size_t>(place.world_size), element = size_of(call.dtype);
+  const std::size_t one = operation.bytes(), all = one * static_cast<std::size_t>(place.world_size),
+                    element = size_of(call.dtype);
   const bool is_root = call.root == place.rank;
   const auto of = [&](std::size_t send, std::size_t receive) {
-    return Operands{{{static_cast<const std::byte*>(operation.send), send}}, {{static_cast<const std::byte*>(operation.receive), receive}}};
+    return Operands{{{static_cast<const std::byte*>(operation.send), send}},
+                    {{static_cast<const std::byte*>(operation.receive), receive}}};
   };
   if (operation.layout && !operation.layout->regions.empty()) {
     Operands operands;
@@ -102,8 +106,8 @@ class Twins {
   std::map<const std::byte*, std::pair<Range, std::byte*>> there_;
 };
 
-// One call's memory on the device: ranges that overlap lie together there as they do here. Copies pass through pinned memory: others would
-// keep the host waiting for the call, or for what was queued before it.
+// One call's memory on the device: ranges that overlap lie together there as they do here. Copies pass through pinned
+// memory: others would keep the host waiting for the call, or for what was queued before it.
 class Staged {
  public:
   Staged(Device& device, const Operands& operands, const Twins& twins) : device_(&device) {
@@ -115,7 +119,8 @@ class Staged {
       if (blocks_.empty() || range.begin >= blocks_.back().host.end())
         blocks_.push_back({range, nullptr, {}, {}});
       else
-        blocks_.back().host.bytes = static_cast<std::size_t>(std::max(blocks_.back().host.end(), range.end()) - blocks_.back().host.begin);
+        blocks_.back().host.bytes =
+            static_cast<std::size_t>(std::max(blocks_.back().host.end(), range.end()) - blocks_.back().host.begin);
     }
     for (Block& block : blocks_) place(block, twins);
     reads_ = operands.reads;
@@ -373,7 +378,8 @@ class ThroughDevice : public Backend {
 
 std::unique_ptr<Backend> make_nccl_over_stub(BackendContext context, RecordingDevice& device) {
   context.device = &device;
-  return std::make_unique<ThroughDevice>(context.place, device, make_nccl_backend(context, make_host_backend, stub_api()));
+  return std::make_unique<ThroughDevice>(context.place, device,
+                                         make_nccl_backend(context, make_host_backend, stub_api()));
 }
 
 std::unique_ptr<Backend> make_nccl_on_gpu(BackendContext context, Device& device) {

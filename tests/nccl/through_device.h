@@ -1,6 +1,6 @@
-// The nccl backend for tests whose data lies in host memory: what a call reads is copied to the rank's device, what it writes is
-// copied back, by the thread that waits for it. Memory that the backend allocated is host memory as well, and has a twin that NCCL has
-// registered.
+// The nccl backend for tests whose data lies in host memory: what a call reads is copied to the rank's device, what it
+// writes is copied back, by the thread that waits for it. Memory that the backend allocated is host memory as well, and
+// has a twin that NCCL has registered.
 #pragma once
 
 #include <memory>

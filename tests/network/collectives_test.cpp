@@ -1,5 +1,5 @@
-// Collectives between machines: exact to the bit over good links and bad ones, and an error with the right name in time when a
-// connection stalls or is cut amid an operation.
+// Collectives between machines: exact to the bit over good links and bad ones, and an error with the right name in time
+// when a connection stalls or is cut amid an operation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,11 +66,14 @@ TEST_P(BetweenMachines, AsManyBytesLeaveAMachineAsTheFormulaSays) {
   constexpr std::size_t kCount = 3 << 18, kBytes = kCount * sizeof(float);
   const NetworkLab lab(net().machines, net().link);
   const auto machines = static_cast<std::size_t>(lab.machines()), ranks = 2 * machines;
-  // tcp: each of a machine's two ranks gives each rank elsewhere its values of that rank's slice, and then its own slice's result. A
-  // hierarchical rail sends its part of the machine's data around a ring of machines, twice but for one slice.
+  // tcp: each of a machine's two ranks gives each rank elsewhere its values of that rank's slice, and then its own
+  // slice's result. A hierarchical rail sends its part of the machine's data around a ring of machines, twice but for
+  // one slice.
   const bool is_tcp = transport() == "tcp";
-  const std::size_t leaving = is_tcp ? 2 * 2 * (ranks - 2) * (kBytes / ranks) : 2 * (machines - 1) * (kBytes / machines);
-  const std::size_t said_to_be_sent = is_tcp ? 2 * 2 * (ranks - 1) * (kBytes / ranks) : leaving;  // also to its neighbour
+  const std::size_t leaving =
+      is_tcp ? 2 * 2 * (ranks - 2) * (kBytes / ranks) : 2 * (machines - 1) * (kBytes / machines);
+  const std::size_t said_to_be_sent =
+      is_tcp ? 2 * 2 * (ranks - 1) * (kBytes / ranks) : leaving;  // also to its neighbour
   std::vector<std::atomic<std::uint64_t>> said(machines);
   std::vector<NetworkLab::Traffic> before(machines);
   run_in(lab, job(), [&](ProcessGroup& group) {
@@ -91,7 +94,8 @@ TEST_P(BetweenMachines, AsManyBytesLeaveAMachineAsTheFormulaSays) {
         << "machine " << machine;  // chunks are whole lines
     const std::uint64_t left = lab.traffic(static_cast<int>(machine)).sent - before[machine].sent;
     EXPECT_GE(left, leaving) << "machine " << machine;
-    EXPECT_LE(left, leaving + leaving / 5 + (std::size_t{1} << 16)) << "machine " << machine;  // with headers and acknowledgements
+    EXPECT_LE(left, leaving + leaving / 5 + (std::size_t{1} << 16))
+        << "machine " << machine;  // with headers and acknowledgements
   }
   EXPECT_EQ(all_said, machines * said_to_be_sent);
 }
@@ -103,7 +107,8 @@ class Meeting : public ::testing::Test {
   }
 };
 
-// As it is for the first seconds of a pod. `mend` is called so long after rank 1 began to meet rank 0, the one that it connects to.
+// As it is for the first seconds of a pod. `mend` is called so long after rank 1 began to meet rank 0, the one that it
+// connects to.
 void meet_when_mended(const NetworkLab& lab, std::chrono::milliseconds after, const std::function<void()>& mend) {
   std::promise<void> begun;
   const auto mended = std::async(std::launch::async, [&] {
@@ -150,7 +155,8 @@ class Conditions : public ::testing::TestWithParam<const char*> {
     if (const std::string obstacle = NetworkLab::obstacle(Link::kRelay); !obstacle.empty()) GTEST_SKIP() << obstacle;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Transports, Conditions, kTransports, [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Conditions, kTransports,
+                         [](const auto& tested) { return std::string(tested.param); });
 
 TEST_P(Conditions, DelayLossAndDisorderChangeNoBit) {
   NetworkLab lab(2, Link::kRelay);
@@ -173,13 +179,14 @@ class RelayedJob {
   explicit RelayedJob(int ranks, std::size_t piece = std::size_t{1} << 16) : highest_(ranks - 1), piece_(piece) {}
 
   LabJob job(const std::string& transport, std::chrono::milliseconds timeout = 60s) {
-    return {
-        .transport = transport, .timeout = timeout, .store_of = [this](int rank, std::shared_ptr<Store> common, const std::string& host) {
-          if (rank != highest_) return common;
-          relay_ = std::make_unique<StreamRelay>();
-          relay_->write_at_most(piece_);
-          return std::shared_ptr<Store>(std::make_shared<RelayedStore>(std::move(common), *relay_, host));
-        }};
+    return {.transport = transport,
+            .timeout = timeout,
+            .store_of = [this](int rank, std::shared_ptr<Store> common, const std::string& host) {
+              if (rank != highest_) return common;
+              relay_ = std::make_unique<StreamRelay>();
+              relay_->write_at_most(piece_);
+              return std::shared_ptr<Store>(std::make_shared<RelayedStore>(std::move(common), *relay_, host));
+            }};
   }
   int rank() const { return highest_; }
   StreamRelay& relay() { return *relay_; }  // of that rank, once it has joined
@@ -208,12 +215,14 @@ std::vector<Outcome> reduce_until(const NetworkLab& lab, RelayedJob& relayed, co
   });
 }
 
-// A cut link looks the same from both ends: the rank behind it blames a peer, the others blame it. The first group error stands.
+// A cut link looks the same from both ends: the rank behind it blames a peer, the others blame it. The first group
+// error stands.
 TEST_P(Conditions, ACutAmidAnOperationEndsItAndNamesARankOfTheCut) {
   const NetworkLab lab(2);
   RelayedJob relayed(4);
   const auto begin = std::chrono::steady_clock::now();
-  const auto outcomes = reduce_until(lab, relayed, relayed.job(GetParam()), [](StreamRelay& relay) { relay.cut_after(2'500'000); });
+  const auto outcomes =
+      reduce_until(lab, relayed, relayed.job(GetParam()), [](StreamRelay& relay) { relay.cut_after(2'500'000); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     EXPECT_EQ(outcomes[rank].kind, "peer lost") << "rank " << rank << ": " << outcomes[rank].text;
@@ -228,10 +237,12 @@ TEST_P(Conditions, AStallAmidAnOperationEndsItAtTheDeadline) {
   const NetworkLab lab(2);
   RelayedJob relayed(4);
   const auto begin = std::chrono::steady_clock::now();
-  const auto outcomes = reduce_until(lab, relayed, relayed.job(GetParam(), 5s), [](StreamRelay& relay) { relay.stall_after(2'500'000); });
+  const auto outcomes =
+      reduce_until(lab, relayed, relayed.job(GetParam(), 5s), [](StreamRelay& relay) { relay.stall_after(2'500'000); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
-    EXPECT_THAT(outcomes[rank].kind, ::testing::AnyOf("timeout", "peer lost")) << "rank " << rank << ": " << outcomes[rank].text;
+    EXPECT_THAT(outcomes[rank].kind, ::testing::AnyOf("timeout", "peer lost"))
+        << "rank " << rank << ": " << outcomes[rank].text;
     EXPECT_THAT(outcomes[rank].text, HasSubstr("all_reduce #")) << "rank " << rank;
     EXPECT_THAT(outcomes[rank].text, HasSubstr("rank 3")) << "rank " << rank;
   }

@@ -14,22 +14,26 @@ namespace lockstep::testing {
 // Rank r's elements, `shift` tells calls apart.
 inline std::vector<std::byte> data_of(int rank, int ranks, std::size_t count, DType dtype, std::size_t shift = 0) {
   std::vector<std::byte> data(count * size_of(dtype));
-  for (std::size_t i = 0; i < count; ++i) store(data.data(), i, dtype, value_at(rank, ranks, i + shift, dtype, ReduceOp::kSum));
+  for (std::size_t i = 0; i < count; ++i)
+    store(data.data(), i, dtype, value_at(rank, ranks, i + shift, dtype, ReduceOp::kSum));
   return data;
 }
 
 inline void check_all_reduce(ProcessGroup& group, std::size_t count, DType dtype) {
   std::vector<std::byte> data = data_of(group.rank(), group.world_size(), count, dtype), expected(data.size());
-  for (std::size_t i = 0; i < count; ++i) store(expected.data(), i, dtype, expected_at(group.world_size(), i, dtype, ReduceOp::kSum));
+  for (std::size_t i = 0; i < count; ++i)
+    store(expected.data(), i, dtype, expected_at(group.world_size(), i, dtype, ReduceOp::kSum));
   group.all_reduce(data.data(), count, dtype);
-  EXPECT_EQ(first_difference(data.data(), expected.data(), count, dtype), -1) << "all_reduce, rank " << group.rank() << ", " << count;
+  EXPECT_EQ(first_difference(data.data(), expected.data(), count, dtype), -1)
+      << "all_reduce, rank " << group.rank() << ", " << count;
 }
 
 inline void check_broadcast(ProcessGroup& group, std::size_t count, DType dtype, int root) {
   std::vector<std::byte> data = data_of(group.rank(), group.world_size(), count, dtype);
   const std::vector<std::byte> expected = data_of(root, group.world_size(), count, dtype);
   group.broadcast(data.data(), count, dtype, root);
-  EXPECT_EQ(first_difference(data.data(), expected.data(), count, dtype), -1) << "broadcast, rank " << group.rank() << ", " << count;
+  EXPECT_EQ(first_difference(data.data(), expected.data(), count, dtype), -1)
+      << "broadcast, rank " << group.rank() << ", " << count;
 }
 
 inline void check_all_gather(ProcessGroup& group, std::size_t count, DType dtype) {

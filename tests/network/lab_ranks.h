@@ -1,5 +1,5 @@
-// Ranks as threads, each on its machine of a NetworkLab: `ranks_each` on one, then the next. They meet in a store in memory, so that
-// nothing but their own connections uses the network.
+// Ranks as threads, each on its machine of a NetworkLab: `ranks_each` on one, then the next. They meet in a store in
+// memory, so that nothing but their own connections uses the network.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,8 @@ struct LabJob {
 };
 
 // What each rank's body threw, joining included.
-inline std::vector<Outcome> outcomes_in(const NetworkLab& lab, const LabJob& job, const std::function<void(ProcessGroup&)>& body) {
+inline std::vector<Outcome> outcomes_in(const NetworkLab& lab, const LabJob& job,
+                                        const std::function<void(ProcessGroup&)>& body) {
   const int ranks = lab.machines() * job.ranks_each;
   const auto common = std::make_shared<MemoryStore>();
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
@@ -42,7 +43,8 @@ inline std::vector<Outcome> outcomes_in(const NetworkLab& lab, const LabJob& job
         const auto store = job.store_of ? job.store_of(rank, common, host) : common;
         const auto group = ProcessGroup::create(
             {rank, ranks, rank % job.ranks_each, job.ranks_each}, store, "the lab's token",
-            {.backend = "host", .transport = job.transport, .timeout = job.timeout, .store_timeout = job.store_timeout}, host);
+            {.backend = "host", .transport = job.transport, .timeout = job.timeout, .store_timeout = job.store_timeout},
+            host);
         body(*group);
       });
     });

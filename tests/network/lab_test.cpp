@@ -66,7 +66,8 @@ TEST_P(Lab, MachinesReachEachOtherAndACutEndsThat) {
 }
 
 TEST_P(Lab, ARateLimitHolds) {
-  if (const std::string obstacle = NetworkLab::obstacle_to_limits(GetParam()); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  if (const std::string obstacle = NetworkLab::obstacle_to_limits(GetParam()); !obstacle.empty())
+    GTEST_SKIP() << obstacle;
   NetworkLab lab(2, GetParam());
   lab.limit_rate(0, "80mbit");
   Fd listener;
@@ -76,7 +77,8 @@ TEST_P(Lab, ARateLimitHolds) {
   std::thread sender([&] {
     lab.enter(0);
     std::string why;
-    const Fd socket = try_connect_tcp(NetworkLab::address(1), local_endpoint(listener.get()).port, Clock::now() + 5s, why);
+    const Fd socket =
+        try_connect_tcp(NetworkLab::address(1), local_endpoint(listener.get()).port, Clock::now() + 5s, why);
     const std::vector<std::byte> data(kBytes);
     EXPECT_EQ(send_all(socket.get(), data, Clock::now() + 20s), IoResult::kDone);
     std::byte end;
@@ -167,7 +169,8 @@ bool is_in_use(ino_t network) {
   ::_exit(1);
 }
 
-// A process inside a machine dies with the test's process here, as those of Child do by their own means; the machine goes with it.
+// A process inside a machine dies with the test's process here, as those of Child do by their own means; the machine
+// goes with it.
 TEST(LabOfAKilledProcess, LeavesNothing) {
   if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   int pipe[2];

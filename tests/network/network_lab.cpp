@@ -25,7 +25,9 @@ namespace lockstep::testing {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error("network lab: " + what + ": " + std::strerror(errno)); }
+[[noreturn]] void fail(const std::string& what) {
+  throw std::runtime_error("network lab: " + what + ": " + std::strerror(errno));
+}
 
 // On a thread of its own, so that the caller stays where it is.
 void elsewhere(const std::function<void()>& body) {
@@ -81,7 +83,8 @@ Fd open_tunnel(int network) {
   return tunnel;
 }
 
-// The kernel makes an IPv6 address usable some time after its link came up: until then this machine does not reach itself.
+// The kernel makes an IPv6 address usable some time after its link came up: until then this machine does not reach
+// itself.
 void wait_for_address6(const std::string& address) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   sockaddr_in6 self{};
@@ -97,7 +100,8 @@ void wait_for_address6(const std::string& address) {
     char byte = 1;
     if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&self), sizeof self) == 0 &&
         ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&self), &size) == 0 &&
-        ::sendto(socket.get(), &byte, 1, 0, reinterpret_cast<const sockaddr*>(&self), size) == 1 && ::recv(socket.get(), &byte, 1, 0) == 1)
+        ::sendto(socket.get(), &byte, 1, 0, reinterpret_cast<const sockaddr*>(&self), size) == 1 &&
+        ::recv(socket.get(), &byte, 1, 0) == 1)
       return;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -112,7 +116,8 @@ std::string limit_of(const std::string& device, const std::string& rate) {
 
 std::string NetworkLab::obstacle(Link link) {
   for (const char* tool : {"ip", "tc"})
-    if (std::system(fmt::format("command -v {} >/dev/null", tool).c_str()) != 0) return fmt::format("there is no `{}` (iproute2)", tool);
+    if (std::system(fmt::format("command -v {} >/dev/null", tool).c_str()) != 0)
+      return fmt::format("there is no `{}` (iproute2)", tool);
   try {
     const Fd network = new_network();
     configure(network.get(), "ip", "link set lo up\n");
@@ -156,8 +161,9 @@ NetworkLab::~NetworkLab() = default;
 
 void NetworkLab::join_to_switch(int machine) {
   const std::string name = port(machine);
-  configure(network(machine), "ip",
-            fmt::format("link add name lab0 type veth peer name {} netns /proc/{}/fd/{}\n", name, ::getpid(), switch_.get()));
+  configure(
+      network(machine), "ip",
+      fmt::format("link add name lab0 type veth peer name {} netns /proc/{}/fd/{}\n", name, ::getpid(), switch_.get()));
   configure(switch_.get(), "ip", fmt::format("link set {0} master br0\nlink set {0} up\n", name));
 }
 
@@ -189,10 +195,13 @@ void NetworkLab::mend(int machine) {
 
 void NetworkLab::shut_interface(int machine) const { configure(network(machine), "ip", "link set lab0 down\n"); }
 
-void NetworkLab::take_route(int machine) const { configure(network(machine), "ip", "route flush dev lab0 scope link\n"); }
+void NetworkLab::take_route(int machine) const {
+  configure(network(machine), "ip", "route flush dev lab0 scope link\n");
+}
 
 void NetworkLab::give_route(int machine) const {
-  configure(network(machine), "ip", fmt::format("route add {}/32 dev lab0 src {}\n", address(1 - machine), address(machine)));
+  configure(network(machine), "ip",
+            fmt::format("route add {}/32 dev lab0 src {}\n", address(1 - machine), address(machine)));
 }
 
 NetworkLab::Traffic NetworkLab::traffic(int machine) const {

@@ -1,5 +1,5 @@
-// Machines and the network between them, for one test: network namespaces, each with an interface "lab0", joined by veth
-// pairs and a bridge, or by a relay in this process that delays, loses and reorders packets.
+// Machines and the network between them, for one test: network namespaces, each with an interface "lab0", joined by
+// veth pairs and a bridge, or by a relay in this process that delays, loses and reorders packets.
 //
 // Nothing of it has a name outside: namespaces are held by descriptors of this process and by what runs inside, so the
 // kernel removes everything when those end, also after SIGKILL.
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 #include "tests/network/packet_relay.h"
 
 namespace lockstep::testing {

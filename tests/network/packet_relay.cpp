@@ -54,7 +54,8 @@ void PacketRelay::wait() const {
   timespec limit{1, 0};
   if (!queue_.empty()) {
     const auto left = std::max(queue_.front().due - Clock::now(), Clock::duration::zero());
-    limit = {std::chrono::duration_cast<std::chrono::seconds>(left).count(), static_cast<long>((left % std::chrono::seconds(1)).count())};
+    limit = {std::chrono::duration_cast<std::chrono::seconds>(left).count(),
+             static_cast<long>((left % std::chrono::seconds(1)).count())};
   }
   ::ppoll(polled.data(), polled.size(), &limit, nullptr);
 }
@@ -94,7 +95,8 @@ void PacketRelay::deliver_what_is_due() {
   }
 }
 
-// The last byte of the destination tells the machine, in both versions of IP. What goes to many (neighbours, routers) goes nowhere.
+// The last byte of the destination tells the machine, in both versions of IP. What goes to many (neighbours, routers)
+// goes nowhere.
 int PacketRelay::destination_of(const std::vector<char>& packet) const {
   const int version = packet.empty() ? 0 : static_cast<unsigned char>(packet[0]) >> 4;
   const std::size_t at = version == 4 ? 16 : 24, bytes = version == 4 ? 4 : 16;

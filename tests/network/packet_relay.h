@@ -1,5 +1,5 @@
-// What lies between TUN interfaces: a thread that takes IP packets from one and hands them to the one that they are addressed
-// to, as late, as seldom and in such disorder as it is told.
+// What lies between TUN interfaces: a thread that takes IP packets from one and hands them to the one that they are
+// addressed to, as late, as seldom and in such disorder as it is told.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 
 namespace lockstep::testing {
 

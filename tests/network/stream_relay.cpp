@@ -77,7 +77,8 @@ void StreamRelay::connect(const Front& front) {
   Fd near(::accept4(front.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!near) return;
   std::string why;
-  Fd far = try_connect_tcp(front.target.host, front.target.port, std::chrono::steady_clock::now() + std::chrono::seconds(5), why);
+  Fd far = try_connect_tcp(front.target.host, front.target.port,
+                           std::chrono::steady_clock::now() + std::chrono::seconds(5), why);
   if (!far) return;
   const int near_fd = near.get(), far_fd = far.get();
   connections_.push_back({std::move(near), std::move(far), {near_fd, far_fd, {}}, {far_fd, near_fd, {}}});

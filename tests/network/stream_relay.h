@@ -1,5 +1,5 @@
-// What lies between two ends of TCP connections: a thread that passes bytes on in pieces as short as it is told, stops to, or cuts
-// the connections after so many bytes.
+// What lies between two ends of TCP connections: a thread that passes bytes on in pieces as short as it is told, stops
+// to, or cuts the connections after so many bytes.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/store.h"
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 
 namespace lockstep::testing {
 
@@ -80,7 +80,9 @@ class RelayedStore : public Store {
   void set(std::string_view key, std::string_view value) override { store_->set(key, value); }
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
   std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(key, amount); }
-  std::string set_if_absent(std::string_view key, std::string_view value) override { return store_->set_if_absent(key, value); }
+  std::string set_if_absent(std::string_view key, std::string_view value) override {
+    return store_->set_if_absent(key, value);
+  }
   void erase_below(std::string_view prefix) override { store_->erase_below(prefix); }
 
  private:

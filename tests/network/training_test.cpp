@@ -1,5 +1,5 @@
-// DDP between machines, ranks as processes that meet as they would anywhere: after 50 steps over a slow, lossy or disorderly network all
-// ranks have the weights of a run on one machine, to the bit.
+// DDP between machines, ranks as processes that meet as they would anywhere: after 50 steps over a slow, lossy or
+// disorderly network all ranks have the weights of a run on one machine, to the bit.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,8 @@ using Layout = std::vector<int>;  // ranks by machine
 
 int ranks_of(const Layout& layout) { return std::accumulate(layout.begin(), layout.end(), 0); }
 
-// Of ranks that keep to that layout on one machine. Over TCP alone the order of sums is that of the ranks, as in shared memory.
+// Of ranks that keep to that layout on one machine. Over TCP alone the order of sums is that of the ranks, as in shared
+// memory.
 std::string expected_weights(const Layout& layout, const std::string& transport) {
   static std::map<std::string, std::string> known;
   std::string& weights = known[transport + ::testing::PrintToString(layout)];
@@ -71,9 +72,10 @@ std::string weights_on_machines(const NetworkLab& lab, const std::string& transp
                       {"LOCKSTEP_TOKEN", "the lab's token"},
                       {"MASTER_ADDR", ipv6 ? NetworkLab::address6(0) : NetworkLab::address(0)}});
   for (int rank = 0; rank < ranks; ++rank)
-    job.start_command(rank, {TRAINING_RANK, kSteps, kMetrics},
-                      {{"LOCAL_RANK", std::to_string(rank % ranks_each)}, {"LOCAL_WORLD_SIZE", std::to_string(ranks_each)}},
-                      lab.network(rank / ranks_each));
+    job.start_command(
+        rank, {TRAINING_RANK, kSteps, kMetrics},
+        {{"LOCAL_RANK", std::to_string(rank % ranks_each)}, {"LOCAL_WORLD_SIZE", std::to_string(ranks_each)}},
+        lab.network(rank / ranks_each));
   return common_weights(job, ranks, transport);
 }
 
@@ -85,7 +87,9 @@ class TrainingBetweenMachines : public ::testing::TestWithParam<std::tuple<int, 
 };
 INSTANTIATE_TEST_SUITE_P(Machines, TrainingBetweenMachines,
                          ::testing::Combine(::testing::Values(2, 3), ::testing::Values("tcp", "hierarchical")),
-                         [](const auto& tested) { return std::to_string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param); });
+                         [](const auto& tested) {
+                           return std::to_string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param);
+                         });
 
 TEST_P(TrainingBetweenMachines, ASlowLinkGivesTheSameWeights) {
   if (const std::string obstacle = NetworkLab::obstacle_to_limits(); !obstacle.empty()) GTEST_SKIP() << obstacle;
@@ -117,8 +121,8 @@ TEST_P(Nodes, LockrunsOnMachinesGiveTheSameWeights) {
     for (int node = 0, rank = 0; node < job.nodes(); ++node) {
       EXPECT_EQ(job[node].wait(60s), 0) << job[node].errors();
       for (int i = 0; i < GetParam()[static_cast<std::size_t>(node)]; ++i, ++rank)
-        EXPECT_THAT(job[node].output(),
-                    HasSubstr(fmt::format("[{0}] rank {0} of {1} did 50 steps over hierarchical", rank, ranks_of(GetParam()))));
+        EXPECT_THAT(job[node].output(), HasSubstr(fmt::format("[{0}] rank {0} of {1} did 50 steps over hierarchical",
+                                                              rank, ranks_of(GetParam()))));
       weights.insert(weights_in(job[node].output()));
     }
     EXPECT_THAT(weights, ::testing::ElementsAre(expected_weights(GetParam(), "hierarchical")));
@@ -163,7 +167,8 @@ TEST(Store, UnderstandsWhatComesByteByByte) {
   HandJob job(3, {{"LOCKSTEP_TOKEN", "a token of this test"}});
   const Endpoint front = relay.front_of({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(job.port()))}, "127.0.0.1");
   job.start_command(0, {TRAINING_RANK, "steps=3"});
-  for (const int rank : {1, 2}) job.start_command(rank, {TRAINING_RANK, "steps=3"}, {{"MASTER_PORT", std::to_string(front.port)}});
+  for (const int rank : {1, 2})
+    job.start_command(rank, {TRAINING_RANK, "steps=3"}, {{"MASTER_PORT", std::to_string(front.port)}});
   for (const int rank : {0, 1, 2}) EXPECT_EQ(job[rank].wait(60s), 0) << job[rank].errors();
   EXPECT_GT(relay.passed(), 500u);
 }

@@ -37,7 +37,8 @@ TEST(Activations, PrintTheirOptions) {
   net.append<nn::LeakyReLU>(0.2f);
   std::ostringstream text;
   text << net;
-  EXPECT_EQ(text.str(), "Sequential(\n  (0): GELU()\n  (1): GELU(approximation=tanh)\n  (2): LeakyReLU(negative_slope=0.2)\n)");
+  EXPECT_EQ(text.str(),
+            "Sequential(\n  (0): GELU()\n  (1): GELU(approximation=tanh)\n  (2): LeakyReLU(negative_slope=0.2)\n)");
 }
 
 }  // namespace

@@ -78,10 +78,12 @@ class EveryLayer : public ::testing::TestWithParam<Layer> {
   std::unique_ptr<nn::Module> module_;
   Tensors inputs_;
 };
-INSTANTIATE_TEST_SUITE_P(Of, EveryLayer, ::testing::ValuesIn(layers()), [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, EveryLayer, ::testing::ValuesIn(layers()),
+                         [](const auto& test) { return test.param.name; });
 
 bool are_equal(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() && std::memcmp(a.buffer().data(), b.buffer().data(), a.bytes()) == 0;
+  return a.shape() == b.shape() && a.dtype() == b.dtype() &&
+         std::memcmp(a.buffer().data(), b.buffer().data(), a.bytes()) == 0;
 }
 
 Tensors evaluated(nn::Module& module, const Tensors& inputs) {
@@ -119,7 +121,8 @@ TEST_P(EveryLayer, IsLeftAsItIsByASummary) {
   EXPECT_EQ(random_state(), random);
   EXPECT_TRUE(module_->is_training());
   const auto after = module_->state_dict();
-  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(are_equal(before[i].tensor, after[i].tensor)) << before[i].name;
+  for (std::size_t i = 0; i < before.size(); ++i)
+    EXPECT_TRUE(are_equal(before[i].tensor, after[i].tensor)) << before[i].name;
 }
 
 TEST_P(EveryLayer, GivesItsParametersAndInputsGradients) {

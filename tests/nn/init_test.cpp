@@ -1,4 +1,5 @@
-// Initialisation: bounds, means and deviations of many values with a fixed seed, against the formulas in double precision.
+// Initialisation: bounds, means and deviations of many values with a fixed seed, against the formulas in double
+// precision.
 #include "lockstep/nn/init.h"
 
 #include <gmock/gmock.h>
@@ -68,7 +69,8 @@ TEST(Init, FansAreOfLinearWeightsAndOfConvolutions) {
   EXPECT_EQ(init::calculate_fans({64, 5, 3, 16}).in, 5 * 3 * 16);
   EXPECT_EQ(init::calculate_fans({64, 5, 3, 16}).out, 5 * 3 * 64);
   for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 0}, Shape{0, 2, 2, 3}})
-    EXPECT_THAT(message_of([&] { init::calculate_fans(shape); }), AllOf(HasSubstr("calculate_fans"), HasSubstr("got " + shape.text())));
+    EXPECT_THAT(message_of([&] { init::calculate_fans(shape); }),
+                AllOf(HasSubstr("calculate_fans"), HasSubstr("got " + shape.text())));
 }
 
 TEST(Init, GainsAreThoseOfTheFormulas) {
@@ -97,17 +99,22 @@ TEST(Init, KaimingFollowsFanAndNonlinearity) {
   using nn::FanMode, nn::Nonlinearity;
   for (const Shape& shape : {kLinear, kConvolution}) {
     const init::Fans fans = init::calculate_fans(shape);
-    const double in = std::sqrt(1.0 / static_cast<double>(fans.in)), out = std::sqrt(1.0 / static_cast<double>(fans.out));
+    const double in = std::sqrt(1.0 / static_cast<double>(fans.in)),
+                 out = std::sqrt(1.0 / static_cast<double>(fans.out));
     expect_uniform(filled(shape, [](const Tensor& weight) { init::kaiming_uniform(weight); }), std::sqrt(2.0) * in);
     expect_normal(filled(shape, [](const Tensor& weight) { init::kaiming_normal(weight); }), std::sqrt(2.0) * in);
-    expect_uniform(filled(shape, [](const Tensor& weight) { init::kaiming_uniform(weight, {.mode = FanMode::kFanOut}); }),
-                   std::sqrt(2.0) * out);
-    expect_normal(
-        filled(shape,
-               [](const Tensor& weight) { init::kaiming_normal(weight, {.mode = FanMode::kFanOut, .nonlinearity = Nonlinearity::kTanh}); }),
-        5.0 / 3 * out);
+    expect_uniform(
+        filled(shape, [](const Tensor& weight) { init::kaiming_uniform(weight, {.mode = FanMode::kFanOut}); }),
+        std::sqrt(2.0) * out);
+    expect_normal(filled(shape,
+                         [](const Tensor& weight) {
+                           init::kaiming_normal(weight,
+                                                {.mode = FanMode::kFanOut, .nonlinearity = Nonlinearity::kTanh});
+                         }),
+                  5.0 / 3 * out);
     // PyTorch's default of its layers: +-1/sqrt(fan in).
-    const Moments moments = filled(shape, [](const Tensor& weight) { init::kaiming_uniform(weight, {.negative_slope = std::sqrt(5.F)}); });
+    const Moments moments =
+        filled(shape, [](const Tensor& weight) { init::kaiming_uniform(weight, {.negative_slope = std::sqrt(5.F)}); });
     expect_uniform(moments, in / std::sqrt(3.0));
   }
 }
@@ -142,7 +149,9 @@ TEST(Init, TheSeedDecidesTheValues) {
     init::kaiming_normal(weight);
     return weight;
   };
-  const auto equal = [](const Tensor& a, const Tensor& b) { return std::memcmp(a.data<float>(), b.data<float>(), a.bytes()) == 0; };
+  const auto equal = [](const Tensor& a, const Tensor& b) {
+    return std::memcmp(a.data<float>(), b.data<float>(), a.bytes()) == 0;
+  };
   EXPECT_TRUE(equal(drawn(1), drawn(1)));
   EXPECT_FALSE(equal(drawn(1), drawn(2)));
 }
@@ -150,7 +159,8 @@ TEST(Init, TheSeedDecidesTheValues) {
 TEST(Init, RefusesWhatItCannotFill) {
   const Tensor bias = Tensor::full({4}, 7), integers = Tensor::zeros({4, 4}, DType::kInt64);
   EXPECT_THAT(message_of([&] { init::xavier_uniform(bias); }), HasSubstr("got (4)"));
-  EXPECT_THAT(message_of([&] { init::kaiming_normal(integers); }), AllOf(HasSubstr("kaiming_normal"), HasSubstr("int64 (4, 4)")));
+  EXPECT_THAT(message_of([&] { init::kaiming_normal(integers); }),
+              AllOf(HasSubstr("kaiming_normal"), HasSubstr("int64 (4, 4)")));
   EXPECT_THAT(message_of([&] { init::ones(Tensor()); }), HasSubstr("undefined"));
   EXPECT_THROW(init::normal(bias, 0, -1), InvalidArgument);
   EXPECT_THROW(init::truncated_normal(bias, 0, NAN), InvalidArgument);

@@ -85,7 +85,8 @@ TEST(InputsAndOutputs, WrongNumbersNameTheModuleAndBothNumbers) {
               AllOf(HasSubstr("ReLU"), HasSubstr("2 inputs, expected 1"), HasSubstr("forward_all")));
   EXPECT_THAT(message_of([&] { relu(Tensors{}); }), AllOf(HasSubstr("ReLU"), HasSubstr("0 inputs, expected 1")));
   Mixed mixed;
-  EXPECT_THAT(message_of([&] { mixed(of(1), of(2), of(3)); }), AllOf(HasSubstr("Mixed"), HasSubstr("3 inputs, expected 2")));
+  EXPECT_THAT(message_of([&] { mixed(of(1), of(2), of(3)); }),
+              AllOf(HasSubstr("Mixed"), HasSubstr("3 inputs, expected 2")));
   EXPECT_THAT(message_of([&] { mixed(of(1), of(2)); }),
               AllOf(HasSubstr("Mixed"), HasSubstr("2 outputs, expected 1"), HasSubstr("Tensors")));
   EXPECT_THAT(message_of([&] { mixed(of(1)); }), AllOf(HasSubstr("Mixed"), HasSubstr("1 inputs, expected 2")));

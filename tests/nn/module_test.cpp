@@ -61,14 +61,16 @@ TEST(Module, HoldsItselfNowhere) {
   } outer, inner;
   EXPECT_EQ(message_of([&] { outer.add("self", outer); }), "Holder: the child 'self' is, or holds, the module itself");
   outer.add("inner", inner);
-  EXPECT_EQ(message_of([&] { inner.add("outer", outer); }), "Holder: the child 'outer' is, or holds, the module itself");
+  EXPECT_EQ(message_of([&] { inner.add("outer", outer); }),
+            "Holder: the child 'outer' is, or holds, the module itself");
   EXPECT_EQ(outer.children().size(), 1U);
 }
 
 TEST(Module, NamesItsTensorsDepthFirstInOrderOfRegistration) {
   const Net net;
-  EXPECT_EQ(names_of(net.named_parameters()), (std::vector<std::string>{"gain", "block.first.weight", "block.first.bias",
-                                                                        "block.second.weight", "block.second.bias", "out.weight"}));
+  EXPECT_EQ(names_of(net.named_parameters()),
+            (std::vector<std::string>{"gain", "block.first.weight", "block.first.bias", "block.second.weight",
+                                      "block.second.bias", "out.weight"}));
   EXPECT_EQ(names_of(net.named_buffers()), std::vector<std::string>{"block.mean"});
   for (const Tensor& parameter : net.parameters()) EXPECT_TRUE(requires_grad(parameter));
   EXPECT_FALSE(requires_grad(net.block.mean));
@@ -121,7 +123,8 @@ TEST(Layers, WeightsFillTheirRangeOfOneOverTheRootOfTheFanIn) {
   for (const Tensor& weight : {conv.weight, linear.weight}) {  // both have a fan in of 400
     float largest = 0;
     double square = 0;
-    for (const float value : weight.span<float>()) largest = std::max(largest, std::abs(value)), square += double{value} * value;
+    for (const float value : weight.span<float>())
+      largest = std::max(largest, std::abs(value)), square += double{value} * value;
     EXPECT_LE(largest, 0.05f);
     EXPECT_GT(largest, 0.0499f);
     EXPECT_NEAR(std::sqrt(square / static_cast<double>(weight.count())), 0.05 / std::sqrt(3.0), 5e-4);
@@ -206,9 +209,11 @@ TEST(Module, RefusesWhatIsEmptyByName) {
     Tensor forward(const Tensor& x) override { return x; }
   };
   Block block;
-  EXPECT_NE(message_of([] { const WithNone module; }).find("add_parameter: 'p' is an undefined tensor"), std::string::npos);
+  EXPECT_NE(message_of([] { const WithNone module; }).find("add_parameter: 'p' is an undefined tensor"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { block.apply({}); }).find("apply: the function is empty"), std::string::npos);
-  EXPECT_EQ(message_of([&] { const auto handle = register_grad_hook(block.first.weight, {}); }), "register_grad_hook: the hook is empty");
+  EXPECT_EQ(message_of([&] { const auto handle = register_grad_hook(block.first.weight, {}); }),
+            "register_grad_hook: the hook is empty");
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ struct Model : nn::Module {
 TEST(ParameterNames, ArePathsFromTheOutermostModule) {
   Model net;
   for (const NamedTensor& parameter : net.named_parameters())
-    EXPECT_EQ(describe(parameter.tensor), fmt::format("parameter '{}' of shape {}", parameter.name, parameter.tensor.shape().text()));
+    EXPECT_EQ(describe(parameter.tensor),
+              fmt::format("parameter '{}' of shape {}", parameter.name, parameter.tensor.shape().text()));
   EXPECT_EQ(name_argument("weight", net.block.hidden.weight), "weight 'block.hidden.weight'");
   EXPECT_EQ(name_argument("weight", Tensor::zeros({2})), "weight");
   EXPECT_EQ(name_argument("weight", Tensor()), "weight");
@@ -67,7 +68,10 @@ TEST(ParameterNames, StandInTheMessagesOfLayers) {
                 block.conv(Tensor::zeros({1, 5, 5, 3}));
               }),
               HasSubstr("the 6 filters of weight 'block.conv.weight' (6, 3, 3, 2)"));
-  EXPECT_THAT(message_of([&] { block.conv1d(Tensor::zeros({1, 5, 3})); }), HasSubstr("conv1d: weight 'block.conv1d.weight' (6, 3, 4)"));
+  EXPECT_THAT(message_of([&] {
+                block.conv1d(Tensor::zeros({1, 5, 3}));
+              }),
+              HasSubstr("conv1d: weight 'block.conv1d.weight' (6, 3, 4)"));
   EXPECT_THAT(message_of([&] {
                 block.batch_norm(Tensor::zeros({4, 3}));
               }),
@@ -90,8 +94,10 @@ TEST(ParameterNames, StandInTheMessagesOfOperators) {
               HasSubstr("layer_norm: weight 'block.norm.weight' (5) expected, got (4)"));
   EXPECT_THAT(message_of([&] { bias_add(x, block.gain); }),
               HasSubstr("bias 'block.gain' (4) does not match the last dimension of x (2, 5)"));
-  EXPECT_THAT(message_of([&] { matmul(x, block.words.weight); }), HasSubstr("a (2, 5) and b 'block.words.weight' (7, 4) do not match"));
-  EXPECT_THAT(message_of([&] { mul(x, block.gain); }), HasSubstr("mul: shapes (2, 5) and (4) 'block.gain' do not match"));
+  EXPECT_THAT(message_of([&] { matmul(x, block.words.weight); }),
+              HasSubstr("a (2, 5) and b 'block.words.weight' (7, 4) do not match"));
+  EXPECT_THAT(message_of([&] { mul(x, block.gain); }),
+              HasSubstr("mul: shapes (2, 5) and (4) 'block.gain' do not match"));
   EXPECT_THAT(message_of([&] { scaled_dot_product_attention(heads, heads, block.conv.weight); }),
               HasSubstr("v 'block.conv.weight' (6, 3, 3, 2)"));
   EXPECT_THAT(message_of([&] { embedding(block.gain, Tensor::zeros({1}, DType::kInt64)); }),
@@ -104,7 +110,10 @@ TEST(ParameterNames, OfALateLayerBeginAtItsContainer) {
   outer.append<nn::Linear>(2, 3);
   inner.append<nn::Linear>(3, 3);
   EXPECT_EQ(name_argument("w", outer.named_parameters()[0].tensor), "w '0.weight'");
-  EXPECT_THAT(message_of([&] { outer(Tensor::zeros({1, 4})); }), HasSubstr("weight '0.weight' (3, 2) wants 2 features"));
+  EXPECT_THAT(message_of([&] {
+                outer(Tensor::zeros({1, 4}));
+              }),
+              HasSubstr("weight '0.weight' (3, 2) wants 2 features"));
 }
 
 }  // namespace

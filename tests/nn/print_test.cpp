@@ -21,8 +21,10 @@ std::string text_of(const T& object) {
 TEST(PrintedModule, IsATreeWithTheOptionsOfEachLayer) {
   nn::Sequential net;
   auto& features = net.append_named<nn::Sequential>("features");
-  features.append<nn::Conv2d>(3, 64, Size2{5, 3}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
-  features.append<nn::Conv2d>(64, 8, Size2{3, 3}, nn::Conv2dLayerOptions{.stride = {2, 1}, .padding = Padding::all(1), .bias = false});
+  features.append<nn::Conv2d>(3, 64, Size2{5, 3},
+                              nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
+  features.append<nn::Conv2d>(64, 8, Size2{3, 3},
+                              nn::Conv2dLayerOptions{.stride = {2, 1}, .padding = Padding::all(1), .bias = false});
   features.append<nn::MaxPool2d>(Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Padding{0, 0, 1, 1}});
   features.append<nn::MaxPool2d>(Size2{2, 2});
   features.append<nn::LocalResponseNorm>();
@@ -46,10 +48,12 @@ TEST(PrintedModule, IsATreeWithTheOptionsOfEachLayer) {
 // As PyTorch's users write them.
 TEST(PrintedModule, TakesOneNumberForBothDirections) {
   EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3)), "Conv2d(3, 16, kernel=(3, 3), stride=(1, 1))");
-  EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3, {.stride = 2, .padding = 1})), "Conv2d(3, 16, kernel=(3, 3), stride=(2, 2), padding=1)");
+  EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3, {.stride = 2, .padding = 1})),
+            "Conv2d(3, 16, kernel=(3, 3), stride=(2, 2), padding=1)");
   EXPECT_EQ(text_of(nn::Conv2d(3, 16, {3, 5}, {.padding = {1, 2}})),
             "Conv2d(3, 16, kernel=(3, 5), stride=(1, 1), padding=(top=1, left=2, bottom=1, right=2))");
-  EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3, {.padding = Padding{1}})), "Conv2d(3, 16, kernel=(3, 3), stride=(1, 1), padding=1)");
+  EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3, {.padding = Padding{1}})),
+            "Conv2d(3, 16, kernel=(3, 3), stride=(1, 1), padding=1)");
   EXPECT_EQ(text_of(nn::MaxPool2d(2)), "MaxPool2d((2, 2), stride=(2, 2))");
   EXPECT_EQ(text_of(nn::Conv1d(3, 16, 5, {.padding = Padding1d{2}})), text_of(nn::Conv1d(3, 16, 5, {.padding = 2})));
   nn::Sequential net;

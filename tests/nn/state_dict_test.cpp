@@ -99,7 +99,8 @@ TEST(StateDict, StrictNamesEveryDifferenceAndChangesNothing) {
       AllOf(HasSubstr("load_state_dict: the state dict does not fit this Counted, of which nothing was changed"),
             HasSubstr("1 missing from the state dict: 'hidden.weight' float32 (4, 3)"),
             HasSubstr("2 unexpected in the state dict: 'hidden.wait' float32 (4, 3), 'extra' float32 (1, 2)"),
-            HasSubstr("3 different: 'hidden.bias' is float32 (4) here, float32 (5) in the state dict, 'out.weight' is float32 (2, 4) "
+            HasSubstr("3 different: 'hidden.bias' is float32 (4) here, float32 (5) in the state dict, 'out.weight' is "
+                      "float32 (2, 4) "
                       "here, undefined in the state dict, 'steps' is int64 (1) here, float32 (1) in the state dict"),
             HasSubstr("1 more than once in the state dict: 'extra'"), HasSubstr("same options")));
   EXPECT_EQ(all_values(net), before);
@@ -114,10 +115,11 @@ TEST(StateDict, OfManyDifferencesEachIsSaid) {
     given.push_back({fmt::format("other.{}", i), Tensor::zeros({2})});
   }
   const std::string message = message_of([&] { net.load_state_dict(given); });
-  EXPECT_THAT(message, AllOf(HasSubstr("300 missing"), HasSubstr("300 unexpected"), HasSubstr(".strict = false"), Not(HasSubstr("..."))));
+  EXPECT_THAT(message, AllOf(HasSubstr("300 missing"), HasSubstr("300 unexpected"), HasSubstr(".strict = false"),
+                             Not(HasSubstr("..."))));
   for (int i = 0; i < kLayers; ++i)
-    EXPECT_THAT(message,
-                AllOf(HasSubstr(fmt::format("'{}.weight' float32 (1, 1)", i)), HasSubstr(fmt::format("'other.{}' float32 (2)", i))));
+    EXPECT_THAT(message, AllOf(HasSubstr(fmt::format("'{}.weight' float32 (1, 1)", i)),
+                               HasSubstr(fmt::format("'other.{}' float32 (2)", i))));
 }
 
 TEST(StateDict, FloatingTypesAreConverted) {
@@ -130,7 +132,8 @@ TEST(StateDict, FloatingTypesAreConverted) {
     for (std::size_t i = 0; i < 2; ++i) {
       const Tensor expected = cast(half[i].tensor, DType::kFloat32);
       const Tensor got = to.state_dict()[i].tensor;
-      EXPECT_TRUE(std::equal(got.span<float>().begin(), got.span<float>().end(), expected.span<float>().begin())) << name_of(type);
+      EXPECT_TRUE(std::equal(got.span<float>().begin(), got.span<float>().end(), expected.span<float>().begin()))
+          << name_of(type);
     }
   }
   const Tensor doubles = Tensor::empty({2, 3}, DType::kFloat64);
@@ -148,7 +151,9 @@ TEST(StateDict, OfTiedWeightsOneNameIsEnough) {
       add_buffer("head", tied);
     }
   } net;
-  EXPECT_THAT(net.load_state_dict({{"in.weight", Tensor::full({3, 3}, 2)}, {"in.bias", Tensor::zeros({3})}}).missing_keys, IsEmpty());
+  EXPECT_THAT(
+      net.load_state_dict({{"in.weight", Tensor::full({3, 3}, 2)}, {"in.bias", Tensor::zeros({3})}}).missing_keys,
+      IsEmpty());
   EXPECT_EQ(net.tied.data<float>()[8], 2);
 }
 
@@ -172,14 +177,15 @@ TEST(StateDict, AFilesConvolutionsOfUnknownLayoutAreRefusedUntilItIsSaid) {
   file.push_back({"1.weight", Tensor::empty({4, 3, 3})});
   for (const NamedTensor& entry : file)
     for (std::int64_t i = 0; i < entry.tensor.count(); ++i) entry.tensor.data<float>()[i] = static_cast<float>(i);
-  EXPECT_THAT(
-      message_of([&] { net.load_state_dict(file); }),
-      AllOf(HasSubstr("2 convolutions' weights of which the file does not say the layout: '0.weight' (8, 3, 3, 3), '1.weight' (4, 3, 3)"),
-            HasSubstr(".convolution_weights = ConvolutionWeights::kOihw")));
+  EXPECT_THAT(message_of([&] { net.load_state_dict(file); }),
+              AllOf(HasSubstr("2 convolutions' weights of which the file does not say the layout: '0.weight' (8, 3, 3, "
+                              "3), '1.weight' (4, 3, 3)"),
+                    HasSubstr(".convolution_weights = ConvolutionWeights::kOihw")));
   net.load_state_dict(file, {.convolution_weights = nn::ConvolutionWeights::kOhwi});
   EXPECT_EQ(net.parameters()[0].data<float>()[1], 1);
   const auto expect_permuted = [&] {
-    // out 1, row 2, column 0, channel 1 lies at ((1 * 3 + 2) * 3 + 0) * 3 + 1 here, at ((1 * 3 + 1) * 3 + 2) * 3 + 0 in the file.
+    // out 1, row 2, column 0, channel 1 lies at ((1 * 3 + 2) * 3 + 0) * 3 + 1 here, at ((1 * 3 + 1) * 3 + 2) * 3 + 0 in
+    // the file.
     EXPECT_EQ(net.parameters()[0].data<float>()[46], 42);
     EXPECT_EQ(net.parameters()[1].data<float>()[(1 * 3 + 2) * 3 + 0], (1 * 3 + 0) * 3 + 2);
   };
@@ -205,7 +211,8 @@ TEST(StateDict, AFilesTensorsMayBeRenamedInPlace) {
   file.push_back({"module.0.weight", Tensor::full({8, 3, 3, 3}, 2)});
   EXPECT_THAT(message_of([&] { net.load_state_dict(file); }), HasSubstr("begin with 'module.'"));
   for (NamedTensor& entry : file) entry.name.erase(0, std::string_view("module.").size());
-  EXPECT_THAT(message_of([&] { net.load_state_dict(file); }), HasSubstr(".convolution_weights = ConvolutionWeights::kOihw"));
+  EXPECT_THAT(message_of([&] { net.load_state_dict(file); }),
+              HasSubstr(".convolution_weights = ConvolutionWeights::kOihw"));
   net.load_state_dict(file, {.convolution_weights = nn::ConvolutionWeights::kOihw});
   EXPECT_EQ(net.parameters()[0].data<float>()[0], 2);
 }
@@ -213,8 +220,8 @@ TEST(StateDict, AFilesTensorsMayBeRenamedInPlace) {
 TEST(StateDict, WithoutStrictReturnsWhatItLeftOut) {
   Counted net;
   const auto before = all_values(net);
-  const nn::IncompatibleKeys keys =
-      net.load_state_dict({{"out.weight", Tensor::full({2, 4}, 9)}, {"head.weight", Tensor::zeros({1})}}, {.strict = false});
+  const nn::IncompatibleKeys keys = net.load_state_dict(
+      {{"out.weight", Tensor::full({2, 4}, 9)}, {"head.weight", Tensor::zeros({1})}}, {.strict = false});
   EXPECT_THAT(keys.missing_keys, ElementsAre("hidden.weight", "hidden.bias", "steps"));
   EXPECT_THAT(keys.unexpected_keys, ElementsAre("head.weight"));
   EXPECT_EQ(net.out.weight.span<float>()[7], 9);
@@ -224,10 +231,12 @@ TEST(StateDict, WithoutStrictReturnsWhatItLeftOut) {
 TEST(StateDict, WithoutStrictOtherShapesAreRefusedAllTheSame) {
   Counted net;
   const auto before = all_values(net);
-  EXPECT_THAT(message_of([&] {
-                net.load_state_dict({{"hidden.bias", Tensor::full({4}, 9)}, {"out.weight", Tensor::zeros({4, 2})}}, {.strict = false});
-              }),
-              AllOf(HasSubstr("1 different: 'out.weight' is float32 (2, 4) here, float32 (4, 2)"), Not(HasSubstr("missing"))));
+  EXPECT_THAT(
+      message_of([&] {
+        net.load_state_dict({{"hidden.bias", Tensor::full({4}, 9)}, {"out.weight", Tensor::zeros({4, 2})}},
+                            {.strict = false});
+      }),
+      AllOf(HasSubstr("1 different: 'out.weight' is float32 (2, 4) here, float32 (4, 2)"), Not(HasSubstr("missing"))));
   EXPECT_EQ(all_values(net), before);
 }
 

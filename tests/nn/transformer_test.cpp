@@ -79,7 +79,8 @@ TEST(TransformerLayers, LearnTogether) {
   const Tensor tokens = Tensor::from(std::span(text), {2, 3}), labels = Tensor::from(std::span(next), {6});
   const auto loss = [&] {
     const Tensor x = words(tokens);
-    const Tensor logits = linear(norm(add(x, attention(x))), words.weight, Tensor());  // the head is the embedding's weight
+    const Tensor logits =
+        linear(norm(add(x, attention(x))), words.weight, Tensor());  // the head is the embedding's weight
     return softmax_cross_entropy(reshape(logits, {6, 7}), labels);
   };
   const double before = loss().item();
@@ -90,7 +91,8 @@ TEST(TransformerLayers, LearnTogether) {
     for (const Tensor& parameter : module->parameters()) {
       ASSERT_TRUE(has_grad(parameter));
       const auto values = parameter.span<float>(), slope = grad(parameter).span<float>();
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] -= kRate * slope[i], expected += double{kRate} * slope[i] * slope[i];
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] -= kRate * slope[i], expected += double{kRate} * slope[i] * slope[i];
     }
   const double after = loss().item();
   EXPECT_NEAR(before - after, expected, 0.05 * expected);
@@ -116,12 +118,17 @@ TEST(TransformerLayers, PrintTheirSizes) {
   EXPECT_EQ(printed(GroupNorm(2, 4, {.affine = false})), "GroupNorm(2, 4, eps=1e-05, affine=false)");
   EXPECT_EQ(printed(Embedding(5, 4, 0)), "Embedding(5, 4, padding=0)");
   EXPECT_EQ(printed(Dropout(0.25F)), "Dropout(p=0.25)");
-  EXPECT_THAT(printed(MultiheadAttention(4, 2, {.causal = true})), HasSubstr("MultiheadAttention(4, heads=2, causal\n"));
+  EXPECT_THAT(printed(MultiheadAttention(4, 2, {.causal = true})),
+              HasSubstr("MultiheadAttention(4, heads=2, causal\n"));
 }
 
 TEST(TransformerLayers, SayWhatTheyRefuse) {
-  EXPECT_THAT(message_of([] { MultiheadAttention(8, 3); }), HasSubstr("MultiheadAttention: 3 heads do not divide a width of 8"));
-  EXPECT_THAT(message_of([] { MultiheadAttention(8, 2)(Tensor::zeros({2, 8})); }), HasSubstr("x (N, T, C) must have 3 dimensions"));
+  EXPECT_THAT(message_of([] { MultiheadAttention(8, 3); }),
+              HasSubstr("MultiheadAttention: 3 heads do not divide a width of 8"));
+  EXPECT_THAT(message_of([] {
+                MultiheadAttention(8, 2)(Tensor::zeros({2, 8}));
+              }),
+              HasSubstr("x (N, T, C) must have 3 dimensions"));
   EXPECT_THAT(message_of([] { GroupNorm(3, 8); }), HasSubstr("GroupNorm: 3 groups do not divide 8 channels"));
   EXPECT_THAT(message_of([] { LayerNorm(0); }), HasSubstr("LayerNorm: extents must be positive, got (0)"));
   EXPECT_THAT(message_of([] { Embedding(4, 0); }), HasSubstr("Embedding: every size must be positive, got 0"));

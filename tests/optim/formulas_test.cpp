@@ -1,5 +1,5 @@
-// Every optimizer over 100 steps: against PyTorch's algorithm (and Keras' Nadam), written here once more, in double, and against the
-// weights that PyTorch and Keras themselves gave.
+// Every optimizer over 100 steps: against PyTorch's algorithm (and Keras' Nadam), written here once more, in double,
+// and against the weights that PyTorch and Keras themselves gave.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -19,10 +19,11 @@ namespace {
 
 constexpr int kSteps = 100;
 constexpr std::size_t kCount = 37;
-// Of weights near 1: 100 updates that are each rounded to float, half a unit in the last place (6e-8) a step and some in the update itself.
+// Of weights near 1: 100 updates that are each rounded to float, half a unit in the last place (6e-8) a step and some
+// in the update itself.
 constexpr double kBound = 1e-5;
-// Relative. The decoupled decay's factor, 1 - lr * weight_decay, is rounded to float: half a unit in the last place a step, always the same
-// way.
+// Relative. The decoupled decay's factor, 1 - lr * weight_decay, is rounded to float: half a unit in the last place a
+// step, always the same way.
 constexpr double kRecordedBound = 5e-6;
 
 // One weight with its state, in double.
@@ -77,10 +78,12 @@ Formula torch_nadam(double lr, double beta1, double beta2, double eps, double de
       s.w *= 1 - lr * decay;
     else
       g += decay * s.w;
-    const double mu = beta1 * (1 - 0.5 * std::pow(0.96, t * psi)), next = beta1 * (1 - 0.5 * std::pow(0.96, (t + 1) * psi));
+    const double mu = beta1 * (1 - 0.5 * std::pow(0.96, t * psi)),
+                 next = beta1 * (1 - 0.5 * std::pow(0.96, (t + 1) * psi));
     s.first = beta1 * s.first + (1 - beta1) * g;
     s.second = beta2 * s.second + (1 - beta2) * g * g;
-    const double average = next * s.first / (1 - mu_product(beta1, psi, t + 1)) + (1 - mu) * g / (1 - mu_product(beta1, psi, t));
+    const double average =
+        next * s.first / (1 - mu_product(beta1, psi, t + 1)) + (1 - mu) * g / (1 - mu_product(beta1, psi, t));
     s.w -= lr * average / (std::sqrt(s.second / (1 - std::pow(beta2, t))) + eps);
   };
 }
@@ -123,10 +126,12 @@ Formula adagrad(double lr, double lr_decay, double initial, double eps, double d
 std::vector<Case> cases() {
   return {
       {"sgd", make<SGD>(SGDOptions{.lr = 1e-2F}), sgd(1e-2, 0, false, 0)},
-      {"sgd_momentum_decay", make<SGD>(SGDOptions{.lr = 1e-3F, .momentum = 0.9F, .weight_decay = 0.01F}), sgd(1e-3, 0.9, false, 0.01)},
+      {"sgd_momentum_decay", make<SGD>(SGDOptions{.lr = 1e-3F, .momentum = 0.9F, .weight_decay = 0.01F}),
+       sgd(1e-3, 0.9, false, 0.01)},
       {"sgd_nesterov", make<SGD>(SGDOptions{.lr = 1e-3F, .momentum = 0.9F, .nesterov = true}), sgd(1e-3, 0.9, true, 0)},
       {"adam", make<Adam>(AdamOptions{}), adam(1e-3, 0.9, 0.999, 1e-8, 0, false)},
-      {"adam_l2", make<Adam>(AdamOptions{.lr = 1e-2F, .beta1 = 0.8, .weight_decay = 0.1F}), adam(1e-2, 0.8, 0.999, 1e-8, 0.1, false)},
+      {"adam_l2", make<Adam>(AdamOptions{.lr = 1e-2F, .beta1 = 0.8, .weight_decay = 0.1F}),
+       adam(1e-2, 0.8, 0.999, 1e-8, 0.1, false)},
       {"adamw", make<AdamW>(AdamWOptions{}), adam(1e-3, 0.9, 0.999, 1e-8, 1e-2, true)},
       {"adamw_large", make<AdamW>(AdamWOptions{.lr = 1e-2F, .beta2 = 0.95, .eps = 1e-4F, .weight_decay = 0.5F}),
        adam(1e-2, 0.9, 0.95, 1e-4, 0.5, true)},
@@ -141,10 +146,12 @@ std::vector<Case> cases() {
        rmsprop(1e-3, 0.99, 1e-8, 0.9, false, 0.1)},
       {"rmsprop_centered", make<RMSprop>(RMSpropOptions{.lr = 1e-3F, .alpha = 0.9, .centered = true}),
        rmsprop(1e-3, 0.9, 1e-8, 0, true, 0)},
-      {"rmsprop_centered_momentum", make<RMSprop>(RMSpropOptions{.lr = 1e-4F, .alpha = 0.9, .momentum = 0.9F, .centered = true}),
+      {"rmsprop_centered_momentum",
+       make<RMSprop>(RMSpropOptions{.lr = 1e-4F, .alpha = 0.9, .momentum = 0.9F, .centered = true}),
        rmsprop(1e-4, 0.9, 1e-8, 0.9, true, 0)},
       {"adagrad", make<Adagrad>(AdagradOptions{}), adagrad(1e-2, 0, 0, 1e-10, 0)},
-      {"adagrad_all", make<Adagrad>(AdagradOptions{.lr = 0.1F, .lr_decay = 0.05F, .initial_accumulator = 0.1F, .weight_decay = 0.01F}),
+      {"adagrad_all",
+       make<Adagrad>(AdagradOptions{.lr = 0.1F, .lr_decay = 0.05F, .initial_accumulator = 0.1F, .weight_decay = 0.01F}),
        adagrad(0.1, 0.05, 0.1, 1e-10, 0.01)},
   };
 }
@@ -164,7 +171,8 @@ TEST_P(OverHundredSteps, StaysNearTheFormulaInDouble) {
     for (std::size_t i = 0; i < kCount; ++i) GetParam().formula(expected[i], gradient[i], step);
   }
   for (std::size_t i = 0; i < kCount; ++i) {
-    EXPECT_NEAR(weight.span<float>()[i], expected[i].w, kBound * std::max(1.0, std::abs(expected[i].w))) << "element " << i;
+    EXPECT_NEAR(weight.span<float>()[i], expected[i].w, kBound * std::max(1.0, std::abs(expected[i].w)))
+        << "element " << i;
     EXPECT_NE(weight.span<float>()[i], before[i]) << "element " << i << " was not trained";
   }
 }
@@ -179,7 +187,8 @@ std::vector<float> recorded_first_weights(std::size_t count) {
 std::vector<float> recorded_gradients(int step, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i)
-    values[i] = static_cast<float>((13 * step + 29 * static_cast<int>(i)) % 64 - 24) / 64 / static_cast<float>(1 << (3 * (i % 4)));
+    values[i] = static_cast<float>((13 * step + 29 * static_cast<int>(i)) % 64 - 24) / 64 /
+                static_cast<float>(1 << (3 * (i % 4)));
   return values;
 }
 
@@ -194,10 +203,12 @@ TEST_P(OverHundredSteps, StaysNearTheWeightsOfPyTorchOrKeras) {
     optimizer->step();
   }
   for (std::size_t i = 0; i < expected.size(); ++i)
-    EXPECT_LE(std::abs(weight.span<float>()[i] - expected[i]), kRecordedBound * std::abs(expected[i])) << "element " << i;
+    EXPECT_LE(std::abs(weight.span<float>()[i] - expected[i]), kRecordedBound * std::abs(expected[i]))
+        << "element " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Optimizers, OverHundredSteps, ::testing::ValuesIn(cases()), [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Optimizers, OverHundredSteps, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace lockstep::optim

@@ -100,7 +100,8 @@ TEST(LossScaler, ItsStateIsTheOptimizersAndLive) {
   const std::vector<NamedTensor> state = sgd.state();
   ASSERT_EQ(state.size(), 1U);
   EXPECT_EQ(state[0].name, "loss_scaler.state");
-  state[0].tensor.copy_from(Tensor::from<float>(std::vector<float>{64, 0, 1999, 5}, {4}));  // as loading a checkpoint does
+  state[0].tensor.copy_from(
+      Tensor::from<float>(std::vector<float>{64, 0, 1999, 5}, {4}));  // as loading a checkpoint does
   EXPECT_EQ(scaler.value(), 64);
   EXPECT_EQ(scaler.skipped_steps(), 5);
   trainee.give(64, 0);
@@ -113,7 +114,8 @@ TEST(LossScaler, ItsStateIsTheOptimizersAndLive) {
 TEST(LossScaler, OptimizersThatShareItDivideByOneScaleAndAreOneStepOfTheRule) {
   const auto run = [](LossScaler* scaler) {
     Trainee first, second;
-    SGD a({{"a", first.weight}}, {.lr = 0.1F, .loss_scaler = scaler}), b({{"b", second.weight}}, {.lr = 0.1F, .loss_scaler = scaler});
+    SGD a({{"a", first.weight}}, {.lr = 0.1F, .loss_scaler = scaler}),
+        b({{"b", second.weight}}, {.lr = 0.1F, .loss_scaler = scaler});
     for (int step = 0; step < 12; ++step) {
       a.zero_grad(), b.zero_grad();
       const Tensor loss = l2_loss(first.weight * second.weight);
@@ -133,7 +135,8 @@ TEST(LossScaler, ABadGradientSkipsItsOptimizerAloneAndLowersTheScaleOnce) {
   for (const bool bad_first : {true, false}) {
     const Trainee good, bad;
     LossScaler scaler({.initial = 64});
-    SGD of_good({{"w", good.weight}}, {.lr = 1, .loss_scaler = &scaler}), of_bad({{"w", bad.weight}}, {.lr = 1, .loss_scaler = &scaler});
+    SGD of_good({{"w", good.weight}}, {.lr = 1, .loss_scaler = &scaler}),
+        of_bad({{"w", bad.weight}}, {.lr = 1, .loss_scaler = &scaler});
     scaler.scale(Tensor::full({}, 1));
     good.give(64, 0), bad.give(kNan, 0);
     (bad_first ? of_bad : of_good).step();
@@ -151,7 +154,8 @@ TEST(LossScaler, ABadGradientSkipsItsOptimizerAloneAndLowersTheScaleOnce) {
 TEST(LossScaler, ALossKeepsTheScaleThatItWasMultipliedBy) {
   const Trainee first, second;
   LossScaler scaler({.initial = 64, .growth_interval = 1});
-  SGD a({{"w", first.weight}}, {.lr = 1, .loss_scaler = &scaler}), b({{"w", second.weight}}, {.lr = 1, .loss_scaler = &scaler});
+  SGD a({{"w", first.weight}}, {.lr = 1, .loss_scaler = &scaler}),
+      b({{"w", second.weight}}, {.lr = 1, .loss_scaler = &scaler});
   const Tensor of_first = scaler.scale(l2_loss(first.weight)), of_second = scaler.scale(l2_loss(second.weight));
   of_first.backward();
   a.step();
@@ -164,7 +168,8 @@ TEST(LossScaler, ALossKeepsTheScaleThatItWasMultipliedBy) {
 
 TEST(LossScaler, TheScaleHasAFloorAndAGoodStepBehindItIsRight) {
   const Trainee trainee;
-  LossScaler scaler({.initial = 1024, .max_skips_in_a_row = 0}), smaller({.initial = 1024, .min_scale = 0.25F, .max_skips_in_a_row = 0});
+  LossScaler scaler({.initial = 1024, .max_skips_in_a_row = 0}),
+      smaller({.initial = 1024, .min_scale = 0.25F, .max_skips_in_a_row = 0});
   for (LossScaler* each : {&scaler, &smaller}) {
     SGD sgd({{"w", trainee.weight}}, {.lr = 1, .loss_scaler = each});
     const std::vector<float> before = trainee.values();
@@ -191,8 +196,8 @@ TEST(LossScaler, SkipsInARowAreAnErrorThatSaysHowManyAndWhatToDo) {
   EXPECT_EQ(scaler.skips_in_a_row(), 4);
   EXPECT_NO_THROW(scaler.check());
   const std::string message = message_of([&] { step(kInfinity); });
-  for (const char* part :
-       {"in each of the last 5 steps", "the scale has fallen to 1", "expected fewer than 5", "look for NaN in the samples"})
+  for (const char* part : {"in each of the last 5 steps", "the scale has fallen to 1", "expected fewer than 5",
+                           "look for NaN in the samples"})
     EXPECT_THAT(message, ::testing::HasSubstr(part));
   EXPECT_EQ(message_of([&] { scaler.check(); }), message);
   EXPECT_EQ(LossScalerOptions().max_skips_in_a_row, 100);

@@ -44,8 +44,8 @@ TEST(Optimizer, StateIsNamedAfterParametersAndGroups) {
   LossScaler scaler;
   Adam adam({{"w", w}}, {.loss_scaler = &scaler});
   adam.add_group({.parameters = {{"b", b}}});
-  EXPECT_EQ(names_of(adam),
-            (Names{"w.exp_avg", "w.exp_avg_sq", "b.exp_avg", "b.exp_avg_sq", "group0.clock", "group1.clock", "loss_scaler.state"}));
+  EXPECT_EQ(names_of(adam), (Names{"w.exp_avg", "w.exp_avg_sq", "b.exp_avg", "b.exp_avg_sq", "group0.clock",
+                                   "group1.clock", "loss_scaler.state"}));
   EXPECT_EQ(adam.kind(), "Adam");
   AdamW adamw({{"w", w}});
   EXPECT_EQ(adamw.kind(), "AdamW");
@@ -168,7 +168,8 @@ TEST(Optimizer, CountsStepsByParameter) {
     const Tensor alone[] = {parameter_of(weights_at_first(count)), parameter_of(weights_at_first(count)),
                             parameter_of(weights_at_first(count))};
     const auto together = make({{"always", always}, {"late", late}, {"at_times", at_times}, {"never", never}});
-    const std::unique_ptr<Optimizer> apart[] = {make({{"always", alone[0]}}), make({{"late", alone[1]}}), make({{"at_times", alone[2]}})};
+    const std::unique_ptr<Optimizer> apart[] = {make({{"always", alone[0]}}), make({{"late", alone[1]}}),
+                                                make({{"at_times", alone[2]}})};
     SCOPED_TRACE(together->kind());
     for (int step = 1; step <= 60; ++step) {
       together->zero_grad();
@@ -190,7 +191,8 @@ TEST(Optimizer, CountsStepsByParameter) {
   }
 }
 
-// PyTorch's Adam(lr=0.001): a gradient of 0.5 moves a weight by 0.001 in its first steps, in whichever step of the training they come.
+// PyTorch's Adam(lr=0.001): a gradient of 0.5 moves a weight by 0.001 in its first steps, in whichever step of the
+// training they come.
 TEST(Optimizer, AdamsFirstStepOfAParameterIsItsFirstHoweverLate) {
   const Tensor a = parameter_of({0}), b = parameter_of({0});
   Adam adam({{"a", a}, {"b", b}}, {.lr = 0.001F});
@@ -206,7 +208,9 @@ TEST(Optimizer, AdamsFirstStepOfAParameterIsItsFirstHoweverLate) {
 
 TEST(Optimizer, GoesOnFromItsStateBitForBit) {
   const std::size_t count = 9;
-  const auto make = [](const Tensor& weight) { return std::make_unique<Nadam>(std::vector<NamedTensor>{{"w", weight}}); };
+  const auto make = [](const Tensor& weight) {
+    return std::make_unique<Nadam>(std::vector<NamedTensor>{{"w", weight}});
+  };
   const Tensor whole = parameter_of(weights_at_first(count)), before = parameter_of(weights_at_first(count)),
                after = parameter_of(weights_at_first(count));
   const auto uninterrupted = make(whole), first = make(before), second = make(after);

@@ -21,15 +21,20 @@ TEST(OneCycle, EqualsPyTorchWithItsDefaults) {
   const std::array<double, 10> expected = {0.004,        0.052,        0.1,          0.0950484632, 0.0811745654,
                                            0.0611262022, 0.0388741978, 0.0188258346, 0.0049519368, 4e-07};
   for (std::size_t step = 0; step < expected.size(); ++step)
-    EXPECT_NEAR(rate.at(static_cast<std::int64_t>(step)), expected[step], 2e-7 * (expected[step] + 0.1)) << "step " << step;
+    EXPECT_NEAR(rate.at(static_cast<std::int64_t>(step)), expected[step], 2e-7 * (expected[step] + 0.1))
+        << "step " << step;
 }
 
-// As above with max_lr=0.4, total_steps=7, pct_start=0.5, div_factor=10, final_div_factor=100: the peak lies between steps.
+// As above with max_lr=0.4, total_steps=7, pct_start=0.5, div_factor=10, final_div_factor=100: the peak lies between
+// steps.
 TEST(OneCycle, EqualsPyTorchWithAPeakBetweenSteps) {
-  const OneCycleRate rate{.peak = 0.4f, .total_steps = 7, .warmup_share = 0.5f, .start_divisor = 10, .end_divisor = 100};
-  const std::array<double, 7> expected = {0.04, 0.164376941, 0.365623059, 0.38021358, 0.244659683, 0.0756267376, 0.0004};
+  const OneCycleRate rate{
+      .peak = 0.4f, .total_steps = 7, .warmup_share = 0.5f, .start_divisor = 10, .end_divisor = 100};
+  const std::array<double, 7> expected = {0.04,        0.164376941,  0.365623059, 0.38021358,
+                                          0.244659683, 0.0756267376, 0.0004};
   for (std::size_t step = 0; step < expected.size(); ++step)
-    EXPECT_NEAR(rate.at(static_cast<std::int64_t>(step)), expected[step], 2e-7 * (expected[step] + 0.1)) << "step " << step;
+    EXPECT_NEAR(rate.at(static_cast<std::int64_t>(step)), expected[step], 2e-7 * (expected[step] + 0.1))
+        << "step " << step;
 }
 
 TEST(OneCycle, KeepsTheLastRateAndBearsShortRuns) {
@@ -103,10 +108,14 @@ TEST(Rates, RefuseNumbersThatAreNone) {
   EXPECT_THAT(text(ExponentialRate{1, 0.5f, -1}), HasSubstr("ExponentialRate: steps -1 must be at least 1"));
   EXPECT_THAT(text(CosineRate{.peak = 1, .total_steps = 5, .warmup_steps = 6}),
               HasSubstr("CosineRate: warmup_steps 6 must be 0 to total_steps, 5"));
-  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 0}), HasSubstr("OneCycleRate: total_steps 0 must be at least 1"));
-  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .warmup_share = 2}), HasSubstr("OneCycleRate: warmup_share 2 must be 0 to 1"));
-  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .start_divisor = 0}), HasSubstr("OneCycleRate: start_divisor 0"));
-  EXPECT_THAT(text(Schedule(std::function<float(std::int64_t)>())), HasSubstr("Schedule: the function that gives the rate is empty"));
+  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 0}),
+              HasSubstr("OneCycleRate: total_steps 0 must be at least 1"));
+  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .warmup_share = 2}),
+              HasSubstr("OneCycleRate: warmup_share 2 must be 0 to 1"));
+  EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .start_divisor = 0}),
+              HasSubstr("OneCycleRate: start_divisor 0"));
+  EXPECT_THAT(text(Schedule(std::function<float(std::int64_t)>())),
+              HasSubstr("Schedule: the function that gives the rate is empty"));
 }
 
 TEST(Constant, StaysAsItIs) { EXPECT_EQ(ConstantRate{0.3f}.at(12'345), 0.3f); }

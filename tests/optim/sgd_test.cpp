@@ -36,7 +36,8 @@ TEST_P(AgainstTorch, GivesTheSameWeightsAfterThreeSteps) {
     give_gradient(weight, gradient);
     sgd.step();
   }
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(weight.span<float>()[i], GetParam().expected[i], 2.5e-7) << "element " << i;
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(weight.span<float>()[i], GetParam().expected[i], 2.5e-7) << "element " << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -44,9 +45,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         TorchCase{"plain", {.lr = 0.1f}, {0.87499994f, -1.98750007f, 0.450000018f}},
         TorchCase{"momentum", {.lr = 0.1f, .momentum = 0.9f}, {0.812000036f, -1.88399994f, -0.0269999672f}},
-        TorchCase{"nesterov", {.lr = 0.1f, .momentum = 0.9f, .nesterov = true}, {0.705799997f, -1.88309991f, -0.024299968f}},
+        TorchCase{
+            "nesterov", {.lr = 0.1f, .momentum = 0.9f, .nesterov = true}, {0.705799997f, -1.88309991f, -0.024299968f}},
         TorchCase{"decay", {.lr = 0.1f, .weight_decay = 0.01f}, {0.872077942f, -1.98163092f, 0.449051291f}},
-        TorchCase{"momentum_decay", {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f}, {0.806559801f, -1.87309456f, -0.0288928319f}},
+        TorchCase{"momentum_decay",
+                  {.lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f},
+                  {0.806559801f, -1.87309456f, -0.0288928319f}},
         TorchCase{"nesterov_decay",
                   {.lr = 0.1f, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f},
                   {0.698189199f, -1.8677882f, -0.0257178564f}}),
@@ -125,7 +129,8 @@ TEST(SGD, UpdatesTiedWeightsOnce) {
 TEST(SGD, RefusesTensorsThatShareMemoryAndNamesBoth) {
   const Buffer memory = cpu_device().allocate(8 * sizeof(float));
   const auto window = [&](std::size_t first, std::int64_t count) {
-    const Tensor tensor = Tensor::wrap(memory.window(first * sizeof(float), static_cast<std::size_t>(count) * sizeof(float)), {count});
+    const Tensor tensor =
+        Tensor::wrap(memory.window(first * sizeof(float), static_cast<std::size_t>(count) * sizeof(float)), {count});
     require_grad(tensor);
     return tensor;
   };
@@ -135,7 +140,8 @@ TEST(SGD, RefusesTensorsThatShareMemoryAndNamesBoth) {
     SGD({{"tail", tail}, {"middle", middle}, {"head", head}});
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("'head' (4) and 'middle' (2) share memory"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("'head' (4) and 'middle' (2) share memory"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -21,7 +21,9 @@ inline void give_gradient(const Tensor& parameter, const std::vector<float>& val
   mark_grad_written(parameter);
 }
 
-inline std::vector<float> values_of(const Tensor& tensor) { return {tensor.span<float>().begin(), tensor.span<float>().end()}; }
+inline std::vector<float> values_of(const Tensor& tensor) {
+  return {tensor.span<float>().begin(), tensor.span<float>().end()};
+}
 
 // Of step 1, 2, ...: waves of many magnitudes.
 inline std::vector<float> gradient_of_step(int step, std::size_t count) {

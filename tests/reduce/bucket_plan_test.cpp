@@ -57,8 +57,10 @@ TEST(BucketPlan, FollowsAnOrderThatIsKnown) {
   EXPECT_EQ(flat(plan), (std::vector<std::size_t>{2, 3, 5, 0, 4, 1}));
   ASSERT_EQ(plan.size(), 5U);
   EXPECT_EQ(plan[2].slots.size(), 2U) << "5 and 0";
-  EXPECT_EQ(plan_buckets(gradients, {256, 512}, flat(plan)), plan) << "the buckets, one behind the other, are such an order";
-  EXPECT_EQ(plan_buckets(gradients, {256, 512}, std::vector<std::size_t>{5, 4, 3, 2, 1, 0}), plan_buckets(gradients, {256, 512}));
+  EXPECT_EQ(plan_buckets(gradients, {256, 512}, flat(plan)), plan)
+      << "the buckets, one behind the other, are such an order";
+  EXPECT_EQ(plan_buckets(gradients, {256, 512}, std::vector<std::size_t>{5, 4, 3, 2, 1, 0}),
+            plan_buckets(gradients, {256, 512}));
   for (const std::vector<std::size_t>& wrong :
        {std::vector<std::size_t>{}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4, 4}, {0, 1, 2, 3, 4, 6}, {0, 1, 2, 3, 4, 5, 0}})
     EXPECT_THROW(plan_buckets(gradients, {256}, wrong), InvalidArgument);
@@ -85,7 +87,8 @@ TEST(BucketPlan, TypesAndDevicesHaveBucketsOfTheirOwnInTheOrderOfTheirLastGradie
 TEST(BucketPlan, TheTutorialNetworkByTheDefaultCaps) {
   // conv1, conv2, local3, local4, softmax: weight and bias each. local3's weight is 3.5 MB, what comes after it 0.4 MB.
   std::vector<GradientInfo> gradients;
-  for (const std::size_t count : {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10}) gradients.push_back({"g", count});
+  for (const std::size_t count : {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10})
+    gradients.push_back({"g", count});
   EXPECT_EQ(buckets_of(gradients, ReducerOptions{}.caps), (Buckets{{9, 8, 7, 6, 5, 4}, {3, 2, 1, 0}}));
 }
 
@@ -126,7 +129,8 @@ TEST(BucketPlan, KeepsItsRulesOnRandomLists) {
         end = slot.offset + gradients[slot.gradient].bytes();
       }
       EXPECT_EQ(bucket.bytes, (end + 63) / 64 * 64);
-      EXPECT_LT(bucket.slots.back().offset, std::max(caps.front(), caps.back())) << "only its last gradient exceeds the cap";
+      EXPECT_LT(bucket.slots.back().offset, std::max(caps.front(), caps.back()))
+          << "only its last gradient exceeds the cap";
       EXPECT_LT(bucket.slots.back().gradient, last_of_previous) << "numbered in the order of their last gradient";
       last_of_previous = bucket.slots.back().gradient;
     }

@@ -23,7 +23,8 @@ class HookErrors : public ::testing::TestWithParam<Wire> {
     expect_all_well(run_ranks(GetParam().ranks, GetParam().transport, body));
   }
 };
-INSTANTIATE_TEST_SUITE_P(Wires, HookErrors, ::testing::Values(Wire{"threads", 2}, Wire{"threads", 4}, Wire{"tcp", 2}, Wire{"tcp", 4}),
+INSTANTIATE_TEST_SUITE_P(Wires, HookErrors,
+                         ::testing::Values(Wire{"threads", 2}, Wire{"threads", 4}, Wire{"tcp", 2}, Wire{"tcp", 4}),
                          [](const auto& test) { return test.param.transport + std::to_string(test.param.ranks); });
 
 // A pass without gradients 0 and 3: of the first no rank has any, of the second rank 0 has one.
@@ -72,7 +73,8 @@ TEST_P(HookErrors, KeepTheErrorOfAParameterThatNoRankUsed) {
     });
 }
 
-// Of the sums of two trainings the one has no part in passes without the parameter: the same bits as if these had not been.
+// Of the sums of two trainings the one has no part in passes without the parameter: the same bits as if these had not
+// been.
 TEST_P(HookErrors, GoOnAsIfAPassThatNoRankUsedAParameterInHadNotBeen) {
   run([&](auto group) {
     Reducer plain(group, gradients(), {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.1})});
@@ -100,7 +102,8 @@ TEST(HookErrorMemory, PassesWithoutAParameterAllocateNothingAfterTheSecond) {
       const std::uint64_t blocks = cpu_device().allocator_stats().system_allocations;
       constexpr std::size_t kPasses = 20;
       for (std::size_t i = 0; i < kPasses; ++i) pass();
-      EXPECT_EQ(allocated(*group), Allocated(before.first + kPasses, before.second)) << hook->describe() << ": finish() returns a list";
+      EXPECT_EQ(allocated(*group), Allocated(before.first + kPasses, before.second))
+          << hook->describe() << ": finish() returns a list";
       EXPECT_EQ(cpu_device().allocator_stats().system_allocations, blocks);
     }));
 }

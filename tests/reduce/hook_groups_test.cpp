@@ -1,4 +1,5 @@
-// A comm hook that is used with several groups, one after another or in turn: the memory of its messages is each group's own.
+// A comm hook that is used with several groups, one after another or in turn: the memory of its messages is each
+// group's own.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -13,23 +14,27 @@
 namespace lockstep {
 namespace {
 
-std::shared_ptr<ProcessGroup> recording_group() { return ProcessGroup::wrap({}, std::make_unique<RecordingBackend>(make_local_backend())); }
+std::shared_ptr<ProcessGroup> recording_group() {
+  return ProcessGroup::wrap({}, std::make_unique<RecordingBackend>(make_local_backend()));
+}
 
 // Two passes; returns what the group was asked for, in bytes.
 std::vector<std::size_t> allocated_in(const std::shared_ptr<ProcessGroup>& group, const CommHook& hook) {
-  Reducer reducer(group, {{.name = "w", .count = 64 * 64, .shape = {64, 64}}, {.name = "b", .count = 100}}, {.comm_hook = hook});
+  Reducer reducer(group, {{.name = "w", .count = 64 * 64, .shape = {64, 64}}, {.name = "b", .count = 100}},
+                  {.comm_hook = hook});
   reducer.finish();
   reducer.finish();
   return recorded(group->backend()).allocations();
 }
 
 TEST(HookGroups, AGroupAfterOneThatIsGoneGetsMemoryOfItsOwn) {
-  const std::vector<std::function<CommHook()>> makers = {[] { return hooks::bf16(); },
-                                                         [] { return hooks::fp16(); },
-                                                         [] { return hooks::int8(); },
-                                                         [] { return hooks::top_k(); },
-                                                         [] { return hooks::power_sgd({.start_step = 0}); },
-                                                         [] { return hooks::power_sgd({.start_step = 0, .next = hooks::bf16()}); }};
+  const std::vector<std::function<CommHook()>> makers = {
+      [] { return hooks::bf16(); },
+      [] { return hooks::fp16(); },
+      [] { return hooks::int8(); },
+      [] { return hooks::top_k(); },
+      [] { return hooks::power_sgd({.start_step = 0}); },
+      [] { return hooks::power_sgd({.start_step = 0, .next = hooks::bf16()}); }};
   for (const auto& make : makers) {
     const CommHook hook = make();
     const std::vector<std::size_t> first = allocated_in(recording_group(), hook);

@@ -1,4 +1,5 @@
-// The shipped comm hooks, over ranks that are threads: against the plain average, their bytes, state, allocations, refusals.
+// The shipped comm hooks, over ranks that are threads: against the plain average, their bytes, state, allocations,
+// refusals.
 #include "lockstep/reduce/hooks.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +47,8 @@ class Hooks : public ::testing::TestWithParam<Wire> {
     expect_all_well(run_ranks(GetParam().ranks, GetParam().transport, body));
   }
   // Three passes, the averages within `tolerance(ranks, expected)`.
-  void expect_averages(const std::function<CommHook()>& make, const std::function<double(int, const Expected&)>& tolerance) const {
+  void expect_averages(const std::function<CommHook()>& make,
+                       const std::function<double(int, const Expected&)>& tolerance) const {
     run([&](auto group) {
       Reducer reducer(group, gradients(), {.caps = kCaps, .comm_hook = make()});
       ASSERT_EQ(reducer.buckets().size(), 2u);
@@ -55,18 +57,22 @@ class Hooks : public ::testing::TestWithParam<Wire> {
         for (std::size_t g = 0; g < values.size(); ++g)
           for (std::size_t i = 0; i < values[g].size(); ++i) {
             const Expected is = expected(group->world_size(), pass, g, i);
-            ASSERT_NEAR(values[g][i], is.mean, tolerance(group->world_size(), is)) << gradients()[g].name << "[" << i << "], pass " << pass;
+            ASSERT_NEAR(values[g][i], is.mean, tolerance(group->world_size(), is))
+                << gradients()[g].name << "[" << i << "], pass " << pass;
           }
       }
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(Wires, Hooks, ::testing::Values(Wire{"threads", 2}, Wire{"threads", 4}, Wire{"tcp", 2}, Wire{"tcp", 4}),
+INSTANTIATE_TEST_SUITE_P(Wires, Hooks,
+                         ::testing::Values(Wire{"threads", 2}, Wire{"threads", 4}, Wire{"tcp", 2}, Wire{"tcp", 4}),
                          [](const auto& test) { return test.param.transport + std::to_string(test.param.ranks); });
 
-// Each value is rounded once, each partial sum once (none exceeds the sum of magnitudes), the average once: by half a unit in the last of
-// 8 or 11 bits.
-double of_bits(int bits, int ranks, const Expected& is) { return (ranks + 1) * std::ldexp(is.mean_magnitude, -bits) + 1e-6; }
+// Each value is rounded once, each partial sum once (none exceeds the sum of magnitudes), the average once: by half a
+// unit in the last of 8 or 11 bits.
+double of_bits(int bits, int ranks, const Expected& is) {
+  return (ranks + 1) * std::ldexp(is.mean_magnitude, -bits) + 1e-6;
+}
 
 TEST_P(Hooks, Bf16) {
   expect_averages([] { return hooks::bf16(); }, [](int ranks, const Expected& is) { return of_bits(8, ranks, is); });
@@ -99,7 +105,8 @@ TEST_P(Hooks, PowerSgdOfRankOneIsExactForMatricesOfRankOne) {
     return (number(0, pass, g, i / columns) + 2) * number(rank, pass, g + 5, i % columns);
   };
   run([&](auto group) {
-    Reducer reducer(group, gradients(), {.caps = kCaps, .comm_hook = hooks::power_sgd({.matrix_rank = 1, .start_step = 0})});
+    Reducer reducer(group, gradients(),
+                    {.caps = kCaps, .comm_hook = hooks::power_sgd({.matrix_rank = 1, .start_step = 0})});
     for (int pass = 0; pass < 3; ++pass) {
       const Values values = reduce(reducer, *group, pass, product);
       for (std::size_t g = 0; g < values.size(); ++g)
@@ -110,10 +117,12 @@ TEST_P(Hooks, PowerSgdOfRankOneIsExactForMatricesOfRankOne) {
   });
 }
 
-// What a pass leaves out comes later: the sum over passes of what was applied, and the mean error that is left, is the sum of the means.
+// What a pass leaves out comes later: the sum over passes of what was applied, and the mean error that is left, is the
+// sum of the means.
 TEST_P(Hooks, ErrorFeedbackLosesNothing) {
-  const std::vector<std::function<CommHook()>> makers = {[] { return hooks::top_k({.ratio = 0.1}); },
-                                                         [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 0}); }};
+  const std::vector<std::function<CommHook()>> makers = {
+      [] { return hooks::top_k({.ratio = 0.1}); },
+      [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 0}); }};
   for (const auto& make : makers)
     run([&](auto group) {
       const CommHook hook = make();
@@ -146,14 +155,19 @@ TEST_P(Hooks, ErrorFeedbackLosesNothing) {
 
 TEST_P(Hooks, TopKSendsTheLargestOfEachParameter) {
   run([](auto group) {
-    Reducer reducer(group, gradients(), {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.01, .error_feedback = false})});
+    Reducer reducer(group, gradients(),
+                    {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.01, .error_feedback = false})});
     // On each rank another element is the largest.
-    const Source source = [](int rank, int, std::size_t, std::size_t i) { return i == static_cast<std::size_t>(rank % 3) ? -9.0f : 1.0f; };
+    const Source source = [](int rank, int, std::size_t, std::size_t i) {
+      return i == static_cast<std::size_t>(rank % 3) ? -9.0f : 1.0f;
+    };
     const Values values = reduce(reducer, *group, 0, source);
     const int ranks = group->world_size();
-    EXPECT_FLOAT_EQ(values[4][0], -9.0f * static_cast<float>(ranks == 4 ? 2 : 1) / static_cast<float>(ranks)) << "ranks 0 and 3";
+    EXPECT_FLOAT_EQ(values[4][0], -9.0f * static_cast<float>(ranks == 4 ? 2 : 1) / static_cast<float>(ranks))
+        << "ranks 0 and 3";
     EXPECT_FLOAT_EQ(values[4][1], -9.0f / static_cast<float>(ranks));
-    EXPECT_EQ(std::count_if(values[1].begin(), values[1].end(), [](float value) { return value != 0; }), std::min(ranks, 3));
+    EXPECT_EQ(std::count_if(values[1].begin(), values[1].end(), [](float value) { return value != 0; }),
+              std::min(ranks, 3));
   });
 }
 
@@ -168,13 +182,16 @@ TEST_P(Hooks, OneStandsOnAnother) {
   // Factors as int8 or 16 bits: of full rank their product is near the matrix.
   for (const auto& next : {hooks::fp16, +[](CommHook) { return hooks::int8({.block = 16}); }})
     run([&](auto group) {
-      const CommHook hook = hooks::power_sgd({.matrix_rank = 64, .start_step = 0, .min_compression = 1e-9, .next = next({})});
+      const CommHook hook =
+          hooks::power_sgd({.matrix_rank = 64, .start_step = 0, .min_compression = 1e-9, .next = next({})});
       Reducer reducer(group, gradients(), {.caps = kCaps, .comm_hook = hook});
       for (int pass = 0; pass < 3; ++pass) {
         const Values values = reduce(reducer, *group, pass);
         for (std::size_t i = 0; i < values[0].size(); ++i)
-          ASSERT_NEAR(values[0][i], expected(group->world_size(), pass, 0, i).mean, 0.1) << hook->describe() << ", pass " << pass;
-        for (std::size_t i = 0; i < values[1].size(); ++i) ASSERT_NEAR(values[1][i], expected(group->world_size(), pass, 1, i).mean, 0.1);
+          ASSERT_NEAR(values[0][i], expected(group->world_size(), pass, 0, i).mean, 0.1)
+              << hook->describe() << ", pass " << pass;
+        for (std::size_t i = 0; i < values[1].size(); ++i)
+          ASSERT_NEAR(values[1][i], expected(group->world_size(), pass, 1, i).mean, 0.1);
       }
     });
 }
@@ -182,9 +199,9 @@ TEST_P(Hooks, OneStandsOnAnother) {
 // A gradient that is no number must be seen by all, once.
 TEST_P(Hooks, WhatIsNoNumberShowsAndGoes) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<std::function<CommHook()>> makers = {[] { return hooks::bf16(); }, [] { return hooks::fp16(); },
-                                                         [] { return hooks::int8(); }, [] { return hooks::top_k({.ratio = 0.01}); },
-                                                         [] { return hooks::power_sgd({.start_step = 0}); }};
+  const std::vector<std::function<CommHook()>> makers = {
+      [] { return hooks::bf16(); }, [] { return hooks::fp16(); }, [] { return hooks::int8(); },
+      [] { return hooks::top_k({.ratio = 0.01}); }, [] { return hooks::power_sgd({.start_step = 0}); }};
   for (const auto& make : makers)
     run([&](auto group) {
       const CommHook hook = make();
@@ -197,7 +214,8 @@ TEST_P(Hooks, WhatIsNoNumberShowsAndGoes) {
         const auto has_nan = [](const std::vector<float>& all) {
           return std::any_of(all.begin(), all.end(), [](float x) { return std::isnan(x); });
         };
-        for (std::size_t g : {0, 2, 3, 4}) EXPECT_EQ(has_nan(values[g]), is_bad) << hook->describe() << ", pass " << pass << ", " << g;
+        for (std::size_t g : {0, 2, 3, 4})
+          EXPECT_EQ(has_nan(values[g]), is_bad) << hook->describe() << ", pass " << pass << ", " << g;
       }
     });
 }
@@ -209,7 +227,8 @@ double sent_share(const std::function<CommHook()>& make) {
   constexpr std::size_t kSide = 512;
   std::uint64_t bytes = 0;
   expect_all_well(run_ranks(2, "tcp", [&](auto group) {
-    Reducer reducer(group, {{.name = "w", .count = kSide * kSide, .shape = {kSide, kSide}}}, {.caps = {100}, .comm_hook = make()});
+    Reducer reducer(group, {{.name = "w", .count = kSide * kSide, .shape = {kSide, kSide}}},
+                    {.caps = {100}, .comm_hook = make()});
     reducer.finish();
     const std::uint64_t before = group->backend().counters().tcp_bytes;
     reducer.finish();
@@ -231,13 +250,14 @@ TEST(HookBytes, AreFewerOnTcp) {
 // -- memory
 
 TEST(HookMemory, PassesAfterTheSecondAllocateNothing) {
-  const std::vector<std::function<CommHook()>> makers = {[] { return hooks::bf16(); },
-                                                         [] { return hooks::fp16(); },
-                                                         [] { return hooks::int8(); },
-                                                         [] { return hooks::top_k(); },
-                                                         [] { return hooks::power_sgd({.start_step = 0}); },
-                                                         [] { return hooks::power_sgd({.start_step = 0, .next = hooks::bf16()}); },
-                                                         [] { return hooks::post_local_sgd({.start_step = 1}); }};
+  const std::vector<std::function<CommHook()>> makers = {
+      [] { return hooks::bf16(); },
+      [] { return hooks::fp16(); },
+      [] { return hooks::int8(); },
+      [] { return hooks::top_k(); },
+      [] { return hooks::power_sgd({.start_step = 0}); },
+      [] { return hooks::power_sgd({.start_step = 0, .next = hooks::bf16()}); },
+      [] { return hooks::post_local_sgd({.start_step = 1}); }};
   for (const auto& make : makers)
     for (const char* transport : {"threads", "tcp"}) {
       expect_all_well(run_ranks(2, transport, [&](auto group) {
@@ -263,7 +283,8 @@ TEST(HookMemory, PassesAfterTheSecondAllocateNothing) {
 TEST(HookState, ContinuesToTheBitInOtherBuckets) {
   const std::vector<std::function<CommHook()>> makers = {
       [] { return hooks::top_k({.ratio = 0.1}); }, [] { return hooks::power_sgd({.start_step = 1}); },
-      [] { return hooks::power_sgd({.start_step = 1, .warm_start = false}); }, [] { return hooks::post_local_sgd({.start_step = 2}); }};
+      [] { return hooks::power_sgd({.start_step = 1, .warm_start = false}); },
+      [] { return hooks::post_local_sgd({.start_step = 2}); }};
   for (const auto& make : makers)
     expect_all_well(run_ranks(2, "threads", [&](auto group) {
       const CommHook first = make(), second = make();
@@ -285,15 +306,18 @@ TEST(HookState, ContinuesToTheBitInOtherBuckets) {
 
 TEST(HookRefusals, NameThePairAndTheReason) {
   const auto refusal = [](const CommHook& hook, const std::vector<GradientInfo>& of) { return hook->refusal(of); };
-  const std::vector<GradientInfo> plain = gradients(), doubles = {{"d", 4, DType::kFloat64}}, halves = {{"h", 4, DType::kBFloat16}},
+  const std::vector<GradientInfo> plain = gradients(), doubles = {{"d", 4, DType::kFloat64}},
+                                  halves = {{"h", 4, DType::kBFloat16}},
                                   on_gpu = {{"g", 4, DType::kFloat32, DeviceKind::kCuda}};
   using hooks::bf16, hooks::fp16, hooks::int8, hooks::no_op, hooks::power_sgd, hooks::top_k, hooks::post_local_sgd;
   EXPECT_EQ(refusal(bf16(), halves), "");
   EXPECT_EQ(refusal(power_sgd({.next = bf16()}), plain), "");
   EXPECT_EQ(refusal(power_sgd({.next = int8()}), plain), "");
   EXPECT_EQ(refusal(post_local_sgd({.next = top_k()}), plain), "");
-  EXPECT_THAT(refusal(bf16(int8()), plain), HasSubstr("int8: it compresses float32, and the gradient of 'tall' reaches it as bfloat16"));
-  EXPECT_THAT(refusal(bf16(top_k()), plain), HasSubstr("top_k (ratio 0.01, error_feedback true) keeps state by parameter"));
+  EXPECT_THAT(refusal(bf16(int8()), plain),
+              HasSubstr("int8: it compresses float32, and the gradient of 'tall' reaches it as bfloat16"));
+  EXPECT_THAT(refusal(bf16(top_k()), plain),
+              HasSubstr("top_k (ratio 0.01, error_feedback true) keeps state by parameter"));
   EXPECT_THAT(refusal(power_sgd({.next = top_k()}), plain), HasSubstr("keeps state by parameter"));
   EXPECT_THAT(refusal(power_sgd({.next = power_sgd()}), plain), HasSubstr("keeps state by parameter"));
   EXPECT_THAT(refusal(bf16(no_op()), plain), HasSubstr("would not be averaged"));
@@ -313,7 +337,8 @@ TEST(HookRefusals, NameThePairAndTheReason) {
 }
 
 TEST(HookRefusals, ReachAReducerOnAllRanks) {
-  const auto failures = run_ranks(2, "threads", [](auto group) { Reducer(group, gradients(), {.comm_hook = hooks::bf16(hooks::int8())}); });
+  const auto failures = run_ranks(
+      2, "threads", [](auto group) { Reducer(group, gradients(), {.comm_hook = hooks::bf16(hooks::int8())}); });
   EXPECT_THAT(failures, Each(HasSubstr("reducer: comm_hook int8: it compresses float32")));
 }
 

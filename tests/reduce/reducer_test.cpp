@@ -1,4 +1,5 @@
-// The reducer over a backend that records its calls: what is started when, from which memory, and what a failure leaves.
+// The reducer over a backend that records its calls: what is started when, from which memory, and what a failure
+// leaves.
 #include "lockstep/reduce/reducer.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +29,9 @@ class ReducerTest : public ::testing::Test {
   // Four gradients of 16 floats in buckets {3}, {2, 1}, {0}.
   std::vector<GradientInfo> gradients() const { return {{"a", 16}, {"b", 16}, {"c", 16}, {"d", 16}}; }
   Reducer make(CommHook hook = {}) { return Reducer(group, gradients(), {{64, 128}, std::move(hook)}); }
-  static std::span<float> floats(const Buffer& slot) { return {reinterpret_cast<float*>(slot.data()), slot.bytes() / sizeof(float)}; }
+  static std::span<float> floats(const Buffer& slot) {
+    return {reinterpret_cast<float*>(slot.data()), slot.bytes() / sizeof(float)};
+  }
 
   std::vector<std::int32_t> buckets() const {
     std::vector<std::int32_t> indices;
@@ -179,7 +182,8 @@ TEST_F(ReducerTest, ACommHookReplacesTheAverage) {
   EXPECT_THAT(seen, ElementsAre(0, 1, 2));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(static_cast<float>(i) / 2));
   ASSERT_EQ(record.calls().size(), 4U);
-  for (int b = 0; b < 3; ++b) EXPECT_EQ(record.calls()[static_cast<std::size_t>(b)].operation.signature.op, ReduceOp::kSum);
+  for (int b = 0; b < 3; ++b)
+    EXPECT_EQ(record.calls()[static_cast<std::size_t>(b)].operation.signature.op, ReduceOp::kSum);
   EXPECT_STREQ(record.calls()[3].operation.purpose.name, "comm hook check") << "after the first pass";
   reducer.finish();
   EXPECT_EQ(record.calls().size(), 7U);
@@ -189,11 +193,12 @@ TEST_F(ReducerTest, ACommHookSeesNamesShapesPlacesAndTheLastBucket) {
   std::vector<std::string> seen;
   const CommHook hook = [&](ProcessGroup& group, const GradBucket& bucket) {
     for (const GradSlot& slot : bucket.slots)
-      seen.push_back(fmt::format("{} {} {} at {} of {}{}", bucket.index, slot.name, slot.shape.text(), slot.offset, bucket.count,
-                                 bucket.is_last ? ", last" : ""));
+      seen.push_back(fmt::format("{} {} {} at {} of {}{}", bucket.index, slot.name, slot.shape.text(), slot.offset,
+                                 bucket.count, bucket.is_last ? ", last" : ""));
     return group.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg);
   };
-  Reducer reducer(group, {{.name = "a", .count = 12, .shape = {3, 4}}, {"b", 3, DType::kFloat64}, {"c", 20}}, {{256}, hook});
+  Reducer reducer(group, {{.name = "a", .count = 12, .shape = {3, 4}}, {"b", 3, DType::kFloat64}, {"c", 20}},
+                  {{256}, hook});
   reducer.finish();
   EXPECT_THAT(seen, ElementsAre("0 b (3) at 0 of 8", "1 c (20) at 0 of 48, last", "1 a (3, 4) at 32 of 48, last"));
 }
@@ -250,7 +255,8 @@ TEST_F(ReducerTest, BucketsAreRebuiltInTheOrderOfArrivalWithTheirValues) {
   for (const std::size_t i : {1, 3, 0}) reducer.mark_ready(i);
   reducer.finish();
   EXPECT_THAT(reducer.arrival_order(), ElementsAre(1, 3, 0, 2)) << "what never came is last";
-  for (std::size_t i = 0; i < 4; ++i) std::fill(floats(reducer.slot(i)).begin(), floats(reducer.slot(i)).end(), static_cast<float>(i));
+  for (std::size_t i = 0; i < 4; ++i)
+    std::fill(floats(reducer.slot(i)).begin(), floats(reducer.slot(i)).end(), static_cast<float>(i));
   std::vector<Buffer> slots;
   for (std::size_t i = 0; i < 4; ++i) slots.push_back(reducer.slot(i));
   const std::size_t in_use = cpu_device().allocator_stats().bytes_in_use;

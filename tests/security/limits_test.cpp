@@ -23,12 +23,15 @@ std::string without(std::string text, char unwanted) {
   return text;
 }
 
-// "std::size_t{512} << 20", "100'000", "std::chrono::seconds(10)", "64 * 1024": the number, in the unit that the code uses.
+// "std::size_t{512} << 20", "100'000", "std::chrono::seconds(10)", "64 * 1024": the number, in the unit that the code
+// uses.
 double value_of_code(std::string code) {
-  code = replace_matches(without(code, '\''), R"((std::size_t|std::chrono::(milli)?seconds|milliseconds|seconds)[{(](\d+)[})])", "$3");
+  code = replace_matches(without(code, '\''),
+                         R"((std::size_t|std::chrono::(milli)?seconds|milliseconds|seconds)[{(](\d+)[})])", "$3");
   if (const auto parts = find_match(code, R"(^(\d+) << (\d+)$)"); !parts.empty())
     return std::stod(parts[1]) * static_cast<double>(1ull << std::stoul(parts[2]));
-  if (const auto parts = find_match(code, R"(^(\d+) \* (\d+)$)"); !parts.empty()) return std::stod(parts[1]) * std::stod(parts[2]);
+  if (const auto parts = find_match(code, R"(^(\d+) \* (\d+)$)"); !parts.empty())
+    return std::stod(parts[1]) * std::stod(parts[2]);
   if (matches(code, R"(\d+)")) return std::stod(code);
   return -1;
 }

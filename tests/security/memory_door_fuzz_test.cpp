@@ -1,5 +1,5 @@
-// Unauthenticated peers of the same user at the socket through which the ranks of a machine hand over their memory. The ranks find each
-// other all the same, and share it.
+// Unauthenticated peers of the same user at the socket through which the ranks of a machine hand over their memory. The
+// ranks find each other all the same, and share it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>

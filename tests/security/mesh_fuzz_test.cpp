@@ -1,5 +1,5 @@
-// Unauthenticated peers at the doors of ranks that are making their connections: noise, and real greetings mutated, cut, repeated, replayed
-// and dripped. Whatever they say, the ranks find each other, and nobody else.
+// Unauthenticated peers at the doors of ranks that are making their connections: noise, and real greetings mutated,
+// cut, repeated, replayed and dripped. Whatever they say, the ranks find each other, and nobody else.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -37,7 +37,9 @@ class OpenStore : public Store {
   }
   std::string get(std::string_view key, std::chrono::milliseconds timeout) override { return store_.get(key, timeout); }
   std::int64_t add(std::string_view key, std::int64_t amount) override { return store_.add(key, amount); }
-  std::string set_if_absent(std::string_view key, std::string_view value) override { return store_.set_if_absent(key, value); }
+  std::string set_if_absent(std::string_view key, std::string_view value) override {
+    return store_.set_if_absent(key, value);
+  }
   void erase_below(std::string_view prefix) override { store_.erase_below(prefix); }
 
   struct Address {
@@ -150,7 +152,9 @@ TEST(MeshFuzz, RanksFindEachOtherAmongUnauthenticatedPeers) {
       if (a == b) continue;
       const char said = static_cast<char>('0' + a * kRanks + b);
       char heard = 0;
-      ASSERT_EQ(send(peers[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)].socket.get(), &said, 1, MSG_NOSIGNAL), 1);
+      ASSERT_EQ(
+          send(peers[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)].socket.get(), &said, 1, MSG_NOSIGNAL),
+          1);
       pollfd item{peers[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)].socket.get(), POLLIN, 0};
       ASSERT_EQ(poll(&item, 1, 5000), 1);
       ASSERT_EQ(recv(peers[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)].socket.get(), &heard, 1, 0), 1);

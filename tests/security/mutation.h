@@ -1,4 +1,5 @@
-// Random messages, and valid ones made invalid: bits flipped, cut, repeated, prolonged. Seeded, so that a failure can be had again.
+// Random messages, and valid ones made invalid: bits flipped, cut, repeated, prolonged. Seeded, so that a failure can
+// be had again.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +39,8 @@ class Mutator {
     if (bytes.empty()) return noise(64);
     switch (below(4)) {
       case 0:
-        for (std::size_t flips = 1 + below(4); flips > 0; --flips) bytes[below(bytes.size())] ^= static_cast<std::byte>(1u << below(8));
+        for (std::size_t flips = 1 + below(4); flips > 0; --flips)
+          bytes[below(bytes.size())] ^= static_cast<std::byte>(1u << below(8));
         if (bytes == valid) bytes[0] ^= std::byte{1};
         break;
       case 1:

@@ -1,4 +1,5 @@
-// Ten thousand bad messages against the store, from unauthenticated peers and from members gone mad, while honest clients work beside them.
+// Ten thousand bad messages against the store, from unauthenticated peers and from members gone mad, while honest
+// clients work beside them.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
@@ -124,7 +125,8 @@ class Attack {
     const Bytes valid = bytes_of(proof_for(hello));
     const Bytes message = random_.mutated(valid);
     if (!unauthenticated.say(message)) return;
-    const bool begins_validly = message.size() >= valid.size() && std::equal(valid.begin(), valid.end(), message.begin());
+    const bool begins_validly =
+        message.size() >= valid.size() && std::equal(valid.begin(), valid.end(), message.begin());
     if (message.size() >= valid.size() && !begins_validly) expect_refusal(unauthenticated);
   }
 
@@ -213,7 +215,8 @@ TEST(StoreFuzz, TenThousandBadMessagesChangeNothingForTheHonest) {
     Attack attack(server.endpoint(), seed);
     for (int i = 0; i < kStoreMessages && !HasFatalFailure(); ++i) attack.one_message();
     EXPECT_LT(resident_mib(), memory + kMostMib);
-    EXPECT_LT(open_descriptors(), descriptors + 2 * kStoreDrippers + 100) << "unauthenticated peers that have left keep descriptors";
+    EXPECT_LT(open_descriptors(), descriptors + 2 * kStoreDrippers + 100)
+        << "unauthenticated peers that have left keep descriptors";
     attack.leave();
     EXPECT_GT(attack.accepted_members(), kStoreMessages / 8);
     EXPECT_GT(one.finish(), 20);

@@ -1,4 +1,5 @@
-// The token is nowhere to be seen: not in a command line, not in what a job prints at its most talkative, not in its flight records.
+// The token is nowhere to be seen: not in a command line, not in what a job prints at its most talkative, not in its
+// flight records.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -26,7 +27,8 @@ TEST(Token, IsNowhereToBeSeen) {
   const fs::path folder = mkdtemp(pattern.data());
   for (const char* transport : {"shm", "tcp"}) {
     Child job({LOCKRUN, "--no-fold", "--flight-dir", folder.string(), "-n", "3", FLIGHT_RANK, "hang"},
-              {.environment = {{"LOCKSTEP_TOKEN", kSecret}, {"LOCKSTEP_LOG_LEVEL", "trace"}, {"LOCKSTEP_TRANSPORT", transport}}});
+              {.environment = {
+                   {"LOCKSTEP_TOKEN", kSecret}, {"LOCKSTEP_LOG_LEVEL", "trace"}, {"LOCKSTEP_TRANSPORT", transport}}});
     ASSERT_TRUE(job.wait_for_output("rank 0 has three"));
     int command_lines = 0;
     for (const pid_t process : job.alive()) {

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 #include "tests/security/mutation.h"
 
 namespace lockstep::testing {

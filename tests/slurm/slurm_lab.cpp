@@ -22,7 +22,9 @@ namespace fs = std::filesystem;
 
 constexpr seconds kPatience(60);
 
-bool is_installed(const char* program) { return std::system(fmt::format("command -v {} >/dev/null", program).c_str()) == 0; }
+bool is_installed(const char* program) {
+  return std::system(fmt::format("command -v {} >/dev/null", program).c_str()) == 0;
+}
 
 // 22.05 has no word for "without control groups"; naming a version that nothing then uses has the same effect.
 const char* control_groups() {
@@ -30,7 +32,8 @@ const char* control_groups() {
                                                                                           : "CgroupPlugin=disabled\n";
 }
 
-// {0} is the folder, {1} and {2} are the nodes' addresses. A scancel that is not obeyed is followed by SIGKILL after 5 s.
+// {0} is the folder, {1} and {2} are the nodes' addresses. A scancel that is not obeyed is followed by SIGKILL after 5
+// s.
 constexpr const char* kConfiguration = R"(
 ClusterName=lab
 SlurmctldHost=n0({1})
@@ -80,11 +83,12 @@ std::string SlurmLab::obstacle() {
 
 SlurmLab::SlurmLab() : folder_(temporary("slurm")) {
   write_configuration();
-  daemons_.emplace_back(std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "munged", "--foreground", "--force",
-                                                 "--key-file=" + folder_ + "/munge.key", "--socket=" + folder_ + "/munge.socket",
-                                                 "--pid-file=" + folder_ + "/munge.pid", "--log-file=" + folder_ + "/munge.log",
-                                                 "--seed-file=" + folder_ + "/munge.seed"},
-                        ChildOptions{});
+  daemons_.emplace_back(
+      std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "munged", "--foreground", "--force",
+                               "--key-file=" + folder_ + "/munge.key", "--socket=" + folder_ + "/munge.socket",
+                               "--pid-file=" + folder_ + "/munge.pid", "--log-file=" + folder_ + "/munge.log",
+                               "--seed-file=" + folder_ + "/munge.seed"},
+      ChildOptions{});
   if (!poll_until([&] { return fs::exists(folder_ + "/munge.socket"); }))
     throw std::runtime_error("munged did not start: " + daemons_[0].errors());
   start_daemon(0, "slurmctld -D -i");
@@ -112,7 +116,8 @@ void SlurmLab::write_configuration() const {
     std::ofstream(folder_ + "/munge.key", std::ios::binary) << key;
     fs::permissions(folder_ + "/munge.key", fs::perms(0600));
   }
-  std::ofstream(folder_ + "/slurm.conf") << fmt::format(kConfiguration, folder_, NetworkLab::address(0), NetworkLab::address(1));
+  std::ofstream(folder_ + "/slurm.conf") << fmt::format(kConfiguration, folder_, NetworkLab::address(0),
+                                                        NetworkLab::address(1));
   std::ofstream(folder_ + "/cgroup.conf") << control_groups();
   for (const int node : {0, 1})
     std::ofstream(fmt::format("{}/hosts-{}", folder_, node))
@@ -120,11 +125,13 @@ void SlurmLab::write_configuration() const {
 }
 
 void SlurmLab::start_daemon(int node, const std::string& command) {
-  const std::string script = fmt::format("hostname n{0} && mount --bind {1}/hosts-{0} /etc/hosts && exec {2}", node, folder_, command);
+  const std::string script =
+      fmt::format("hostname n{0} && mount --bind {1}/hosts-{0} /etc/hosts && exec {2}", node, folder_, command);
   ChildOptions options = options_of({});
   options.network = network_.network(node);
-  daemons_.emplace_back(std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "unshare", "--uts", "--mount", "sh", "-c", script},
-                        options);
+  daemons_.emplace_back(
+      std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "unshare", "--uts", "--mount", "sh", "-c", script},
+      options);
 }
 
 ChildOptions SlurmLab::options_of(Environment environment) const {
@@ -133,7 +140,8 @@ ChildOptions SlurmLab::options_of(Environment environment) const {
 }
 
 std::vector<std::string> SlurmLab::on_node_zero(const std::vector<std::string>& command) const {
-  std::vector<std::string> words = {"nsenter", "--target", std::to_string(daemons_[2].pid()), "--net", "--uts", "--mount", "--wd=/"};
+  std::vector<std::string> words = {"nsenter", "--target", std::to_string(daemons_[2].pid()), "--net", "--uts",
+                                    "--mount", "--wd=/"};
   words.insert(words.end(), command.begin(), command.end());
   return words;
 }

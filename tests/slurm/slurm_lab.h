@@ -1,7 +1,9 @@
-// Slurm itself, for tests: slurmctld, munged and two slurmd, each slurmd in a network, UTS and mount namespace of its own, so that nodes
-// "n0" and "n1" have their own address, name and /etc/hosts. As Debian sets it up, each node's own name is 127.0.1.1 to itself.
+// Slurm itself, for tests: slurmctld, munged and two slurmd, each slurmd in a network, UTS and mount namespace of its
+// own, so that nodes "n0" and "n1" have their own address, name and /etc/hosts. As Debian sets it up, each node's own
+// name is 127.0.1.1 to itself.
 //
-// All files lie in one temporary folder; the daemons are children that end with the lab, and with its process if that is killed.
+// All files lie in one temporary folder; the daemons are children that end with the lab, and with its process if that
+// is killed.
 #pragma once
 
 #include <deque>
@@ -26,8 +28,8 @@ class SlurmLab {
   SlurmLab(const SlurmLab&) = delete;
   SlurmLab& operator=(const SlurmLab&) = delete;
 
-  // What runs a command on node 0, where users would log in; its environment is that of `options_of`. Ranks that it starts through Slurm
-  // carry its mark as well, see Child::alive().
+  // What runs a command on node 0, where users would log in; its environment is that of `options_of`. Ranks that it
+  // starts through Slurm carry its mark as well, see Child::alive().
   std::vector<std::string> on_node_zero(const std::vector<std::string>& command) const;
   ChildOptions options_of(Environment environment) const;
 

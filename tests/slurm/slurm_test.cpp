@@ -61,7 +61,8 @@ class Slurm : public ::testing::Test {
   }
   static void expect_all_running(const Child& job, int ranks) {
     for (int rank = 0; rank < ranks; ++rank)
-      ASSERT_TRUE(job.wait_for_output(fmt::format("rank {} of {} is running", rank, ranks), kSlow)) << job.output() << job.errors();
+      ASSERT_TRUE(job.wait_for_output(fmt::format("rank {} of {} is running", rank, ranks), kSlow))
+          << job.output() << job.errors();
   }
 
   static inline std::unique_ptr<SlurmLab> lab_;
@@ -90,7 +91,8 @@ TEST_F(Slurm, TwoStepsOfOneJobSideBySide) {
   expect_all_done(*job, 2);
 }
 
-// Steps of one user have one token: without a look at whose store it is, the second step's ranks would join the first's.
+// Steps of one user have one token: without a look at whose store it is, the second step's ranks would join the
+// first's.
 TEST_F(Slurm, AStepWhosePortAnotherOneHoldsSaysSo) {
   const auto job = batch("srun --exact -N2 -n2 " + ranks("steps=1000000 pause_ms=5") +
                              " & while ! squeue -hs | grep -q '\\.0 '; do sleep 0.1; done; sleep 1; "
@@ -99,14 +101,15 @@ TEST_F(Slurm, AStepWhosePortAnotherOneHoldsSaysSo) {
                          {{"MASTER_PORT", "29555"}});
   job->wait(kSlow);
   EXPECT_THAT(job->output(), HasSubstr("the second step ended with 1"));
-  EXPECT_THAT(job->errors(), AllOf(HasSubstr("another job, or a second rank 0, holds this port"), HasSubstr("belongs to slurm-"),
-                                   HasSubstr("MASTER_PORT")));
+  EXPECT_THAT(job->errors(), AllOf(HasSubstr("another job, or a second rank 0, holds this port"),
+                                   HasSubstr("belongs to slurm-"), HasSubstr("MASTER_PORT")));
   EXPECT_THAT(job->errors(), Not(HasSubstr("is taken")));
 }
 
 // As PyTorch's examples of batch scripts have it.
 TEST_F(Slurm, AWorldSizeThatAgreesIsNoError) {
-  expect_success(*batch("export WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29560; srun -n8 " +
+  expect_success(*batch("export WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR=$(scontrol show hostnames | head -n 1) "
+                        "MASTER_PORT=29560; srun -n8 " +
                         ranks("steps=10")),
                  8);
   const auto wrong = batch("export WORLD_SIZE=3; srun -n8 " + ranks("steps=10"));
@@ -115,7 +118,8 @@ TEST_F(Slurm, AWorldSizeThatAgreesIsNoError) {
 }
 
 TEST_F(Slurm, ScancelEndsAllRanks) {
-  const auto job = run(Words{"srun", "-N2", "-n3", "--job-name=cancelled"} + collective_rank({"steps=1000000", "pause_ms=1"}));
+  const auto job =
+      run(Words{"srun", "-N2", "-n3", "--job-name=cancelled"} + collective_rank({"steps=1000000", "pause_ms=1"}));
   expect_all_running(*job, 3);
   lab_->ask({"scancel", "--name=cancelled"});
   EXPECT_NE(job->wait(kSlow), 0);
@@ -123,8 +127,8 @@ TEST_F(Slurm, ScancelEndsAllRanks) {
 }
 
 TEST_F(Slurm, AKilledRankIsNamedAndEndsTheJob) {
-  const auto job =
-      run(Words{"srun", "-N2", "-n3"} + collective_rank({"steps=1000000", "pause_ms=1", "fail_rank=2", "fail_at=50", "how=kill"}));
+  const auto job = run(Words{"srun", "-N2", "-n3"} +
+                       collective_rank({"steps=1000000", "pause_ms=1", "fail_rank=2", "fail_at=50", "how=kill"}));
   EXPECT_NE(job->wait(kSlow), 0);
   EXPECT_THAT(job->errors(), AllOf(HasSubstr("rank 2 (pid "), HasSubstr("on host n1")));
   EXPECT_TRUE(job->nothing_left()) << job->errors();
@@ -145,8 +149,8 @@ TEST_F(Slurm, AStoppedRankHoldsTheStepUntilScancel) {
   const auto job = run(Words{"srun", "-N2", "-n3"} + kStops, kQuick);
   std::vector<std::string> hint;
   const std::string remedy = "srun waits for that rank's end unless it was told -K.*`scancel ([0-9]+\\.0)`";
-  for (const auto deadline = std::chrono::steady_clock::now() + kSlow; std::chrono::steady_clock::now() < deadline && hint.empty();
-       std::this_thread::sleep_for(milliseconds(50)))
+  for (const auto deadline = std::chrono::steady_clock::now() + kSlow;
+       std::chrono::steady_clock::now() < deadline && hint.empty(); std::this_thread::sleep_for(milliseconds(50)))
     hint = find_match(job->errors(), remedy);
   ASSERT_FALSE(hint.empty()) << job->errors();
   EXPECT_FALSE(job->has_ended());
@@ -158,7 +162,8 @@ TEST_F(Slurm, AStoppedRankHoldsTheStepUntilScancel) {
 // -- lockrun as a step's task -----------------------------------------------------------------------------------------
 
 TEST_F(Slurm, LockrunOnEachNodeIsOneJob) {
-  const auto job = run(Words{"srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "-n2", "--no-prefix"} + collective_rank({"steps=10"}));
+  const auto job =
+      run(Words{"srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "-n2", "--no-prefix"} + collective_rank({"steps=10"}));
   expect_success(*job, 4);
 }
 
@@ -166,14 +171,16 @@ TEST_F(Slurm, SeveralLockrunsOnANodeAreAsked) {
   const auto job = run(Words{"srun", "-N1", "-n2", LOCKRUN, "-n1", "--no-prefix"} + collective_rank({"steps=10"}));
   EXPECT_NE(job->wait(kSlow), 0);
   EXPECT_THAT(job->errors(), AllOf(HasSubstr("--ntasks-per-node=1"), HasSubstr("--nnodes 1")));
-  const auto alone = run(Words{"srun", "-N1", "-n2", LOCKRUN, "-n1", "--no-prefix", "--nnodes", "1"} + collective_rank({"steps=10"}));
+  const auto alone =
+      run(Words{"srun", "-N1", "-n2", LOCKRUN, "-n1", "--no-prefix", "--nnodes", "1"} + collective_rank({"steps=10"}));
   expect_success(*alone, 1);
 }
 
 // -- docs/slurm.md ----------------------------------------------------------------------------------------------------
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
-  for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) text.replace(at, what.size(), by);
+  for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size())
+    text.replace(at, what.size(), by);
   return text;
 }
 
@@ -184,7 +191,8 @@ std::vector<std::string> code_of_page(const std::string& kind) {
   std::vector<std::string> pieces;
   for (std::size_t at = page.find(fence); at != std::string::npos; at = page.find(fence, at)) {
     at += fence.size();
-    const std::string piece = replaced(page.substr(at, page.find("```", at) - at), "./train", COLLECTIVE_RANK " steps=10");
+    const std::string piece =
+        replaced(page.substr(at, page.find("```", at) - at), "./train", COLLECTIVE_RANK " steps=10");
     pieces.push_back(replaced(piece, "lockrun ", LOCKRUN " --no-prefix "));
   }
   return pieces;
@@ -215,7 +223,8 @@ TEST_F(Slurm, ThePagesBatchScripts) {
   std::filesystem::permissions(home + "/.lockstep-token", std::filesystem::perms(0600));
   for (const std::string& script : scripts) {
     std::ofstream(home + "/job.sh") << script;
-    const auto job = run({"sbatch", "--wait", "--output=" + home + "/job.out", home + "/job.sh"}, {{"HOME", home}, {"LOCKSTEP_TOKEN", ""}});
+    const auto job = run({"sbatch", "--wait", "--output=" + home + "/job.out", home + "/job.sh"},
+                         {{"HOME", home}, {"LOCKSTEP_TOKEN", ""}});
     EXPECT_EQ(job->wait(kSlow), 0) << job->errors();
     std::ifstream file(home + "/job.out");
     const std::string output(std::istreambuf_iterator<char>(file), {});

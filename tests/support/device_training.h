@@ -10,13 +10,14 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
-#include "src/core/cpu_device.h"
+#include "src/core/device/cpu_device.h"
 
 namespace lockstep::testing {
 
 struct SmallNet : nn::Sequential {
   SmallNet() {
-    append_named<nn::Conv2d>("conv1", 3, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
+    append_named<nn::Conv2d>("conv1", 3, 4, Size2{3, 3},
+                             nn::Conv2dLayerOptions{.padding = Same{}, .activation = Activation::kReLU});
     append_named<nn::MaxPool2d>("pool1", Size2{3, 3}, MaxPool2dOptions{.stride = {2, 2}, .padding = Same{}});
     append_named<nn::LocalResponseNorm>("norm1", LrnOptions{.radius = 2, .bias = 1, .alpha = 0.001F, .beta = 0.75F});
     append_named<nn::Conv2d>("conv2", 4, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.stride = {2, 2}, .padding = Same{}});
@@ -77,7 +78,8 @@ inline Training train_alone(Device& device, int steps = 5) {
   std::vector<Tensor> losses;
   for (int step = 0; step < steps; ++step) {
     const data::Batch batch = small_batch(step);
-    losses.push_back(train_step([&](const Tensor& x) { return net(x); }, sgd, {batch.inputs().to(device), batch.targets().to(device)}));
+    losses.push_back(train_step([&](const Tensor& x) { return net(x); }, sgd,
+                                {batch.inputs().to(device), batch.targets().to(device)}));
   }
   Training result{{}, weights_of(net)};
   for (const Tensor& loss : losses) result.losses.push_back(loss.item());

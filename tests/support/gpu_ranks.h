@@ -1,4 +1,5 @@
-// Ranks in threads, each with a GPU made of threads: a process group whose GPU backend is the real one, above a stub in NCCL's place.
+// Ranks in threads, each with a GPU made of threads: a process group whose GPU backend is the real one, above a stub in
+// NCCL's place.
 #pragma once
 
 #include <functional>
@@ -22,14 +23,17 @@ namespace lockstep::testing {
 
 inline constexpr std::chrono::seconds kGpuRanksTimeout{30};
 
-inline std::unique_ptr<Backend> ring_of_threads(const Place& place, const std::shared_ptr<host::ThreadRendezvous>& meeting) {
+inline std::unique_ptr<Backend> ring_of_threads(const Place& place,
+                                                const std::shared_ptr<host::ThreadRendezvous>& meeting) {
   auto fabric = std::make_unique<host::ThreadMemoryProvider>(meeting);
   auto control = fabric->share(host::ControlLayout::bytes(place.world_size), kGpuRanksTimeout);
-  return make_host_backend(place, std::make_unique<host::ShmTransport>(place, std::move(fabric), std::move(control)), kGpuRanksTimeout);
+  return make_host_backend(place, std::make_unique<host::ShmTransport>(place, std::move(fabric), std::move(control)),
+                           kGpuRanksTimeout);
 }
 
 // What each rank threw, "" for those that ended well.
-inline std::vector<std::string> run_gpu_ranks(int ranks, const std::function<void(std::shared_ptr<ProcessGroup>, RecordingDevice&)>& body) {
+inline std::vector<std::string> run_gpu_ranks(
+    int ranks, const std::function<void(std::shared_ptr<ProcessGroup>, RecordingDevice&)>& body) {
   static const nccl::Api kApi = nccl::load_api(STUB_NCCL);
   const auto store = std::make_shared<TableStore>();
   const auto calls = std::make_shared<host::ThreadRendezvous>(), watching = std::make_shared<host::ThreadRendezvous>();
@@ -47,7 +51,8 @@ inline std::vector<std::string> run_gpu_ranks(int ranks, const std::function<voi
         context.timeout = context.store_timeout = kGpuRanksTimeout;
         context.device = &device;
         auto gpu_backend = std::make_unique<NcclBackend>(context, ring_of_threads(place, watching), kApi);
-        body(ProcessGroup::wrap(place, std::move(cpu_backend), kGpuRanksTimeout, std::move(gpu_backend), &device), device);
+        body(ProcessGroup::wrap(place, std::move(cpu_backend), kGpuRanksTimeout, std::move(gpu_backend), &device),
+             device);
       } catch (const std::exception& error) {
         said[static_cast<std::size_t>(r)] = error.what();
       }

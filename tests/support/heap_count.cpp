@@ -1,5 +1,5 @@
-// Replaces every form of operator new and delete, not only the plain one: a sanitizer brings its own for the forms left out,
-// and memory would come from one and return to the other.
+// Replaces every form of operator new and delete, not only the plain one: a sanitizer brings its own for the forms left
+// out, and memory would come from one and return to the other.
 #include "tests/support/heap_count.h"
 
 #include <atomic>
@@ -36,8 +36,12 @@ LOCKSTEP_REPLACES void* operator new(std::size_t n) { return counted_or_throw(n,
 LOCKSTEP_REPLACES void* operator new[](std::size_t n) { return counted_or_throw(n, kPlain); }
 LOCKSTEP_REPLACES void* operator new(std::size_t n, const std::nothrow_t&) noexcept { return counted(n, kPlain); }
 LOCKSTEP_REPLACES void* operator new[](std::size_t n, const std::nothrow_t&) noexcept { return counted(n, kPlain); }
-LOCKSTEP_REPLACES void* operator new(std::size_t n, std::align_val_t a) { return counted_or_throw(n, static_cast<std::size_t>(a)); }
-LOCKSTEP_REPLACES void* operator new[](std::size_t n, std::align_val_t a) { return counted_or_throw(n, static_cast<std::size_t>(a)); }
+LOCKSTEP_REPLACES void* operator new(std::size_t n, std::align_val_t a) {
+  return counted_or_throw(n, static_cast<std::size_t>(a));
+}
+LOCKSTEP_REPLACES void* operator new[](std::size_t n, std::align_val_t a) {
+  return counted_or_throw(n, static_cast<std::size_t>(a));
+}
 LOCKSTEP_REPLACES void operator delete(void* p) noexcept { std::free(p); }
 LOCKSTEP_REPLACES void operator delete[](void* p) noexcept { std::free(p); }
 LOCKSTEP_REPLACES void operator delete(void* p, std::size_t) noexcept { std::free(p); }

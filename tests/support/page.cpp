@@ -75,7 +75,8 @@ std::vector<std::string> anchors_of(const std::string& page) {
   std::istringstream lines(prose_of(page));
   for (std::string line; std::getline(lines, line);) {
     const std::size_t level = line.find_first_not_of('#');
-    if (level != 0 && level != std::string::npos && line[level] == ' ') anchors.push_back(anchor_of(line.substr(level + 1)));
+    if (level != 0 && level != std::string::npos && line[level] == ' ')
+      anchors.push_back(anchor_of(line.substr(level + 1)));
   }
   return anchors;
 }

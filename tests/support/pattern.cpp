@@ -13,7 +13,8 @@ std::vector<std::string> texts_of(const std::smatch& match) {
 
 std::vector<std::vector<std::string>> find_all(const std::string& text, const std::regex& expression) {
   std::vector<std::vector<std::string>> found;
-  for (std::sregex_iterator it(text.begin(), text.end(), expression), end; it != end; ++it) found.push_back(texts_of(*it));
+  for (std::sregex_iterator it(text.begin(), text.end(), expression), end; it != end; ++it)
+    found.push_back(texts_of(*it));
   return found;
 }
 
@@ -33,7 +34,9 @@ std::vector<std::vector<std::string>> find_matches_by_line(const std::string& te
   return find_all(text, std::regex(pattern, std::regex::ECMAScript | std::regex::multiline));
 }
 
-bool matches(const std::string& text, const std::string& pattern) { return std::regex_match(text, std::regex(pattern)); }
+bool matches(const std::string& text, const std::string& pattern) {
+  return std::regex_match(text, std::regex(pattern));
+}
 
 std::string replace_matches(const std::string& text, const std::string& pattern, const std::string& replacement) {
   return std::regex_replace(text, std::regex(pattern), replacement);

@@ -12,8 +12,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/augment_kernels.h"
 #include "lockstep/reduce/compression_kernels.h"
-#include "src/core/pinned_allocator.h"
-#include "src/core/stream_allocator.h"
+#include "src/core/memory/pinned_allocator.h"
+#include "src/core/memory/stream_allocator.h"
 #include "tests/support/recording_stream.h"
 
 namespace lockstep::testing {
@@ -73,9 +73,10 @@ struct Queued<entry> {
       as_thread(stream).push(what, [] {});
       return (table_of(*others, kTable).*entry)(arguments...);
     }
-    as_thread(stream).push(what, [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
-      std::apply([](auto&... each) { (table_of(reference_kernels(), kTable).*entry)(each.get()...); }, *kept);
-    });
+    as_thread(stream).push(
+        what, [kept = std::make_shared<std::tuple<Kept<Arguments>...>>(Kept<Arguments>(arguments)...)] {
+          std::apply([](auto&... each) { (table_of(reference_kernels(), kTable).*entry)(each.get()...); }, *kept);
+        });
   }
   static inline const char* name = "";
 };
@@ -119,8 +120,8 @@ const KernelTable& queued_kernels() {
   return kTable;
 }
 
-// As the driver's pool: what was given back in the order of a stream is handed out again in that order, so at once. While that
-// stream is captured, what is taken is a part of the graph, and what lies outside cannot be given back.
+// As the driver's pool: what was given back in the order of a stream is handed out again in that order, so at once.
+// While that stream is captured, what is taken is a part of the graph, and what lies outside cannot be given back.
 class HostPool : public MemoryPool {
  public:
   HostPool(std::size_t size, Log& log) : size_(size), log_(log) {}
@@ -140,7 +141,9 @@ class HostPool : public MemoryPool {
     return make(bytes);
   }
   void give_back(std::byte* block, std::size_t bytes) noexcept override { give_back_in_order(stream_, block, bytes); }
-  void give_back_on(Stream& stream, std::byte* block, std::size_t bytes) noexcept override { give_back_in_order(&stream, block, bytes); }
+  void give_back_on(Stream& stream, std::byte* block, std::size_t bytes) noexcept override {
+    give_back_in_order(&stream, block, bytes);
+  }
   void settle(std::size_t keep) override {
     count_call();
     if (is_captured(stream_)) wrong_frees_ = true;
@@ -234,7 +237,8 @@ class RecordingDevice::Impl {
   std::mutex mutex;
 };
 
-RecordingDevice::RecordingDevice(int index, std::size_t memory_bytes) : index_(index), impl_(std::make_unique<Impl>(*this, memory_bytes)) {}
+RecordingDevice::RecordingDevice(int index, std::size_t memory_bytes)
+    : index_(index), impl_(std::make_unique<Impl>(*this, memory_bytes)) {}
 RecordingDevice::~RecordingDevice() = default;
 
 Buffer RecordingDevice::allocate(std::size_t bytes) { return impl_->allocator.allocate(bytes); }
@@ -258,7 +262,8 @@ void RecordingDevice::begin_capture(Stream& stream) {
 std::unique_ptr<Graph> RecordingDevice::end_capture(Stream& stream) {
   const std::shared_ptr<void> memory = impl_->allocator.end_capture();
   auto graph = std::make_unique<RecordedGraph>(testing::end_capture(as_thread(stream)), memory);
-  if (impl_->pool.has_wrong_frees()) throw Error("recording device: memory from outside of a graph was given back in it");
+  if (impl_->pool.has_wrong_frees())
+    throw Error("recording device: memory from outside of a graph was given back in it");
   impl_->log.count([](Counts& counts) { ++counts.captures; });
   return graph;
 }

@@ -1,5 +1,6 @@
-// A GPU made of threads, for machines without one: every stream is a thread that works off a queue, events and memory follow the order of
-// streams as CUDA's do, kernels are the plain CPU kernels. It keeps a list of all that was queued, in the order of queueing, by stream.
+// A GPU made of threads, for machines without one: every stream is a thread that works off a queue, events and memory
+// follow the order of streams as CUDA's do, kernels are the plain CPU kernels. It keeps a list of all that was queued,
+// in the order of queueing, by stream.
 #pragma once
 
 #include <functional>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/core/device.h"
-#include "src/core/stream_allocator.h"
+#include "src/core/memory/stream_allocator.h"
 
 namespace lockstep::testing {
 
@@ -44,9 +45,9 @@ class RecordingDevice : public Device {
   std::unique_ptr<Event> new_event() override;
   const KernelTable& kernels() const override;
 
-  // "stream 0: conv2d", "stream 1: wait", "stream 0: record": by the order in which the host queued it; "captured, stream 0: conv2d" what
-  // went into a graph instead, "stream 0: graph" its launch. A kernel on 16-bit floats is "mixed conv2d". Streams count from 0, the default
-  // one.
+  // "stream 0: conv2d", "stream 1: wait", "stream 0: record": by the order in which the host queued it; "captured,
+  // stream 0: conv2d" what went into a graph instead, "stream 0: graph" its launch. A kernel on 16-bit floats is "mixed
+  // conv2d". Streams count from 0, the default one.
   std::vector<std::string> log() const;
   struct Counts {
     int host_waits = 0;            // for a stream or an event

@@ -172,8 +172,9 @@ class ThreadStream : public Stream, public HostStream {
 
 inline ThreadStream& as_thread(Stream& stream) { return static_cast<ThreadStream&>(stream); }
 
-// As CUDA's: an event that was never recorded is done; waiting refers to the record made last. One that was recorded in a capture is of
-// use in that capture alone, where it makes other streams take part; events from outside mean nothing inside.
+// As CUDA's: an event that was never recorded is done; waiting refers to the record made last. One that was recorded in
+// a capture is of use in that capture alone, where it makes other streams take part; events from outside mean nothing
+// inside.
 class FlagEvent : public Event {
  public:
   explicit FlagEvent(Log& log) : log_(log) {}
@@ -189,7 +190,8 @@ class FlagEvent : public Event {
     ThreadStream& stream = as_thread(later);
     if (!flag_) return;
     if (!capture_) {
-      if (stream.is_capturing()) throw Error("recording device: a captured stream was ordered behind work from outside the capture");
+      if (stream.is_capturing())
+        throw Error("recording device: a captured stream was ordered behind work from outside the capture");
       return stream.push("wait", [flag = flag_] { flag->wait(); });
     }
     {
@@ -265,9 +267,12 @@ inline std::vector<std::function<void()>> end_capture(ThreadStream& stream) {
   bool is_joined = true;
   for (const auto& [other, clock] : streams) {
     other->set_capture(nullptr);
-    for (const auto& [number, position] : clock) is_joined = is_joined && known.count(number) != 0 && known.at(number) >= position;
+    for (const auto& [number, position] : clock)
+      is_joined = is_joined && known.count(number) != 0 && known.at(number) >= position;
   }
-  if (!is_joined) throw Error("recording device: a stream took part in the capture, and nothing orders the captured stream behind it");
+  if (!is_joined)
+    throw Error(
+        "recording device: a stream took part in the capture, and nothing orders the captured stream behind it");
   return work;
 }
 

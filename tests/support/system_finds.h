@@ -12,7 +12,8 @@ inline bool system_finds(const std::string& host) {
   addrinfo* found = nullptr;
   const int failure = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
   if (failure == 0) ::freeaddrinfo(found);
-  if (failure != 0) std::cout << "left out: this machine does not know " << host << ": " << ::gai_strerror(failure) << "\n";
+  if (failure != 0)
+    std::cout << "left out: this machine does not know " << host << ": " << ::gai_strerror(failure) << "\n";
   return failure == 0;
 }
 

@@ -52,8 +52,10 @@ TEST(PrintedTensor, OfAnySizeAndNone) {
 
 TEST(PrintedTensor, ChoosesOneNotationForAll) {
   EXPECT_EQ(text_of(std::vector<float>{1, -20}, {2}), "tensor([  1., -20.], shape=(2), dtype=float32, device=cpu)");
-  EXPECT_EQ(text_of(std::vector<double>{1e-6, 1}, {2}), "tensor([1.0000e-06, 1.0000e+00], shape=(2), dtype=float64, device=cpu)");
-  EXPECT_EQ(text_of(std::vector<float>{0, 3e9F}, {2}), "tensor([0.0000e+00, 3.0000e+09], shape=(2), dtype=float32, device=cpu)");
+  EXPECT_EQ(text_of(std::vector<double>{1e-6, 1}, {2}),
+            "tensor([1.0000e-06, 1.0000e+00], shape=(2), dtype=float64, device=cpu)");
+  EXPECT_EQ(text_of(std::vector<float>{0, 3e9F}, {2}),
+            "tensor([0.0000e+00, 3.0000e+09], shape=(2), dtype=float32, device=cpu)");
   EXPECT_EQ(text_of(std::vector<float>{NAN, -NAN, INFINITY, -INFINITY, 1.5F}, {5}),
             "tensor([   nan,    nan,    inf,   -inf, 1.5000], shape=(5), dtype=float32, device=cpu)");
   EXPECT_EQ(text_of(std::vector<float>{NAN}, {1}), "tensor([nan], shape=(1), dtype=float32, device=cpu)");
@@ -62,19 +64,23 @@ TEST(PrintedTensor, ChoosesOneNotationForAll) {
 TEST(PrintedTensor, OfEveryType) {
   EXPECT_EQ(text_of(std::vector<std::int64_t>{INT64_MIN, INT64_MAX}, {2}),
             "tensor([-9223372036854775808,  9223372036854775807], shape=(2), dtype=int64, device=cpu)");
-  EXPECT_EQ(text_of(std::vector<std::int8_t>{-128, 65}, {2}), "tensor([-128,   65], shape=(2), dtype=int8, device=cpu)");
+  EXPECT_EQ(text_of(std::vector<std::int8_t>{-128, 65}, {2}),
+            "tensor([-128,   65], shape=(2), dtype=int8, device=cpu)");
   EXPECT_EQ(text_of(std::vector<std::uint8_t>{255, 65}, {2}), "tensor([255,  65], shape=(2), dtype=uint8, device=cpu)");
   const auto from_bits = [](DType type, std::array<std::uint16_t, 2> bits) {
     const Tensor tensor = Tensor::empty({2}, type);
     std::copy(bits.begin(), bits.end(), reinterpret_cast<std::uint16_t*>(tensor.buffer().data()));
     return text_of(tensor);
   };
-  EXPECT_EQ(from_bits(DType::kFloat16, {0x3e00, 0xfc00}), "tensor([1.5000,   -inf], shape=(2), dtype=float16, device=cpu)");
-  EXPECT_EQ(from_bits(DType::kBFloat16, {0x3fc0, 0xbf80}), "tensor([ 1.5000, -1.0000], shape=(2), dtype=bfloat16, device=cpu)");
+  EXPECT_EQ(from_bits(DType::kFloat16, {0x3e00, 0xfc00}),
+            "tensor([1.5000,   -inf], shape=(2), dtype=float16, device=cpu)");
+  EXPECT_EQ(from_bits(DType::kBFloat16, {0x3fc0, 0xbf80}),
+            "tensor([ 1.5000, -1.0000], shape=(2), dtype=bfloat16, device=cpu)");
 }
 
 TEST(PrintedTensor, OfMoreThanAThousandElementsShowsTheEdges) {
-  EXPECT_EQ(text_of(counted({1001})), "tensor([   0,    1,    2, ...,  998,  999, 1000], shape=(1001), dtype=int32, device=cpu)");
+  EXPECT_EQ(text_of(counted({1001})),
+            "tensor([   0,    1,    2, ...,  998,  999, 1000], shape=(1001), dtype=int32, device=cpu)");
   EXPECT_EQ(text_of(counted({4, 400})),
             "tensor([[   0,    1,    2, ...,  397,  398,  399],\n"
             "        [ 400,  401,  402, ...,  797,  798,  799],\n"
@@ -91,7 +97,8 @@ TEST(PrintedTensor, OfMoreThanAThousandElementsShowsTheEdges) {
 }
 
 TEST(PrintedTensor, IsBoundedInSizeAndWidth) {
-  for (const Shape& shape : {Shape{1000}, Shape{10, 100}, Shape{8, 8, 8, 8}, Shape{7, 7, 7, 7, 7, 7}, Shape{2, 2, 2, 2, 2, 200}}) {
+  for (const Shape& shape :
+       {Shape{1000}, Shape{10, 100}, Shape{8, 8, 8, 8}, Shape{7, 7, 7, 7, 7, 7}, Shape{2, 2, 2, 2, 2, 200}}) {
     const std::string text = text_of(counted(shape));
     const std::string values = text.substr(0, text.find(", shape="));
     EXPECT_LE(std::count(values.begin(), values.end(), ','), 1500) << shape.text();  // 1000 elements, and dots

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "lockstep/tensor/random.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -36,7 +36,8 @@ TEST(Shape, CountsDimensionsFromTheBackAndReadsNoOther) {
   EXPECT_EQ(shape[2], 4);
   EXPECT_EQ(shape[-1], 4);
   EXPECT_EQ(shape[-3], 2);
-  for (const std::int64_t dim : {std::int64_t{3}, std::int64_t{-4}, std::int64_t{6}, std::numeric_limits<std::int64_t>::min()})
+  for (const std::int64_t dim :
+       {std::int64_t{3}, std::int64_t{-4}, std::int64_t{6}, std::numeric_limits<std::int64_t>::min()})
     EXPECT_NE(message_of([&] { (void)shape[dim]; }).find("of (2, 3, 4): expected -3 to 2"), std::string::npos) << dim;
   EXPECT_NE(message_of([&] { (void)Shape{}[0]; }).find("a scalar has no dimensions"), std::string::npos);
   EXPECT_EQ(Tensor::zeros({5, 7}).shape()[-1], 7);
@@ -94,7 +95,8 @@ TEST(Tensor, FillsFloat32Alone) {
       Tensor::zeros({2}, type).fill(1);
       FAIL() << name_of(type);
     } catch (const InvalidArgument& error) {
-      EXPECT_NE(std::string(error.what()).find("Tensor::fill: " + std::string(name_of(type)) + " of shape (2), expected float32"),
+      EXPECT_NE(std::string(error.what())
+                    .find("Tensor::fill: " + std::string(name_of(type)) + " of shape (2), expected float32"),
                 std::string::npos)
           << error.what();
     }
@@ -149,9 +151,10 @@ TEST(Philox, NoTwoPurposesShareAStream) {
   constexpr std::uint64_t kLast = (std::uint64_t{1} << 60) - 1;
   std::set<std::uint64_t> streams;
   int made = 0;
-  for (const RandomUse use :
-       {RandomUse::kProgram, RandomUse::kWeights, RandomUse::kOrder, RandomUse::kAugmentation, RandomUse::kGeneratedSet})
-    for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7} << 32, std::uint64_t{1} << 40, kLast}) {
+  for (const RandomUse use : {RandomUse::kProgram, RandomUse::kWeights, RandomUse::kOrder, RandomUse::kAugmentation,
+                              RandomUse::kGeneratedSet})
+    for (const std::uint64_t number :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{7} << 32, std::uint64_t{1} << 40, kLast}) {
       streams.insert(random_stream(use, number));
       ++made;
     }
@@ -180,7 +183,8 @@ TEST(Philox, BelowIsUniformWithinItsBound) {
 
 TEST(Random, FillsHaveTheirMoments) {
   manual_seed(7);
-  const Tensor normal = Tensor::empty({200'000}), truncated = Tensor::empty({100'000}), uniform = Tensor::empty({100'000});
+  const Tensor normal = Tensor::empty({200'000}), truncated = Tensor::empty({100'000}),
+               uniform = Tensor::empty({100'000});
   fill_normal(normal, 2, 3);
   fill_truncated_normal(truncated, 0, 1);
   fill_uniform(uniform, -1, 3);

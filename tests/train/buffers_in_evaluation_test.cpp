@@ -31,7 +31,8 @@ std::vector<NamedTensor> copy_of(const nn::Module& model) {
 std::unique_ptr<nn::Module> as_in_a_checkpoint(const nn::Module& model, ProcessGroup& group) {
   const std::vector<NamedTensor> state = copy_of(model);
   for (const NamedTensor& entry : state)
-    group.broadcast(entry.tensor.buffer().data(), static_cast<std::size_t>(entry.tensor.count()), entry.tensor.dtype(), 0);
+    group.broadcast(entry.tensor.buffer().data(), static_cast<std::size_t>(entry.tensor.count()), entry.tensor.dtype(),
+                    0);
   auto alone = std::make_unique<Normed>();
   alone->load_state_dict(state);
   return alone;
@@ -88,7 +89,8 @@ TEST(BuffersInEvaluation, ATrainersResultsAreThoseOfTheCheckpointOnOneProcess) {
       const auto alone = as_in_a_checkpoint(trainer->model(), *group);
       const Scores expected = scores_alone(*alone);
       const Tensor outputs = trainer->predict(others()), wanted = predict(*alone, Quadrants(31, 9));
-      for (std::size_t i = 0; i < wanted.span<float>().size(); ++i) ASSERT_NEAR(outputs.span<float>()[i], wanted.span<float>()[i], 1e-5F);
+      for (std::size_t i = 0; i < wanted.span<float>().size(); ++i)
+        ASSERT_NEAR(outputs.span<float>()[i], wanted.span<float>()[i], 1e-5F);
 
       trainer->fit(points(), epochs(1, false));
       const auto later = as_in_a_checkpoint(trainer->model(), *group);
@@ -99,7 +101,8 @@ TEST(BuffersInEvaluation, ATrainersResultsAreThoseOfTheCheckpointOnOneProcess) {
       EXPECT_EQ(value_of(logs, "accuracy", "test"), of_later.accuracy);
 
       trainer->fit(points(), epochs(1, true));
-      EXPECT_NEAR(history.values("val_loss").back(), scores_alone(*as_in_a_checkpoint(trainer->model(), *group)).loss, 1e-5);
+      EXPECT_NEAR(history.values("val_loss").back(), scores_alone(*as_in_a_checkpoint(trainer->model(), *group)).loss,
+                  1e-5);
       EXPECT_TRUE(are_equal_on_ranks(trainer->model(), *group)) << "all go on with rank 0's";
     }));
 }
@@ -153,11 +156,13 @@ TEST_P(OfStrategiesWithRanks, TheResultIsTheCheckpointsToo) {
   const bool is_local_sgd = std::string(GetParam()) == "local_sgd";
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](const Group& group) {
     const CompileOptions parts = classifying(GetParam());
-    const auto strategy =
-        make_strategy(GetParam(), {.model = [] { return std::make_unique<Normed>(); }, .optimizer = parts.optimizer, .loss = parts.loss},
-                      {.group = group});
+    const auto strategy = make_strategy(
+        GetParam(),
+        {.model = [] { return std::make_unique<Normed>(); }, .optimizer = parts.optimizer, .loss = parts.loss},
+        {.group = group});
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-      auto batches = points().epoch(epoch, {.place = is_local_sgd ? group->place() : Place{}, .remainder = data::Remainder::kDrop});
+      auto batches = points().epoch(
+          epoch, {.place = is_local_sgd ? group->place() : Place{}, .remainder = data::Remainder::kDrop});
       for (auto& [inputs, targets] : batches) strategy->step(inputs, targets);
     }
     strategy->average_weights();

@@ -55,7 +55,10 @@ const data::Pipeline& points() {
 }
 
 FitOptions epochs_with(std::int64_t epochs, std::vector<std::shared_ptr<Callback>> callbacks) {
-  return {.epochs = epochs, .validation = data::Pipeline(Quadrants(20, 9)).batch(16), .callbacks = std::move(callbacks), .progress = false};
+  return {.epochs = epochs,
+          .validation = data::Pipeline(Quadrants(20, 9)).batch(16),
+          .callbacks = std::move(callbacks),
+          .progress = false};
 }
 
 TEST(Callbacks, AResumedTrainingComesToTheSameWeights) {
@@ -98,8 +101,8 @@ TEST(Callbacks, CheckpointsOnlyOfTheBestEpochs) {
   const testing::Folder folder;
   const auto trainer = made("mirrored");
   // "lr" is a value of the logs that a test can set: it falls, then rises.
-  const auto rates =
-      std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.01F / static_cast<float>(1 + step) : 0.5F; });
+  const auto rates = std::make_shared<LearningRate>(
+      [](std::int64_t step) { return step < 4 ? 0.01F / static_cast<float>(1 + step) : 0.5F; });
   const CheckpointOptions best{.monitor = "lr", .mode = Mode::kLess, .best_only = true, .keep = 5};
   trainer->fit(points(), epochs_with(4, {rates, std::make_shared<ModelCheckpoint>(folder.path(), best)}));
   EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000002", "step-00000004"));
@@ -112,8 +115,8 @@ TEST(Callbacks, EarlyStoppingWaitsAndPutsTheBestWeightsBack) {
     if (epoch == 1) of_best = values_of(each.model());
   });
   // Best in epoch 1; then no better.
-  const auto rates =
-      std::make_shared<LearningRate>([](std::int64_t step) { return step < 4 ? 0.02F / static_cast<float>(1 + step) : 0.1F; });
+  const auto rates = std::make_shared<LearningRate>(
+      [](std::int64_t step) { return step < 4 ? 0.02F / static_cast<float>(1 + step) : 0.1F; });
   const auto stopping = std::make_shared<EarlyStopping>(
       EarlyStoppingOptions{.monitor = "lr", .mode = Mode::kLess, .patience = 2, .restore_best_weights = true});
   const History& history = trainer->fit(points(), epochs_with(20, {rates, keep, stopping}));
@@ -150,7 +153,8 @@ TEST(Callbacks, ReduceOnPlateauLowersTheRateOfAllReplicas) {
   const History& history = trainer->fit(points(), epochs_with(4, {plateau}));
   EXPECT_THAT(history.values("lr"), ElementsAre(0.05F, 0.05F, 0.025F, 0.02F));
   // A second fit counts anew: its first epoch is the best so far.
-  EXPECT_THAT(trainer->fit(points(), epochs_with(2, {plateau})).values("lr"), ElementsAre(0.05F, 0.05F, 0.025F, 0.02F, 0.02F, 0.02F));
+  EXPECT_THAT(trainer->fit(points(), epochs_with(2, {plateau})).values("lr"),
+              ElementsAre(0.05F, 0.05F, 0.025F, 0.02F, 0.02F, 0.02F));
   trainer->set_lr(1);
   EXPECT_EQ(trainer->fit(points(), epochs_with(1, {plateau})).values("lr").back(), 1);
   EXPECT_EQ(trainer->strategy().optimizer().lr(), 1) << "one epoch, which is the best";
@@ -160,8 +164,8 @@ TEST(Callbacks, ReduceOnPlateauLowersTheRateOfAllReplicas) {
 TEST(Callbacks, ReduceOnPlateauNeverRaisesARate) {
   const auto trainer = made("towers");
   trainer->set_lr(1e-6F);
-  const auto plateau =
-      std::make_shared<ReduceOnPlateau>(ReduceOnPlateauOptions{.monitor = "loss", .min_delta = 1e9, .patience = 1, .min_lr = 1e-3F});
+  const auto plateau = std::make_shared<ReduceOnPlateau>(
+      ReduceOnPlateauOptions{.monitor = "loss", .min_delta = 1e9, .patience = 1, .min_lr = 1e-3F});
   trainer->fit(points(), epochs_with(3, {plateau}));
   EXPECT_EQ(trainer->strategy().optimizer().lr(), 1e-6F) << "it lies below min_lr already";
 }
@@ -170,7 +174,8 @@ TEST(Callbacks, TensorBoardHasEachValueOfTrainingAndValidation) {
   const testing::Folder folder;
   made("mirrored")->fit(points(), epochs_with(2, {std::make_shared<TensorBoard>(folder.path() + "/run")}));
   const std::string events = text_of_only_file(folder.path() + "/run");
-  for (const char* const tag : {"loss/train", "loss/validation", "accuracy/train", "accuracy/validation", "top2/validation", "lr"})
+  for (const char* const tag :
+       {"loss/train", "loss/validation", "accuracy/train", "accuracy/validation", "top2/validation", "lr"})
     EXPECT_THAT(events, HasSubstr(tag));
 }
 
@@ -214,15 +219,19 @@ TEST(Callbacks, RanksWithSetsOfOtherSizesAreToldBeforeTheFirstEpoch) {
       made(strategy, group)->fit(data::Pipeline(Quadrants(samples)).batch(32), epochs_with(1, {}));
     });
     for (const std::string& failure : failures)
-      EXPECT_THAT(failure, AllOf(HasSubstr("rank 1 has a set of 64 samples"), HasSubstr("rank 0 has a set of 96 samples")));
+      EXPECT_THAT(failure,
+                  AllOf(HasSubstr("rank 1 has a set of 64 samples"), HasSubstr("rank 0 has a set of 96 samples")));
   }
 }
 
 TEST(Callbacks, NameTheValuesThatThereAre) {
   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "val_acc"});
-  EXPECT_THAT(message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {stopping})); }),
-              HasSubstr("EarlyStopping: there is no value 'val_acc': loss, accuracy, top2, val_loss, val_accuracy, val_top2, lr"));
-  EXPECT_THAT(message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {nullptr})); }), HasSubstr("one of the callbacks is null"));
+  EXPECT_THAT(
+      message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {stopping})); }),
+      HasSubstr(
+          "EarlyStopping: there is no value 'val_acc': loss, accuracy, top2, val_loss, val_accuracy, val_top2, lr"));
+  EXPECT_THAT(message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {nullptr})); }),
+              HasSubstr("one of the callbacks is null"));
 }
 
 TEST(Monitor, KnowsWhichWayIsBetter) {
@@ -243,14 +252,16 @@ TEST(Monitor, KnowsWhichWayIsBetter) {
 }
 
 TEST(Monitor, AsksForTheModeWhereItDoesNotKnow) {
-  for (const char* const name : {"val_iou", "val_dice", "val_map", "val_ndcg", "val_r2", "val_bleu", "val_psnr", "val_inaccuracy",
-                                 "val_topology_loss", "val_f1_loss", "val_top1_error", "val_vacc_error", "top5", "lr", "val_"}) {
+  for (const char* const name :
+       {"val_iou", "val_dice", "val_map", "val_ndcg", "val_r2", "val_bleu", "val_psnr", "val_inaccuracy",
+        "val_topology_loss", "val_f1_loss", "val_top1_error", "val_vacc_error", "top5", "lr", "val_"}) {
     Monitor monitor(name, Mode::kAuto);
     EXPECT_THAT(
         message_of([&] {
           monitor.improves({{name, 0.5}}, "Judge");
         }),
-        HasSubstr(fmt::format("Judge: neither the name '{}' nor a metric says whether more or less of it is better: give .mode", name)));
+        HasSubstr(fmt::format(
+            "Judge: neither the name '{}' nor a metric says whether more or less of it is better: give .mode", name)));
     Monitor given(name, Mode::kMore);
     EXPECT_TRUE(given.improves({{name, 0.5}}, "test"));
     EXPECT_TRUE(given.improves({{name, 0.6}}, "test"));
@@ -277,15 +288,18 @@ TEST(Monitor, AMetricKnowsBetterThanItsName) {
   const auto nothing = [](const Tensor& outputs, const Tensor&) {
     return std::vector<float>(static_cast<std::size_t>(outputs.shape()[0]));
   };
-  options.metrics = {
-      {"hits", TopK(2)}, {"wer", Mean(nothing, Mode::kLess)}, {"accuracy", Fixed(Mode::kLess)}, {"bleu", Fixed(Mode::kAuto)}};
+  options.metrics = {{"hits", TopK(2)},
+                     {"wer", Mean(nothing, Mode::kLess)},
+                     {"accuracy", Fixed(Mode::kLess)},
+                     {"bleu", Fixed(Mode::kAuto)}};
   trainer.compile(options);
   EXPECT_EQ(trainer.mode_of("val_hits"), Mode::kMore);
   EXPECT_EQ(trainer.mode_of("wer"), Mode::kLess);
   EXPECT_EQ(trainer.mode_of("val_accuracy"), Mode::kLess);
   EXPECT_EQ(trainer.mode_of("val_bleu"), Mode::kAuto);
   EXPECT_EQ(trainer.mode_of("val_loss"), Mode::kLess);
-  Monitor hits("val_hits", Mode::kAuto), wer("val_wer", Mode::kAuto), accuracy("accuracy", Mode::kAuto), bleu("val_bleu", Mode::kAuto);
+  Monitor hits("val_hits", Mode::kAuto), wer("val_wer", Mode::kAuto), accuracy("accuracy", Mode::kAuto),
+      bleu("val_bleu", Mode::kAuto);
   hits.follow(trainer, "test"), wer.follow(trainer, "test"), accuracy.follow(trainer, "test");
   EXPECT_EQ(hits.text() + "; " + wer.text() + "; " + accuracy.text(), "val_hits, more; val_wer, less; accuracy, less");
   EXPECT_THAT(message_of([&] { bleu.follow(trainer, "test"); }), HasSubstr("neither the name 'val_bleu' nor a metric"));
@@ -293,15 +307,17 @@ TEST(Monitor, AMetricKnowsBetterThanItsName) {
 
 TEST(Monitor, AModeThatIsMissingIsAnErrorOnAllRanksBeforeTheTraining) {
   const CheckpointOptions best{.monitor = "val_top2_error", .best_only = true};
-  const std::vector<std::shared_ptr<Callback>> mistakes = {std::make_shared<ModelCheckpoint>("never-made", best),
-                                                           std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "val_iou"}),
-                                                           std::make_shared<ReduceOnPlateau>(ReduceOnPlateauOptions{.monitor = "val_iou"})};
+  const std::vector<std::shared_ptr<Callback>> mistakes = {
+      std::make_shared<ModelCheckpoint>("never-made", best),
+      std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "val_iou"}),
+      std::make_shared<ReduceOnPlateau>(ReduceOnPlateauOptions{.monitor = "val_iou"})};
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
     const auto trainer = made("ddp", group);
     for (const auto& mistake : mistakes) {
       std::vector<std::shared_ptr<Callback>> callbacks;
       if (group->rank() == 1) callbacks.push_back(mistake);  // one rank's mistake
-      EXPECT_THAT(message_of([&] { trainer->fit(points(), epochs_with(1, callbacks)); }), HasSubstr("give .mode = Mode::kMore or"));
+      EXPECT_THAT(message_of([&] { trainer->fit(points(), epochs_with(1, callbacks)); }),
+                  HasSubstr("give .mode = Mode::kMore or"));
     }
     EXPECT_EQ(trainer->step(), 0);
     EXPECT_EQ(trainer->fit(points(), epochs_with(1, {})).epochs(), 1) << "the group goes on";
@@ -320,11 +336,13 @@ TEST(History, KeepsValuesByEpochAndPlotsThem) {
   EXPECT_THAT(history.values("loss"), ElementsAre(2, 1));
   EXPECT_TRUE(std::isnan(history.values("val_loss")[0])) << "epoch 0 had none";
   EXPECT_EQ(history.values("val_loss")[1], 1.5);
-  EXPECT_THAT(message_of([&] { (void)history.values("los"); }), HasSubstr("there is no value 'los': loss, accuracy, val_loss, a<b"));
+  EXPECT_THAT(message_of([&] { (void)history.values("los"); }),
+              HasSubstr("there is no value 'los': loss, accuracy, val_loss, a<b"));
   EXPECT_EQ(history.text().substr(0, history.text().find('\n')), "epoch      loss  accuracy  val_loss       a<b");
   EXPECT_THAT(history.text(), HasSubstr("\n    1    1.0000    0.5000    1.5000    1.0000\n"));
   const std::string svg = history.svg();
-  EXPECT_THAT(svg, AllOf(HasSubstr("<svg "), HasSubstr(">loss</text>"), HasSubstr(">val_loss</text>"), HasSubstr(">a&lt;b</text>")));
+  EXPECT_THAT(svg, AllOf(HasSubstr("<svg "), HasSubstr(">loss</text>"), HasSubstr(">val_loss</text>"),
+                         HasSubstr(">a&lt;b</text>")));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   const auto count = [&](const std::string& word) {
     std::size_t found = 0;

@@ -25,14 +25,17 @@ TEST(CheckFinite, GivesTheValueBack) {
 }
 
 TEST(CheckFinite, NamesLossStepRankAndValue) {
-  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf(""), -std::nanf("")})
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf(""), -std::nanf("")})
     EXPECT_THAT(message_of([&] { check_finite(Tensor::full({}, bad), 412, {.name = "loss of the critic"}); }),
-                AllOf(HasSubstr("step 412: Model diverged with loss of the critic = "), HasSubstr(std::isnan(bad) ? "= NaN on rank 0" : fmt::format("= {} on rank 0", bad)),
+                AllOf(HasSubstr("step 412: Model diverged with loss of the critic = "),
+                      HasSubstr(std::isnan(bad) ? "= NaN on rank 0" : fmt::format("= {} on rank 0", bad)),
                       HasSubstr("smaller learning rate")));
 }
 
 TEST(CheckFinite, RefusesWhatIsNoLoss) {
-  EXPECT_THAT(message_of([] { check_finite(Tensor(), 3); }), HasSubstr("check_finite: the loss of step 3 is an undefined tensor"));
+  EXPECT_THAT(message_of([] { check_finite(Tensor(), 3); }),
+              HasSubstr("check_finite: the loss of step 3 is an undefined tensor"));
   EXPECT_THROW(check_finite(Tensor::zeros({2}), 1), InvalidArgument);
   EXPECT_THROW(check_finite(Tensor::zeros({}, DType::kInt64), 1), InvalidArgument);
 }

@@ -1,4 +1,5 @@
-// Checkpoints that are saved while the parameters hold averages: the weights are the model's, the averages are the averages.
+// Checkpoints that are saved while the parameters hold averages: the weights are the model's, the averages are the
+// averages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +44,8 @@ TEST(CheckpointAverages, AreNotTakenForTheWeights) {
   }
   EXPECT_EQ(hash_of(saved.net.state_dict()), weights);
   Averaged loaded;
-  for (const NamedTensor& entry : loaded.ema.state()) entry.tensor.copy_from(Tensor::zeros(entry.tensor.shape(), entry.tensor.dtype()));
+  for (const NamedTensor& entry : loaded.ema.state())
+    entry.tensor.copy_from(Tensor::zeros(entry.tensor.shape(), entry.tensor.dtype()));
   for (const NamedTensor& entry : loaded.net.state_dict()) entry.tensor.fill(0);
   load_checkpoint(folder.path(), loaded.parts());
   EXPECT_EQ(hash_of(loaded.net.state_dict()), weights);

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "src/train/durable_file.h"
-#include "src/train/folder_lock.h"
+#include "src/train/checkpoint/folder_lock.h"
+#include "src/train/files/durable_file.h"
 
 namespace lockstep::testing {
 
@@ -69,7 +69,8 @@ inline void forge(const Folder& folder, const std::string& written,
 }
 
 // Changes the text of the weights' file, its binary part included.
-inline void forge_model(const Folder& folder, const std::string& written, const std::function<void(std::string& text)>& change) {
+inline void forge_model(const Folder& folder, const std::string& written,
+                        const std::function<void(std::string& text)>& change) {
   const std::string path = written + "/model.safetensors";
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});

@@ -1,7 +1,8 @@
 // A job of its own that saves and loads checkpoints: checkpoint_job FOLDER COMMAND...
 //
 //   save=STEP  over=STEP (with .overwrite)  load  prepare  writer (a SummaryWriter: does this rank write?)
-//   touch=FILE  wait=FILE (until it is there)  thread (the commands that follow run on a second thread)  nolocks (of the file system)
+//   touch=FILE  wait=FILE (until it is there)  thread (the commands that follow run on a second thread)  nolocks (of
+//   the file system)
 // Each prints "rank R: COMMAND: result", or the error, and the next one follows.
 #include <dlfcn.h>
 #include <sys/file.h>

@@ -1,4 +1,5 @@
-// Two jobs and one folder of checkpoints: the one that runs has it, and none goes on with a state of another one unknowingly.
+// Two jobs and one folder of checkpoints: the one that runs has it, and none goes on with a state of another one
+// unknowingly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,8 +49,12 @@ class CheckpointJobs : public ::testing::Test {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ASSERT_TRUE(fs::exists(sign(name)));
   }
-  std::string lineage(const std::string& checkpoint) const { return read_json(folder() + "/" + checkpoint + "/manifest.json")["lineage"]; }
-  std::string job_id(const std::string& checkpoint) const { return read_json(folder() + "/" + checkpoint + "/manifest.json")["job"]["id"]; }
+  std::string lineage(const std::string& checkpoint) const {
+    return read_json(folder() + "/" + checkpoint + "/manifest.json")["lineage"];
+  }
+  std::string job_id(const std::string& checkpoint) const {
+    return read_json(folder() + "/" + checkpoint + "/manifest.json")["job"]["id"];
+  }
 
   const Folder folder_, signs_;
   std::string errors_;  // of the last job that run() has run
@@ -61,8 +66,10 @@ TEST_F(CheckpointJobs, OneThatRunsKeepsOthersOutOnAllRanks) {
   for (const char* command : {"save=5", "prepare"}) {
     const std::string output = run({command}, 2);
     for (const char* rank : {"0", "1"})
-      EXPECT_THAT(output, AllOf(HasSubstr(fmt::format("rank {}: {}: ", rank, command)), HasSubstr(kRuns),
-                                ContainsRegex(fmt::format("\\(process {} on [^,]+, started 2[-0-9]+ [0-9:]+ UTC\\)", first.pid()))));
+      EXPECT_THAT(
+          output,
+          AllOf(HasSubstr(fmt::format("rank {}: {}: ", rank, command)), HasSubstr(kRuns),
+                ContainsRegex(fmt::format("\\(process {} on [^,]+, started 2[-0-9]+ [0-9:]+ UTC\\)", first.pid()))));
     EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), 2);
   }
   give("go on");
@@ -76,7 +83,8 @@ TEST_F(CheckpointJobs, OneThatHasEndedIsReplacedWithAWarning) {
   run({"save=7", "save=8"});
   EXPECT_EQ(errors_, "");
   EXPECT_THAT(run({"save=1", "save=2"}), HasSubstr("save=2: '" + folder() + "/step-00000002'"));
-  EXPECT_THAT(errors_, AllOf(HasSubstr("warning"), HasSubstr("holds step 8 of job "), HasSubstr("from which this job has not resumed")));
+  EXPECT_THAT(errors_, AllOf(HasSubstr("warning"), HasSubstr("holds step 8 of job "),
+                             HasSubstr("from which this job has not resumed")));
   EXPECT_EQ(errors_.find("from which"), errors_.rfind("from which")) << "once";
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"latest", "step-00000001", "step-00000002"}));
   EXPECT_NE(lineage("step-00000002"), "");
@@ -100,8 +108,9 @@ TEST_F(CheckpointJobs, OneThatResumedDoesNotSaveOverWhatCameSince) {
   EXPECT_THAT(run({"save=9"}), HasSubstr("save=9: '" + folder()));
   give("go on");
   EXPECT_EQ(resumed.wait(kDeadline), 0) << resumed.errors();
-  EXPECT_THAT(resumed.output(), AllOf(HasSubstr("save=2: " + folder() + ": another job has saved step 9 of job "),
-                                      HasSubstr("there since this one looked there"), HasSubstr("over=2: '" + folder())));
+  EXPECT_THAT(resumed.output(),
+              AllOf(HasSubstr("save=2: " + folder() + ": another job has saved step 9 of job "),
+                    HasSubstr("there since this one looked there"), HasSubstr("over=2: '" + folder())));
 }
 
 TEST_F(CheckpointJobs, TwoThatFoundNothingDoNotMix) {
@@ -146,9 +155,9 @@ TEST_F(CheckpointJobs, WhereTheFileSystemHasNoLocksTheProcessIsLookedFor) {
 // From a second thread every rank would be a job of its own, and all would write.
 TEST_F(CheckpointJobs, TheDefaultGroupIsThatOfTheProcessOnEachThread) {
   const std::string output = run({"thread", "prepare", "save=1", "writer", "load"}, 2);
-  EXPECT_THAT(output,
-              AllOf(HasSubstr("rank 0: save=1: '" + folder() + "/step-00000001'"), HasSubstr("rank 1: save=1: ''"),
-                    HasSubstr("rank 0: writer: writes"), HasSubstr("rank 1: writer: does not write"), HasSubstr("rank 1: load: step 1")));
+  EXPECT_THAT(output, AllOf(HasSubstr("rank 0: save=1: '" + folder() + "/step-00000001'"),
+                            HasSubstr("rank 1: save=1: ''"), HasSubstr("rank 0: writer: writes"),
+                            HasSubstr("rank 1: writer: does not write"), HasSubstr("rank 1: load: step 1")));
   fs::remove_all(folder() + "-events");
 }
 

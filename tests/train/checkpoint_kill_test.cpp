@@ -1,5 +1,5 @@
-// Rank 0 of a real job is killed at every point of saving a checkpoint: the previous or the new one loads, and the next save
-// clears up. (What a loss of power would take is another matter: the page cache outlives a process.)
+// Rank 0 of a real job is killed at every point of saving a checkpoint: the previous or the new one loads, and the next
+// save clears up. (What a loss of power would take is another matter: the page cache outlives a process.)
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "src/train/durable_file.h"
-#include "src/train/folder_lock.h"
+#include "src/train/checkpoint/folder_lock.h"
+#include "src/train/files/durable_file.h"
 #include "tests/faults/child.h"
 #include "tests/train/checkpoint_trainee.h"
 
@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 constexpr int kKilled = 128 + 9;
 
 struct Kills {
-  int all = 0, previous = 0, unfinished = 0;  // those after which the previous checkpoint loads; those that left something
+  int all = 0, previous = 0,
+      unfinished = 0;  // those after which the previous checkpoint loads; those that left something
 };
 
 class CheckpointKill : public ::testing::Test {
@@ -39,8 +40,10 @@ class CheckpointKill : public ::testing::Test {
   // With the checkpoint of step 1 in the folder, saves that of step 2 and is killed. The job's exit code.
   int save_and_kill(int at, const std::vector<std::string>& how = {}) const {
     fs::remove_all(folder_);
-    fs::copy(first_, folder_, fs::copy_options::recursive);  // this process keeps the lock of the folder that it has saved in
-    std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--no-fold", "-n", "2", LOCKSTEP_CHECKPOINT_RANK, folder_, std::to_string(at)};
+    fs::copy(first_, folder_,
+             fs::copy_options::recursive);  // this process keeps the lock of the folder that it has saved in
+    std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--no-fold",       "-n", "2", LOCKSTEP_CHECKPOINT_RANK,
+                                        folder_,          std::to_string(at)};
     command.insert(command.end(), how.begin(), how.end());
     testing::Child job(command);
     const int exit_code = job.wait(std::chrono::seconds(60));
@@ -52,7 +55,8 @@ class CheckpointKill : public ::testing::Test {
 
   bool has_unfinished() const {
     const std::vector<std::string> left = names();
-    return std::any_of(left.begin(), left.end(), [](const std::string& name) { return name.rfind("writing-", 0) == 0; });
+    return std::any_of(left.begin(), left.end(),
+                       [](const std::string& name) { return name.rfind("writing-", 0) == 0; });
   }
 
   std::vector<std::string> names() const {
@@ -115,9 +119,11 @@ TEST_F(CheckpointKill, OfRanksThatWriteSlicesThePreviousOrTheNewOneLoads) {
   EXPECT_EQ(second.previous, second.all) << "without its slices there is no new one";
 }
 
-// What may still be left: the folder from its making on to its renaming, and `writing-latest` between its naming and its renaming.
+// What may still be left: the folder from its making on to its renaming, and `writing-latest` between its naming and
+// its renaming.
 TEST_F(CheckpointKill, WhileTheDataIsWrittenLeavesNothingWhereFilesNeedNoName) {
-  if (!has_nameless_files(folder_ + "/try")) GTEST_SKIP() << "the file system of " << folder_ << " has no files without a name";
+  if (!has_nameless_files(folder_ + "/try"))
+    GTEST_SKIP() << "the file system of " << folder_ << " has no files without a name";
   const Kills kills = kill_at_every_point({});
   EXPECT_LE(kills.unfinished, 14) << "of " << kills.all;
 }

@@ -1,4 +1,5 @@
-// Many small tensors: all look-ups by name take the time of their number, not its square, by which this file would take a minute.
+// Many small tensors: all look-ups by name take the time of their number, not its square, by which this file would take
+// a minute.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -22,7 +23,8 @@ struct Wide : nn::Module {
   struct Row : nn::Module {
     std::vector<Tensor> values;
     explicit Row(int side) : values(static_cast<std::size_t>(side)) {
-      for (int i = 0; i < side; ++i) add_parameter("value" + std::to_string(i), values[static_cast<std::size_t>(i)] = Tensor::zeros({1}));
+      for (int i = 0; i < side; ++i)
+        add_parameter("value" + std::to_string(i), values[static_cast<std::size_t>(i)] = Tensor::zeros({1}));
     }
   };
   std::vector<std::unique_ptr<Row>> rows;
@@ -41,7 +43,8 @@ TEST(ManyTensors, AFileOfThemTakesTimeByTheirNumber) {
   const Folder folder;
   const std::string path = folder.path() + "/many.safetensors";
   std::vector<NamedTensor> saved;
-  for (int i = 0; i < 100'000; ++i) saved.push_back({"layers." + std::to_string(i) + ".weight", Tensor::full({1}, static_cast<float>(i))});
+  for (int i = 0; i < 100'000; ++i)
+    saved.push_back({"layers." + std::to_string(i) + ".weight", Tensor::full({1}, static_cast<float>(i))});
   save_safetensors(path, saved);
   const std::vector<NamedTensor> loaded = load_safetensors(path).tensors;
   ASSERT_EQ(loaded.size(), saved.size());
@@ -54,7 +57,8 @@ TEST(ManyTensors, AFileOfThemTakesTimeByTheirNumber) {
 TEST(ManyTensors, ACheckpointOfThemTakesTimeByTheirNumber) {
   const Folder folder;
   Wide net(200), other(200);  // 40,000 parameters
-  optim::SGD sgd(net.named_parameters(), {.lr = 0.1f, .momentum = 0.9f}), others(other.named_parameters(), {.lr = 0.1f, .momentum = 0.9f});
+  optim::SGD sgd(net.named_parameters(), {.lr = 0.1f, .momentum = 0.9f}),
+      others(other.named_parameters(), {.lr = 0.1f, .momentum = 0.9f});
   optim::ExponentialMovingAverage ema(net.named_parameters()), other_ema(other.named_parameters());
   number(net.named_parameters()), number(sgd.state());
   save_checkpoint(folder.path(), {.model = net, .optimizer = sgd, .ema = ema});

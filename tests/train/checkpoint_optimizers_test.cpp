@@ -1,4 +1,5 @@
-// A run that is saved and resumed is the run that never stopped, bit for bit: with every optimizer, with groups, and with averaged weights.
+// A run that is saved and resumed is the run that never stopped, bit for bit: with every optimizer, with groups, and
+// with averaged weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +14,7 @@
 #include "lockstep/optim/nadam.h"
 #include "lockstep/optim/rmsprop.h"
 #include "lockstep/train/safetensors.h"
-#include "src/train/safetensors.h"
+#include "src/train/files/safetensors.h"
 #include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
@@ -44,7 +45,9 @@ struct Trainer {
       ema.update();
     }
   }
-  CheckpointParts parts(std::int64_t step = 0) { return {.model = net, .optimizer = *optimizer, .ema = ema, .step = step}; }
+  CheckpointParts parts(std::int64_t step = 0) {
+    return {.model = net, .optimizer = *optimizer, .ema = ema, .step = step};
+  }
   std::string hash() { return hash_of(net.named_parameters()) + hash_of(optimizer->state()) + hash_of(ema.state()); }
 
   CheckpointNet net;
@@ -58,8 +61,8 @@ MakeOptimizer make() {
 }
 
 TEST(CheckpointOptimizers, AResumedRunIsTheOneThatNeverStopped) {
-  for (const MakeOptimizer& make_one : {make<optim::SGD>(), make<optim::Adam>(), make<optim::AdamW>(), make<optim::Nadam>(),
-                                        make<optim::RMSprop>(), make<optim::Adagrad>()}) {
+  for (const MakeOptimizer& make_one : {make<optim::SGD>(), make<optim::Adam>(), make<optim::AdamW>(),
+                                        make<optim::Nadam>(), make<optim::RMSprop>(), make<optim::Adagrad>()}) {
     const testing::Folder folder;
     Trainer whole(make_one, 1), before(make_one, 1), after(make_one, 2);
     SCOPED_TRACE(whole.optimizer->kind());
@@ -123,7 +126,8 @@ TEST(CheckpointOptimizers, OfOneRankThatDiffersEndAllRanks) {
   const testing::Folder folder;
   Trainer saved(make<optim::Adam>(), 1);
   save_checkpoint(folder.path(), saved.parts(5));
-  const auto refused = [&](int odd, const std::function<void(CheckpointParts&, Trainer&)>& change, const std::string& reason) {
+  const auto refused = [&](int odd, const std::function<void(CheckpointParts&, Trainer&)>& change,
+                           const std::string& reason) {
     const auto failures = testing::run_ranks(3, "shm", [&](auto group) {
       const bool is_odd = group->rank() == odd;
       Trainer run(make<optim::Adam>(), 2), other(make<optim::SGD>(), 2);
@@ -138,7 +142,8 @@ TEST(CheckpointOptimizers, OfOneRankThatDiffersEndAllRanks) {
         throw;
       }
     });
-    EXPECT_THAT(failures, ::testing::Each(::testing::HasSubstr("load_checkpoint: the ranks gave different parts: " + reason)));
+    EXPECT_THAT(failures,
+                ::testing::Each(::testing::HasSubstr("load_checkpoint: the ranks gave different parts: " + reason)));
   };
   refused(
       1, [](CheckpointParts& parts, Trainer& other) { parts.optimizer = *other.optimizer; },
@@ -151,7 +156,8 @@ TEST(CheckpointOptimizers, OfOneRankThatDiffersEndAllRanks) {
       0, [](CheckpointParts& parts, Trainer&) { parts.ema = {}; }, "rank 1 has averages at position");
   data::DistributedSampler sampler(20, {});
   refused(
-      2, [&](CheckpointParts& parts, Trainer&) { parts.sampler = sampler; }, "rank 2 has a sampler of 20 samples for 1 ranks");
+      2, [&](CheckpointParts& parts, Trainer&) { parts.sampler = sampler; },
+      "rank 2 has a sampler of 20 samples for 1 ranks");
 }
 
 }  // namespace

@@ -73,7 +73,9 @@ TEST(CheckpointOrder, OfANegativeStepIsRefusedOnAllRanks) {
       save_checkpoint(folder.path(), parts);
     });
     for (const std::string& failure : failures)
-      EXPECT_NE(failure.find("save_checkpoint: rank " + std::to_string(odd) + ": step -1 is negative"), std::string::npos) << failure;
+      EXPECT_NE(failure.find("save_checkpoint: rank " + std::to_string(odd) + ": step -1 is negative"),
+                std::string::npos)
+          << failure;
   }
   Trainee run(1);
   CheckpointParts parts = run.parts();

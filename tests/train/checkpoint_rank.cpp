@@ -1,8 +1,9 @@
 // A rank that saves a checkpoint and is killed amid it: checkpoint_rank FOLDER KILL_AT [named] [sliced] [second]
 //
-// With "named" the file system knows no files without a name, with "sliced" each rank has a slice of the optimizer's state.
-// Rank 0, with "second" rank 1, dies of SIGKILL in its KILL_AT-th call of those that change the disk, half of what it was about to write
-// written. The calls are intercepted by defining them here: what the library calls is then this program's.
+// With "named" the file system knows no files without a name, with "sliced" each rank has a slice of the optimizer's
+// state. Rank 0, with "second" rank 1, dies of SIGKILL in its KILL_AT-th call of those that change the disk, half of
+// what it was about to write written. The calls are intercepted by defining them here: what the library calls is then
+// this program's.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-// What ranks have of their own in a checkpoint: random streams, and parameters that DistributedDataParallel ignores; and which ranks a
-// checkpoint is of.
+// What ranks have of their own in a checkpoint: random streams, and parameters that DistributedDataParallel ignores;
+// and which ranks a checkpoint is of.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,8 +84,8 @@ TEST(CheckpointRandom, OnMoreRanksTheNewOnesBeginFreshStreamsAndOnFewerTheLastAr
   for (const std::size_t fresh : {2u, 3u})
     for (std::size_t other = 0; other < fresh; ++other) EXPECT_NE(more[fresh], more[other]);
   EXPECT_EQ(load_random(folder.path(), 4), more) << "again";
-  EXPECT_THAT(logged,
-              HasSubstr("each of its 2 ranks had a random state of its own, and this job has 4: ranks from 2 on begin fresh streams"));
+  EXPECT_THAT(logged, HasSubstr("each of its 2 ranks had a random state of its own, and this job has 4: ranks from 2 "
+                                "on begin fresh streams"));
   EXPECT_EQ(load_random(folder.path(), 1, &logged), std::vector<float>{would[0]});
   EXPECT_THAT(logged, HasSubstr("this job has 1: those of ranks from 1 on are not used"));
 }
@@ -93,7 +93,8 @@ TEST(CheckpointRandom, OnMoreRanksTheNewOnesBeginFreshStreamsAndOnFewerTheLastAr
 TEST(CheckpointRandom, OneStateOfAllRanksIsThatOfAnyNumber) {
   const Folder folder;
   const float would = save_random(folder.path(), 2, false).front();
-  EXPECT_FALSE(testing::read_json(folder.path() + "/step-00000007/state.json").contains("random_of_ranks")) << "as before there was a list";
+  EXPECT_FALSE(testing::read_json(folder.path() + "/step-00000007/state.json").contains("random_of_ranks"))
+      << "as before there was a list";
   std::string logged;
   EXPECT_THAT(load_random(folder.path(), 4, &logged), Each(would));
   EXPECT_EQ(logged, "");
@@ -174,7 +175,8 @@ TEST(CheckpointOwn, WhatDdpIgnoresComesBackToItsRank) {
     }));
   }
   EXPECT_TRUE(fs::exists(folder.path() + "/step-00000000/rank-00002-of-00002.safetensors"));
-  EXPECT_FALSE(fs::exists(folder.path() + "/step-00000000/rank-00001-of-00002.safetensors")) << "rank 0's are in the model's file";
+  EXPECT_FALSE(fs::exists(folder.path() + "/step-00000000/rank-00001-of-00002.safetensors"))
+      << "rank 0's are in the model's file";
 }
 
 TEST(CheckpointOwn, OnAnotherNumberOfRanksIsRefusedByName) {
@@ -189,7 +191,8 @@ TEST(CheckpointOwn, OnAnotherNumberOfRanksIsRefusedByName) {
       EXPECT_EQ(run.hash(), before);
       throw FileError("{}", message);
     });
-    EXPECT_THAT(failures, Each(AllOf(HasSubstr("'own'"), HasSubstr("of each of 2 ranks"), HasSubstr("load it on 2 ranks"))));
+    EXPECT_THAT(failures,
+                Each(AllOf(HasSubstr("'own'"), HasSubstr("of each of 2 ranks"), HasSubstr("load it on 2 ranks"))));
   }
 }
 
@@ -217,7 +220,8 @@ TEST(CheckpointOwn, WithoutTheWrapperIsRefusedOrSaidToBeRankZeros) {
   OwnNet alone;
   load_checkpoint(folder.path(), {.model = alone});
   EXPECT_EQ(alone.own.span<float>()[0], 10);
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("'own'"), HasSubstr("of each of 2 ranks: all ranks of this job get rank 0's")));
+  EXPECT_THAT(log.text(),
+              AllOf(HasSubstr("'own'"), HasSubstr("of each of 2 ranks: all ranks of this job get rank 0's")));
 }
 
 // As older versions wrote them.
@@ -276,7 +280,8 @@ TEST(CheckpointGroup, OtherRanksThanTheWrappersAreRefusedOnAllRanks) {
   for (const bool loads : {false, true})
     for (const int odd : {0, 1, 2}) {  // 2: both
       const auto failures = run_ranks(2, "shm", [&](auto world) {
-        const auto alone = world->split(world->rank()), again = world->split(0), turned = world->split(0, -world->rank());
+        const auto alone = world->split(world->rank()), again = world->split(0),
+                   turned = world->split(0, -world->rank());
         nn::Linear net(4, 3);
         DistributedDataParallel ddp(net, world);
         CheckpointParts parts{.model = net, .ddp = ddp, .group = again};
@@ -288,10 +293,10 @@ TEST(CheckpointGroup, OtherRanksThanTheWrappersAreRefusedOnAllRanks) {
         else
           save_checkpoint(folder.path(), parts);
       });
-      EXPECT_THAT(failures,
-                  Each(AllOf(HasSubstr(fmt::format("{}: rank {}: .group has {} ranks, ", loads ? "load_checkpoint" : "save_checkpoint",
-                                                   odd == 2 ? 0 : odd, loads ? 2 : 1)),
-                             HasSubstr("leave .group out, or give the ddp's"))));
+      EXPECT_THAT(failures, Each(AllOf(HasSubstr(fmt::format("{}: rank {}: .group has {} ranks, ",
+                                                             loads ? "load_checkpoint" : "save_checkpoint",
+                                                             odd == 2 ? 0 : odd, loads ? 2 : 1)),
+                                       HasSubstr("leave .group out, or give the ddp's"))));
     }
 }
 
@@ -307,7 +312,8 @@ TEST(CheckpointGroup, TheDefaultOneIsTheProcessesUnlessSeveralThreadsHaveOne) {
   });
   EXPECT_EQ(default_process_group(), group);
   of_new_thread([&] {
-    EXPECT_THAT(message_of([] { default_process_group(); }), HasSubstr("2 threads of this process have called init_process_group()"));
+    EXPECT_THAT(message_of([] { default_process_group(); }),
+                HasSubstr("2 threads of this process have called init_process_group()"));
     nn::Linear net(2, 2);
     EXPECT_THROW(save_checkpoint("nowhere", {.model = net}), InvalidArgument);
   });

@@ -1,5 +1,5 @@
-// Checkpoints that may not be loaded: too large, no plain files, of another layout, format or optimizer. A refusal says what is
-// wrong with which file, ends at once, and changes nothing.
+// Checkpoints that may not be loaded: too large, no plain files, of another layout, format or optimizer. A refusal says
+// what is wrong with which file, ends at once, and changes nothing.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,13 +45,15 @@ class CheckpointRefusals : public ::testing::Test {
 
 TEST_F(CheckpointRefusals, AFileThatGrewIsRefusedBeforeItIsRead) {
   constexpr std::uintmax_t kTebibyte = std::uintmax_t{1} << 40;  // a hole: it takes no room on the disk
-  for (const std::string& path :
-       {written_ + "/model.safetensors", written_ + "/state.json", written_ + "/manifest.json", folder_.path() + "/latest"}) {
+  for (const std::string& path : {written_ + "/model.safetensors", written_ + "/state.json",
+                                  written_ + "/manifest.json", folder_.path() + "/latest"}) {
     const std::uintmax_t size = fs::file_size(path);
     std::error_code failure;
     fs::resize_file(path, kTebibyte, failure);
     if (failure) GTEST_SKIP() << "the file system has no files of 1 TiB: " << failure.message();
-    EXPECT_THAT(refusal(), AllOf(HasSubstr(path + ": is damaged: it has 1099511627776 bytes, "), HasSubstr("expected "))) << path;
+    EXPECT_THAT(refusal(),
+                AllOf(HasSubstr(path + ": is damaged: it has 1099511627776 bytes, "), HasSubstr("expected ")))
+        << path;
     fs::resize_file(path, size);
   }
   EXPECT_EQ(refusal(), kNothing);
@@ -59,7 +61,8 @@ TEST_F(CheckpointRefusals, AFileThatGrewIsRefusedBeforeItIsRead) {
 
 // Before a FIFO is opened somebody must wait at its other end: the call may not.
 TEST_F(CheckpointRefusals, WhatIsNoPlainFileIsNamedAtOnce) {
-  for (const std::string& path : {written_ + "/model.safetensors", written_ + "/manifest.json", folder_.path() + "/latest"}) {
+  for (const std::string& path :
+       {written_ + "/model.safetensors", written_ + "/manifest.json", folder_.path() + "/latest"}) {
     fs::rename(path, path + ".kept");
     ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
     auto answer = std::async(std::launch::async, [&] { return refusal(); });
@@ -84,8 +87,8 @@ TEST_F(CheckpointRefusals, WeightsInAnotherLayoutAreNotTakenForOurs) {
     return [=](std::string& text) { text.replace(text.find(from), std::string(from).size(), to); };
   };
   testing::forge_model(folder_, written_, replace("OHWI", "OIHW"));
-  EXPECT_THAT(refusal(), AllOf(HasSubstr(written_ + "/model.safetensors: "), HasSubstr("convolution_weights"), HasSubstr("'OIHW'"),
-                               HasSubstr("'OHWI'"), HasSubstr("permute")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(written_ + "/model.safetensors: "), HasSubstr("convolution_weights"),
+                               HasSubstr("'OIHW'"), HasSubstr("'OHWI'"), HasSubstr("permute")));
   testing::forge_model(folder_, written_, replace("OIHW", "OHWI"));
   EXPECT_EQ(refusal(), kNothing);
   testing::forge_model(folder_, written_, replace("\"__metadata__\"", "\"__metadat_\""));
@@ -111,8 +114,8 @@ TEST_F(CheckpointRefusals, OfAnOptimizerWithOtherOptionsDoesNotBlameTheModel) {
     return message_of([&] { load_checkpoint(folder, parts); });
   };
   const std::string plain = refusal_by(folder_.path(), {.lr = 0.1f});
-  EXPECT_THAT(plain, AllOf(HasSubstr(written_ + "/optimizer.safetensors: "), HasSubstr(".momentum'"), HasSubstr("options"),
-                           Not(HasSubstr("another model"))));
+  EXPECT_THAT(plain, AllOf(HasSubstr(written_ + "/optimizer.safetensors: "), HasSubstr(".momentum'"),
+                           HasSubstr("options"), Not(HasSubstr("another model"))));
   const Folder without;
   Trainee run(1);
   optim::SGD sgd(run.net.named_parameters(), {.lr = 0.1f});

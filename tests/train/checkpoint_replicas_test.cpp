@@ -64,8 +64,10 @@ TEST(CheckpointReplicas, ThatHavePartedAreRefusedOnAllRanksWithTheFirstParameter
         group->barrier();  // which goes on
         throw Error("{}", refusal);
       });
-      EXPECT_THAT(failures, Each(AllOf(HasSubstr("save_checkpoint: the replicas have parted: parameter 'first.bias' of rank 1 differs"),
-                                       HasSubstr("1 of 4 parameters differ"))));
+      EXPECT_THAT(
+          failures,
+          Each(AllOf(HasSubstr("save_checkpoint: the replicas have parted: parameter 'first.bias' of rank 1 differs"),
+                     HasSubstr("1 of 4 parameters differ"))));
       EXPECT_TRUE(fs::exists(folder.path() + "/step-00000001"));
       EXPECT_FALSE(fs::exists(folder.path() + "/step-00000002"));
     }

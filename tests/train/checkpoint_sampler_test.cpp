@@ -1,4 +1,5 @@
-// A sampler's position in checkpoints and among ranks: in the middle of an epoch, with another number of ranks, and where ranks disagree.
+// A sampler's position in checkpoints and among ranks: in the middle of an epoch, with another number of ranks, and
+// where ranks disagree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,10 +86,10 @@ TEST(CheckpointSampler, OfAnotherSamplerIsRefusedAndChangesNothing) {
   data::DistributedSampler larger(21, {}), in_order(20, {}, {.shuffle = false});
   const std::vector<double> weights(20, 1);
   data::WeightedSampler weighted(20, weights, {});
-  EXPECT_THAT(refusal_of(larger),
-              AllOf(HasSubstr("state.json: DistributedSampler: rank 0"), HasSubstr("a data set of 20 samples, this sampler's has 21")));
-  EXPECT_THAT(refusal_of(in_order),
-              HasSubstr("is of a DistributedSampler(shuffle true, remainder pad), this sampler is a DistributedSampler(shuffle false"));
+  EXPECT_THAT(refusal_of(larger), AllOf(HasSubstr("state.json: DistributedSampler: rank 0"),
+                                        HasSubstr("a data set of 20 samples, this sampler's has 21")));
+  EXPECT_THAT(refusal_of(in_order), HasSubstr("is of a DistributedSampler(shuffle true, remainder pad), this sampler "
+                                              "is a DistributedSampler(shuffle false"));
   EXPECT_THAT(refusal_of(weighted), HasSubstr("is of a DistributedSampler"));
 }
 
@@ -114,15 +115,19 @@ TEST(CheckpointSampler, RanksWithOtherSamplersAreToldBeforeTheyLoad) {
   save_checkpoint(folder.path(), run.parts());
   const auto failures = testing::run_ranks(3, "shm", [&](auto group) {
     CheckpointTrainee mine(2);
-    data::DistributedSampler sampler(20, {}, {.remainder = group->rank() == 1 ? data::Remainder::kDrop : data::Remainder::kPad});
+    data::DistributedSampler sampler(
+        20, {}, {.remainder = group->rank() == 1 ? data::Remainder::kDrop : data::Remainder::kPad});
     CheckpointParts parts = mine.parts();
     parts.sampler = sampler;
     parts.group = group;
     load_checkpoint(folder.path(), parts);
   });
-  EXPECT_THAT(failures,
-              Each(AllOf(HasSubstr("rank 1 has a sampler of 20 samples for 1 ranks: DistributedSampler(shuffle true, remainder drop)"),
-                         HasSubstr("rank 0 has a sampler of 20 samples for 1 ranks: DistributedSampler(shuffle true, remainder pad)"))));
+  EXPECT_THAT(
+      failures,
+      Each(AllOf(
+          HasSubstr("rank 1 has a sampler of 20 samples for 1 ranks: DistributedSampler(shuffle true, remainder drop)"),
+          HasSubstr(
+              "rank 0 has a sampler of 20 samples for 1 ranks: DistributedSampler(shuffle true, remainder pad)"))));
 }
 
 // As many samples, but others: a run would go on with what it has seen, or never see some.
@@ -138,7 +143,8 @@ TEST(CheckpointSampler, OfAnotherDataSetOfTheSameSizeIsRefusedOnAllRanks) {
     CheckpointNet net;
     data::DistributedSampler sampler(set, group->place());
     const data::SamplerState before = sampler.state();
-    const std::string message = message_of([&] { load_checkpoint(folder.path(), {.model = net, .sampler = sampler, .group = group}); });
+    const std::string message =
+        message_of([&] { load_checkpoint(folder.path(), {.model = net, .sampler = sampler, .group = group}); });
     EXPECT_EQ(message == "nothing was thrown", sampler.state() != before);
     return message;
   };
@@ -154,8 +160,10 @@ TEST(CheckpointSampler, OfAnotherDataSetOfTheSameSizeIsRefusedOnAllRanks) {
     of_one[rank] = load(group, rank == 2 ? other : saved);
     EXPECT_EQ(load(group, saved), "nothing was thrown");
   }));
-  EXPECT_THAT(of_all, Each(HasSubstr("is of another data set of 48 samples, with the fingerprint " + data::fingerprint_of(saved))));
-  EXPECT_THAT(of_one, Each(AllOf(HasSubstr("gave different parts"), HasSubstr("fingerprint " + data::fingerprint_of(other)))));
+  EXPECT_THAT(of_all, Each(HasSubstr("is of another data set of 48 samples, with the fingerprint " +
+                                     data::fingerprint_of(saved))));
+  EXPECT_THAT(of_one,
+              Each(AllOf(HasSubstr("gave different parts"), HasSubstr("fingerprint " + data::fingerprint_of(other)))));
 }
 
 TEST(RestoreSampler, AllRanksTakeAStateOrNone) {
@@ -165,7 +173,8 @@ TEST(RestoreSampler, AllRanksTakeAStateOrNone) {
       saved.set_epoch(4);
       saved.advance(8);
       const data::SamplerState before = sampler.state();
-      const data::SamplerState state = odd_rank == -1 || odd_rank == group->rank() ? make_odd(saved.state()) : saved.state();
+      const data::SamplerState state =
+          odd_rank == -1 || odd_rank == group->rank() ? make_odd(saved.state()) : saved.state();
       try {
         restore_sampler(sampler, state, group);
       } catch (const Error&) {
@@ -179,9 +188,9 @@ TEST(RestoreSampler, AllRanksTakeAStateOrNone) {
   testing::expect_all_well(restore(-1, [](State state) { return state; }));
   const auto later = [](State state) { return ++state.consumed, state; };
   const auto of_another_set = [](State state) { return ++state.set_size, state; };
-  EXPECT_THAT(restore(2, later),
-              Each(AllOf(HasSubstr("restore_sampler: the ranks gave different states or samplers"),
-                         HasSubstr("rank 2 has the state {\"consumed\":9,"), HasSubstr("rank 0 has the state {\"consumed\":8,"))));
+  EXPECT_THAT(restore(2, later), Each(AllOf(HasSubstr("restore_sampler: the ranks gave different states or samplers"),
+                                            HasSubstr("rank 2 has the state {\"consumed\":9,"),
+                                            HasSubstr("rank 0 has the state {\"consumed\":8,"))));
   EXPECT_THAT(restore(0, of_another_set), Each(HasSubstr("rank 1 has the state")));
   EXPECT_THAT(restore(-1, of_another_set), Each(AllOf(HasSubstr("restore_sampler: DistributedSampler: rank "),
                                                       HasSubstr("a data set of 21 samples, this sampler's has 20"))));

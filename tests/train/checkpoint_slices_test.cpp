@@ -1,4 +1,5 @@
-// Checkpoints of ranks with slices of the optimizer's state: saved on four ranks, loaded on another number, with slices or without.
+// Checkpoints of ranks with slices of the optimizer's state: saved on four ranks, loaded on another number, with slices
+// or without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/train/checkpoint.h"
-#include "src/train/checkpoint_shards.h"
+#include "src/train/checkpoint/shards.h"
 #include "tests/ddp/ranks.h"
 #include "tests/ddp/zero_trainee.h"
 #include "tests/train/checkpoint_folder.h"
@@ -39,8 +40,8 @@ void save_on(int ranks, const std::string& folder, bool is_zero) {
   }));
 }
 
-// Loads on `ranks` ranks, trains two more steps, and returns the weights of rank 0. Samples depend on the rank: runs on equal numbers of
-// ranks compare.
+// Loads on `ranks` ranks, trains two more steps, and returns the weights of rank 0. Samples depend on the rank: runs on
+// equal numbers of ranks compare.
 std::string continue_on(int ranks, const std::string& folder, bool is_zero) {
   std::string bits;
   expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
@@ -94,7 +95,8 @@ TEST(CheckpointSlices, DamageIsFoundAndNothingChanges) {
     save_on(2, folder.path(), true);
     testing::forge(folder, folder.path() + "/step-00000003",
                    [&](nlohmann::json&, nlohmann::json& files) { files.erase(second.substr(1)); });
-    EXPECT_THAT(load_failures(folder), Each(HasSubstr("does not list one file of optimizer state for each rank that saved")));
+    EXPECT_THAT(load_failures(folder),
+                Each(HasSubstr("does not list one file of optimizer state for each rank that saved")));
   }
   {
     const Folder folder;
@@ -102,7 +104,8 @@ TEST(CheckpointSlices, DamageIsFoundAndNothingChanges) {
     const std::string first = folder.path() + "/step-00000003/optimizer-00001-of-00002.safetensors";
     fs::remove(folder.path() + "/step-00000003" + second);
     fs::copy_file(first, folder.path() + "/step-00000003" + second);
-    testing::put_right(folder, folder.path() + "/step-00000003", testing::read_json(folder.path() + "/step-00000003/manifest.json"));
+    testing::put_right(folder, folder.path() + "/step-00000003",
+                       testing::read_json(folder.path() + "/step-00000003/manifest.json"));
     EXPECT_THAT(load_failures(folder), Each(HasSubstr("does not follow the")));
   }
 }
@@ -129,8 +132,9 @@ TEST(CheckpointSlices, NamesOfFilesAreTold) {
   using checkpoint::is_shard_name;
   EXPECT_EQ(checkpoint::shard_name(1, 4), "optimizer-00002-of-00004.safetensors");
   EXPECT_TRUE(is_shard_name("optimizer-00002-of-00004.safetensors"));
-  for (const char* other : {"optimizer.safetensors", "optimizer-0002-of-00004.safetensors", "optimizer-00002-of-0000x.safetensors",
-                            "../timizer-00002-of-00004.safetensors", "optimizer-00002-of-00004.safetensorx", ""})
+  for (const char* other :
+       {"optimizer.safetensors", "optimizer-0002-of-00004.safetensors", "optimizer-00002-of-0000x.safetensors",
+        "../timizer-00002-of-00004.safetensors", "optimizer-00002-of-00004.safetensorx", ""})
     EXPECT_FALSE(is_shard_name(other)) << other;
 }
 

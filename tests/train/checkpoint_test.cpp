@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
-#include "src/core/fd.h"
-#include "src/train/durable_file.h"
-#include "src/train/folder_lock.h"
+#include "src/core/process/fd.h"
+#include "src/train/checkpoint/folder_lock.h"
+#include "src/train/files/durable_file.h"
 #include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
@@ -75,15 +75,18 @@ TEST(Checkpoint, NoneIsNoError) {
 TEST(Checkpoint, WhoMustResumeIsToldWhatTheFolderHoldsInstead) {
   const Folder folder;
   Trainee run(1);
-  const auto refusal = [&](const std::string& path) { return file_error_of([&] { resume_checkpoint(path, run.parts()); }); };
-  EXPECT_EQ(refusal(folder.path() + "/mistyped"),
-            "resume_checkpoint: there is no checkpoint to go on from. " + folder.path() + "/mistyped: there is no such folder");
+  const auto refusal = [&](const std::string& path) {
+    return file_error_of([&] { resume_checkpoint(path, run.parts()); });
+  };
+  EXPECT_EQ(refusal(folder.path() + "/mistyped"), "resume_checkpoint: there is no checkpoint to go on from. " +
+                                                      folder.path() + "/mistyped: there is no such folder");
   prepare_checkpoint_folder(folder.path());
   EXPECT_NE(refusal(folder.path()).find(folder.path() + ": it is empty"), std::string::npos) << refusal(folder.path());
   save_checkpoint(folder.path(), run.parts(3));
   EXPECT_EQ(resume_checkpoint(folder.path(), run.parts()).step, 3);
   fs::remove(folder.path() + "/latest");
-  EXPECT_NE(refusal(folder.path()).find(": it holds step-00000003 but no 'latest': name that folder itself to load it"), std::string::npos);
+  EXPECT_NE(refusal(folder.path()).find(": it holds step-00000003 but no 'latest': name that folder itself to load it"),
+            std::string::npos);
 }
 
 TEST(Checkpoint, EachThatIsKeptLoadsByItsOwnFolderAndNothingIsSavedInIt) {
@@ -103,8 +106,10 @@ TEST(Checkpoint, EachThatIsKeptLoadsByItsOwnFolderAndNothingIsSavedInIt) {
     EXPECT_EQ(other.hash(), hashes[0]);
   }
   Trainee run(1);
-  EXPECT_NE(file_error_of([&] { save_checkpoint(written[0], run.parts(3)); }).find("is itself a checkpoint"), std::string::npos);
-  EXPECT_NE(file_error_of([&] { prepare_checkpoint_folder(written[0] + "/"); }).find("is itself a checkpoint"), std::string::npos);
+  EXPECT_NE(file_error_of([&] { save_checkpoint(written[0], run.parts(3)); }).find("is itself a checkpoint"),
+            std::string::npos);
+  EXPECT_NE(file_error_of([&] { prepare_checkpoint_folder(written[0] + "/"); }).find("is itself a checkpoint"),
+            std::string::npos);
 }
 
 // The writer may be on another machine, of whose locks this one need not know.
@@ -115,14 +120,17 @@ TEST(Checkpoint, WhoLoadsRemovesNothing) {
   fs::create_directory(folder.path() + "/writing-step-00000002-1");
   std::ofstream(folder.path() + "/writing-latest") << "under way";
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001", "writing-latest", "writing-step-00000002-1"}));
+  EXPECT_EQ(folder.names(),
+            (std::vector<std::string>{"latest", "step-00000001", "writing-latest", "writing-step-00000002-1"}));
 }
 
 // NFS passes to its server what is locked of a file, not of a folder.
 TEST(Checkpoint, TheLockIsOfAPlainFileThatStays) {
   const Folder folder;
   Trainee run(1);
-  const auto lock_of = [](const std::string& path) { return Fd(::open((path + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)); };
+  const auto lock_of = [](const std::string& path) {
+    return Fd(::open((path + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  };
   {
     const Fd held = lock_of(folder.path());
     ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
@@ -151,9 +159,12 @@ TEST(Checkpoint, AFolderIsPreparedOrRefused) {
   Trainee run(1);
   save_checkpoint(folder.path(), run.parts());
   prepare_checkpoint_folder(folder.path());
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a", "latest", "step-00000007"})) << "nothing that is there is touched";
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a", "latest", "step-00000007"}))
+      << "nothing that is there is touched";
   std::ofstream(folder.path() + "/file") << "in the way";
-  EXPECT_NE(file_error_of([&] { prepare_checkpoint_folder(folder.path() + "/file/a"); }).find("/file/a: the checkpoint cannot be written"),
+  EXPECT_NE(file_error_of([&] {
+              prepare_checkpoint_folder(folder.path() + "/file/a");
+            }).find("/file/a: the checkpoint cannot be written"),
             std::string::npos);
   EXPECT_THROW(prepare_checkpoint_folder(""), InvalidArgument);
 }
@@ -187,8 +198,8 @@ TEST(Checkpoint, RemovesNothingThatIsNotItsOwn) {
     std::ofstream(folder.path() + "/" + name + "/text") << "mine";
   }
   for (const int step : {1, 2, 3}) save_checkpoint(folder.path(), run.parts(step));
-  EXPECT_EQ(folder.names(),
-            (std::vector<std::string>{"latest", "step-00000001-copy", "step-00000002", "step-00000003", "step-notes", "writing-thesis"}));
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001-copy", "step-00000002", "step-00000003",
+                                                      "step-notes", "writing-thesis"}));
 }
 
 TEST(Checkpoint, OfAnotherJobInTheSameFolderIsNotDisturbed) {
@@ -197,8 +208,11 @@ TEST(Checkpoint, OfAnotherJobInTheSameFolderIsNotDisturbed) {
   save_checkpoint(first.path(), run.parts(1));
   fs::copy(first.path(), folder.path(), fs::copy_options::recursive);
   {
-    const FolderLock other(folder.path());  // a lock is its descriptor's: a second one in this process is kept out as well
-    EXPECT_NE(file_error_of([&] { save_checkpoint(folder.path(), run.parts(2)); }).find(" is running and writes its checkpoints there"),
+    const FolderLock other(
+        folder.path());  // a lock is its descriptor's: a second one in this process is kept out as well
+    EXPECT_NE(file_error_of([&] {
+                save_checkpoint(folder.path(), run.parts(2));
+              }).find(" is running and writes its checkpoints there"),
               std::string::npos);
   }
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
@@ -211,8 +225,11 @@ TEST(Checkpoint, WithAnIncompleteStateChangesNothing) {
   const std::string before = victim.hash();
   for (const char* key : {"step", "epoch", "world_size", "random", "sampler", "optimizer", "format"}) {
     const Folder folder;
-    forge(folder, save_checkpoint(folder.path(), run.parts()), [&](nlohmann::json& state, nlohmann::json&) { state.erase(key); });
-    EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), victim.parts()); }).find(folder.path()), std::string::npos) << key;
+    forge(folder, save_checkpoint(folder.path(), run.parts()),
+          [&](nlohmann::json& state, nlohmann::json&) { state.erase(key); });
+    EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), victim.parts()); }).find(folder.path()),
+              std::string::npos)
+        << key;
     EXPECT_EQ(victim.hash(), before) << key;
   }
 }
@@ -223,7 +240,8 @@ TEST(Checkpoint, AManifestLeadsNowhereElse) {
   std::ofstream(folder.path() + "/elsewhere") << "text";
   forge(folder, save_checkpoint(folder.path(), run.parts()),
         [&](nlohmann::json&, nlohmann::json& files) { files["../elsewhere"] = files["state.json"]; });
-  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("lists '../elsewhere'"), std::string::npos);
+  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("lists '../elsewhere'"),
+            std::string::npos);
 }
 
 TEST(Checkpoint, AFlipOfAnyByteIsNoticedAndChangesNothing) {
@@ -261,10 +279,12 @@ TEST(Checkpoint, TruncatedAndMissingFilesAreNamed) {
   Trainee run(1);
   const std::string written = save_checkpoint(folder.path(), run.parts());
   fs::resize_file(written + "/model.safetensors", 100);
-  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: is damaged"), std::string::npos);
-  fs::remove(written + "/model.safetensors");
-  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: cannot be opened"),
+  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: is damaged"),
             std::string::npos);
+  fs::remove(written + "/model.safetensors");
+  EXPECT_NE(
+      file_error_of([&] { load_checkpoint(folder.path(), run.parts()); }).find("model.safetensors: cannot be opened"),
+      std::string::npos);
 }
 
 TEST(Checkpoint, OfAnotherModelNamesTheFirstDifference) {
@@ -273,17 +293,20 @@ TEST(Checkpoint, OfAnotherModelNamesTheFirstDifference) {
   save_checkpoint(folder.path(), run.parts());
   Trainee wider(2, 4);
   const std::string before = wider.hash();
-  EXPECT_NE(
-      file_error_of([&] { load_checkpoint(folder.path(), wider.parts()); }).find("'a.weight' is float32 (3, 2) there, float32 (4, 2) here"),
-      std::string::npos);
+  EXPECT_NE(file_error_of([&] {
+              load_checkpoint(folder.path(), wider.parts());
+            }).find("'a.weight' is float32 (3, 2) there, float32 (4, 2) here"),
+            std::string::npos);
   EXPECT_EQ(wider.hash(), before);
   nn::Sequential fewer;
   fewer.append_named<nn::Linear>("a", 2, 3);
-  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), {.model = fewer}); }).find("'b.bias' (1) does not exist here"),
-            std::string::npos);
+  EXPECT_NE(
+      file_error_of([&] { load_checkpoint(folder.path(), {.model = fewer}); }).find("'b.bias' (1) does not exist here"),
+      std::string::npos);
   optim::SGD plain(run.net.named_parameters(), {.lr = 1});
-  EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), {.model = run.net, .optimizer = plain}); }).find("momentum"),
-            std::string::npos);
+  EXPECT_NE(
+      file_error_of([&] { load_checkpoint(folder.path(), {.model = run.net, .optimizer = plain}); }).find("momentum"),
+      std::string::npos);
 }
 
 TEST(Checkpoint, AFullDiskLeavesThePreviousOneAndNothingHalfWritten) {
@@ -355,7 +378,8 @@ TEST(Checkpoint, AnErrorOfRankZeroReachesEveryRankAndOnlyRankZeroWrites) {
     group->barrier();
     if (group->rank() == 0) fs::resize_file(folder.path() + "/step-00000003/state.json", 10);
     group->barrier();
-    EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), parts); }).find("state.json: is damaged"), std::string::npos);
+    EXPECT_NE(file_error_of([&] { load_checkpoint(folder.path(), parts); }).find("state.json: is damaged"),
+              std::string::npos);
   }));
   EXPECT_EQ(folder.names().size(), 2u);
 }
@@ -370,7 +394,9 @@ TEST(Checkpoint, RanksWithDifferentModelsAreNamedBeforeAnythingIsRead) {
       load_checkpoint(folder.path(), parts);
       FAIL() << "accepted";
     } catch (const MismatchError& error) {
-      EXPECT_EQ(std::string(error.what()).find("load_checkpoint: the ranks built different models: rank 1 has parameter 'a.weight'"), 0u)
+      EXPECT_EQ(std::string(error.what())
+                    .find("load_checkpoint: the ranks built different models: rank 1 has parameter 'a.weight'"),
+                0u)
           << error.what();
     }
   }));
@@ -384,7 +410,8 @@ TEST(Checkpoint, PythonsSafetensorsReadsTheWeights) {
   const std::string written = save_checkpoint(folder.path(), run.parts());
   const float first = run.net.named_parameters()[0].tensor.span<float>()[0];
   const std::string script = fmt::format(
-      "from safetensors.numpy import load_file; t = load_file('{}/model.safetensors'); assert sorted(t) == ['a.bias', 'a.weight', "
+      "from safetensors.numpy import load_file; t = load_file('{}/model.safetensors'); assert sorted(t) == ['a.bias', "
+      "'a.weight', "
       "'b.bias', 'b.weight'], t; "
       "assert t['a.weight'].shape == (3, 2); assert abs(float(t['a.weight'][0, 0]) - ({:.9g})) < 1e-7",
       written, first);

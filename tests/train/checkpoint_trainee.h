@@ -1,4 +1,5 @@
-// A small model with everything that a checkpoint holds: an optimizer whose momenta are not zero, a sampler amid an epoch.
+// A small model with everything that a checkpoint holds: an optimizer whose momenta are not zero, a sampler amid an
+// epoch.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,12 @@ struct CheckpointTrainee {
     sampler.set_epoch(static_cast<std::int64_t>(seed));
     sampler.advance(4);
   }
-  CheckpointParts parts(std::int64_t step = 7) { return {.model = net, .optimizer = sgd, .sampler = sampler, .step = step, .epoch = 2}; }
+  CheckpointParts parts(std::int64_t step = 7) {
+    return {.model = net, .optimizer = sgd, .sampler = sampler, .step = step, .epoch = 2};
+  }
   std::string hash() {
-    return hash_of(net.named_parameters()) + hash_of(sgd.state()) + std::to_string(sampler.epoch()) + std::to_string(random_state().seed);
+    return hash_of(net.named_parameters()) + hash_of(sgd.state()) + std::to_string(sampler.epoch()) +
+           std::to_string(random_state().seed);
   }
 
   CheckpointNet net;

@@ -1,4 +1,5 @@
-// train/deploy.h: Slim's rules for devices and scopes, what clones compute against one device and against towers, and the training loop.
+// train/deploy.h: Slim's rules for devices and scopes, what clones compute against one device and against towers, and
+// the training loop.
 #include "lockstep/train/deploy.h"
 
 #include <gmock/gmock.h>
@@ -52,8 +53,18 @@ TEST(DeploymentConfig, SlimsDevicesAndScopes) {
   };
   const Row rows[] = {
       {{.devices = devices}, "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", ""},
-      {{.num_clones = 2, .devices = devices}, "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "/device:cpu:1", "clone_1"},
-      {{.num_clones = 9, .clone_on_cpu = true}, "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "/device:cpu:0", "clone_8"},
+      {{.num_clones = 2, .devices = devices},
+       "/device:cpu:0",
+       "/device:cpu:0",
+       "/device:cpu:0",
+       "/device:cpu:1",
+       "clone_1"},
+      {{.num_clones = 9, .clone_on_cpu = true},
+       "/device:cpu:0",
+       "/device:cpu:0",
+       "/device:cpu:0",
+       "/device:cpu:0",
+       "clone_8"},
       {{.num_clones = 3, .replica_id = 1, .num_replicas = 2, .num_ps_tasks = 2, .devices = devices},
        "/job:ps/task:0/device:cpu:0",
        "/job:worker/device:cpu:0",
@@ -98,8 +109,10 @@ TEST(DeploymentConfig, WhatIsRefused) {
   twice.devices[2] = twice.devices[0];
   EXPECT_THAT(message_of([&] { create_clones(twice, training_of_net().model); }),
               HasSubstr(".devices[2] is cpu:0, and so is .devices[0]: each clone has a device of its own"));
-  EXPECT_THAT(message_of([&] { create_clones({.num_ps_tasks = 1}, training_of_net().model); }), HasSubstr("num_ps_tasks is 1"));
-  EXPECT_THAT(message_of([&] { create_clones(five, training_of_net().model); }), HasSubstr("5 clones need as many devices"));
+  EXPECT_THAT(message_of([&] { create_clones({.num_ps_tasks = 1}, training_of_net().model); }),
+              HasSubstr("num_ps_tasks is 1"));
+  EXPECT_THAT(message_of([&] { create_clones(five, training_of_net().model); }),
+              HasSubstr("5 clones need as many devices"));
 }
 
 // The gradients of a backward pass over the whole batch on one device.
@@ -137,7 +150,8 @@ TEST(Deploy, GradientsStayWhereTheyAre) {
   };
   const auto first = step(0), second = step(1);
   for (std::size_t i = 0; i < first.size(); ++i) {
-    EXPECT_EQ(first[i].tensor.data<float>(), second[i].tensor.data<float>()) << first[i].name << ": a step allocates none";
+    EXPECT_EQ(first[i].tensor.data<float>(), second[i].tensor.data<float>())
+        << first[i].name << ": a step allocates none";
     EXPECT_EQ(grad(clones.parameters()[i].tensor).data<float>(), first[i].tensor.data<float>());
   }
 }
@@ -150,18 +164,23 @@ TEST(Deploy, AClonesLossIsScaledAndNamed) {
   EXPECT_EQ(gather_clone_loss({}, loss, 1).name, "clone_loss");
   EXPECT_EQ(gather_clone_loss({}, loss, 1).tensor.item(), 3);
   EXPECT_THAT(message_of([&] { gather_clone_loss(clone, loss, 0); }), HasSubstr("num_clones is 0"));
-  EXPECT_THAT(message_of([&] { gather_clone_loss(clone, {}, 2); }), HasSubstr("the loss of clone_1/clone_loss is an undefined tensor"));
+  EXPECT_THAT(message_of([&] { gather_clone_loss(clone, {}, 2); }),
+              HasSubstr("the loss of clone_1/clone_loss is an undefined tensor"));
 }
 
 TEST(Deploy, GradientsOfClonesAreSummedByVariable) {
   const auto cpus = on_cpus(0, 2).devices;
   const Tensor first = Tensor::full({2}, 1), second = Tensor::full({2}, 4, *cpus[1]);
-  const auto sums = sum_clones_gradients({{{"w", first}, {"b", {}}, {"c", {}}}, {{"w", second}, {"b", second}, {"c", {}}}}, *cpus[0]);
+  const auto sums =
+      sum_clones_gradients({{{"w", first}, {"b", {}}, {"c", {}}}, {{"w", second}, {"b", second}, {"c", {}}}}, *cpus[0]);
   EXPECT_EQ(sums[0].tensor.span<float>()[1], 5);
   EXPECT_EQ(sums[1].tensor.span<float>()[1], 4);
   EXPECT_FALSE(sums[2].tensor.defined());
   EXPECT_EQ(first.span<float>()[0], 1) << "the clone's own is as it was";
-  EXPECT_THAT(message_of([&] { sum_clones_gradients({{{"w", first}}, {}}, *cpus[0]); }), HasSubstr("clone 1 has 0 gradients, clone 0 1"));
+  EXPECT_THAT(message_of([&] {
+                sum_clones_gradients({{{"w", first}}, {}}, *cpus[0]);
+              }),
+              HasSubstr("clone 1 has 0 gradients, clone 0 1"));
   EXPECT_THAT(message_of([&] {
                 sum_clones_gradients({{{"w", first}}, {{"v", second}}}, *cpus[0]);
               }),
@@ -203,7 +222,8 @@ TEST(Deploy, RegularizationCountsOnce) {
   const auto with = optimize_clones(two, batch.first, batch.second, training.loss, penalty);
   ASSERT_TRUE(with.losses.regularization.has_value());
   EXPECT_NEAR(with.losses.total, without.losses.total + *with.losses.regularization, 1e-5F);
-  EXPECT_NEAR(with.gradients[0].tensor.span<float>()[5], gradient + 2 * two.parameters()[0].tensor.span<float>()[5], 1e-5F);
+  EXPECT_NEAR(with.gradients[0].tensor.span<float>()[5], gradient + 2 * two.parameters()[0].tensor.span<float>()[5],
+              1e-5F);
 }
 
 TEST(TrainLoop, LogsWritesSummariesAndGoesOnFromItsCheckpoint) {
@@ -214,14 +234,16 @@ TEST(TrainLoop, LogsWritesSummariesAndGoesOnFromItsCheckpoint) {
   std::vector<float> weights;
   {
     const DeployedModel deployed = deploy(clones_on_cpus(2), training_of_net(), options);
-    train(deployed.train_op, folder.path(), deployed.summary_op, {.number_of_steps = 5, .log_every_n_steps = 2, .save_summaries_steps = 2});
+    train(deployed.train_op, folder.path(), deployed.summary_op,
+          {.number_of_steps = 5, .log_every_n_steps = 2, .save_summaries_steps = 2});
     weights = weights_of(deployed.clones->variables());
   }
   EXPECT_THAT(log.text(), AllOf(HasSubstr("global step 2: loss = "), HasSubstr("global step 4: loss = ")));
   std::string events;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
     if (entry.is_regular_file()) events = testing::bytes_of_file(entry.path().string());
-  for (const char* tag : {"total_loss", "clone_0/clone_loss", "clone_1/clone_loss", "conv.weight/gradient", "conv.weight/gradient_norm"})
+  for (const char* tag :
+       {"total_loss", "clone_0/clone_loss", "clone_1/clone_loss", "conv.weight/gradient", "conv.weight/gradient_norm"})
     EXPECT_THAT(events, HasSubstr(tag));
 
   const DeployedModel deployed = deploy(clones_on_cpus(2), training_of_net(), batches(100));
@@ -236,9 +258,11 @@ TEST(TrainLoop, EndsWithTheSamplesAndCountsSummariesOnce) {
   const Folder folder;
   int steps = 0;
   std::vector<std::int64_t> summarized;
-  const TrainOp train_op{.run = [&]() -> std::optional<float> { return ++steps <= 7 ? std::optional(0.5F) : std::nullopt; }};
+  const TrainOp train_op{
+      .run = [&]() -> std::optional<float> { return ++steps <= 7 ? std::optional(0.5F) : std::nullopt; }};
   const float last =
-      train(train_op, folder.path(), [&](SummaryWriter&, std::int64_t step) { summarized.push_back(step); }, {.save_summaries_steps = 3});
+      train(train_op, folder.path(), [&](SummaryWriter&, std::int64_t step) { summarized.push_back(step); },
+            {.save_summaries_steps = 3});
   EXPECT_EQ(last, 0.5F);
   EXPECT_THAT(summarized, ElementsAre(3, 6, 7));
 }
@@ -246,16 +270,20 @@ TEST(TrainLoop, EndsWithTheSamplesAndCountsSummariesOnce) {
 TEST(TrainLoop, WhatIsRefused) {
   const Folder folder;
   const TrainOp diverges{.run = [] { return std::optional(std::numeric_limits<float>::quiet_NaN()); }};
-  EXPECT_THAT(message_of([&] { train(diverges, folder.path()); }), HasSubstr("step 1: Model diverged with total_loss = NaN"));
+  EXPECT_THAT(message_of([&] { train(diverges, folder.path()); }),
+              HasSubstr("step 1: Model diverged with total_loss = NaN"));
   EXPECT_THAT(message_of([&] { train({}, folder.path()); }), HasSubstr("train_op has no .run"));
-  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.number_of_steps = -1}); }), HasSubstr("number_of_steps is -1"));
-  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.log_every_n_steps = 0}); }), HasSubstr("log_every_n_steps is 0"));
+  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.number_of_steps = -1}); }),
+              HasSubstr("number_of_steps is -1"));
+  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.log_every_n_steps = 0}); }),
+              HasSubstr("log_every_n_steps is 0"));
   EXPECT_THAT(message_of([&] { deploy(clones_on_cpus(2), training_of_net(), {}); }), HasSubstr("needs .next_batch"));
   EXPECT_THAT(message_of([&] { deploy(clones_on_cpus(2), {}, batches(1)); }), HasSubstr("Training needs all of"));
   const Clones clones = create_clones(clones_on_cpus(4), training_of_net().model);
   const auto batch = batch_of(0);
   EXPECT_THAT(message_of([&] {
-                optimize_clones(clones, slice(batch.first, 0, {.stop = 10}), slice(batch.second, 0, {.stop = 10}), training_of_net().loss);
+                optimize_clones(clones, slice(batch.first, 0, {.stop = 10}), slice(batch.second, 0, {.stop = 10}),
+                                training_of_net().loss);
               }),
               HasSubstr("deploy: 10 samples a step cannot be split evenly among 4 devices"));
 }

@@ -51,7 +51,8 @@ TEST_F(DevicePlacement, DevicesOfAStrategyAreToldApart) {
   for (int step = 0; step < 2; ++step) strategy->step(batch_of(0).first, batch_of(0).second);
   for (const char* device : {"cpu:1", "cpu:2"})
     for (const char* name : {"conv2d", "linear", "softmax_cross_entropy"})
-      EXPECT_EQ(count_of(log.text(), std::string("operator ") + name + ": " + device + "\n"), 1) << name << " on " << device;
+      EXPECT_EQ(count_of(log.text(), std::string("operator ") + name + ": " + device + "\n"), 1)
+          << name << " on " << device;
   EXPECT_EQ(count_of(log.text(), "operator sgd_step: cpu:0\n"), 1) << log.text();
   EXPECT_THAT(log.text(), Not(HasSubstr("operator conv2d: cpu:0"))) << "there are the variables alone";
 }

@@ -1,4 +1,5 @@
-// examples/cifar10 as a user runs it, with two ranks under lockrun or mpirun: resuming, and the mistakes that people make.
+// examples/cifar10 as a user runs it, with two ranks under lockrun or mpirun: resuming, and the mistakes that people
+// make.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -51,7 +52,9 @@ class Example : public ::testing::Test {
     const int status = pclose(pipe);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
   }
-  nlohmann::json figures(const std::string& name) const { return nlohmann::json::parse(std::ifstream(in_folder(name))); }
+  nlohmann::json figures(const std::string& name) const {
+    return nlohmann::json::parse(std::ifstream(in_folder(name)));
+  }
 
   std::string folder_;
 };
@@ -71,16 +74,20 @@ TEST_F(Example, AResumedRunIsTheRunNeverStoppedBitForBit) {
   EXPECT_NE(third.output.find("resumed at step 12 from"), std::string::npos) << third.output;
   const auto losses = figures("whole.json")["losses"].get<std::vector<double>>();
   ASSERT_EQ(losses.size(), 14u);
-  EXPECT_EQ(figures("second.json")["losses"].get<std::vector<double>>(), std::vector<double>(losses.begin() + 6, losses.begin() + 13));
-  EXPECT_EQ(figures("third.json")["losses"].get<std::vector<double>>(), std::vector<double>(losses.begin() + 12, losses.end()));
+  EXPECT_EQ(figures("second.json")["losses"].get<std::vector<double>>(),
+            std::vector<double>(losses.begin() + 6, losses.begin() + 13));
+  EXPECT_EQ(figures("third.json")["losses"].get<std::vector<double>>(),
+            std::vector<double>(losses.begin() + 12, losses.end()));
   EXPECT_EQ(figures("third.json")["weights_sha256"], figures("whole.json")["weights_sha256"]);
 }
 
 TEST_F(Example, SaysWhatItDoesAndWritesItsFigures) {
-  const Outcome run = train("--epochs 1 --summary --checkpoint " + in_folder("checkpoint") + " --json-file " + in_folder("run.json"));
+  const Outcome run =
+      train("--epochs 1 --summary --checkpoint " + in_folder("checkpoint") + " --json-file " + in_folder("run.json"));
   ASSERT_EQ(run.exit_code, 0) << run.output;
-  for (const char* expected : {"[0] total    Sequential", "[0] data: CIFAR-10 in ", "[0] ranks: 2, 4 images a step each",
-                               "[0] step 10 loss ", "[0] accuracy 0.", "[0] checkpoint in "})
+  for (const char* expected :
+       {"[0] total    Sequential", "[0] data: CIFAR-10 in ", "[0] ranks: 2, 4 images a step each", "[0] step 10 loss ",
+        "[0] accuracy 0.", "[0] checkpoint in "})
     EXPECT_NE(run.output.find(expected), std::string::npos) << expected << "\n" << run.output;
   EXPECT_EQ(run.output.find("[1]"), std::string::npos) << "only rank 0 prints";
   const auto accuracy = figures("run.json")["accuracy"].get<double>();
@@ -93,17 +100,20 @@ TEST_F(Example, UnderMpirunItIsTheSameRunBitForBit) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   const std::string steps = "--steps 5 --json-file ";
   // One thread a rank under both: with more, oneDNN may add in another order.
-  const Outcome ours = train(steps + in_folder("lockrun.json"), 2, std::string("env OMP_NUM_THREADS=1 ") + LOCKSTEP_LOCKRUN);
+  const Outcome ours =
+      train(steps + in_folder("lockrun.json"), 2, std::string("env OMP_NUM_THREADS=1 ") + LOCKSTEP_LOCKRUN);
   ASSERT_EQ(ours.exit_code, 0) << ours.output;
-  const Outcome theirs = train(steps + in_folder("mpirun.json"), 2,
-                               "env OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe");
+  const Outcome theirs =
+      train(steps + in_folder("mpirun.json"), 2,
+            "env OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe");
   ASSERT_EQ(theirs.exit_code, 0) << theirs.output;
   EXPECT_EQ(figures("mpirun.json")["ranks"], 2);
   EXPECT_EQ(figures("mpirun.json")["losses"], figures("lockrun.json")["losses"]);
   EXPECT_EQ(figures("mpirun.json")["weights_sha256"], figures("lockrun.json")["weights_sha256"]);
 }
 
-// Where programs put what is not to stay: a folder of the test's own, in which the run may leave nothing, whenever it ends.
+// Where programs put what is not to stay: a folder of the test's own, in which the run may leave nothing, whenever it
+// ends.
 TEST_F(Example, WithoutDataItGeneratesSomeAndLeavesNothing) {
   fs::create_directory(in_folder("tmp"));
   const std::string in_tmp = "env TMPDIR=" + in_folder("tmp") + " ";
@@ -114,8 +124,9 @@ TEST_F(Example, WithoutDataItGeneratesSomeAndLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(in_folder("tmp")));
   // Ended by SIGTERM, some milliseconds later each time.
   for (int milliseconds = 100; milliseconds <= 1000; milliseconds += 150) {
-    const Outcome ended = run(fmt::format("{}timeout -s TERM {}.{:03} {} {}", in_tmp, milliseconds / 1000, milliseconds % 1000,
-                                          LOCKSTEP_CIFAR10, small("--generated --log-every 1000")));
+    const Outcome ended =
+        run(fmt::format("{}timeout -s TERM {}.{:03} {} {}", in_tmp, milliseconds / 1000, milliseconds % 1000,
+                        LOCKSTEP_CIFAR10, small("--generated --log-every 1000")));
     EXPECT_TRUE(fs::is_empty(in_folder("tmp"))) << "after " << milliseconds << " ms: " << ended.output;
     fs::remove_all(in_folder("tmp"));
     fs::create_directory(in_folder("tmp"));
@@ -145,7 +156,8 @@ TEST_F(Example, ACheckpointFolderThatCannotBeWrittenIsToldBeforeTheTraining) {
   std::ofstream(in_folder("file")) << "in the way";
   const Outcome refused = train("--checkpoint " + in_folder("file/checkpoint"));
   EXPECT_EQ(refused.exit_code, 1) << refused.output;
-  EXPECT_NE(refused.output.find(in_folder("file/checkpoint") + ": the checkpoint cannot be written"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find(in_folder("file/checkpoint") + ": the checkpoint cannot be written"), std::string::npos)
+      << refused.output;
   EXPECT_EQ(refused.output.find("step 1 loss"), std::string::npos) << "it trained first\n" << refused.output;
 }
 
@@ -156,13 +168,15 @@ TEST_F(Example, FiguresAreWrittenAsAWholeOrNotAtAll) {
   const std::string full = "trap '' XFSZ; ulimit -f 0; timeout 200 ";
   const Outcome failed = run(full + LOCKSTEP_CIFAR10 + " " + small("--steps 1 --json-file " + path));
   EXPECT_EQ(failed.exit_code, 1) << failed.output;
-  EXPECT_NE(failed.output.find("--json-file " + path + ": cannot be written: File too large"), std::string::npos) << failed.output;
+  EXPECT_NE(failed.output.find("--json-file " + path + ": cannot be written: File too large"), std::string::npos)
+      << failed.output;
   std::string text;
   std::getline(std::ifstream(path), text);
   EXPECT_EQ(text, "before");
   ASSERT_EQ(train("--steps 1 --json-file " + path).exit_code, 0);
   EXPECT_EQ(figures("run.json")["steps"], 1);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2) << "the data and the figures: nothing was left beside them";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2)
+      << "the data and the figures: nothing was left beside them";
   const Outcome shown = train("--steps 1 --json-file /dev/full");
   EXPECT_EQ(shown.exit_code, 1) << "no plain file, nothing to move";
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
@@ -172,7 +186,8 @@ TEST_F(Example, OutputThatCannotBeWrittenIsAFailure) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
   const Outcome alone = run(std::string("timeout 200 ") + LOCKSTEP_CIFAR10 + " " + small("--steps 1 2>&1 >/dev/full"));
   EXPECT_EQ(alone.exit_code, 1) << alone.output;
-  EXPECT_NE(alone.output.find("cifar10: error: the progress cannot be written: No space left on device"), std::string::npos)
+  EXPECT_NE(alone.output.find("cifar10: error: the progress cannot be written: No space left on device"),
+            std::string::npos)
       << alone.output;
   // What bypasses the progress: --help.
   const Outcome help = run(std::string(LOCKSTEP_CIFAR10) + " --help 2>&1 >/dev/full");
@@ -188,7 +203,8 @@ TEST_F(Example, LearnsTheGeneratedSet) {
 #endif
   const Outcome run = train("--generated --batch 128 --log-every 1000 --json-file " + in_folder("run.json"));
   ASSERT_EQ(run.exit_code, 0) << run.output;
-  EXPECT_GT(figures("run.json")["accuracy"].get<double>(), 0.9) << "a linear model stays below 0.6 (GeneratedSet); " << run.output;
+  EXPECT_GT(figures("run.json")["accuracy"].get<double>(), 0.9)
+      << "a linear model stays below 0.6 (GeneratedSet); " << run.output;
 }
 
 TEST_F(Example, ARunGoesOnOnlyAsItBegan) {
@@ -200,17 +216,20 @@ TEST_F(Example, ARunGoesOnOnlyAsItBegan) {
   EXPECT_EQ(batch.exit_code, 2) << batch.output;
   EXPECT_NE(batch.output.find("was written with another batch"), std::string::npos) << batch.output;
   const Outcome done = train("--epochs 1" + checkpoint, 1);
-  EXPECT_NE(done.output.find("checkpoint in " + in_folder("checkpoint/step-00000010")), std::string::npos) << done.output;
+  EXPECT_NE(done.output.find("checkpoint in " + in_folder("checkpoint/step-00000010")), std::string::npos)
+      << done.output;
 }
 
 TEST_F(Example, ResumingFromNothingIsAnErrorAndMakesNoFolder) {
   const Outcome mistyped = train("--resume --checkpoint " + in_folder("chekpoint"));
   EXPECT_EQ(mistyped.exit_code, 1) << mistyped.output;
-  EXPECT_NE(mistyped.output.find(in_folder("chekpoint") + ": there is no such folder"), std::string::npos) << mistyped.output;
+  EXPECT_NE(mistyped.output.find(in_folder("chekpoint") + ": there is no such folder"), std::string::npos)
+      << mistyped.output;
   EXPECT_FALSE(fs::exists(in_folder("chekpoint")));
   const Outcome first = train("--steps 1 --auto-resume --checkpoint " + in_folder("checkpoint"));
   EXPECT_EQ(first.exit_code, 0) << first.output;
-  EXPECT_NE(first.output.find("no checkpoint in " + in_folder("checkpoint") + " yet: starting anew"), std::string::npos) << first.output;
+  EXPECT_NE(first.output.find("no checkpoint in " + in_folder("checkpoint") + " yet: starting anew"), std::string::npos)
+      << first.output;
 }
 
 TEST_F(Example, AnOlderCheckpointIsGoneOnFromByItsFolder) {

@@ -33,7 +33,8 @@ struct TwoLayers : nn::Module {
 
 // A training that can stop and go on.
 struct Training {
-  Training(const std::shared_ptr<ProcessGroup>& group, const CommHook& hook) : group(group), ddp(net, group, {.comm_hook = hook}) {}
+  Training(const std::shared_ptr<ProcessGroup>& group, const CommHook& hook)
+      : group(group), ddp(net, group, {.comm_hook = hook}) {}
 
   void run(int first_step, int last_step) {
     for (int step = first_step; step < last_step; ++step) {
@@ -63,9 +64,10 @@ class HookFolder {
 };
 
 TEST(HookCheckpoint, ATrainingGoesOnToTheBit) {
-  const std::vector<MakeHook> makers = {[] { return hooks::top_k({.ratio = 0.1}); },
-                                        [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 2, .next = hooks::bf16()}); },
-                                        [] { return hooks::post_local_sgd({.start_step = 100, .next = hooks::top_k({.ratio = 0.2})}); }};
+  const std::vector<MakeHook> makers = {
+      [] { return hooks::top_k({.ratio = 0.1}); },
+      [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 2, .next = hooks::bf16()}); },
+      [] { return hooks::post_local_sgd({.start_step = 100, .next = hooks::top_k({.ratio = 0.2})}); }};
   for (const MakeHook& make : makers)
     for (const int ranks : {1, 2, 4}) {
       const HookFolder folder("hook_state");
@@ -77,7 +79,8 @@ TEST(HookCheckpoint, ATrainingGoesOnToTheBit) {
         whole.run(5, 9);
         EXPECT_TRUE(load_checkpoint(folder.path, resumed.parts()).has_value());
         resumed.run(5, 9);
-        EXPECT_EQ(hash_of(resumed.net.state_dict()), hash_of(whole.net.state_dict())) << make()->describe() << ", " << ranks << " ranks";
+        EXPECT_EQ(hash_of(resumed.net.state_dict()), hash_of(whole.net.state_dict()))
+            << make()->describe() << ", " << ranks << " ranks";
       }));
     }
 }

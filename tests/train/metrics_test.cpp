@@ -69,7 +69,8 @@ TEST(Metrics, RefuseLabelsThatAreNoClasses) {
 
 TEST(Mean, IsExactInAnyOrder) {
   constexpr float kLargest = std::numeric_limits<float>::max(), kSmallest = std::numeric_limits<float>::denorm_min();
-  std::vector<float> values = {kLargest, 1, -kLargest, kSmallest, 0.1F, -1, 3e-39F, kLargest, -kLargest, -0.1F, -3e-39F};
+  std::vector<float> values = {kLargest, 1,        -kLargest, kSmallest, 0.1F,   -1,
+                               3e-39F,   kLargest, -kLargest, -0.1F,     -3e-39F};
   for (int order = 0; order < 20; ++order) {
     Mean mean({});
     for (const float value : values) mean.add(value);
@@ -97,7 +98,8 @@ TEST(Mean, RefusesAFunctionThatGivesNoNumberOrTwoOfASample) {
     EXPECT_EQ(message_of([&] {
                 mean.update(Tensor::zeros({3, 2}), Tensor::zeros({3}));
               }),
-              "Mean::update: the function gave " + std::to_string(numbers) + " numbers for 3 samples: it must give one for each");
+              "Mean::update: the function gave " + std::to_string(numbers) +
+                  " numbers for 3 samples: it must give one for each");
   }
 }
 
@@ -115,7 +117,8 @@ TEST(Metrics, LeaveOutLabelsThatAreIgnored) {
     TopK top2(2, ignored);
     ConfusionMatrix matrix(3, ignored);
     MeanCrossEntropy loss(ignored);
-    const Tensor logits = logits_of({1, 2, 3, /**/ 3, 2, 1, /**/ kQuietNan, 0, 0, /**/ 0, std::log(3.0F), -kInfinite}, 3);
+    const Tensor logits =
+        logits_of({1, 2, 3, /**/ 3, 2, 1, /**/ kQuietNan, 0, 0, /**/ 0, std::log(3.0F), -kInfinite}, 3);
     const Tensor labels = labels_of({2, 1, ignored, 1});
     for (const Shape& texts : {Shape{4}, Shape{2, 2}}) {
       for (Metric* const metric : std::initializer_list<Metric*>{&accuracy, &top2, &matrix, &loss}) {
@@ -134,10 +137,11 @@ TEST(Metrics, LeaveOutLabelsThatAreIgnored) {
   MeanCrossEntropy padding;
   padding.update(logits_of({1, 2, 3}, 3), labels_of({kIgnoreIndex}));
   EXPECT_TRUE(std::isnan(padding.value()));
-  EXPECT_EQ(message_of([&] {
-              padding.update(logits_of({1, 2, 3}, 3), labels_of({3}));
-            }),
-            "MeanCrossEntropy: the label 3 of sample 0 of the batch lies outside of 0..2, and is not ignore_index, -100");
+  EXPECT_EQ(
+      message_of([&] {
+        padding.update(logits_of({1, 2, 3}, 3), labels_of({3}));
+      }),
+      "MeanCrossEntropy: the label 3 of sample 0 of the batch lies outside of 0..2, and is not ignore_index, -100");
 }
 
 // `size` points of three coordinates, of three classes.
@@ -169,8 +173,8 @@ Result evaluated(const Points& points, std::int64_t batch, const std::shared_ptr
   TopK top2(2);
   ConfusionMatrix matrix(3);
   Mean loss(cross_entropy_of_samples);
-  const std::int64_t samples = evaluate([](const Tensor& inputs) { return inputs; }, points, {&accuracy, &top2, &matrix, &loss},
-                                        {.batch_size = batch, .group = group});
+  const std::int64_t samples = evaluate([](const Tensor& inputs) { return inputs; }, points,
+                                        {&accuracy, &top2, &matrix, &loss}, {.batch_size = batch, .group = group});
   Result result{{accuracy.correct(), accuracy.samples(), top2.correct()}, loss.value(), samples};
   for (const std::int64_t count : matrix.counts()) result.counts.push_back(count);
   return result;
@@ -185,7 +189,8 @@ TEST(Evaluate, GivesTheSameBitsForAnyNumberOfRanksAndEachSampleCountsOnce) {
     for (const int ranks : {1, 2, 3, 7})
       for (const std::int64_t batch : {1, 3})
         testing::expect_all_well(testing::run_ranks(ranks, "shm", [&](auto group) {
-          EXPECT_EQ(evaluated(points, batch, group), alone) << size << " samples, " << ranks << " ranks, batches of " << batch;
+          EXPECT_EQ(evaluated(points, batch, group), alone)
+              << size << " samples, " << ranks << " ranks, batches of " << batch;
         }));
   }
 }
@@ -217,7 +222,9 @@ TEST(Evaluate, AModuleIsInEvaluationModeMeanwhileAndRecordsNoTape) {
 
 TEST(Evaluate, RefusesAMetricOrAFunctionThatIsNone) {
   const data::TensorDataset set({Tensor::zeros({4, 2}), Tensor::zeros({4})});
-  Mean mean([](const Tensor& outputs, const Tensor&) { return std::vector<float>(static_cast<std::size_t>(outputs.shape()[0]), 1); });
+  Mean mean([](const Tensor& outputs, const Tensor&) {
+    return std::vector<float>(static_cast<std::size_t>(outputs.shape()[0]), 1);
+  });
   nn::Linear model(2, 1);
   EXPECT_EQ(message_of([&] { evaluate(model, set, {&mean, nullptr}); }), "evaluate: metric 1 of 2 is null");
   EXPECT_EQ(message_of([&] { evaluate(std::function<Tensor(const Tensor&)>(), set, {&mean}); }),

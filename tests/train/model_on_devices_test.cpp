@@ -1,4 +1,5 @@
-// Models whose parts are put on several devices by hand, with to_device() between them; and such a model in DistributedDataParallel.
+// Models whose parts are put on several devices by hand, with to_device() between them; and such a model in
+// DistributedDataParallel.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -82,15 +83,16 @@ std::vector<std::vector<float>> train_two_devices(int ranks, Wrapped wrapped) {
     manual_seed(3);
     TwoDeviceModel model(*cpus[split ? 2 * rank : 0], *cpus[split ? 2 * rank + 1 : 0]);
     std::vector<std::unique_ptr<DistributedDataParallel>> ddp;
-    for (nn::Module* part :
-         wrapped == Wrapped::kEachPart ? std::vector<nn::Module*>{&model.net1, &model.net2} : std::vector<nn::Module*>{&model})
+    for (nn::Module* part : wrapped == Wrapped::kEachPart ? std::vector<nn::Module*>{&model.net1, &model.net2}
+                                                          : std::vector<nn::Module*>{&model})
       ddp.push_back(std::make_unique<DistributedDataParallel>(*part, group));
     // An optimizer updates one device's parameters.
     optim::SGD first(model.net1.named_parameters(), {.lr = 0.1F}), second(model.net2.named_parameters(), {.lr = 0.1F});
     const Tensor rows = slice(inputs, 0, {.start = group->rank() * 8 / ranks, .stop = (group->rank() + 1) * 8 / ranks});
     for (int step = 0; step < 20; ++step) {
       first.zero_grad(), second.zero_grad();
-      const Tensor y = ddp.size() == 1 ? (*ddp[0])(rows) : (*ddp[1])(to_device((*ddp[0])(to_device(rows, model.first)), model.second));
+      const Tensor y = ddp.size() == 1 ? (*ddp[0])(rows)
+                                       : (*ddp[1])(to_device((*ddp[0])(to_device(rows, model.first)), model.second));
       mean(y * y).backward();
       first.step(), second.step();
     }

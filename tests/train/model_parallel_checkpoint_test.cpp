@@ -1,4 +1,5 @@
-// A checkpoint of model_parallel has the optimizers of all stages: a run that resumes has the bits of one that was not stopped.
+// A checkpoint of model_parallel has the optimizers of all stages: a run that resumes has the bits of one that was not
+// stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +34,8 @@ Training training_of(Kind kind, int seed, const Scaler& scaler) {
     return net;
   };
   training.optimizer = [kind, scaler](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
-    if (kind == Kind::kAdam) return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = 0.01F});
+    if (kind == Kind::kAdam)
+      return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions{.lr = 0.01F});
     return std::make_unique<optim::SGD>(std::move(parameters),
                                         optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F, .loss_scaler = scaler.get()});
   };
@@ -49,8 +51,10 @@ struct Pipeline {
   Scaler scaler;
   std::unique_ptr<Strategy> strategy;
 
-  Pipeline(Kind kind, int seed, StrategyOptions options, const std::vector<int>& stage_layers, const std::string& name = "model_parallel") {
-    if (kind == Kind::kScaled) scaler = std::make_shared<optim::LossScaler>(optim::LossScalerOptions{.initial = 64, .growth_interval = 3});
+  Pipeline(Kind kind, int seed, StrategyOptions options, const std::vector<int>& stage_layers,
+           const std::string& name = "model_parallel") {
+    if (kind == Kind::kScaled)
+      scaler = std::make_shared<optim::LossScaler>(optim::LossScalerOptions{.initial = 64, .growth_interval = 3});
     if (name == "model_parallel") options.micro_batches = 4, options.stage_layers = stage_layers;
     strategy = make_strategy(name, training_of(kind, seed, scaler), options);
   }
@@ -76,7 +80,8 @@ using Options = std::function<StrategyOptions()>;
 
 void expect_resumes(Kind kind, const Options& options, const Group& group, const std::vector<int>& stage_layers,
                     const std::string& folder) {
-  Pipeline whole(kind, 1, options(), stage_layers), first(kind, 1, options(), stage_layers), second(kind, 2, options(), stage_layers);
+  Pipeline whole(kind, 1, options(), stage_layers), first(kind, 1, options(), stage_layers),
+      second(kind, 2, options(), stage_layers);
   whole.steps(0, 10);
   first.steps(0, 5);
   first.strategy->set_lr(0.02F);
@@ -146,7 +151,8 @@ TEST(ModelParallelCheckpoint, AnotherLayoutIsExactOrRefusedByName) {
   Pipeline two_adam(Kind::kAdam, 1, on_cpus(0, 2), {2, 2}), three_adam(Kind::kAdam, 2, on_cpus(0, 3), {2, 1, 1});
   two_adam.steps(0, 5);
   two_adam.save(adam.path());
-  EXPECT_THAT(message_of([&] { three_adam.resume(adam.path()); }), HasSubstr("'stage1.group0.clock' is float64 (4, 4) there, float64 (2, 4) here"));
+  EXPECT_THAT(message_of([&] { three_adam.resume(adam.path()); }),
+              HasSubstr("'stage1.group0.clock' is float64 (4, 4) there, float64 (2, 4) here"));
 }
 
 TEST(ModelParallelCheckpoint, StateHasTheModelsNamesEachOnce) {
@@ -155,7 +161,8 @@ TEST(ModelParallelCheckpoint, StateHasTheModelsNamesEachOnce) {
   for (const NamedTensor& each : run.strategy->model().named_parameters()) wanted.insert(each.name + ".momentum");
   for (optim::Optimizer* optimizer : run.strategy->optimizers()) {
     names.clear();
-    for (const NamedTensor& each : optimizer->state()) EXPECT_TRUE(names.insert(each.name).second) << each.name << " comes twice";
+    for (const NamedTensor& each : optimizer->state())
+      EXPECT_TRUE(names.insert(each.name).second) << each.name << " comes twice";
     EXPECT_EQ(names, wanted) << "whichever optimizer is asked";
   }
 }

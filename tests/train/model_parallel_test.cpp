@@ -1,4 +1,5 @@
-// model_parallel: its plan, its weights against those of one device, stages as ranks, what it waits for, and what it refuses.
+// model_parallel: its plan, its weights against those of one device, stages as ranks, what it waits for, and what it
+// refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "src/train/strategies/pipeline_plan.h"
+#include "src/train/strategies/model_parallel/pipeline_plan.h"
 #include "tests/ddp/ranks.h"
 #include "tests/faults/hand_job.h"
 #include "tests/support/message_of.h"
@@ -50,7 +51,8 @@ TEST(PipelinePlan, EndsAndKeepsAtMostTheActivationsOfTheStagesBehind) {
   for (int stages = 1; stages <= 5; ++stages)
     for (int micro_batches = 1; micro_batches <= 7; ++micro_batches) {
       std::vector<std::vector<PipelineOp>> plans;
-      for (int stage = 0; stage < stages; ++stage) plans.push_back(one_forward_one_backward(stage, stages, micro_batches));
+      for (int stage = 0; stage < stages; ++stage)
+        plans.push_back(one_forward_one_backward(stage, stages, micro_batches));
       std::set<std::tuple<int, bool, int>> done;
       std::vector<std::size_t> next(plans.size(), 0);
       for (bool moved = true; moved;) {
@@ -59,9 +61,10 @@ TEST(PipelinePlan, EndsAndKeepsAtMostTheActivationsOfTheStagesBehind) {
           const auto at = static_cast<std::size_t>(stage);
           if (next[at] == plans[at].size()) continue;
           const PipelineOp op = plans[at][next[at]];
-          const bool ready = op.forward ? stage == 0 || done.count({stage - 1, true, op.micro_batch}) != 0
-                                        : done.count({stage, true, op.micro_batch}) != 0 &&
-                                              (stage + 1 == stages || done.count({stage + 1, false, op.micro_batch}) != 0);
+          const bool ready = op.forward
+                                 ? stage == 0 || done.count({stage - 1, true, op.micro_batch}) != 0
+                                 : done.count({stage, true, op.micro_batch}) != 0 &&
+                                       (stage + 1 == stages || done.count({stage + 1, false, op.micro_batch}) != 0);
           if (!ready) continue;
           done.insert({stage, op.forward, op.micro_batch});
           ++next[at];
@@ -133,11 +136,14 @@ StrategyOptions pipeline_options(int stages, int micro_batches) {
 
 TEST(ModelParallel, ComesToTheWeightsOfOneDevice) {
   const Trained one = run_on_one_device();
-  EXPECT_GT(largest_difference(one.weights, weights_of(*training_of_layers().model())), 0.01F) << "equal weights would say little";
+  EXPECT_GT(largest_difference(one.weights, weights_of(*training_of_layers().model())), 0.01F)
+      << "equal weights would say little";
   for (const auto& [stages, micro_batches] : {std::pair{1, 1}, {2, 4}, {3, 1}, {3, 12}, {4, 2}}) {
-    const auto strategy = make_strategy("model_parallel", training_of_layers(), pipeline_options(stages, micro_batches));
+    const auto strategy =
+        make_strategy("model_parallel", training_of_layers(), pipeline_options(stages, micro_batches));
     const Trained run = run_steps(*strategy);
-    EXPECT_LT(largest_difference(one.weights, run.weights), 2e-4F) << stages << " stages, " << micro_batches << " micro-batches";
+    EXPECT_LT(largest_difference(one.weights, run.weights), 2e-4F)
+        << stages << " stages, " << micro_batches << " micro-batches";
     EXPECT_NEAR(one.last_loss, run.last_loss, 1e-3F);
     EXPECT_EQ(one.random, run.random) << "the next step draws what it would on one device";
   }
@@ -163,7 +169,8 @@ TEST(ModelParallel, ComesToTheWeightsOfDdp) {
 // Bit by bit: where a stage computes changes nothing.
 TEST(ModelParallel, StagesAsRanksAreStagesAsDevices) {
   for (const int stages : {1, 2, 3}) {
-    const Trained devices = run_steps(*make_strategy("model_parallel", training_of_layers(), pipeline_options(stages, 4)));
+    const Trained devices =
+        run_steps(*make_strategy("model_parallel", training_of_layers(), pipeline_options(stages, 4)));
     std::vector<Trained> runs(static_cast<std::size_t>(stages));
     testing::expect_all_well(testing::run_ranks(stages, "threads", [&](std::shared_ptr<ProcessGroup> group) {
       const auto strategy = make_strategy("model_parallel", training_of_layers(), {.group = group, .micro_batches = 4});
@@ -244,7 +251,8 @@ TEST(ModelParallel, FrozenLayersAndStagesWithoutParameters) {
   const auto strategy = make_strategy("model_parallel", training, options);
   EXPECT_EQ(strategy->optimizers().size(), 1u);
   EXPECT_LT(largest_difference(one.weights, run_steps(*strategy).weights), 2e-4F);
-  EXPECT_EQ(strategy->traffic()[1].sent, strategy->traffic()[2].received - kSteps * kBatch * sizeof(std::int64_t)) << "activations alone";
+  EXPECT_EQ(strategy->traffic()[1].sent, strategy->traffic()[2].received - kSteps * kBatch * sizeof(std::int64_t))
+      << "activations alone";
 }
 
 TEST(ModelParallel, TrafficAndBubble) {
@@ -275,8 +283,12 @@ class NoKernels : public Device {
   std::string name() const override { return "bare"; }
   Buffer allocate(std::size_t bytes) override { return cpu_device().allocate(bytes); }
   AllocatorStats allocator_stats() const override { return {}; }
-  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override { cpu_device().copy(to, from, bytes, stream); }
-  void upload(void* to, const void* from, std::size_t bytes, Stream& stream) override { cpu_device().copy(to, from, bytes, stream); }
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    cpu_device().copy(to, from, bytes, stream);
+  }
+  void upload(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    cpu_device().copy(to, from, bytes, stream);
+  }
   Stream& default_stream() override { return cpu_device().default_stream(); }
   std::unique_ptr<Stream> new_stream() override { return cpu_device().new_stream(); }
   std::unique_ptr<Event> new_event() override { return cpu_device().new_event(); }
@@ -293,7 +305,8 @@ TEST(ModelParallel, WhatIsRefused) {
   const auto refused = [](const Training& training, const StrategyOptions& options) {
     return message_of([&] { make_strategy("model_parallel", training, options); });
   };
-  EXPECT_THAT(refused(training_of_net(), on_cpus(0, 2)), HasSubstr("model_parallel: the model is a Module: stages are runs of layers"));
+  EXPECT_THAT(refused(training_of_net(), on_cpus(0, 2)),
+              HasSubstr("model_parallel: the model is a Module: stages are runs of layers"));
   Training two_layers = training_of_layers();
   two_layers.model = [] {
     auto net = std::make_unique<nn::Sequential>();
@@ -301,16 +314,19 @@ TEST(ModelParallel, WhatIsRefused) {
     net->append<nn::Linear>(72, 3);
     return net;
   };
-  EXPECT_THAT(refused(two_layers, on_cpus(0, 3)), HasSubstr("3 stages, one a device, and 2 layers: every stage needs a layer"));
+  EXPECT_THAT(refused(two_layers, on_cpus(0, 3)),
+              HasSubstr("3 stages, one a device, and 2 layers: every stage needs a layer"));
   StrategyOptions options = on_cpus(0, 2);
   options.stage_layers = {3, 4};
-  EXPECT_THAT(refused(training_of_layers(), options), HasSubstr(".stage_layers has 2 numbers with sum 7: 2 stages need as many"));
+  EXPECT_THAT(refused(training_of_layers(), options),
+              HasSubstr(".stage_layers has 2 numbers with sum 7: 2 stages need as many"));
   options.stage_layers = {6, 0};
   EXPECT_THAT(refused(training_of_layers(), options), HasSubstr("all above 0"));
   EXPECT_THAT(refused(training_of_layers(), pipeline_options(2, -1)), HasSubstr(".micro_batches is -1"));
   NoKernels bare;
-  EXPECT_THAT(refused(training_of_layers(), {.devices = {&cpu_device(), &bare}}),
-              AllOf(HasSubstr("stage 1: device bare has no kernel for the operator '"), HasSubstr("give another device")));
+  EXPECT_THAT(
+      refused(training_of_layers(), {.devices = {&cpu_device(), &bare}}),
+      AllOf(HasSubstr("stage 1: device bare has no kernel for the operator '"), HasSubstr("give another device")));
   EXPECT_THAT(message_of([] { make_strategy("towers", training_of_layers(), pipeline_options(2, 2)); }),
               HasSubstr("towers: .micro_batches and .stage_layers are options of model_parallel"));
   EXPECT_THAT(refused({}, on_cpus(0, 2)), HasSubstr("Training needs all of"));
@@ -319,7 +335,8 @@ TEST(ModelParallel, WhatIsRefused) {
   const auto batch = batch_of(0);
   EXPECT_THAT(message_of([&] { strategy->step(batch.first, batch.second); }),
               HasSubstr("model_parallel: 12 samples a step cannot be split evenly into 5 micro-batches"));
-  EXPECT_THAT(message_of([&] { strategy->step(batch.first, slice(batch.second, 0, {.stop = 6})); }), HasSubstr("12 inputs and 6 targets"));
+  EXPECT_THAT(message_of([&] { strategy->step(batch.first, slice(batch.second, 0, {.stop = 6})); }),
+              HasSubstr("12 inputs and 6 targets"));
   const auto two = make_strategy("model_parallel", training_of_layers(), pipeline_options(2, 2));
   const AutoCast half(DType::kBFloat16);
   EXPECT_THAT(message_of([&] { two->step(batch.first, batch.second); }),
@@ -337,7 +354,8 @@ TEST(ModelParallel, WhatOneRankRefusesAllRanksRefuse) {
     });
   };
   using ::testing::Each;
-  EXPECT_THAT(refusals([](StrategyOptions& options, Training&) { options.micro_batches = -1; }), Each(HasSubstr(".micro_batches is -1")));
+  EXPECT_THAT(refusals([](StrategyOptions& options, Training&) { options.micro_batches = -1; }),
+              Each(HasSubstr(".micro_batches is -1")));
   EXPECT_THAT(refusals([](StrategyOptions& options, Training&) {
                 options.stage_layers = {1, 2};
               }),
@@ -347,7 +365,9 @@ TEST(ModelParallel, WhatOneRankRefusesAllRanksRefuse) {
   EXPECT_THAT(refusals([](StrategyOptions&, Training& training) { training.model = training_of_net().model; }),
               Each(HasSubstr("the model is a Module")));
   EXPECT_THAT(refusals([](StrategyOptions&, Training& training) {
-                training.optimizer = [](std::vector<NamedTensor>) -> std::unique_ptr<optim::Optimizer> { return nullptr; };
+                training.optimizer = [](std::vector<NamedTensor>) -> std::unique_ptr<optim::Optimizer> {
+                  return nullptr;
+                };
               }),
               Each(HasSubstr("Training::optimizer() returned none")));
 }
@@ -361,9 +381,11 @@ TEST(ModelParallel, AFailureInOneStageEndsTheStep) {
   EXPECT_THAT(message_of([&] { strategy->step(batch.first, wrong); }), HasSubstr("99"));
 
   const auto failures = testing::run_ranks(3, "threads", [&](std::shared_ptr<ProcessGroup> group) {
-    make_strategy("model_parallel", training_of_layers(), {.group = group, .micro_batches = 4})->step(batch.first, wrong);
+    make_strategy("model_parallel", training_of_layers(), {.group = group, .micro_batches = 4})
+        ->step(batch.first, wrong);
   });
-  for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr("99")) << "each rank says what failed on rank 2";
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, HasSubstr("99")) << "each rank says what failed on rank 2";
   EXPECT_THAT(failures[0], HasSubstr("model_parallel: stage 2 (rank 2) failed"));
 }
 
@@ -375,7 +397,8 @@ TEST(ModelParallel, ARankThatIsGoneIsNamed) {
     if (group->rank() == 1) group->abort("it has had enough");
     strategy->step(batch.first, batch.second);
   });
-  for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr("rank 1 aborted the group: it has had enough"));
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, HasSubstr("rank 1 aborted the group: it has had enough"));
 }
 
 // Processes: the stages before and behind the one that is killed end with its name, and soon.

@@ -1,5 +1,5 @@
-// Rank 1 of 2 alone reads, computes or loads something that is wrong: both ranks throw the text that names it, in fit(), in evaluate(), and
-// in a training loop of one's own under abort_on_error().
+// Rank 1 of 2 alone reads, computes or loads something that is wrong: both ranks throw the text that names it, in
+// fit(), in evaluate(), and in a training loop of one's own under abort_on_error().
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -35,7 +35,8 @@ class Words : public data::Dataset {
     const Wrong wrong = index % 2 == 1 ? wrong_ : Wrong::kNothing;
     if (wrong == Wrong::kGzip) data::read_lines(folder_ + "/damaged.gz");
     if (wrong == Wrong::kText) data::CharacterDataset(folder_ + "/latin1.txt", {.length = 2});
-    const std::vector<std::int64_t> input = {wrong == Wrong::kWord ? 77 : index % 8, wrong == Wrong::kColumn ? 4 : index % 4};
+    const std::vector<std::int64_t> input = {wrong == Wrong::kWord ? 77 : index % 8,
+                                             wrong == Wrong::kColumn ? 4 : index % 4};
     return {Tensor::from<std::int64_t>(input, {2}), data::scalar<std::int64_t>(wrong == Wrong::kLabel ? 9 : index % 3)};
   }
 
@@ -114,7 +115,8 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const Mistake& mistake : kMistakes)
     for (const Where where : {Where::kFit, Where::kEvaluate, Where::kLoop})
-      if (mistake.wrong != Wrong::kStateDict || where != Where::kEvaluate) cases.emplace_back(mistake, where);  // which loads nothing
+      if (mistake.wrong != Wrong::kStateDict || where != Where::kEvaluate)
+        cases.emplace_back(mistake, where);  // which loads nothing
   return cases;
 }
 
@@ -123,7 +125,8 @@ class OneRanksMistake : public ::testing::TestWithParam<Case> {
   OneRanksMistake() {
     std::string pattern = ::testing::TempDir() + "lockstep-mistakes-XXXXXX";
     folder_ = mkdtemp(pattern.data());
-    std::ofstream(folder_ + "/damaged.gz", std::ios::binary) << "\x1f\x8b\x08\0\0\0\0\0\0\x03\xff\xff\xff\xff\xff\xff\xff\xff"sv;
+    std::ofstream(folder_ + "/damaged.gz", std::ios::binary)
+        << "\x1f\x8b\x08\0\0\0\0\0\0\x03\xff\xff\xff\xff\xff\xff\xff\xff"sv;
     std::ofstream(folder_ + "/latin1.txt", std::ios::binary) << "ab\xe4z\n"sv;
   }
   ~OneRanksMistake() override { std::filesystem::remove_all(folder_); }
@@ -133,7 +136,8 @@ class OneRanksMistake : public ::testing::TestWithParam<Case> {
     const Words set(wrong, folder_);
     testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
       messages[static_cast<std::size_t>(group->rank())] = message_of([&] {
-        where == Where::kLoop ? train_by_hand(group, set, wrong) : fit_or_evaluate(group, data::Pipeline(set), wrong, where == Where::kFit);
+        where == Where::kLoop ? train_by_hand(group, set, wrong)
+                              : fit_or_evaluate(group, data::Pipeline(set), wrong, where == Where::kFit);
       });
     }));
     return messages;
@@ -144,7 +148,9 @@ class OneRanksMistake : public ::testing::TestWithParam<Case> {
 
 std::string case_name(const ::testing::TestParamInfo<Case>& test) {
   const auto& [mistake, where] = test.param;
-  return std::string(mistake.name) + (where == Where::kFit ? "InFit" : where == Where::kEvaluate ? "InEvaluate" : "InALoop");
+  return std::string(mistake.name) + (where == Where::kFit        ? "InFit"
+                                      : where == Where::kEvaluate ? "InEvaluate"
+                                                                  : "InALoop");
 }
 INSTANTIATE_TEST_SUITE_P(Table, OneRanksMistake, ::testing::ValuesIn(all_cases()), case_name);
 
@@ -177,13 +183,14 @@ TEST(OneRanksOptions, AreToldToTheOther) {
     std::string name;
     std::function<void(nn::Module& model, const data::Dataset& set, const EvaluateOptions& options)> make;
   };
-  const Call calls[] = {
-      {"evaluate",
-       [](nn::Module& model, const data::Dataset& set, const EvaluateOptions& options) {
-         TopK accuracy(1);
-         evaluate(model, set, {&accuracy}, options);
-       }},
-      {"predict", [](nn::Module& model, const data::Dataset& set, const EvaluateOptions& options) { predict(model, set, options); }}};
+  const Call calls[] = {{"evaluate",
+                         [](nn::Module& model, const data::Dataset& set, const EvaluateOptions& options) {
+                           TopK accuracy(1);
+                           evaluate(model, set, {&accuracy}, options);
+                         }},
+                        {"predict", [](nn::Module& model, const data::Dataset& set, const EvaluateOptions& options) {
+                           predict(model, set, options);
+                         }}};
   const Words set(Wrong::kNothing, "");
   for (const Call& call : calls) {
     std::vector<std::string> messages(2);

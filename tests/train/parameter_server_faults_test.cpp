@@ -24,8 +24,8 @@ TEST(ParameterServer, WaitsForPausedWorkersAsLongAsTheyLive) {
   for (int rank = 0; rank < 3; ++rank)
     ranks.emplace_back([&, rank] {
       failures[static_cast<std::size_t>(rank)] = message_of([&] {
-        const auto group =
-            ProcessGroup::create({rank, 3, rank, 3}, store, "token", {.backend = "host", .transport = "shm", .timeout = kDeadline});
+        const auto group = ProcessGroup::create({rank, 3, rank, 3}, store, "token",
+                                                {.backend = "host", .transport = "shm", .timeout = kDeadline});
         const auto strategy = make_strategy("parameter_server", training_of_line(), options_of(group, {.servers = 1}));
         if (strategy->is_server()) return strategy->serve();
         line_step(*strategy, 0, rank);
@@ -41,7 +41,8 @@ TEST(ParameterServer, WaitsForPausedWorkersAsLongAsTheyLive) {
 TEST(ParameterServer, AWorkerThatLeavesIsNamedAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   const auto failures = testing::run_ranks(4, "shm", [&](const Group& group) {
-    const auto strategy = make_strategy("parameter_server", training_of_line(), options_of(group, {.servers = 1, .staleness = 1}));
+    const auto strategy =
+        make_strategy("parameter_server", training_of_line(), options_of(group, {.servers = 1, .staleness = 1}));
     if (strategy->is_server()) return strategy->serve();
     for (int step = 0; step < 4; ++step) {
       if (step == 2 && group->rank() == 1) return group->leave();
@@ -50,8 +51,8 @@ TEST(ParameterServer, AWorkerThatLeavesIsNamedAtOnce) {
     strategy->workers()->barrier();
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40));
-  EXPECT_THAT(failures[3], AllOf(HasSubstr("parameter_server: ps:0: "), HasSubstr("rank 1"), HasSubstr("has left the group"),
-                                 HasSubstr("rank 1 is worker:1")));
+  EXPECT_THAT(failures[3], AllOf(HasSubstr("parameter_server: ps:0: "), HasSubstr("rank 1"),
+                                 HasSubstr("has left the group"), HasSubstr("rank 1 is worker:1")));
   EXPECT_EQ(failures[1], "");
 }
 
@@ -83,15 +84,20 @@ std::vector<std::string> refusals(
 
 TEST(ParameterServer, OptionsThatAreRefused) {
   const auto same = [](const ParameterServerOptions& options) { return [options](int) { return options; }; };
-  EXPECT_THAT(refusals(2, same({.servers = 1, .staleness = -1})), Each(HasSubstr(".staleness is -1: 0 is synchronous")));
-  EXPECT_THAT(refusals(2, same({.servers = 2})), Each(HasSubstr(".servers is 2 with 2 ranks in all: from 1 on, and at least one rank")));
-  EXPECT_THAT(refusals(2, same({})), Each(AllOf(HasSubstr("which ranks are servers?"), HasSubstr("lockrun --ps P --workers W"))));
-  EXPECT_THAT(refusals(2, [](int rank) { return ParameterServerOptions{.servers = 1, .staleness = rank == 1 ? -1 : 0}; }),
-              Each(HasSubstr(".staleness is -1")));
+  EXPECT_THAT(refusals(2, same({.servers = 1, .staleness = -1})),
+              Each(HasSubstr(".staleness is -1: 0 is synchronous")));
+  EXPECT_THAT(refusals(2, same({.servers = 2})),
+              Each(HasSubstr(".servers is 2 with 2 ranks in all: from 1 on, and at least one rank")));
+  EXPECT_THAT(refusals(2, same({})),
+              Each(AllOf(HasSubstr("which ranks are servers?"), HasSubstr("lockrun --ps P --workers W"))));
+  EXPECT_THAT(
+      refusals(2, [](int rank) { return ParameterServerOptions{.servers = 1, .staleness = rank == 1 ? -1 : 0}; }),
+      Each(HasSubstr(".staleness is -1")));
   EXPECT_THAT(refusals(4, same({.servers = 3})), Each(HasSubstr("3 servers for 2 parameters: ps:2 would hold none")));
-  EXPECT_THAT(refusals(3, [](int rank) { return ParameterServerOptions{.servers = 1, .staleness = rank == 2 ? 3 : 0}; }),
-              Each(AllOf(HasSubstr("the ranks have different options"),
-                         HasSubstr("rank 2 has staleness = 3 at position 1, rank 0 has staleness = 0"))));
+  EXPECT_THAT(
+      refusals(3, [](int rank) { return ParameterServerOptions{.servers = 1, .staleness = rank == 2 ? 3 : 0}; }),
+      Each(AllOf(HasSubstr("the ranks have different options"),
+                 HasSubstr("rank 2 has staleness = 3 at position 1, rank 0 has staleness = 0"))));
 }
 
 TEST(ParameterServer, TasksThatMakeNoJobAreRefusedOnAllRanks) {
@@ -125,12 +131,16 @@ TEST(ParameterServer, WhatOneRankRefusesAllRanksRefuse) {
           return training;
         });
   };
-  EXPECT_THAT(of_one_rank([](Training& training) { training.loss = nullptr; }), Each(HasSubstr("Training needs all of .model")));
-  EXPECT_THAT(
-      of_one_rank([](Training& training) { training.model = []() -> std::unique_ptr<nn::Module> { throw FileError("no such file"); }; }),
-      Each(HasSubstr("no such file")));
+  EXPECT_THAT(of_one_rank([](Training& training) { training.loss = nullptr; }),
+              Each(HasSubstr("Training needs all of .model")));
+  EXPECT_THAT(of_one_rank([](Training& training) {
+                training.model = []() -> std::unique_ptr<nn::Module> { throw FileError("no such file"); };
+              }),
+              Each(HasSubstr("no such file")));
   EXPECT_THAT(of_one_rank([](Training& training) {  // rank 2 is the server, which makes one
-                training.optimizer = [](std::vector<NamedTensor>) -> std::unique_ptr<optim::Optimizer> { return nullptr; };
+                training.optimizer = [](std::vector<NamedTensor>) -> std::unique_ptr<optim::Optimizer> {
+                  return nullptr;
+                };
               }),
               Each(HasSubstr("Training::optimizer() returned none")));
 }
@@ -142,14 +152,16 @@ TEST(ParameterServer, CallsOfTheOtherJobAreRefused) {
       EXPECT_EQ(strategy->workers(), nullptr);
       EXPECT_THAT(message_of([&] { line_step(*strategy, 0, 0); }),
                   HasSubstr("ps:0 (rank 1) trains on no samples: where is_server() call serve()"));
-      EXPECT_THAT(message_of([&] { strategy->model(); }), HasSubstr("ps:0 (rank 1) holds a part of the parameters: worker 0's model()"));
+      EXPECT_THAT(message_of([&] { strategy->model(); }),
+                  HasSubstr("ps:0 (rank 1) holds a part of the parameters: worker 0's model()"));
       EXPECT_EQ(strategy->optimizer().kind(), "SGD");
       strategy->serve();
       EXPECT_THAT(message_of([&] { strategy->serve(); }), HasSubstr("ps:0: serve() has run"));
       return;
     }
     EXPECT_THAT(message_of([&] { strategy->serve(); }), HasSubstr("parameter_server: serve() is for a server"));
-    EXPECT_THAT(message_of([&] { strategy->optimizer(); }), HasSubstr("worker:0 (rank 0) has no optimizer, the servers have"));
+    EXPECT_THAT(message_of([&] { strategy->optimizer(); }),
+                HasSubstr("worker:0 (rank 0) has no optimizer, the servers have"));
     EXPECT_THAT(message_of([&] { strategy->set_lr(-1); }), HasSubstr("a learning rate of -1"));
   }));
 }

@@ -1,7 +1,7 @@
 // A process of a parameter server's job: parameter_server_rank STEPS [away SECONDS | exit]
 //
-// Trains a line for STEPS steps; each process prints its task and its process number first, worker:0 each tenth step. With "away" worker:1
-// pauses for so long before its fifth step, with "exit" it calls exit(0) there.
+// Trains a line for STEPS steps; each process prints its task and its process number first, worker:0 each tenth step.
+// With "away" worker:1 pauses for so long before its fifth step, with "exit" it calls exit(0) there.
 #include <unistd.h>
 
 #include <chrono>
@@ -32,7 +32,8 @@ int train(int argc, char** argv) {
   const int away_s = argc > 3 && std::strcmp(argv[2], "away") == 0 ? std::atoi(argv[3]) : 0;
   const bool exits = argc > 2 && std::strcmp(argv[2], "exit") == 0;
   const auto group = ls::init_process_group({.device = &ls::cpu_device()});
-  const auto strategy = ls::train::make_strategy("parameter_server", training(), {.parameter_server = {.staleness = 1}});
+  const auto strategy =
+      ls::train::make_strategy("parameter_server", training(), {.parameter_server = {.staleness = 1}});
   const ls::train::Task task = ls::train::task_of_environment(ls::env::text).value();
   std::printf("%s is process %d\n", ls::train::name_of(task).c_str(), static_cast<int>(::getpid()));
   std::fflush(stdout);

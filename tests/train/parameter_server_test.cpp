@@ -39,14 +39,16 @@ TEST_P(SynchronousServer, ComesToTheWeightsOfDdp) {
   std::vector<float> weights;
   std::vector<float> last(static_cast<std::size_t>(workers));
   const int ranks = workers;
-  testing::expect_all_well(run_job(workers, {.servers = servers, .sharding = sharding}, [&](Strategy& strategy, int worker) {
-    manual_seed(11);
-    set_first_sample(worker * (kBatch / ranks));
-    for (int step = 0; step < kSteps; ++step) last[static_cast<std::size_t>(worker)] = take_step(strategy, step, worker, ranks);
-    EXPECT_EQ(strategy.workers()->world_size(), ranks);
-    EXPECT_EQ(strategy.workers()->rank(), worker);
-    if (worker == 0) weights = weights_of(strategy.model());
-  }));
+  testing::expect_all_well(
+      run_job(workers, {.servers = servers, .sharding = sharding}, [&](Strategy& strategy, int worker) {
+        manual_seed(11);
+        set_first_sample(worker * (kBatch / ranks));
+        for (int step = 0; step < kSteps; ++step)
+          last[static_cast<std::size_t>(worker)] = take_step(strategy, step, worker, ranks);
+        EXPECT_EQ(strategy.workers()->world_size(), ranks);
+        EXPECT_EQ(strategy.workers()->rank(), worker);
+        if (worker == 0) weights = weights_of(strategy.model());
+      }));
   const Outcome ddp = train_by_ddp(workers);
   EXPECT_EQ(weights, ddp.weights) << "the same sums in the same order";
   float mean = 0;
@@ -58,7 +60,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SynchronousServer,
                          ::testing::Values(Shape{1, 1, Sharding::kRoundRobin}, Shape{2, 1, Sharding::kRoundRobin},
                                            Shape{3, 2, Sharding::kGreedyBytes}, Shape{4, 3, Sharding::kRoundRobin}),
                          [](const auto& tested) {
-                           return std::to_string(tested.param.workers) + "_workers_" + std::to_string(tested.param.servers) + "_ps";
+                           return std::to_string(tested.param.workers) + "_workers_" +
+                                  std::to_string(tested.param.servers) + "_ps";
                          });
 
 TEST(ParameterServer, BeginsWithWorkerZerosWeightsAndFollowsItsRate) {
@@ -132,7 +135,8 @@ TEST(ParameterServer, TrafficIsAllGradientsOutAndAllWeightsIn) {
   for (const NamedTensor& each : net->named_buffers()) buffers += each.tensor.bytes();
   EXPECT_GE(worker_sent, 3 * bytes);
   EXPECT_LE(worker_sent, 3 * (bytes + 1024)) << "and what fills the cache lines";
-  EXPECT_EQ(worker_received, worker_sent + worker_sent / 3 + buffers) << "and worker 0's weights and buffers, before the first step";
+  EXPECT_EQ(worker_received, worker_sent + worker_sent / 3 + buffers)
+      << "and worker 0's weights and buffers, before the first step";
   EXPECT_EQ(server_sent, worker_sent + worker_received) << "to two workers, by both servers together";
 }
 
@@ -150,15 +154,17 @@ TEST(AsynchronousServer, LearnsWithGradientsThatAreStale) {
           if (worker == 0) weights = weights_of(strategy.model());
         },
         [](int) { return training_of_line(); }));
-    for (std::size_t worker = 0; worker < 3; ++worker) EXPECT_LT(last[worker], 0.01F) << "staleness " << staleness << ", worker " << worker;
-    EXPECT_GT(*std::max_element(first.begin(), first.end()), 0.5F) << "a bound that is met at the start would say little";
+    for (std::size_t worker = 0; worker < 3; ++worker)
+      EXPECT_LT(last[worker], 0.01F) << "staleness " << staleness << ", worker " << worker;
+    EXPECT_GT(*std::max_element(first.begin(), first.end()), 0.5F)
+        << "a bound that is met at the start would say little";
     EXPECT_NEAR(weights[0], 3, 0.2);
     EXPECT_NEAR(weights[1], -1, 0.2);
   }
 }
 
-// Worker 1 computes its first gradients only when worker 0 has finished as many steps as it may; worker 0's next step ends only when
-// worker 1's gradients have come.
+// Worker 1 computes its first gradients only when worker 0 has finished as many steps as it may; worker 0's next step
+// ends only when worker 1's gradients have come.
 TEST(AsynchronousServer, AWorkerIsAtMostSoManyStepsAhead) {
   constexpr int kStaleness = 2;
   std::atomic<int> finished{0}, computed{0};
@@ -190,10 +196,10 @@ TEST(AsynchronousServer, WorkersMayMakeUnequalNumbersOfSteps) {
   };
   testing::expect_all_well(run_job(2, {.servers = 1, .staleness = 1}, unequal, [](int) { return training_of_line(); }));
   const auto failures = run_job(2, {.servers = 1}, unequal, [](int) { return training_of_line(); });
-  EXPECT_THAT(failures[2],
-              HasSubstr("worker:1 (rank 1) has finished after 2 steps, worker:0 (rank 0) is in step 3: synchronous workers make as many"));
-  EXPECT_THAT(failures[0],
-              AllOf(HasSubstr("parameter_server: worker:0: "), HasSubstr("synchronous workers make as many"), HasSubstr("rank 2 is ps:0")));
+  EXPECT_THAT(failures[2], HasSubstr("worker:1 (rank 1) has finished after 2 steps, worker:0 (rank 0) is in step 3: "
+                                     "synchronous workers make as many"));
+  EXPECT_THAT(failures[0], AllOf(HasSubstr("parameter_server: worker:0: "),
+                                 HasSubstr("synchronous workers make as many"), HasSubstr("rank 2 is ps:0")));
 }
 
 // The other's first step does not wait for it.
@@ -202,7 +208,8 @@ TEST(AsynchronousServer, AWorkerMayMakeNoStepAtAll) {
     const auto only_one = [&](Strategy& strategy, int worker) {
       for (int step = 0; step < (worker == idle ? 0 : 3); ++step) line_step(strategy, step, worker);
     };
-    testing::expect_all_well(run_job(2, {.servers = 2, .staleness = 5}, only_one, [](int) { return training_of_line(); }));
+    testing::expect_all_well(
+        run_job(2, {.servers = 2, .staleness = 5}, only_one, [](int) { return training_of_line(); }));
   }
 }
 
@@ -220,14 +227,16 @@ TEST(TaskOfEnvironment, IsWhatTheVariablesSay) {
   EXPECT_EQ(task_of({{"LOCKSTEP_JOB", "ps"}, {"LOCKSTEP_TASK_INDEX", "1"}}), (Task{Task::Job::kServer, 1}));
   EXPECT_EQ(name_of(*task_of({{"LOCKSTEP_JOB", "worker"}, {"LOCKSTEP_TASK_INDEX", "3"}})), "worker:3");
   const auto fault_of = [&](const Environment& environment) { return message_of([&] { task_of(environment); }); };
-  EXPECT_THAT(fault_of({{"LOCKSTEP_JOB", "chief"}, {"LOCKSTEP_TASK_INDEX", "0"}}), HasSubstr("LOCKSTEP_JOB=chief: ps or worker is needed"));
+  EXPECT_THAT(fault_of({{"LOCKSTEP_JOB", "chief"}, {"LOCKSTEP_TASK_INDEX", "0"}}),
+              HasSubstr("LOCKSTEP_JOB=chief: ps or worker is needed"));
   EXPECT_THAT(fault_of({{"LOCKSTEP_JOB", "ps"}}), HasSubstr("LOCKSTEP_JOB=ps is set but LOCKSTEP_TASK_INDEX is not"));
   EXPECT_THAT(fault_of({{"LOCKSTEP_JOB", "ps"}, {"LOCKSTEP_TASK_INDEX", "-1"}}), HasSubstr("LOCKSTEP_TASK_INDEX"));
 }
 
 std::vector<NamedTensor> tensors_of(const std::vector<std::int64_t>& counts) {
   std::vector<NamedTensor> tensors;
-  for (const std::int64_t count : counts) tensors.push_back({"p" + std::to_string(tensors.size()), Tensor::zeros({count})});
+  for (const std::int64_t count : counts)
+    tensors.push_back({"p" + std::to_string(tensors.size()), Tensor::zeros({count})});
   return tensors;
 }
 
@@ -237,7 +246,8 @@ TEST(ShardParameters, ByTurnsOrToWhoeverHoldsTheFewestBytes) {
   EXPECT_THAT(shard_parameters(tensors, 2, Sharding::kGreedyBytes), ElementsAre(0, 1, 1, 0, 0));
   EXPECT_THAT(shard_parameters(tensors, 1, Sharding::kGreedyBytes), Each(0));
   EXPECT_THAT(shard_parameters(tensors, 5, Sharding::kGreedyBytes), ElementsAre(0, 1, 2, 3, 4));
-  EXPECT_THAT(message_of([&] { shard_parameters(tensors, 0, Sharding::kRoundRobin); }), HasSubstr("0 servers; at least 1"));
+  EXPECT_THAT(message_of([&] { shard_parameters(tensors, 0, Sharding::kRoundRobin); }),
+              HasSubstr("0 servers; at least 1"));
   EXPECT_THAT(message_of([&] { shard_parameters(tensors, 6, Sharding::kRoundRobin); }),
               HasSubstr("6 servers for 5 parameters: ps:5 would hold none; start fewer (lockrun --ps 5 at most)"));
 }

@@ -1,5 +1,5 @@
-// A stage of model_parallel as a process: pipeline_rank STEP; at that step rank 1 is killed, as the kernel does it to who takes too much
-// memory.
+// A stage of model_parallel as a process: pipeline_rank STEP; at that step rank 1 is killed, as the kernel does it to
+// who takes too much memory.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +12,8 @@ namespace ls = lockstep;
 
 std::unique_ptr<ls::nn::Module> make_model() {
   auto net = std::make_unique<ls::nn::Sequential>();
-  for (int i = 0; i < 3; ++i) net->append<ls::nn::Linear>(8, 8, ls::nn::LinearLayerOptions{.activation = ls::Activation::kReLU});
+  for (int i = 0; i < 3; ++i)
+    net->append<ls::nn::Linear>(8, 8, ls::nn::LinearLayerOptions{.activation = ls::Activation::kReLU});
   return net;
 }
 
@@ -23,7 +24,9 @@ int run(int argc, char** argv) {
       "model_parallel",
       {.model = make_model,
        .optimizer =
-           [](std::vector<ls::NamedTensor> parameters) { return std::make_unique<ls::optim::SGD>(parameters, ls::optim::SGDOptions{}); },
+           [](std::vector<ls::NamedTensor> parameters) {
+             return std::make_unique<ls::optim::SGD>(parameters, ls::optim::SGDOptions{});
+           },
        .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::mse_loss(outputs, targets); }},
       {.group = group, .micro_batches = 4});
   const ls::Tensor inputs = ls::Tensor::full({8, 8}, 1), targets = ls::Tensor::full({8, 8}, 2);

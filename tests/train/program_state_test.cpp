@@ -19,8 +19,9 @@ TEST(ProgramState, TextAndTensorsComeBackOnAllRanks) {
   CheckpointTrainee saved(1);
   const std::vector<float> floats = {1, -0.0F, 3};
   const std::vector<std::int64_t> counts = {1LL << 60};
-  ProgramState program{"{\"a\": 1}\n\xc3\xa9 \"\\",
-                       {{"floats", Tensor::from<float>(floats, {3, 1})}, {"counts", Tensor::from<std::int64_t>(counts, {1})}}};
+  ProgramState program{
+      "{\"a\": 1}\n\xc3\xa9 \"\\",
+      {{"floats", Tensor::from<float>(floats, {3, 1})}, {"counts", Tensor::from<std::int64_t>(counts, {1})}}};
   CheckpointParts parts = saved.parts();
   parts.program = program;
   save_checkpoint(folder.path(), parts);

@@ -76,8 +76,8 @@ int width_in_a_terminal(const std::map<std::string, std::string>& environment) {
   if (child == 0) {
     ::ioctl(users_end, TIOCSWINSZ, &size);
     ::dup2(users_end, STDOUT_FILENO);
-    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
-                             "SLURM_PROCID", "LOCKSTEP_TERMINAL_WIDTH"})
+    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID", "PMIX_RANK", "MPI_LOCALRANKID",
+                             "MPI_LOCALNRANKS", "SLURM_PROCID", "LOCKSTEP_TERMINAL_WIDTH"})
       ::unsetenv(name);
     for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
     ::_exit(terminal_width().value_or(0));
@@ -101,7 +101,8 @@ TEST(Progress, OnlyAUsersOwnTerminalIsRedrawn) {
 TEST(Progress, AFullDiskIsAnError) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> full(std::fopen("/dev/full", "w"), std::fclose);
   if (!full) GTEST_SKIP() << "there is no /dev/full";
-  Progress log({.total_steps = 1, .out = full.get()}), terminal({.terminal_width = 60, .total_steps = 1, .out = full.get()});
+  Progress log({.total_steps = 1, .out = full.get()}),
+      terminal({.terminal_width = 60, .total_steps = 1, .out = full.get()});
   EXPECT_THROW(log.message("hello"), FileError);
   EXPECT_THROW(log.step(1, 0.5f, 10), FileError);
   EXPECT_THROW(terminal.step(1, 0.5f, 10), FileError);

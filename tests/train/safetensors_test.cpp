@@ -76,12 +76,13 @@ TEST_F(SafetensorsFiles, EveryTypeAndShapeComesBackInOrder) {
   EXPECT_EQ(loaded.metadata, (std::map<std::string, std::string>{{"format", "pt"}, {"note", "of two\nlines"}}));
   ASSERT_EQ(loaded.tensors.size(), saved.size());
   for (const NamedTensor& wanted : saved) {
-    const auto found =
-        std::find_if(loaded.tensors.begin(), loaded.tensors.end(), [&](const auto& entry) { return entry.name == wanted.name; });
+    const auto found = std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
+                                    [&](const auto& entry) { return entry.name == wanted.name; });
     ASSERT_NE(found, loaded.tensors.end()) << wanted.name;
     EXPECT_EQ(found->tensor.dtype(), wanted.tensor.dtype()) << wanted.name;
     EXPECT_EQ(found->tensor.shape(), wanted.tensor.shape()) << wanted.name;
-    EXPECT_EQ(std::memcmp(found->tensor.buffer().data(), wanted.tensor.buffer().data(), wanted.tensor.bytes()), 0) << wanted.name;
+    EXPECT_EQ(std::memcmp(found->tensor.buffer().data(), wanted.tensor.buffer().data(), wanted.tensor.bytes()), 0)
+        << wanted.name;
   }
   for (std::size_t i = 0; i < kDTypes; ++i) EXPECT_EQ(loaded.tensors[i].name, saved[i].name) << "not sorted by name";
   EXPECT_THAT(folder_.names(), ElementsAre("net.safetensors")) << "nothing else is left";
@@ -96,11 +97,13 @@ TEST_F(SafetensorsFiles, AStateDictTravelsToAnotherModule) {
   save_safetensors(path_, from.state_dict());
   to.load_state_dict(load_safetensors(path_).tensors);
   for (std::size_t i = 0; i < from.parameters().size(); ++i)
-    EXPECT_EQ(std::memcmp(from.parameters()[i].buffer().data(), to.parameters()[i].buffer().data(), from.parameters()[i].bytes()), 0);
+    EXPECT_EQ(std::memcmp(from.parameters()[i].buffer().data(), to.parameters()[i].buffer().data(),
+                          from.parameters()[i].bytes()),
+              0);
   nn::Linear other(4, 5);
-  EXPECT_THAT(
-      message_of([&] { other.load_state_dict(load_safetensors(path_).tensors); }),
-      AllOf(HasSubstr("2 missing from the state dict: 'weight' float32 (5, 4)"), HasSubstr("4 unexpected"), HasSubstr("'0.weight'")));
+  EXPECT_THAT(message_of([&] { other.load_state_dict(load_safetensors(path_).tensors); }),
+              AllOf(HasSubstr("2 missing from the state dict: 'weight' float32 (5, 4)"), HasSubstr("4 unexpected"),
+                    HasSubstr("'0.weight'")));
 }
 
 TEST_F(SafetensorsFiles, ASaveReplacesTheFileBefore) {
@@ -116,7 +119,8 @@ TEST_F(SafetensorsFiles, WhatTheFormatCannotHoldIsNamedAndTheFileBeforeStands) {
   save_safetensors(path_, {{"a", Tensor::zeros({4})}});
   const std::string before = read_text(path_);
   const Tensor tensor = Tensor::zeros({1});
-  const auto refusal = [&](const std::vector<NamedTensor>& tensors, const std::map<std::string, std::string>& metadata = {}) {
+  const auto refusal = [&](const std::vector<NamedTensor>& tensors,
+                           const std::map<std::string, std::string>& metadata = {}) {
     return message_of([&] { save_safetensors(path_, tensors, metadata); });
   };
   EXPECT_THAT(refusal({{"a", tensor}, {"b", tensor}, {"a", tensor}}), HasSubstr("'a' comes twice"));
@@ -147,7 +151,9 @@ TEST_F(SafetensorsFiles, AFailedWriteLeavesTheFileBefore) {
     const rlimit limit{4096, 4096};
     setrlimit(RLIMIT_FSIZE, &limit);
     const std::string message = message_of([&] { save_safetensors(path_, {{"large", Tensor::zeros({100000})}}); });
-    _exit(message.find("net.safetensors") != std::string::npos && message.find("File too large") != std::string::npos ? 0 : 1);
+    _exit(message.find("net.safetensors") != std::string::npos && message.find("File too large") != std::string::npos
+              ? 0
+              : 1);
   }
   int status = -1;
   waitpid(child, &status, 0);
@@ -171,10 +177,14 @@ TEST_F(SafetensorsFiles, DamagedOnesAreRefusedWithTheReason) {
       {file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12), "gap"},
       {file_of(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8), "'a' of F32 (3) has 8 bytes"},
       {file_of("{" + entry + "," + entry + "}", 8), "the name 'a' comes twice"},
-      {file_of(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8), "the header is damaged: shape of tensor 'a' is [-2]"},
-      {file_of(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", 8), "shape of tensor 'a' is [2.5], expected"},
-      {file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1e30]}})", 8), "data_offsets of tensor 'a' is [0,1e+30]"},
-      {file_of(R"({"a":{"dtype":"F32","shape":[18446744073709551615,2],"data_offsets":[0,8]}})", 8), "the header is damaged"},
+      {file_of(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8),
+       "the header is damaged: shape of tensor 'a' is [-2]"},
+      {file_of(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", 8),
+       "shape of tensor 'a' is [2.5], expected"},
+      {file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1e30]}})", 8),
+       "data_offsets of tensor 'a' is [0,1e+30]"},
+      {file_of(R"({"a":{"dtype":"F32","shape":[18446744073709551615,2],"data_offsets":[0,8]}})", 8),
+       "the header is damaged"},
       {file_of("{" + entry + "," + R"("b":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})", 8), "overlap"},
   };
   for (const auto& [file, reason] : kCases) {
@@ -187,10 +197,13 @@ TEST_F(SafetensorsFiles, DamagedOnesAreRefusedWithTheReason) {
 
 // Another framework's file: what it has beside is no reason to refuse what is wanted.
 TEST_F(SafetensorsFiles, WhatCannotBeReadIsLeftOutByNameAndRefusedWhereItIsWanted) {
-  write_text(path_, file_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[4,8]},)"
-                            R"("codes":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[8,10]},"ids":{"dtype":"U16","shape":[1],"data_offsets":[10,12]},)"
-                            R"("deep":{"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[12,16]}})",
-                            16));
+  write_text(
+      path_,
+      file_of(
+          R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[4,8]},)"
+          R"("codes":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[8,10]},"ids":{"dtype":"U16","shape":[1],"data_offsets":[10,12]},)"
+          R"("deep":{"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[12,16]}})",
+          16));
   testing::LogLines lines;
   const Safetensors loaded = load_safetensors(path_);
   ASSERT_EQ(loaded.tensors.size(), 1u);
@@ -200,7 +213,10 @@ TEST_F(SafetensorsFiles, WhatCannotBeReadIsLeftOutByNameAndRefusedWhereItIsWante
   EXPECT_THAT(loaded.unread.at("deep"), HasSubstr("7 dimensions, at most 6"));
   EXPECT_THAT(lines.text(), HasSubstr("4 tensors cannot be read and are left out"));
   EXPECT_EQ(load_safetensors(path_, {.names = {"w"}}).tensors.size(), 1u);
-  EXPECT_THAT(message_of([&] { load_safetensors(path_, {.names = {"w", "mask"}}); }), HasSubstr("tensor 'mask' cannot be read: it has the type BOOL"));
+  EXPECT_THAT(message_of([&] {
+                load_safetensors(path_, {.names = {"w", "mask"}});
+              }),
+              HasSubstr("tensor 'mask' cannot be read: it has the type BOOL"));
   EXPECT_THAT(message_of([&] { load_safetensors(path_, {.names = {"none"}}); }), HasSubstr("has no tensor 'none'"));
 }
 
@@ -228,15 +244,17 @@ TEST_F(SafetensorsFiles, ConvolutionsOfAnotherFrameworkAreRefusedUntilTheirLayou
 
 TEST_F(SafetensorsFiles, PythonReadsThemAndTheyReadPythons) {
   const char* python = std::getenv("LOCKSTEP_TEST_PYTHON");
-  if (python == nullptr || *python == '\0') GTEST_SKIP() << "LOCKSTEP_TEST_PYTHON names no python with safetensors and numpy";
+  if (python == nullptr || *python == '\0')
+    GTEST_SKIP() << "LOCKSTEP_TEST_PYTHON names no python with safetensors and numpy";
   const Tensor counted = Tensor::empty({2, 3});
   for (float next = 0; float& value : counted.span<float>()) value = next++;
   save_safetensors(path_, {{"n", Tensor::zeros({2}, DType::kInt64)}, {"x", counted}}, {{"by", "lockstep"}});
   const std::string copy = folder_.path() + "/copy.safetensors";
-  const std::string command = std::string(python) + " -c \"from safetensors.numpy import load_file, save_file; t = load_file('" + path_ +
-                              "'); assert t['x'].tolist() == [[0, 1, 2], [3, 4, 5]] and str(t['n'].dtype) == 'int64'; save_file({'y': "
-                              "t['x'] + 1, 'm': t['n'] + 7}, '" +
-                              copy + "', {'by': 'python'})\"";
+  const std::string command =
+      std::string(python) + " -c \"from safetensors.numpy import load_file, save_file; t = load_file('" + path_ +
+      "'); assert t['x'].tolist() == [[0, 1, 2], [3, 4, 5]] and str(t['n'].dtype) == 'int64'; save_file({'y': "
+      "t['x'] + 1, 'm': t['n'] + 7}, '" +
+      copy + "', {'by': 'python'})\"";
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
   const Safetensors loaded = load_safetensors(copy);
   EXPECT_EQ(loaded.metadata.at("by"), "python");

@@ -1,5 +1,5 @@
-// Masks of dropout belong to samples: every strategy that cuts a batch among workers of its own, on one rank and on several, which a
-// DataLoader feeds, against a plain loop with all samples.
+// Masks of dropout belong to samples: every strategy that cuts a batch among workers of its own, on one rank and on
+// several, which a DataLoader feeds, against a plain loop with all samples.
 #include <gtest/gtest.h>
 
 #include "lockstep/train/deploy.h"
@@ -69,8 +69,8 @@ struct FedStrategy {
 FedStrategy fed_strategy(const std::string& name, StrategyOptions options) {
   const Training training = training_of_dropping_net();
   if (name == "deploy") {
-    const auto clones = std::make_shared<Clones>(
-        create_clones({.num_clones = static_cast<int>(options.devices.size()), .devices = options.devices}, training.model));
+    const auto clones = std::make_shared<Clones>(create_clones(
+        {.num_clones = static_cast<int>(options.devices.size()), .devices = options.devices}, training.model));
     const std::shared_ptr<optim::Optimizer> optimizer = training.optimizer(clones->parameters());
     return {&clones->variables(),
             [=, loss = training.loss](const Tensor& inputs, const Tensor& targets) {
@@ -115,21 +115,24 @@ class SampleNumbersOf : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SampleNumbersOf, DependOnNeitherRanksNorDevices) {
   const std::vector<float> expected = train_plainly({});
-  EXPECT_GT(largest_difference(expected, weights_of(*training_of_dropping_net().model())), 0.01F) << "equal weights would say little";
+  EXPECT_GT(largest_difference(expected, weights_of(*training_of_dropping_net().model())), 0.01F)
+      << "equal weights would say little";
   EXPECT_GT(largest_difference(expected, train_plainly(place_of(1, 2))), 0.01F);
   for (const auto& [ranks, devices] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 1}})
     EXPECT_LT(largest_difference(train_on_ranks(GetParam(), ranks, devices), expected), 1e-5F)
         << ranks << " ranks, " << devices << " devices each";
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, SampleNumbersOf, ::testing::Values("mirrored", "data_parallel", "towers", "deploy", "model_parallel"),
+INSTANTIATE_TEST_SUITE_P(Strategies, SampleNumbersOf,
+                         ::testing::Values("mirrored", "data_parallel", "towers", "deploy", "model_parallel"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 // One of two pipelines, whose ranks pass all samples of its own.
 TEST(SampleNumbersOfStages, AreThoseOfTheCallersBatch) {
   const std::vector<float> expected = train_plainly(place_of(1, 2));
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
-    const auto strategy = make_strategy("model_parallel", training_of_dropping_net(), {.group = group, .micro_batches = 3});
+    const auto strategy =
+        make_strategy("model_parallel", training_of_dropping_net(), {.group = group, .micro_batches = 3});
     feed(place_of(1, 2), [&](const Tensor& inputs, const Tensor& targets) { strategy->step(inputs, targets); });
     EXPECT_LT(largest_difference(weights_of(strategy->model()), expected), 1e-5F);
   }));

@@ -40,7 +40,8 @@ class Synchronous : public ::testing::TestWithParam<std::tuple<std::string, int>
 TEST_P(Synchronous, ComesToTheWeightsOfDdp) {
   const auto [name, devices] = GetParam();
   const Outcome ddp = train_by_ddp(devices), other = train_alone(name, on_cpus(0, devices));
-  EXPECT_GT(largest_difference(ddp.weights, weights_of(*training_of_net().model())), 0.01F) << "equal weights would say little";
+  EXPECT_GT(largest_difference(ddp.weights, weights_of(*training_of_net().model())), 0.01F)
+      << "equal weights would say little";
   if (name == "data_parallel")
     EXPECT_LT(largest_difference(ddp.weights, other.weights), 2e-4F);
   else
@@ -50,22 +51,26 @@ TEST_P(Synchronous, ComesToTheWeightsOfDdp) {
 }
 
 TEST(Zero, ComesToTheWeightsOfDdp) {
-  for (const int ranks : {1, 2, 4}) EXPECT_EQ(train_by_ddp(ranks, "zero").weights, train_by_ddp(ranks).weights) << ranks << " ranks";
+  for (const int ranks : {1, 2, 4})
+    EXPECT_EQ(train_by_ddp(ranks, "zero").weights, train_by_ddp(ranks).weights) << ranks << " ranks";
 }
 
-// Averages after each step are ddp's steps but for rounding: a momentum is linear in the gradients. Less often, ranks go apart between
-// them.
+// Averages after each step are ddp's steps but for rounding: a momentum is linear in the gradients. Less often, ranks
+// go apart between them.
 TEST(LocalSgd, AveragesWeightsEverySoManySteps) {
   std::uint64_t bytes = 0;
   for (const NamedTensor& each : training_of_net().model()->named_parameters()) bytes += each.tensor.bytes();
   for (const int ranks : {2, 4})
     testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](std::shared_ptr<ProcessGroup> group) {
       const DistributedDataParallelOptions ddp{.forward_sync_buffers = false};
-      const auto often = make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 1});
+      const auto often =
+          make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 1});
       const auto plain = make_strategy("ddp", training_of_net(), {.group = group, .ddp = ddp});
-      const auto seldom = make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 3});
+      const auto seldom =
+          make_strategy("local_sgd", training_of_net(), {.group = group, .ddp = ddp, .average_period = 3});
       for (int step = 1; step <= 6; ++step) {
-        for (Strategy* strategy : {often.get(), plain.get(), seldom.get()}) step_on_own_samples(*strategy, *group, step);
+        for (Strategy* strategy : {often.get(), plain.get(), seldom.get()})
+          step_on_own_samples(*strategy, *group, step);
         EXPECT_LT(largest_difference(weights_of(often->model()), weights_of(plain->model())), 1e-5F);
         const auto own = weights_of(seldom->model());
         std::vector<float> mean = own;
@@ -73,8 +78,8 @@ TEST(LocalSgd, AveragesWeightsEverySoManySteps) {
         EXPECT_EQ(largest_difference(own, mean) < 1e-6F, step % 3 == 0) << "step " << step;
       }
       const auto ranks_here = static_cast<std::uint64_t>(group->world_size());
-      EXPECT_NEAR(static_cast<double>(seldom->traffic()[0].sent), 2.0 * 2 * static_cast<double>((ranks_here - 1) * bytes / ranks_here),
-                  2048);
+      EXPECT_NEAR(static_cast<double>(seldom->traffic()[0].sent),
+                  2.0 * 2 * static_cast<double>((ranks_here - 1) * bytes / ranks_here), 2048);
     }));
 }
 
@@ -98,8 +103,11 @@ TEST_P(Synchronous, DevicesOtherThanTheCpuOfTheSamplesGiveTheSame) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, Synchronous,
-                         ::testing::Combine(::testing::Values("mirrored", "data_parallel", "towers"), ::testing::Values(1, 2, 3, 4)),
-                         [](const auto& tested) { return std::get<0>(tested.param) + "_" + std::to_string(std::get<1>(tested.param)); });
+                         ::testing::Combine(::testing::Values("mirrored", "data_parallel", "towers"),
+                                            ::testing::Values(1, 2, 3, 4)),
+                         [](const auto& tested) {
+                           return std::get<0>(tested.param) + "_" + std::to_string(std::get<1>(tested.param));
+                         });
 
 TEST(StrategyTraffic, IsWhatTheOpeningCommentsSay) {
   std::uint64_t weights = 0, buffers = 0;
@@ -210,7 +218,8 @@ TEST(Strategies, ReplicasHaveTheModesOfTheModel) {
     for (const auto& [child, module] : strategy->model().children())
       if (child == "norm") module->eval();
     EXPECT_NE(first, strategy->step(batch.first, batch.second)) << name << ": dropout is on again";
-    EXPECT_TRUE(std::equal(before.span<float>().begin(), before.span<float>().end(), statistics[0].tensor.span<float>().begin()))
+    EXPECT_TRUE(std::equal(before.span<float>().begin(), before.span<float>().end(),
+                           statistics[0].tensor.span<float>().begin()))
         << name << ": the statistics of a layer in eval mode have moved";
   }
 }
@@ -240,10 +249,11 @@ TEST(Strategies, DdpTakesTheOptionsOfDistributedDataParallel) {
 TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), {.ddp = DistributedDataParallelOptions()}); }),
               HasSubstr("towers: .ddp has options of ddp, zero and local_sgd"));
-  EXPECT_THAT(
-      message_of([] { make_strategy("horovod", training_of_net()); }),
-      HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, parameter_server, zero, local_sgd"));
-  EXPECT_EQ(make_strategy("ddp", training_of_net())->name(), std::string("ddp")) << "a job of one, which it has joined by itself";
+  EXPECT_THAT(message_of([] { make_strategy("horovod", training_of_net()); }),
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored, data_parallel, towers, model_parallel, "
+                        "parameter_server, zero, local_sgd"));
+  EXPECT_EQ(make_strategy("ddp", training_of_net())->name(), std::string("ddp"))
+      << "a job of one, which it has joined by itself";
   EXPECT_THAT(message_of([] { make_strategy("ddp", training_of_net(), on_cpus(0, 1)); }),
               HasSubstr(".devices is for strategies with one process"));
   EXPECT_THAT(message_of([] {
@@ -256,14 +266,16 @@ TEST(Strategies, WhatIsRefused) {
               HasSubstr("towers: .parameter_server has the options of that strategy alone"));
   EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), on_cpus(0, 1))->serve(); }),
               HasSubstr("towers: serve() is for a server"));
-  EXPECT_THAT(message_of([] { make_strategy("towers", {}); }), HasSubstr("Training needs all of .model, .optimizer and .loss"));
+  EXPECT_THAT(message_of([] { make_strategy("towers", {}); }),
+              HasSubstr("Training needs all of .model, .optimizer and .loss"));
   for (const char* name : {"mirrored", "data_parallel", "towers"}) {
     const auto strategy = make_strategy(name, training_of_net(), on_cpus(0, 4));
     const auto batch = batch_of(0);
     const Tensor &inputs = batch.first, &targets = batch.second;
     EXPECT_THAT(message_of([&] { strategy->step(slice(inputs, 0, {.stop = 10}), slice(targets, 0, {.stop = 10})); }),
                 AllOf(HasSubstr(name), HasSubstr("10 samples a step cannot be split evenly among 4 devices")));
-    EXPECT_THAT(message_of([&] { strategy->step(inputs, slice(targets, 0, {.stop = 10})); }), HasSubstr("12 inputs and 10 targets"));
+    EXPECT_THAT(message_of([&] { strategy->step(inputs, slice(targets, 0, {.stop = 10})); }),
+                HasSubstr("12 inputs and 10 targets"));
   }
 }
 
@@ -276,10 +288,12 @@ TEST(Strategies, AFunctionThatThrowsOnOneRankEndsTheCallOnAll) {
       testing::expect_all_well(testing::run_ranks(3, "threads", [&](std::shared_ptr<ProcessGroup> group) {
         const Training good = training_of_net();
         Training training = good;
-        if (group->rank() == 1 && by_model) training.model = []() -> std::unique_ptr<nn::Module> { throw FileError("no vocabulary"); };
+        if (group->rank() == 1 && by_model)
+          training.model = []() -> std::unique_ptr<nn::Module> { throw FileError("no vocabulary"); };
         if (group->rank() == 1 && !by_model)
           training.optimizer = [](auto) -> std::unique_ptr<optim::Optimizer> { throw FileError("no rate"); };
-        messages[static_cast<std::size_t>(group->rank())] = message_of([&] { make_strategy(name, training, {.group = group}); });
+        messages[static_cast<std::size_t>(group->rank())] =
+            message_of([&] { make_strategy(name, training, {.group = group}); });
         const auto batch = batch_of(group->rank());
         make_strategy(name, good, {.group = group})->step(batch.first, batch.second);
       }));
@@ -314,7 +328,8 @@ TEST(Strategies, ComputeUnlikeTypesUnderAnAutoCast) {
       }
     }
     EXPECT_NE(losses[1], losses[0]) << "bfloat16 was not used";
-    for (std::size_t step = 0; step < losses[0].size(); ++step) EXPECT_NEAR(losses[1][step], losses[0][step], 0.02F) << step;
+    for (std::size_t step = 0; step < losses[0].size(); ++step)
+      EXPECT_NEAR(losses[1][step], losses[0][step], 0.02F) << step;
   }
 }
 

@@ -1,5 +1,5 @@
-// make_strategy() in a group: ranks that ask for different strategies, or of which one fails, all throw, and the group goes on. Averages of
-// weights on demand.
+// make_strategy() in a group: ranks that ask for different strategies, or of which one fails, all throw, and the group
+// goes on. Averages of weights on demand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,21 +34,23 @@ std::vector<std::string> messages_of(const std::function<void(bool is_odd, const
 }
 
 TEST(StrategyAgreement, RanksThatAskForDifferentOnesAllThrow) {
-  const std::pair<const char*, const char*> cases[] = {{"ddp", "zero"},    {"ddp", "mirrored"},     {"mirrored", "ddp"},
-                                                       {"ddp", "horovod"}, {"mirrored", "horovod"}, {"parameter_server", "ddp"}};
+  const std::pair<const char*, const char*> cases[] = {{"ddp", "zero"},         {"ddp", "mirrored"},
+                                                       {"mirrored", "ddp"},     {"ddp", "horovod"},
+                                                       {"mirrored", "horovod"}, {"parameter_server", "ddp"}};
   for (const auto& [usual, odd] : cases)
-    EXPECT_THAT(
-        messages_of([usual = usual, odd = odd](bool is_odd, const Group& group) {
-          make_strategy(is_odd ? odd : usual, training_of_net(), {.group = group});
-        }),
-        Each(AllOf(HasSubstr("make_strategy: the ranks ask for different strategies"),
-                   HasSubstr(fmt::format("rank 1 has strategy '{}'", odd)), HasSubstr(fmt::format("rank 0 has strategy '{}'", usual)))))
+    EXPECT_THAT(messages_of([usual = usual, odd = odd](bool is_odd, const Group& group) {
+                  make_strategy(is_odd ? odd : usual, training_of_net(), {.group = group});
+                }),
+                Each(AllOf(HasSubstr("make_strategy: the ranks ask for different strategies"),
+                           HasSubstr(fmt::format("rank 1 has strategy '{}'", odd)),
+                           HasSubstr(fmt::format("rank 0 has strategy '{}'", usual)))))
         << usual << " and " << odd;
 }
 
 TEST(StrategyAgreement, AnUnknownOneIsNamedOnAllRanks) {
-  EXPECT_THAT(messages_of([](bool, const Group& group) { make_strategy("horovod", training_of_net(), {.group = group}); }),
-              Each(HasSubstr("there is no strategy 'horovod'")));
+  EXPECT_THAT(
+      messages_of([](bool, const Group& group) { make_strategy("horovod", training_of_net(), {.group = group}); }),
+      Each(HasSubstr("there is no strategy 'horovod'")));
 }
 
 TEST(StrategyAgreement, AnExceptionOfAnyTypeIsToldToAllRanks) {
@@ -76,8 +78,9 @@ std::string output_of(const std::vector<std::string>& arguments) {
 }
 
 TEST(StrategyAgreement, HoldsInTheDefaultGroup) {
-  EXPECT_THAT(output_of({"together", "mirrored", "towers"}), AllOf(HasSubstr("rank 0: make_strategy: the ranks ask for different"),
-                                                                   HasSubstr("rank 1: make_strategy: the ranks ask for")));
+  EXPECT_THAT(output_of({"together", "mirrored", "towers"}),
+              AllOf(HasSubstr("rank 0: make_strategy: the ranks ask for different"),
+                    HasSubstr("rank 1: make_strategy: the ranks ask for")));
   EXPECT_THAT(output_of({"together", "", ""}),
               AllOf(HasSubstr("rank 0: make_strategy: which one?"), HasSubstr("rank 1: make_strategy: which")));
   EXPECT_THAT(output_of({"together", "ddp", ""}), HasSubstr("rank 1: make_strategy: the ranks ask for different"));
@@ -85,21 +88,26 @@ TEST(StrategyAgreement, HoldsInTheDefaultGroup) {
 
 TEST(StrategyAgreement, AStrategyOfOneProcessIsRefusedInAJobOfSeveralRanks) {
   for (const std::string name : {"mirrored", "towers", "data_parallel", "model_parallel"}) {
-    const std::string text = fmt::format("strategy '{}' drives all devices from one process, and this job has 2 ranks", name);
-    EXPECT_THAT(output_of({"together", name, name}),
-                AllOf(HasSubstr("rank 0: make_strategy: rank 0: " + text), HasSubstr("rank 1: make_strategy: rank 1: " + text),
-                      HasSubstr(".group = group->split(group->rank())")));
+    const std::string text =
+        fmt::format("strategy '{}' drives all devices from one process, and this job has 2 ranks", name);
+    EXPECT_THAT(output_of({"together", name, name}), AllOf(HasSubstr("rank 0: make_strategy: rank 0: " + text),
+                                                           HasSubstr("rank 1: make_strategy: rank 1: " + text),
+                                                           HasSubstr(".group = group->split(group->rank())")));
   }
-  EXPECT_THAT(output_of({"together", "deploy", "deploy"}), HasSubstr("rank 1: deploy: rank 1: this drives all devices from one process"));
-  EXPECT_THAT(output_of({"apart", "deploy", "deploy"}), AllOf(HasSubstr("rank 0: deploy"), HasSubstr("rank 1: deploy")));
+  EXPECT_THAT(output_of({"together", "deploy", "deploy"}),
+              HasSubstr("rank 1: deploy: rank 1: this drives all devices from one process"));
+  EXPECT_THAT(output_of({"apart", "deploy", "deploy"}),
+              AllOf(HasSubstr("rank 0: deploy"), HasSubstr("rank 1: deploy")));
 }
 
 TEST(StrategyAgreement, IsNotAskedOfRanksWithGroupsOfTheirOwn) {
-  EXPECT_THAT(output_of({"apart", "mirrored", "towers"}), AllOf(HasSubstr("rank 0: mirrored"), HasSubstr("rank 1: towers")));
+  EXPECT_THAT(output_of({"apart", "mirrored", "towers"}),
+              AllOf(HasSubstr("rank 0: mirrored"), HasSubstr("rank 1: towers")));
 }
 
 TEST(StrategyAgreement, ModelParallelOverRanksAndInOneProcessAreTwo) {
-  const std::string text = "rank 1 has strategy 'model_parallel' at position 0, rank 0 has strategy 'model_parallel' with a .group";
+  const std::string text =
+      "rank 1 has strategy 'model_parallel' at position 0, rank 0 has strategy 'model_parallel' with a .group";
   EXPECT_THAT(output_of({"half", "model_parallel", "model_parallel"}),
               AllOf(HasSubstr("rank 0: make_strategy: the ranks ask for different strategies: " + text),
                     HasSubstr("rank 1: make_strategy: the ranks ask for different strategies: " + text)));
@@ -124,7 +132,8 @@ TEST(LocalSgd, AveragesOnDemandAndGoesOnAsOneThatLoads) {
     const auto first = make_strategy("local_sgd", without_momentum(), options);
     for (int step = 0; step < 5; ++step) step_on_own_samples(*first, *group, step);
     const auto is_equal = [&](Strategy& strategy) {
-      return hash_of(strategy.model().named_parameters()) == group->broadcast_text(hash_of(strategy.model().named_parameters()), 0, {});
+      return hash_of(strategy.model().named_parameters()) ==
+             group->broadcast_text(hash_of(strategy.model().named_parameters()), 0, {});
     };
     const std::uint64_t sent = first->traffic()[0].sent;
     EXPECT_EQ(is_equal(*first), group->rank() == 0) << "ranks were apart";
@@ -137,7 +146,8 @@ TEST(LocalSgd, AveragesOnDemandAndGoesOnAsOneThatLoads) {
     for (int step = 5; step < 9; ++step)
       for (Strategy* strategy : {first.get(), resumed.get()}) {
         step_on_own_samples(*strategy, *group, step);
-        EXPECT_EQ(is_equal(*strategy), group->rank() == 0 || step == 7) << "step " << step << ": three behind the average";
+        EXPECT_EQ(is_equal(*strategy), group->rank() == 0 || step == 7)
+            << "step " << step << ": three behind the average";
       }
     EXPECT_EQ(weights_of(first->model()), weights_of(resumed->model()));
 

@@ -1,4 +1,5 @@
-// What replicas, towers and stages have in common with the one model that they stand for: rates, parameters without a gradient, buffers.
+// What replicas, towers and stages have in common with the one model that they stand for: rates, parameters without a
+// gradient, buffers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,11 +60,15 @@ TEST(StrategyRates, AFactorReachesAllReplicasAndStages) {
       }
       const auto batch = batch_of(step);
       strategy->step(batch.first, batch.second);
-      for (nn::Module* replica : strategy->replicas()) EXPECT_EQ(weights_of(*replica), weights_of(strategy->model())) << name;
+      for (nn::Module* replica : strategy->replicas())
+        EXPECT_EQ(weights_of(*replica), weights_of(strategy->model())) << name;
     }
     for (const NamedTensor& each : strategy->model().named_parameters())
-      EXPECT_EQ(values_in(each.tensor) == before[each.name], each.tensor.shape().dims() == 1) << name << ": " << each.name;
-    EXPECT_THAT(message_of([&] { strategy->optimizer().set_lr_factor(2, 1); }), HasSubstr("set_lr_factor: group 2 of 2")) << name;
+      EXPECT_EQ(values_in(each.tensor) == before[each.name], each.tensor.shape().dims() == 1)
+          << name << ": " << each.name;
+    EXPECT_THAT(message_of([&] { strategy->optimizer().set_lr_factor(2, 1); }),
+                HasSubstr("set_lr_factor: group 2 of 2"))
+        << name;
   }
 }
 
@@ -81,7 +86,8 @@ TEST(StrategyRates, ARateThatIsSetOnTheOptimizerReachesAll) {
   }
 }
 
-// `never` has no part in the loss. `seldom` has one where the first sample's first value is large: on one device of two.
+// `never` has no part in the loss. `seldom` has one where the first sample's first value is large: on one device of
+// two.
 struct PartlyUsed : nn::Module {
   nn::Linear used{72, 3}, never{72, 3}, seldom{72, 3};
   PartlyUsed() {
@@ -102,7 +108,8 @@ Training partly_used() {
     return std::make_unique<PartlyUsed>();
   };
   training.optimizer = [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
-    return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.01F, .momentum = 0.9F, .weight_decay = 0.1F});
+    return std::make_unique<optim::SGD>(std::move(parameters),
+                                        optim::SGDOptions{.lr = 0.01F, .momentum = 0.9F, .weight_decay = 0.1F});
   };
   return training;
 }
@@ -181,20 +188,23 @@ TEST(StrategyGradients, AStageLeavesItAloneToo) {
   const auto batch = batch_of(0);
   strategy->step(batch.first, batch.second);
   for (std::size_t i = 0; i < parameters.size(); ++i)
-    EXPECT_EQ(values_in(parameters[i].tensor) == before[i],
-              parameters[i].name.find("never") != std::string::npos || parameters[i].name.find("seldom") != std::string::npos)
+    EXPECT_EQ(values_in(parameters[i].tensor) == before[i], parameters[i].name.find("never") != std::string::npos ||
+                                                                parameters[i].name.find("seldom") != std::string::npos)
         << parameters[i].name;
 }
 
 TEST(StrategyGradients, ClonesLeaveItAloneAndSaySo) {
   const DeployedModel deployed =
       deploy({.num_clones = 2, .devices = on_cpus(0, 2).devices}, partly_used(),
-             {.next_batch = [step = 0]() mutable -> std::optional<std::pair<Tensor, Tensor>> { return partly_used_batch(step++); }});
+             {.next_batch = [step = 0]() mutable -> std::optional<std::pair<Tensor, Tensor>> {
+               return partly_used_batch(step++);
+             }});
   for (int step = 0; step < kPartlySteps; ++step) deployed.train_op.run();
   EXPECT_LT(largest_difference(weights_of(deployed.clones->variables()), partly_used_by_ranks("ddp", 2)), 1e-6F);
   const auto batch = partly_used_batch(0);
   const OptimizedClones optimized = optimize_clones(*deployed.clones, batch.first, batch.second, partly_used().loss);
-  for (const NamedTensor& each : optimized.gradients) EXPECT_EQ(each.tensor.defined(), each.name.starts_with("used.")) << each.name;
+  for (const NamedTensor& each : optimized.gradients)
+    EXPECT_EQ(each.tensor.defined(), each.name.starts_with("used.")) << each.name;
 }
 
 void expect_equal_buffers(Strategy& strategy, const std::string& when) {
@@ -203,7 +213,8 @@ void expect_equal_buffers(Strategy& strategy, const std::string& when) {
   ASSERT_FALSE(first.empty());
   for (nn::Module* replica : replicas) {
     const std::vector<NamedTensor> other = replica->named_buffers();
-    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_EQ(values_in(other[i].tensor), values_in(first[i].tensor)) << when;
+    for (std::size_t i = 0; i < first.size(); ++i)
+      EXPECT_EQ(values_in(other[i].tensor), values_in(first[i].tensor)) << when;
   }
 }
 

@@ -42,7 +42,8 @@ Training scaled_by(const Scaler& scaler) {
   };
   training.optimizer = [scaler](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
     return std::make_unique<optim::SGD>(
-        std::move(parameters), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F, .weight_decay = 1e-3F, .loss_scaler = scaler.get()});
+        std::move(parameters),
+        optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F, .weight_decay = 1e-3F, .loss_scaler = scaler.get()});
   };
   training.loss = [scaler](const Tensor& outputs, const Tensor& targets) {
     const Tensor loss = nn::cross_entropy(outputs, targets);
@@ -65,13 +66,15 @@ struct Scaled {
 };
 
 // `take` makes a step. Without a scaler a bad step is left out: what the scaler has to come to.
-Scaled run_scaled(Strategy& strategy, const Scaler& scaler, int bad, const std::function<void(const Tensor&, const Tensor&)>& take) {
+Scaled run_scaled(Strategy& strategy, const Scaler& scaler, int bad,
+                  const std::function<void(const Tensor&, const Tensor&)>& take) {
   for (int step = 0; step < kScaledSteps; ++step) {
     if (step == bad && !scaler) continue;
     const auto batch = samples_of(step, step == bad);
     take(batch.first, batch.second);
     if (strategy.is_server()) continue;
-    for (nn::Module* replica : strategy.replicas()) EXPECT_EQ(weights_of(*replica), weights_of(strategy.model())) << "step " << step;
+    for (nn::Module* replica : strategy.replicas())
+      EXPECT_EQ(weights_of(*replica), weights_of(strategy.model())) << "step " << step;
   }
   return {weights_of(strategy.model()), scaler ? scaler->value() : 0, scaler ? scaler->skipped_steps() : 0};
 }
@@ -105,13 +108,15 @@ std::vector<Scaled> run_by_ranks(const std::string& name, int ranks, bool is_sca
   testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](Group group) {
     const Scaler scaler = is_scaled ? new_scaler() : nullptr;
     const bool is_pipeline = name == "model_parallel";
-    const auto strategy = make_strategy(
-        name, scaled_by(scaler),
-        is_pipeline ? StrategyOptions{.group = group, .micro_batches = 4, .stage_layers = {2, 1}} : StrategyOptions{.group = group});
+    const auto strategy =
+        make_strategy(name, scaled_by(scaler),
+                      is_pipeline ? StrategyOptions{.group = group, .micro_batches = 4, .stage_layers = {2, 1}}
+                                  : StrategyOptions{.group = group});
     const std::int64_t each = is_pipeline ? kBatch : kBatch / ranks, begin = is_pipeline ? 0 : group->rank() * each;
     const Range rows{.start = begin, .stop = begin + each};
     all[static_cast<std::size_t>(group->rank())] =
-        run_scaled(*strategy, scaler, bad, [&](const Tensor& x, const Tensor& y) { strategy->step(slice(x, 0, rows), slice(y, 0, rows)); });
+        run_scaled(*strategy, scaler, bad,
+                   [&](const Tensor& x, const Tensor& y) { strategy->step(slice(x, 0, rows), slice(y, 0, rows)); });
   }));
   return all;
 }
@@ -127,8 +132,10 @@ TEST(StrategyLossScaler, RanksApplyItOnceAStep) {
 
 // Between averages each rank goes its own way, and its scale with it; the last of the twelve steps averages.
 TEST(StrategyLossScaler, RanksOfLocalSgdGoOnFromOneScale) {
-  const std::vector<Scaled> good = run_by_ranks("local_sgd", 2, true, kNever), plain = run_by_ranks("local_sgd", 2, false, kNever);
-  for (std::size_t rank = 0; rank < good.size(); ++rank) expect_as_without(good[rank], plain[rank], kNever, fmt::format("rank {}", rank));
+  const std::vector<Scaled> good = run_by_ranks("local_sgd", 2, true, kNever),
+                            plain = run_by_ranks("local_sgd", 2, false, kNever);
+  for (std::size_t rank = 0; rank < good.size(); ++rank)
+    expect_as_without(good[rank], plain[rank], kNever, fmt::format("rank {}", rank));
   const std::vector<Scaled> bad = run_by_ranks("local_sgd", 2, true, kBad);
   EXPECT_EQ(bad[0].weights, bad[1].weights);
   for (const Scaled& rank : bad) {
@@ -141,11 +148,12 @@ TEST(StrategyLossScaler, RanksOfLocalSgdGoOnFromOneScale) {
 
 TEST(StrategyLossScaler, ClonesApplyItOnceAStep) {
   const auto run = [](const Scaler& scaler) {
-    const DeployedModel deployed =
-        deploy({.num_clones = 3, .devices = on_cpus(1, 3).devices}, scaled_by(scaler),
-               {.next_batch = [step = 0]() mutable -> std::optional<std::pair<Tensor, Tensor>> { return batch_of(step++); }});
+    const DeployedModel deployed = deploy(
+        {.num_clones = 3, .devices = on_cpus(1, 3).devices}, scaled_by(scaler),
+        {.next_batch = [step = 0]() mutable -> std::optional<std::pair<Tensor, Tensor>> { return batch_of(step++); }});
     for (int step = 0; step < kScaledSteps; ++step) deployed.train_op.run();
-    return Scaled{weights_of(deployed.clones->variables()), scaler ? scaler->value() : 0, scaler ? scaler->skipped_steps() : 0};
+    return Scaled{weights_of(deployed.clones->variables()), scaler ? scaler->value() : 0,
+                  scaler ? scaler->skipped_steps() : 0};
   };
   expect_as_without(run(new_scaler()), run(nullptr), kNever, "deploy");
 }
@@ -193,7 +201,9 @@ TEST(StrategyLossScaler, TooManySkipsInARowAreAnErrorOnAllRanks) {
     const auto strategy = make_strategy(name, scaled_by(new_scaler(4)), on_cpus(0, 2));
     const auto batch = samples_of(0, true);
     for (int step = 0; step < 3; ++step) strategy->step(batch.first, batch.second);
-    EXPECT_THAT(message_of([&] { strategy->step(batch.first, batch.second); }), HasSubstr("in each of the last 4 steps")) << name;
+    EXPECT_THAT(message_of([&] { strategy->step(batch.first, batch.second); }),
+                HasSubstr("in each of the last 4 steps"))
+        << name;
   }
 }
 
@@ -201,14 +211,16 @@ TEST(StrategyLossScaler, WhatCannotWorkIsRefusedOnAllRanks) {
   for (const int staleness : {0, 2})
     EXPECT_THAT(testing::run_ranks(3, "shm",
                                    [&](Group group) {
-                                     make_strategy("parameter_server", scaled_by(new_scaler()),
-                                                   {.group = group, .parameter_server = {.servers = 1, .staleness = staleness}});
+                                     make_strategy(
+                                         "parameter_server", scaled_by(new_scaler()),
+                                         {.group = group, .parameter_server = {.servers = 1, .staleness = staleness}});
                                    }),
                 Each(HasSubstr("parameter_server: the optimizer has a LossScaler")));
-  EXPECT_THAT(testing::run_ranks(2, "threads",
-                                 [&](Group group) {
-                                   make_strategy("model_parallel", scaled_by(new_scaler()), {.group = group, .stage_layers = {1, 2}});
-                                 }),
+  EXPECT_THAT(testing::run_ranks(
+                  2, "threads",
+                  [&](Group group) {
+                    make_strategy("model_parallel", scaled_by(new_scaler()), {.group = group, .stage_layers = {1, 2}});
+                  }),
               Each(HasSubstr("the optimizer of rank 1 has a LossScaler, and the stage of rank 0 trains nothing")));
   for (const char* name : {"ddp", "zero", "local_sgd", "model_parallel"})
     EXPECT_THAT(testing::run_ranks(2, "threads",
@@ -229,7 +241,8 @@ TEST(StrategyLossScaler, WhatCannotWorkIsRefusedOnAllRanks) {
     StrategyOptions options = on_cpus(0, 2);
     if (name == std::string("model_parallel")) options.stage_layers = {2, 1};
     EXPECT_THAT(message_of([&] { make_strategy(name, training, options); }),
-                HasSubstr(fmt::format("{}: the optimizers that Training::optimizer() returned do not share one LossScaler", name)));
+                HasSubstr(fmt::format(
+                    "{}: the optimizers that Training::optimizer() returned do not share one LossScaler", name)));
   }
 }
 

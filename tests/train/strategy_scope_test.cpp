@@ -106,7 +106,8 @@ TEST(StrategyScope, IsThatOfAnyStrategy) {
     return make_strategy(training);
   });
   EXPECT_EQ(layers->name(), std::string("model_parallel"));
-  EXPECT_THAT(message_of([] { StrategyChoice("parameter_server").num_replicas_in_sync(); }), HasSubstr("ask its workers()"));
+  EXPECT_THAT(message_of([] { StrategyChoice("parameter_server").num_replicas_in_sync(); }),
+              HasSubstr("ask its workers()"));
 }
 
 TEST(StrategyScope, EndsWithItsFunctionAndIsOfItsThreadAlone) {
@@ -120,7 +121,8 @@ TEST(StrategyScope, EndsWithItsFunctionAndIsOfItsThreadAlone) {
     std::thread([] {
       EXPECT_EQ(StrategyChoice::of_thread(), std::nullopt);
       EXPECT_EQ(nn::Linear(1, 1).built_in_scope(), 0u);
-      EXPECT_THAT(message_of([] { make_strategy(training_of_net()); }), HasSubstr("which one? Name it, or call this in the scope()"));
+      EXPECT_THAT(message_of([] { make_strategy(training_of_net()); }),
+                  HasSubstr("which one? Name it, or call this in the scope()"));
     }).join();
   });
   EXPECT_EQ(nn::Linear(1, 1).built_in_scope(), 0u);
@@ -132,11 +134,13 @@ TEST(StrategyScope, AModelThatWasBuiltElsewhereIsRefused) {
   auto before = std::make_unique<Net>();
   training.model = [&] { return std::move(before); };
   EXPECT_THAT(message_of([&] { strategy.scope([&] { make_strategy(training); }); }),
-              AllOf(HasSubstr("a module of the model (Module) was built outside of every scope"), HasSubstr("in the scope of 'mirrored'")));
+              AllOf(HasSubstr("a module of the model (Module) was built outside of every scope"),
+                    HasSubstr("in the scope of 'mirrored'")));
 
   auto elsewhere = other.scope([] { return std::make_unique<Net>(); });
   training.model = [&] { return std::move(elsewhere); };
-  EXPECT_THAT(message_of([&] { strategy.scope([&] { make_strategy(training); }); }), HasSubstr("was built in another scope"));
+  EXPECT_THAT(message_of([&] { strategy.scope([&] { make_strategy(training); }); }),
+              HasSubstr("was built in another scope"));
 
   auto inside = strategy.scope([] { return std::make_unique<Net>(); });
   training.model = [&] { return std::move(inside); };
@@ -152,8 +156,10 @@ TEST(StrategyScope, AModelThatWasBuiltElsewhereIsRefused) {
     }
   };
   nn::Linear shared(4, 4);
-  const auto trainer = strategy.scope([&] { return std::make_unique<Trainer>([&] { return std::make_unique<Shares>(shared); }); });
-  EXPECT_THAT(message_of([&] { trainer->compile(classifying_by_scope()); }), HasSubstr("a module of the model (Linear) was built outside"));
+  const auto trainer =
+      strategy.scope([&] { return std::make_unique<Trainer>([&] { return std::make_unique<Shares>(shared); }); });
+  EXPECT_THAT(message_of([&] { trainer->compile(classifying_by_scope()); }),
+              HasSubstr("a module of the model (Linear) was built outside"));
 }
 
 TEST(StrategyScope, TwoStrategiesAreRefused) {
@@ -161,11 +167,13 @@ TEST(StrategyScope, TwoStrategiesAreRefused) {
   const StrategyChoice towers("towers", {.devices = cpus(2)});
   EXPECT_THAT(message_of([&] { mirrored.scope([&] { towers.scope([] {}); }); }),
               HasSubstr("scope(): the scope of strategy 'towers' within that of 'mirrored'"));
-  EXPECT_THAT(message_of([&] { mirrored.scope([&] { another.scope([] {}); }); }), HasSubstr("within that of another 'mirrored'"));
+  EXPECT_THAT(message_of([&] { mirrored.scope([&] { another.scope([] {}); }); }),
+              HasSubstr("within that of another 'mirrored'"));
   EXPECT_THAT(message_of([&] { mirrored.scope([] { make_strategy("towers", training_of_net()); }); }),
               HasSubstr("make_strategy: strategy 'towers' in the scope of 'mirrored'"));
-  EXPECT_THAT(message_of([&] { mirrored.scope([] { make_strategy("mirrored", training_of_net(), {.devices = cpus(1)}); }); }),
-              HasSubstr("make_strategy: options of a strategy in the scope of 'mirrored', which has its own"));
+  EXPECT_THAT(
+      message_of([&] { mirrored.scope([] { make_strategy("mirrored", training_of_net(), {.devices = cpus(1)}); }); }),
+      HasSubstr("make_strategy: options of a strategy in the scope of 'mirrored', which has its own"));
   Trainer outside(make_dense);
   EXPECT_THAT(message_of([&] { mirrored.scope([&] { outside.compile(classifying_by_scope()); }); }),
               HasSubstr("in the scope of strategy 'mirrored', and this Trainer was made outside of it"));
@@ -174,8 +182,12 @@ TEST(StrategyScope, TwoStrategiesAreRefused) {
               HasSubstr("in the scope of strategy 'towers', and this Trainer was made in another one"));
   EXPECT_THAT(message_of([&] { inside->compile(classifying("towers")); }),
               HasSubstr("Trainer::compile: strategy 'towers' in the scope of 'mirrored'"));
-  EXPECT_THAT(message_of([] { StrategyChoice("horovod"); }), HasSubstr("there is no strategy 'horovod': ddp, mirrored"));
-  EXPECT_THAT(message_of([] { MirroredStrategy({&cpu_device(), &cpu_device()}); }), HasSubstr("mirrored: .devices: cpu:0 comes twice"));
+  EXPECT_THAT(message_of([] { StrategyChoice("horovod"); }),
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored"));
+  EXPECT_THAT(message_of([] {
+                MirroredStrategy({&cpu_device(), &cpu_device()});
+              }),
+              HasSubstr("mirrored: .devices: cpu:0 comes twice"));
 }
 
 // A mistake of one rank is an error on all of them.

@@ -27,7 +27,9 @@ struct Net : nn::Module {
     add("hidden", hidden);
     add("out", out);
   }
-  Tensor forward(const Tensor& x) override { return out(dropout(tanh(hidden(flatten(norm(conv(x))))), 0.25F, is_training())); }
+  Tensor forward(const Tensor& x) override {
+    return out(dropout(tanh(hidden(flatten(norm(conv(x))))), 0.25F, is_training()));
+  }
 };
 
 inline Training training_of_net() {
@@ -36,9 +38,9 @@ inline Training training_of_net() {
                 manual_seed(7);
                 return std::make_unique<Net>();
               },
-          .optimizer =
-              [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
-            return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F, .weight_decay = 1e-3F});
+          .optimizer = [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
+            return std::make_unique<optim::SGD>(
+                std::move(parameters), optim::SGDOptions{.lr = 0.05F, .momentum = 0.9F, .weight_decay = 1e-3F});
           },
           .loss = [](const Tensor& outputs, const Tensor& targets) { return nn::cross_entropy(outputs, targets); }};
 }

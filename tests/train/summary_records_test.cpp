@@ -1,5 +1,5 @@
-// Event files byte for byte. The expected records were made without the library: by the messages of Python's tensorboard 2.21.0 and a
-// checksum that goes bit by bit.
+// Event files byte for byte. The expected records were made without the library: by the messages of Python's
+// tensorboard 2.21.0 and a checksum that goes bit by bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 
 #include "lockstep/nn/layers.h"
 #include "lockstep/train/summary_writer.h"
-#include "src/train/event_file.h"
-#include "src/train/summary_messages.h"
+#include "src/train/events/event_file.h"
+#include "src/train/events/summary_messages.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/event_records.h"
 
@@ -41,7 +41,8 @@ TEST(EventFile, ItsChecksumIsCrc32C) {
 }
 
 TEST(EventFile, ItsNameIsTensorBoards) {
-  EXPECT_THAT(events::event_file_name(kTime), ::testing::MatchesRegex("events.out.tfevents.1700000000\\.[^/]+\\.[0-9]+\\.[0-9]+"));
+  EXPECT_THAT(events::event_file_name(kTime),
+              ::testing::MatchesRegex("events.out.tfevents.1700000000\\.[^/]+\\.[0-9]+\\.[0-9]+"));
   EXPECT_THAT(events::event_file_name(5), ::testing::HasSubstr("tfevents.0000000005."));
   EXPECT_NE(events::event_file_name(5), events::event_file_name(5)) << "the last number counts";
 }
@@ -61,10 +62,12 @@ TEST_F(SummaryRecords, Scalars) {
   writer_.add_scalar("loss/train", 0.5, 7);
   writer_.add_scalar("zero", 0, 0);
   writer_.add_scalar("a", std::numeric_limits<double>::infinity(), -1);
-  EXPECT_THAT(written(),
-              ElementsAre(kVersion, "200000000000000029eda9500900001040fc54d94110072a130a110a0a6c6f73732f747261696e150000003fb3a98d8a",
-                          "1800000000000000a37f4b220900001040fc54d9412a0d0a0b0a047a65726f1500000000a4f5e67c",
-                          "200000000000000029eda9500900001040fc54d94110ffffffffffffffffff012a0a0a080a0161150000807f1a6d66d3"));
+  EXPECT_THAT(
+      written(),
+      ElementsAre(kVersion,
+                  "200000000000000029eda9500900001040fc54d94110072a130a110a0a6c6f73732f747261696e150000003fb3a98d8a",
+                  "1800000000000000a37f4b220900001040fc54d9412a0d0a0b0a047a65726f1500000000a4f5e67c",
+                  "200000000000000029eda9500900001040fc54d94110ffffffffffffffffff012a0a0a080a0161150000807f1a6d66d3"));
 }
 
 // By which readers drop what older files have of that step and later ones.
@@ -80,10 +83,12 @@ TEST_F(SummaryRecords, TheStepFromWhichARunGoesOn) {
     return records_of(writer.file());
   };
   EXPECT_THAT(written_from(0), ElementsAre(kVersion, "0d000000000000003c37b8340900001040fc54d9413a0208018c8e54cd"));
-  EXPECT_THAT(written_from(300), ElementsAre(kVersion, "100000000000000095fbfe180900001040fc54d94110ac023a0208016b3b88f1"));
+  EXPECT_THAT(written_from(300),
+              ElementsAre(kVersion, "100000000000000095fbfe180900001040fc54d94110ac023a0208016b3b88f1"));
 }
 
-// A reader takes files in the order of their names: a clock that was set back, or another machine's, must not change it.
+// A reader takes files in the order of their names: a clock that was set back, or another machine's, must not change
+// it.
 TEST(EventFile, OfARunThatGoesOnStandsBehindTheOthers) {
   const Folder folder;
   const auto name_of_writer = [&](double seconds, std::optional<std::int64_t> purge_step) {
@@ -99,36 +104,44 @@ TEST(EventFile, OfARunThatGoesOnStandsBehindTheOthers) {
 TEST_F(SummaryRecords, AHistogramInTensorFlowsBuckets) {
   const float values[] = {1, 2, 2, -0.5f};
   EXPECT_EQ(writer_.add_histogram("weights", Tensor::from<float>(values, {2, 2}), 3), 0);
-  EXPECT_THAT(written(),
-              ElementsAre(kVersion,
-                          "9e00000000000000da84ca450900001040fc54d94110032a90010a8d010a07776569676874732a810109000000000000e0bf11000000"
-                          "00000000401900000000000010402100000000000012402900000000008022403228fae55a25d31fdebf08996919155aed3f2b14fa"
-                          "cdbe24f03fdc94cd2e8d75ff3fe011f10c744d01403a28000000000000f03f0000000000000000000000000000f03f000000000000"
-                          "00000000000000000040fad21859"));
+  EXPECT_THAT(
+      written(),
+      ElementsAre(
+          kVersion,
+          "9e00000000000000da84ca450900001040fc54d94110032a90010a8d010a07776569676874732a810109000000000000e0bf11000000"
+          "00000000401900000000000010402100000000000012402900000000008022403228fae55a25d31fdebf08996919155aed3f2b14fa"
+          "cdbe24f03fdc94cd2e8d75ff3fe011f10c744d01403a28000000000000f03f0000000000000000000000000000f03f000000000000"
+          "00000000000000000040fad21859"));
 }
 
 TEST_F(SummaryRecords, Text) {
   writer_.add_text("note", "# h\xc3\xa9", 1);
-  EXPECT_THAT(written(),
-              ElementsAre(kVersion,
-                          "2c00000000000000f4aecc450900001040fc54d94110012a1f0a1d0a046e6f7465420b080712004205232068c3a94a080a060a047465"
-                          "78740f86c5a3"));
+  EXPECT_THAT(
+      written(),
+      ElementsAre(
+          kVersion,
+          "2c00000000000000f4aecc450900001040fc54d94110012a1f0a1d0a046e6f7465420b080712004205232068c3a94a080a060a047465"
+          "78740f86c5a3"));
 }
 
 TEST_F(SummaryRecords, HyperParameters) {
   writer_.add_hparams({{"lr", 0}, {"net", "deep"}, {"adam", false}}, {{"accuracy", 0.75}});
-  EXPECT_THAT(
-      written(),
-      ElementsAre(kVersion,
-                  "6e00000000000000c4bf33640900001040fc54d9412a630a610a145f68706172616d735f2f6578706572696d656e7442060801120212004a410a3f"
-                  "0a0768706172616d73123412321900001040fc54d94122080a046164616d200222060a026c72200322070a036e657420012a0c0a0a1208616363"
-                  "7572616379b14b8b74",
-                  "79000000000000008a13537b0900001040fc54d9412a6e0a6c0a1c5f68706172616d735f2f73657373696f6e5f73746172745f696e666f420608"
-                  "01120212004a440a420a0768706172616d7312371a350a0a0a046164616d120220000a0f0a026c7212091100000000000000000a0d0a036e6574"
-                  "12061a04646565702900001040fc54d9417dfc088b",
-                  "4d000000000000003d63d4a60900001040fc54d9412a420a400a1a5f68706172616d735f2f73657373696f6e5f656e645f696e666f4206080112"
-                  "0212004a1a0a180a0768706172616d73120d220b08011100001040fc54d9410c9c3f4e",
-                  "1c00000000000000c8c1951d0900001040fc54d9412a110a0f0a086163637572616379150000403f2cf29e1b"));
+  EXPECT_THAT(written(),
+              ElementsAre(kVersion,
+                          "6e00000000000000c4bf33640900001040fc54d9412a630a610a145f68706172616d735f2f6578706572696d656e"
+                          "7442060801120212004a410a3f"
+                          "0a0768706172616d73123412321900001040fc54d94122080a046164616d200222060a026c72200322070a036e65"
+                          "7420012a0c0a0a1208616363"
+                          "7572616379b14b8b74",
+                          "79000000000000008a13537b0900001040fc54d9412a6e0a6c0a1c5f68706172616d735f2f73657373696f6e5f73"
+                          "746172745f696e666f420608"
+                          "01120212004a440a420a0768706172616d7312371a350a0a0a046164616d120220000a0f0a026c72120911000000"
+                          "00000000000a0d0a036e6574"
+                          "12061a04646565702900001040fc54d9417dfc088b",
+                          "4d000000000000003d63d4a60900001040fc54d9412a420a400a1a5f68706172616d735f2f73657373696f6e5f65"
+                          "6e645f696e666f4206080112"
+                          "0212004a1a0a180a0768706172616d73120d220b08011100001040fc54d9410c9c3f4e",
+                          "1c00000000000000c8c1951d0900001040fc54d9412a110a0f0a086163637572616379150000403f2cf29e1b"));
 }
 
 TEST_F(SummaryRecords, AGraph) {
@@ -136,17 +149,19 @@ TEST_F(SummaryRecords, AGraph) {
   net.append<nn::Linear>(2, 3);
   net.append<nn::ReLU>();
   writer_.add_graph(net);
-  EXPECT_THAT(written(),
-              ElementsAre(kVersion,
-                          "8400000000000000411d8aef0900001040fc54d94122790a650a013012064c696e6561722a110a076f7074696f6e7312061204322c2033"
-                          "2a1f0a0e706172616d657465722e62696173120d120b666c6f61743332202833292a240a10706172616d657465722e7765696768741210"
-                          "120e666c6f617433322028332c2032290a0c0a0131120452654c551a013022020816eafb36c6"));
+  EXPECT_THAT(written(), ElementsAre(kVersion,
+                                     "8400000000000000411d8aef0900001040fc54d94122790a650a013012064c696e6561722a110a076"
+                                     "f7074696f6e7312061204322c2033"
+                                     "2a1f0a0e706172616d657465722e62696173120d120b666c6f61743332202833292a240a107061726"
+                                     "16d657465722e7765696768741210"
+                                     "120e666c6f617433322028332c2032290a0c0a0131120452654c551a013022020816eafb36c6"));
 }
 
 TEST(SummaryMessages, AnImage) {
   const events::Message event = events::image_event({kTime, 2}, "digits", {2, 300, 3, "png"});
-  EXPECT_EQ(testing::hex_of(events::record_of(event)),
-            "2500000000000000eabc36f30900001040fc54d94110022a180a160a06646967697473220c080210ac0218032203706e67caed5a7b");
+  EXPECT_EQ(
+      testing::hex_of(events::record_of(event)),
+      "2500000000000000eabc36f30900001040fc54d94110022a180a160a06646967697473220c080210ac0218032203706e67caed5a7b");
 }
 
 }  // namespace

@@ -14,9 +14,9 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/train/summary_writer.h"
-#include "src/train/histogram.h"
-#include "src/train/module_graph.h"
-#include "src/train/png.h"
+#include "src/train/events/histogram.h"
+#include "src/train/events/module_graph.h"
+#include "src/train/files/png.h"
 #include "tests/support/log_lines.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/event_records.h"
@@ -87,7 +87,8 @@ TEST(Histograms, LeaveOutWhatIsNotFiniteAndSaySoOnceATag) {
   EXPECT_EQ(events::histogram_of(tensor, 0).finite, 2);
   const testing::LogLines log;
   EXPECT_EQ(writer.add_histogram("weights", tensor, 12), 3);
-  EXPECT_EQ(log.text(), "add_histogram: 'weights', step 12: 3 of 5 values are not finite and left out; this is said once a tag\n");
+  EXPECT_EQ(log.text(),
+            "add_histogram: 'weights', step 12: 3 of 5 values are not finite and left out; this is said once a tag\n");
   EXPECT_EQ(writer.add_histogram("weights", tensor, 13), 3);
   EXPECT_EQ(std::count(log.text().begin(), log.text().end(), '\n'), 1);
 }
@@ -126,8 +127,8 @@ Decoded decoded(const std::string& png) {
   EXPECT_EQ(chunks[0].first + chunks[1].first + chunks[2].first, "IHDRIDATIEND");
   std::string lines(10000, '\0');
   uLongf size = lines.size();
-  EXPECT_EQ(uncompress(reinterpret_cast<Bytef*>(lines.data()), &size, reinterpret_cast<const Bytef*>(chunks[1].second.data()),
-                       chunks[1].second.size()),
+  EXPECT_EQ(uncompress(reinterpret_cast<Bytef*>(lines.data()), &size,
+                       reinterpret_cast<const Bytef*>(chunks[1].second.data()), chunks[1].second.size()),
             Z_OK);
   return {testing::hex_of(chunks[0].second), testing::hex_of(lines.substr(0, size))};
 }
@@ -252,24 +253,27 @@ TEST(Graphs, JoinModulesAsTheirTensorsWent) {
   Net net;
   const nn::InputSpec input{{4, 3}};
   const std::string all = " | _output_shapes options parameter.bias parameter.weight";
-  EXPECT_THAT(
-      nodes_of(events::graph_of(net, {&input, 1})),
-      ElementsAre("input Placeholder <- | _output_shapes", "one/first Linear <- input" + all, "one/second Linear <- one/first" + all,
-                  "one/shortcut Linear <- input" + all, "one/parameters Block <- | buffer.scale",
-                  "one/output Output <- one/second one/shortcut | _output_shapes", "two/first Linear <- one/output" + all,
-                  "two/second Linear <- two/first" + all, "two/shortcut Linear <- one/output" + all,
-                  "two/parameters Block <- | buffer.scale", "two/output Output <- two/second two/shortcut | _output_shapes",
-                  "out Linear <- two/output | _output_shapes options parameter.weight", "output Output <- out | _output_shapes"));
+  EXPECT_THAT(nodes_of(events::graph_of(net, {&input, 1})),
+              ElementsAre("input Placeholder <- | _output_shapes", "one/first Linear <- input" + all,
+                          "one/second Linear <- one/first" + all, "one/shortcut Linear <- input" + all,
+                          "one/parameters Block <- | buffer.scale",
+                          "one/output Output <- one/second one/shortcut | _output_shapes",
+                          "two/first Linear <- one/output" + all, "two/second Linear <- two/first" + all,
+                          "two/shortcut Linear <- one/output" + all, "two/parameters Block <- | buffer.scale",
+                          "two/output Output <- two/second two/shortcut | _output_shapes",
+                          "out Linear <- two/output | _output_shapes options parameter.weight",
+                          "output Output <- out | _output_shapes"));
 }
 
 TEST(Graphs, FollowTheOrderOfRegistrationWithoutInputs) {
   Net net;
   const std::string all = " | options parameter.bias parameter.weight";
   EXPECT_THAT(nodes_of(events::graph_of(net)),
-              ElementsAre("one/first Linear <-" + all, "one/second Linear <- one/first" + all, "one/shortcut Linear <- one/second" + all,
-                          "one/parameters Block <- | buffer.scale", "two/first Linear <- one/shortcut" + all,
-                          "two/second Linear <- two/first" + all, "two/shortcut Linear <- two/second" + all,
-                          "two/parameters Block <- | buffer.scale", "out Linear <- two/shortcut | options parameter.weight"));
+              ElementsAre("one/first Linear <-" + all, "one/second Linear <- one/first" + all,
+                          "one/shortcut Linear <- one/second" + all, "one/parameters Block <- | buffer.scale",
+                          "two/first Linear <- one/shortcut" + all, "two/second Linear <- two/first" + all,
+                          "two/shortcut Linear <- two/second" + all, "two/parameters Block <- | buffer.scale",
+                          "out Linear <- two/shortcut | options parameter.weight"));
 }
 
 // The same layer twice, and two inputs.
@@ -286,15 +290,16 @@ TEST(Graphs, HaveANodeForEachCall) {
   Twice net;
   const nn::InputSpec inputs[] = {{{1, 3}}, {{2, 3}}};
   const std::string all = " | _output_shapes options parameter.bias parameter.weight";
-  EXPECT_THAT(
-      nodes_of(events::graph_of(net, inputs)),
-      ElementsAre("input_0 Placeholder <- | _output_shapes", "input_1 Placeholder <- | _output_shapes", "shared Linear <- input_0" + all,
-                  "shared_1 Linear <- input_1" + all, "output Output <- shared shared_1 | _output_shapes"));
+  EXPECT_THAT(nodes_of(events::graph_of(net, inputs)),
+              ElementsAre("input_0 Placeholder <- | _output_shapes", "input_1 Placeholder <- | _output_shapes",
+                          "shared Linear <- input_0" + all, "shared_1 Linear <- input_1" + all,
+                          "output Output <- shared shared_1 | _output_shapes"));
 }
 
 TEST(Graphs, OfALayerAloneHaveOneNode) {
   nn::Linear layer(3, 2);
-  EXPECT_THAT(nodes_of(events::graph_of(layer)), ElementsAre("Linear Linear <- | options parameter.bias parameter.weight"));
+  EXPECT_THAT(nodes_of(events::graph_of(layer)),
+              ElementsAre("Linear Linear <- | options parameter.bias parameter.weight"));
 }
 
 }  // namespace

@@ -37,9 +37,10 @@ class SummaryWriters : public ::testing::Test {
  protected:
   // Its clock is `now_`.
   SummaryWriter writer_of(int max_queue) {
-    return SummaryWriter(
-        folder_.path(),
-        {.max_queue = max_queue, .flush_every = std::chrono::seconds(60), .clock = [this] { return now_; }, .file_name = "events"});
+    return SummaryWriter(folder_.path(), {.max_queue = max_queue,
+                                          .flush_every = std::chrono::seconds(60),
+                                          .clock = [this] { return now_; },
+                                          .file_name = "events"});
   }
   std::size_t records() const { return records_of(folder_.path() + "/events").size(); }
 
@@ -71,7 +72,8 @@ TEST_F(SummaryWriters, WriteWhenEnoughRecordsWaitOrTheLastWriteIsLongPast) {
   writer.close();
   EXPECT_EQ(records(), 9u);
   writer.close();
-  EXPECT_THAT(message_of([&] { writer.add_scalar("a", 1, 8); }), AllOf(HasSubstr("/events"), HasSubstr("the writer is closed")));
+  EXPECT_THAT(message_of([&] { writer.add_scalar("a", 1, 8); }),
+              AllOf(HasSubstr("/events"), HasSubstr("the writer is closed")));
 }
 
 TEST_F(SummaryWriters, WriteTheRestWhenTheyGo) {
@@ -112,9 +114,15 @@ TEST_F(SummaryWriters, OfSeveralCurvesHaveARunEach) {
 TEST_F(SummaryWriters, OfHyperParametersRefuseASecondSetForTheirOwnRun) {
   SummaryWriter writer = writer_of(10);
   writer.add_hparams({{"lr", 0.1}}, {});
-  EXPECT_THAT(message_of([&] { writer.add_hparams({{"lr", 0.2}}, {}); }), AllOf(HasSubstr("already"), HasSubstr(".run_name")));
+  EXPECT_THAT(message_of([&] {
+                writer.add_hparams({{"lr", 0.2}}, {});
+              }),
+              AllOf(HasSubstr("already"), HasSubstr(".run_name")));
   writer.add_hparams({{"lr", 0.2}}, {{"accuracy", 1}}, {.run_name = "other"});
-  EXPECT_THAT(message_of([&] { writer.add_hparams({{"lr", 0.2}}, {}, {.run_name = "other"}); }), HasSubstr("/other/events has"));
+  EXPECT_THAT(message_of([&] {
+                writer.add_hparams({{"lr", 0.2}}, {}, {.run_name = "other"});
+              }),
+              HasSubstr("/other/events has"));
   writer.close();
   EXPECT_EQ(records(), 4u);
   EXPECT_EQ(records_of(folder_.path() + "/other/events").size(), 5u);
@@ -180,12 +188,24 @@ TEST_F(SummaryWriters, NameWhatTheyRefuse) {
   EXPECT_THAT(refusal([&] { writer.add_scalar("loss", Tensor(), 0); }), HasSubstr("undefined"));
   EXPECT_THAT(refusal([&] { writer.add_histogram("w", Tensor(), 0); }), HasSubstr("'w': the tensor is undefined"));
   EXPECT_THAT(refusal([&] { writer.add_histogram("w", square, 0, {.buckets = -1}); }), HasSubstr("buckets is -1"));
-  EXPECT_THAT(refusal([&] { writer.add_image("i", Tensor::zeros({2, 2, 2}), 0); }), AllOf(HasSubstr("(2, 2, 2)"), HasSubstr("1, 3 or 4")));
+  EXPECT_THAT(refusal([&] {
+                writer.add_image("i", Tensor::zeros({2, 2, 2}), 0);
+              }),
+              AllOf(HasSubstr("(2, 2, 2)"), HasSubstr("1, 3 or 4")));
   EXPECT_THAT(refusal([&] { writer.add_image("i", Tensor::zeros({0, 2, 3}), 0); }), HasSubstr("(0, 2, 3)"));
-  EXPECT_THAT(refusal([&] { writer.add_image("i", Tensor::zeros({2, 2}, DType::kInt64), 0); }), HasSubstr("int64, expected uint8"));
+  EXPECT_THAT(refusal([&] {
+                writer.add_image("i", Tensor::zeros({2, 2}, DType::kInt64), 0);
+              }),
+              HasSubstr("int64, expected uint8"));
   EXPECT_THAT(refusal([&] { writer.add_images("i", square, 0); }), HasSubstr("expected (N, H, W, C)"));
-  EXPECT_THAT(refusal([&] { writer.add_images("i", Tensor::zeros({1, 2, 2, 1}), 0, {.columns = 0}); }), HasSubstr("columns is 0"));
-  EXPECT_THAT(refusal([&] { writer.add_hparams({{"lr", std::numeric_limits<double>::quiet_NaN()}}, {}); }), HasSubstr("'lr' is nan"));
+  EXPECT_THAT(refusal([&] {
+                writer.add_images("i", Tensor::zeros({1, 2, 2, 1}), 0, {.columns = 0});
+              }),
+              HasSubstr("columns is 0"));
+  EXPECT_THAT(refusal([&] {
+                writer.add_hparams({{"lr", std::numeric_limits<double>::quiet_NaN()}}, {});
+              }),
+              HasSubstr("'lr' is nan"));
   EXPECT_THAT(refusal([&] { SummaryWriter(""); }), HasSubstr("log_dir is empty"));
   EXPECT_THAT(refusal([&] { SummaryWriter("a", {.max_queue = 0}); }), HasSubstr("max_queue is 0"));
   writer.close();
@@ -197,11 +217,14 @@ TEST_F(SummaryWriters, SayWhyAFolderCannotBe) {
   std::ofstream(file) << "x";
   EXPECT_THAT(message_of([&] { SummaryWriter writer(file); }),
               AllOf(HasSubstr(file), HasSubstr("a file has this name"), HasSubstr("log_dir")));
-  EXPECT_THAT(message_of([&] { SummaryWriter writer(file + "/run"); }), AllOf(HasSubstr("/taken/run"), HasSubstr("Not a directory")));
-  EXPECT_THAT(message_of([&] { SummaryWriter writer("/proc/lockstep"); }), AllOf(HasSubstr("/proc/lockstep"), HasSubstr("cannot be made")));
+  EXPECT_THAT(message_of([&] { SummaryWriter writer(file + "/run"); }),
+              AllOf(HasSubstr("/taken/run"), HasSubstr("Not a directory")));
+  EXPECT_THAT(message_of([&] { SummaryWriter writer("/proc/lockstep"); }),
+              AllOf(HasSubstr("/proc/lockstep"), HasSubstr("cannot be made")));
   EXPECT_THAT(message_of([&] { SummaryWriter writer("/proc"); }),
               AllOf(HasSubstr("/proc/events"), HasSubstr("the event file cannot be made")));
-  EXPECT_THAT(message_of([&] { SummaryWriter writer(folder_.path(), {.file_name = "taken"}); }), HasSubstr("File exists"));
+  EXPECT_THAT(message_of([&] { SummaryWriter writer(folder_.path(), {.file_name = "taken"}); }),
+              HasSubstr("File exists"));
 }
 
 TEST_F(SummaryWriters, SayThatTheirFileWasRemoved) {
@@ -233,9 +256,10 @@ TEST_F(SummaryWriters, KeepWhatADiskRefusesAndWriteItLater) {
     limit.rlim_cur = room;
     setrlimit(RLIMIT_FSIZE, &limit);
     writer.close();
-    const bool told = first.find("/events: cannot be written: File too large: make room on the disk") != std::string::npos &&
-                      first.find("1 records wait in memory") != std::string::npos && second.find("2 records wait") != std::string::npos &&
-                      third.find("2 records wait") != std::string::npos;
+    const bool told =
+        first.find("/events: cannot be written: File too large: make room on the disk") != std::string::npos &&
+        first.find("1 records wait in memory") != std::string::npos &&
+        second.find("2 records wait") != std::string::npos && third.find("2 records wait") != std::string::npos;
     _exit(told ? 0 : 1);
   }
   int status = -1;

@@ -1,5 +1,5 @@
-// A program with a Trainer and no init_process_group(), as Keras' users write it:   lockrun -n 2 trainer_job_rank STRATEGY
-// Each rank prints the world that it trains in.
+// A program with a Trainer and no init_process_group(), as Keras' users write it:   lockrun -n 2 trainer_job_rank
+// STRATEGY Each rank prints the world that it trains in.
 #include <cstdio>
 
 #include "lockstep/lockstep.h"
@@ -12,12 +12,13 @@ int train(int, char** argv) {
     net->append<ls::nn::Linear>(2, 1);
     return net;
   });
-  trainer.compile({.optimizer =
-                       [](std::vector<ls::NamedTensor> parameters) {
-                         return std::make_unique<ls::optim::SGD>(std::move(parameters), ls::optim::SGDOptions{.lr = 0.1F});
-                       },
-                   .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::mse_loss(outputs, targets); },
-                   .strategy = argv[1]});
+  trainer.compile(
+      {.optimizer =
+           [](std::vector<ls::NamedTensor> parameters) {
+             return std::make_unique<ls::optim::SGD>(std::move(parameters), ls::optim::SGDOptions{.lr = 0.1F});
+           },
+       .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::mse_loss(outputs, targets); },
+       .strategy = argv[1]});
   const ls::data::TensorDataset set({ls::Tensor::full({8, 2}, 1), ls::Tensor::full({8, 1}, 3)});
   trainer.fit(ls::data::Pipeline(set).batch(4), {.epochs = 1, .progress = false});
   const auto group = ls::default_process_group();

@@ -13,7 +13,8 @@ using namespace std::chrono_literals;
 TEST(TrainerJob, IsJoinedByCompile) {
   Child job({LOCKSTEP_LOCKRUN, "--no-fold", "-n", "2", LOCKSTEP_TRAINER_JOB_RANK, "ddp"});
   EXPECT_EQ(job.wait(60s), 0) << job.errors();
-  for (const char* line : {"[0] rank 0 of 2 trained\n", "[1] rank 1 of 2 trained\n"}) EXPECT_THAT(job.output(), HasSubstr(line));
+  for (const char* line : {"[0] rank 0 of 2 trained\n", "[1] rank 1 of 2 trained\n"})
+    EXPECT_THAT(job.output(), HasSubstr(line));
   Child alone({LOCKSTEP_TRAINER_JOB_RANK, "ddp"});
   EXPECT_EQ(alone.wait(60s), 0) << alone.errors();
   EXPECT_EQ(alone.output(), "rank 0 of 1 trained\n");

@@ -1,4 +1,5 @@
-// What one rank alone asks for wrongly is an error on all of them, none waits for another, and the group and its Trainer go on.
+// What one rank alone asks for wrongly is an error on all of them, none waits for another, and the group and its
+// Trainer go on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,15 +46,19 @@ TEST(TrainerMistakes, OfCompileOnOneRank) {
       options.strategy_options.group = group;
       CompileOptions odd = options;
       change(odd);
-      messages[static_cast<std::size_t>(group->rank())] = message_of([&] { trainer.compile(group->rank() == kOdd ? odd : options); });
+      messages[static_cast<std::size_t>(group->rank())] =
+          message_of([&] { trainer.compile(group->rank() == kOdd ? odd : options); });
       trainer.compile(options);
       EXPECT_EQ(trainer.fit(good(), one_epoch()).epochs(), 1);
     }));
     return messages;
   };
-  EXPECT_THAT(messages_of([](auto& options) { options.strategy = "horovod"; }), Each(HasSubstr("there is no strategy 'horovod'")));
-  EXPECT_THAT(messages_of([](auto& options) { options.loss = {}; }), Each(HasSubstr(".optimizer and .loss are needed")));
-  EXPECT_THAT(messages_of([](auto& options) { options.metrics.emplace_back("loss", Accuracy()); }), Each(HasSubstr("'loss' is taken")));
+  EXPECT_THAT(messages_of([](auto& options) { options.strategy = "horovod"; }),
+              Each(HasSubstr("there is no strategy 'horovod'")));
+  EXPECT_THAT(messages_of([](auto& options) { options.loss = {}; }),
+              Each(HasSubstr(".optimizer and .loss are needed")));
+  EXPECT_THAT(messages_of([](auto& options) { options.metrics.emplace_back("loss", Accuracy()); }),
+              Each(HasSubstr("'loss' is taken")));
   EXPECT_THAT(messages_of([](auto& options) { options.strategy_options.devices = {&cpu_device()}; }),
               Each(HasSubstr(".devices is for strategies with one process")));
   const auto throws = [](auto&&) -> std::unique_ptr<optim::Optimizer> { throw FileError("no rate was found"); };
@@ -72,12 +77,14 @@ TEST(TrainerMistakes, OfFitOnOneRank) {
   EXPECT_THAT(fit([](auto& set, auto&) { set = data::Pipeline(Quadrants(48)).batch(16); }),
               Each(HasSubstr("rank 1: a batch of 16 samples cannot be split evenly among 3 devices")));
   EXPECT_THAT(fit([](auto& set, auto&) { set = data::Pipeline(Quadrants(60)).batch(12); }),
-              Each(AllOf(HasSubstr("Trainer::fit: the ranks gave different sets or options"), HasSubstr("a set of 60 samples"),
-                         HasSubstr("a set of 48 samples"))));
+              Each(AllOf(HasSubstr("Trainer::fit: the ranks gave different sets or options"),
+                         HasSubstr("a set of 60 samples"), HasSubstr("a set of 48 samples"))));
   EXPECT_THAT(fit([](auto& set, auto&) { set = Quadrants(0); }), Each(HasSubstr("rank 1: the data set is empty")));
   EXPECT_THAT(fit([](auto&, auto& options) { options.epochs = 2; }), Each(HasSubstr("epochs 0 to 2")));
-  EXPECT_THAT(fit([](auto&, auto& options) { options.log_every = 0; }), Each(HasSubstr("log_every 0 must be positive")));
-  EXPECT_THAT(fit([](auto&, auto& options) { options.validation = good(); }), Each(HasSubstr("for validation a set of 48 samples")));
+  EXPECT_THAT(fit([](auto&, auto& options) { options.log_every = 0; }),
+              Each(HasSubstr("log_every 0 must be positive")));
+  EXPECT_THAT(fit([](auto&, auto& options) { options.validation = good(); }),
+              Each(HasSubstr("for validation a set of 48 samples")));
 }
 
 TEST(TrainerMistakes, OfEvaluationOnOneRank) {
@@ -85,9 +92,11 @@ TEST(TrainerMistakes, OfEvaluationOnOneRank) {
     return with_one_mistake([&](Trainer& trainer, bool is_odd) { trainer.evaluate(is_odd ? odd : good()); });
   };
   EXPECT_THAT(evaluate(Quadrants(0)), Each(HasSubstr("Trainer::evaluate: rank 1: the data set is empty")));
-  EXPECT_THAT(evaluate(data::Pipeline(Quadrants(24)).batch(12)), Each(HasSubstr("Trainer::evaluate: the ranks gave different sets")));
-  EXPECT_THAT(with_one_mistake([](Trainer& trainer, bool is_odd) { trainer.predict(good(), {.batch_size = is_odd ? -1 : 0}); }),
-              Each(HasSubstr("batch_size -1 is negative")));
+  EXPECT_THAT(evaluate(data::Pipeline(Quadrants(24)).batch(12)),
+              Each(HasSubstr("Trainer::evaluate: the ranks gave different sets")));
+  EXPECT_THAT(
+      with_one_mistake([](Trainer& trainer, bool is_odd) { trainer.predict(good(), {.batch_size = is_odd ? -1 : 0}); }),
+      Each(HasSubstr("batch_size -1 is negative")));
 }
 
 }  // namespace

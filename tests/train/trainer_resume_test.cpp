@@ -1,4 +1,5 @@
-// A training that resumes: its callbacks, its history and its place in the data are those of one that was never interrupted.
+// A training that resumes: its callbacks, its history and its place in the data are those of one that was never
+// interrupted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +25,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Callbacks = std::vector<std::shared_ptr<Callback>>;
 
-std::unique_ptr<Trainer> made(const std::string& strategy = "mirrored", const std::shared_ptr<ProcessGroup>& group = nullptr) {
+std::unique_ptr<Trainer> made(const std::string& strategy = "mirrored",
+                              const std::shared_ptr<ProcessGroup>& group = nullptr) {
   auto trainer = std::make_unique<Trainer>(make_dense);
   CompileOptions options = classifying(strategy);
   options.strategy_options.group = group;
@@ -50,7 +52,8 @@ std::shared_ptr<Callback> rates(std::vector<float> of_epochs) {
 }
 
 // A run for each epoch, each of which goes on from the checkpoint of the one before; returns the last one's trainer.
-std::unique_ptr<Trainer> epoch_by_epoch(const std::string& folder, std::int64_t epochs, const std::function<Callbacks()>& callbacks) {
+std::unique_ptr<Trainer> epoch_by_epoch(const std::string& folder, std::int64_t epochs,
+                                        const std::function<Callbacks()>& callbacks) {
   std::unique_ptr<Trainer> trainer;
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
     trainer = made();
@@ -69,7 +72,9 @@ TEST(TrainerResume, TheBestCheckpointIsNotReplacedByAWorseOne) {
     return Callbacks{rates({0.09F, 0.03F}), std::make_shared<ModelCheckpoint>(folder.path(), best)};
   });
   EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000002")) << "epoch 1 is worse";
-  epoch_by_epoch(folder.path(), 1, [&] { return Callbacks{rates({0, 0.1F}), std::make_shared<ModelCheckpoint>(folder.path(), best)}; });
+  epoch_by_epoch(folder.path(), 1, [&] {
+    return Callbacks{rates({0, 0.1F}), std::make_shared<ModelCheckpoint>(folder.path(), best)};
+  });
   EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000004")) << "and a better one is taken";
 }
 
@@ -82,7 +87,8 @@ TEST(TrainerResume, APlateauIsCountedOverRuns) {
   for (const bool saves_first : {true, false}) {
     const Folder folder;
     const auto resumed = epoch_by_epoch(folder.path(), 5, [&] {
-      Callbacks callbacks = {std::make_shared<ModelCheckpoint>(folder.path()), std::make_shared<ReduceOnPlateau>(halve)};
+      Callbacks callbacks = {std::make_shared<ModelCheckpoint>(folder.path()),
+                             std::make_shared<ReduceOnPlateau>(halve)};
       if (!saves_first) std::swap(callbacks[0], callbacks[1]);
       return callbacks;
     });
@@ -108,7 +114,8 @@ TEST(TrainerResume, EarlyStoppingKeepsItsPatienceAndItsBestWeights) {
   EXPECT_EQ(values_of(resumed->model()), values_of(straight->model())) << "the weights of epoch 1";
   const auto done = made();
   ASSERT_TRUE(done->load(folder.path()));
-  EXPECT_EQ(done->fit(points(), up_to(20, callbacks(), done->epoch())).epochs(), 4) << "a training that had ended stays so";
+  EXPECT_EQ(done->fit(points(), up_to(20, callbacks(), done->epoch())).epochs(), 4)
+      << "a training that had ended stays so";
   EXPECT_EQ(done->step(), 8);
   EXPECT_EQ(values_of(done->model()), values_of(straight->model()));
 }
@@ -120,8 +127,9 @@ class Diary : public Callback {
   void on_epoch_end(Trainer&, std::int64_t epoch, const Logs&) override { text += fmt::format("{}\xc3\xa9 \"", epoch); }
   std::string state_name() const override { return name_; }
   CallbackState state() const override {
-    return {
-        {{"nan", NAN}, {"low", -INFINITY}, {"third", 1.0 / 3}}, text, {{"a.b", Tensor::full({2, 3}, 0.5F)}, {"none", Tensor::zeros({0})}}};
+    return {{{"nan", NAN}, {"low", -INFINITY}, {"third", 1.0 / 3}},
+            text,
+            {{"a.b", Tensor::full({2, 3}, 0.5F)}, {"none", Tensor::zeros({0})}}};
   }
   void restore(Trainer&, const CallbackState& state) override {
     text = state.text;
@@ -136,14 +144,16 @@ class Diary : public Callback {
 
 TEST(TrainerResume, ACallbackOfOnesOwnKeepsNumbersTextAndTensors) {
   const Folder folder;
-  const auto first = std::make_shared<Diary>("Diary"), second = std::make_shared<Diary>("Diary"), other = std::make_shared<Diary>("Other");
+  const auto first = std::make_shared<Diary>("Diary"), second = std::make_shared<Diary>("Diary"),
+             other = std::make_shared<Diary>("Other");
   second->text = "second: ";
   made()->fit(points(), up_to(2, {first, second, other, std::make_shared<ModelCheckpoint>(folder.path())}));
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
     const auto trainer = made("ddp", group);
     // Rank 0 alone has the folder.
     ASSERT_TRUE(trainer->load(group->rank() == 0 ? folder.path() : folder.path() + "/absent"));
-    const auto one = std::make_shared<Diary>("Diary"), two = std::make_shared<Diary>("Diary"), added = std::make_shared<Diary>("Added");
+    const auto one = std::make_shared<Diary>("Diary"), two = std::make_shared<Diary>("Diary"),
+               added = std::make_shared<Diary>("Added");
     trainer->fit(points(), up_to(3, {one, two, added}, trainer->epoch()));
     EXPECT_EQ(one->text, "0\xc3\xa9 \"1\xc3\xa9 \"2\xc3\xa9 \"");
     EXPECT_EQ(two->text, "second: 0\xc3\xa9 \"1\xc3\xa9 \"2\xc3\xa9 \"") << "told apart by their order";
@@ -199,7 +209,8 @@ TEST(TrainerResume, ASaveBetweenFitsHasTheStateOfTheLastOneOrOfWhatWasLoaded) {
 TEST(TrainerResume, ACheckpointWithoutATrainersStateLoads) {
   const Folder folder;
   const auto trainer = made();
-  save_checkpoint(folder.path(), {.model = trainer->model(), .optimizer = trainer->strategy().optimizer(), .step = 6, .epoch = 3});
+  save_checkpoint(folder.path(),
+                  {.model = trainer->model(), .optimizer = trainer->strategy().optimizer(), .step = 6, .epoch = 3});
   ASSERT_TRUE(trainer->load(folder.path()));
   EXPECT_EQ(trainer->history().epochs(), 0);
   EXPECT_THAT(trainer->fit(points(), up_to(5, {}, 3)).numbers(), ElementsAre(3, 4)) << "not known of the epochs before";
@@ -213,8 +224,9 @@ TEST(TrainerResume, ADamagedTrainersStateIsNamed) {
         R"({"trainer": 1, "history": {"epochs": [], "values": []}, "callbacks": [{"name": "a", "numbers": {},
                                     "text": "", "tensors": ["b"]}]})"}) {
     ProgramState program{text};
-    save_checkpoint(folder.path(),
-                    {.model = trainer->model(), .optimizer = trainer->strategy().optimizer(), .epoch = 1, .program = program});
+    save_checkpoint(
+        folder.path(),
+        {.model = trainer->model(), .optimizer = trainer->strategy().optimizer(), .epoch = 1, .program = program});
     EXPECT_THAT(message_of([&] { trainer->load(folder.path()); }),
                 AllOf(HasSubstr(folder.path()), HasSubstr("trainer's state cannot be read")));
   }
@@ -258,8 +270,8 @@ class Numbers : public Callback {
 TEST(TrainerResume, AnEpochHasOneNumberInCallbacksHistoryLogAndTensorBoard) {
   const Folder folder;
   const std::string checkpoints = folder.path() + "/ckpt";
-  made()->fit(points(),
-              up_to(2, {std::make_shared<ModelCheckpoint>(checkpoints), std::make_shared<TensorBoard>(folder.path() + "/first")}));
+  made()->fit(points(), up_to(2, {std::make_shared<ModelCheckpoint>(checkpoints),
+                                  std::make_shared<TensorBoard>(folder.path() + "/first")}));
   const Events first = events_of(folder.path() + "/first");
   EXPECT_EQ(first.first_step, 0);
   EXPECT_THAT(first.steps, ElementsAre(0, 1));
@@ -272,7 +284,8 @@ TEST(TrainerResume, AnEpochHasOneNumberInCallbacksHistoryLogAndTensorBoard) {
   trainer->fit(points(), rest);
   const std::string log = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(numbers->seen, ElementsAre(2, 3));
-  EXPECT_THAT(log, AllOf(HasSubstr("epoch 2 (last 3): loss "), HasSubstr("epoch 3 (last 3): loss "), Not(HasSubstr("epoch 4"))));
+  EXPECT_THAT(log, AllOf(HasSubstr("epoch 2 (last 3): loss "), HasSubstr("epoch 3 (last 3): loss "),
+                         Not(HasSubstr("epoch 4"))));
   EXPECT_THAT(trainer->history().numbers(), ElementsAre(0, 1, 2, 3)) << "those before the checkpoint are in it";
   EXPECT_THAT(trainer->history().text(), AllOf(HasSubstr("\n    0  "), HasSubstr("\n    3  ")));
   const Events second = events_of(folder.path() + "/second");
@@ -291,7 +304,8 @@ TEST(TrainerResume, TensorBoardDropsWhatALaterRunDoesAgain) {
   const Folder folder;
   const std::string checkpoints = folder.path() + "/ckpt", events = folder.path() + "/events";
   const CheckpointOptions every_other{.every_epochs = 2};
-  made()->fit(points(), up_to(3, {std::make_shared<ModelCheckpoint>(checkpoints, every_other), std::make_shared<TensorBoard>(events)}));
+  made()->fit(points(), up_to(3, {std::make_shared<ModelCheckpoint>(checkpoints, every_other),
+                                  std::make_shared<TensorBoard>(events)}));
   const auto trainer = made();
   ASSERT_TRUE(trainer->load(checkpoints));
   ASSERT_EQ(trainer->epoch(), 2);
@@ -324,7 +338,8 @@ class Counted : public data::Dataset {
 };
 
 // The samples of all ranks, step by step, of epochs `begin` to `end`, each step's in order of their numbers.
-std::vector<std::int64_t> trained(const data::Pipeline& set, std::int64_t begin, std::int64_t end, std::int64_t steps_per_epoch) {
+std::vector<std::int64_t> trained(const data::Pipeline& set, std::int64_t begin, std::int64_t end,
+                                  std::int64_t steps_per_epoch) {
   std::mutex mutex;
   std::vector<std::vector<std::int64_t>> steps;
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {

@@ -45,8 +45,8 @@ Learned learn(const CompileOptions& options) {
   FitOptions fit = quiet(3);
   fit.validation = data::Pipeline(Quadrants(50, 7)).batch(16);
   const History& history = trainer.fit(data::Pipeline(Quadrants(130)).shuffle(40, 3).batch(16).prefetch(), fit);
-  return {history.values("loss"), history.values("accuracy"), history.values("val_loss"), history.values("val_accuracy"),
-          values_of(trainer.model())};
+  return {history.values("loss"), history.values("accuracy"), history.values("val_loss"),
+          history.values("val_accuracy"), values_of(trainer.model())};
 }
 
 Learned learn_by_ddp(int ranks) {
@@ -192,7 +192,8 @@ TEST(Trainer, PredictsInTheOrderOfTheSet) {
       options.strategy_options.group = group;
       other.compile(options);
       check(other.predict(set, {.batch_size = 3}));
-      check(other.predict(data::Pipeline(set).map([](data::Sample sample) { return data::Sample{sample[0]}; })));  // no targets
+      check(other.predict(
+          data::Pipeline(set).map([](data::Sample sample) { return data::Sample{sample[0]}; })));  // no targets
     }));
   }
 }
@@ -212,7 +213,10 @@ TEST(Trainer, PrintsTheModelAsATable) {
   EXPECT_THAT(table, HasSubstr(" Layer (type)              Output Shape              Param #\n====="));
   EXPECT_THAT(table, HasSubstr(" hidden (Linear)           (None, 16)                     48\n"));
   EXPECT_THAT(table, HasSubstr(" norm (BatchNorm)          (None, 16)                     64\n"));
-  EXPECT_THAT(table, HasSubstr("Total params: 180 (720.00 B)\nTrainable params: 100 (400.00 B)\nNon-trainable params: 80 (320.00 B)\n"));
+  EXPECT_THAT(
+      table,
+      HasSubstr(
+          "Total params: 180 (720.00 B)\nTrainable params: 100 (400.00 B)\nNon-trainable params: 80 (320.00 B)\n"));
   trainer.compile(classifying("mirrored"));
   EXPECT_EQ(trainer.summary({{{2}}}), table);
 }
@@ -228,14 +232,21 @@ TEST(Trainer, RefusesWhatItCannotCompile) {
       trainer.compile(options);
     });
   };
-  EXPECT_THAT(compile([](auto& options) { options.strategy = "horovod"; }), HasSubstr("there is no strategy 'horovod': ddp, mirrored"));
-  EXPECT_THAT(compile([](auto& options) { options.strategy = "model_parallel"; }), HasSubstr("no device with the whole model"));
-  EXPECT_THAT(compile([](auto& options) { options.strategy = "parameter_server"; }), HasSubstr("processes that serve and do not train"));
-  EXPECT_THAT(compile([](auto& options) { options.strategy = "local_sgd"; }), HasSubstr("has other weights on each rank"));
+  EXPECT_THAT(compile([](auto& options) { options.strategy = "horovod"; }),
+              HasSubstr("there is no strategy 'horovod': ddp, mirrored"));
+  EXPECT_THAT(compile([](auto& options) { options.strategy = "model_parallel"; }),
+              HasSubstr("no device with the whole model"));
+  EXPECT_THAT(compile([](auto& options) { options.strategy = "parameter_server"; }),
+              HasSubstr("processes that serve and do not train"));
+  EXPECT_THAT(compile([](auto& options) { options.strategy = "local_sgd"; }),
+              HasSubstr("has other weights on each rank"));
   EXPECT_THAT(compile([](auto& options) { options.loss = {}; }), HasSubstr(".optimizer and .loss are needed"));
-  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("", Accuracy()); }), HasSubstr("a metric has no name"));
-  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("loss", Accuracy()); }), HasSubstr("'loss' is taken"));
-  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("accuracy", Accuracy()); }), HasSubstr("'accuracy' is taken"));
+  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("", Accuracy()); }),
+              HasSubstr("a metric has no name"));
+  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("loss", Accuracy()); }),
+              HasSubstr("'loss' is taken"));
+  EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("accuracy", Accuracy()); }),
+              HasSubstr("'accuracy' is taken"));
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("val_x", Accuracy()); }),
               HasSubstr("val_ are those of the validation"));
   EXPECT_THAT(message_of([&] { trainer.fit(Quadrants(32)); }), HasSubstr("Trainer::fit: call compile() first"));
@@ -245,11 +256,14 @@ TEST(Trainer, RefusesWhatItCannotCompile) {
 TEST(Trainer, RefusesSetsAndBatchesThatDoNotFit) {
   Trainer trainer(make_dense);
   trainer.compile(classifying("mirrored"));  // four devices
-  const auto fit = [&](const data::Pipeline& set, FitOptions options = quiet(1)) { return message_of([&] { trainer.fit(set, options); }); };
+  const auto fit = [&](const data::Pipeline& set, FitOptions options = quiet(1)) {
+    return message_of([&] { trainer.fit(set, options); });
+  };
   const Quadrants set(64);
   EXPECT_THAT(fit(data::Pipeline(set).batch(30)),
               HasSubstr("a batch of 30 samples cannot be split evenly among 4 devices: choose a multiple of 4"));
-  EXPECT_THAT(fit(data::Pipeline(set).batch(128)), HasSubstr("a batch of 128 samples is larger than the set, which has 64"));
+  EXPECT_THAT(fit(data::Pipeline(set).batch(128)),
+              HasSubstr("a batch of 128 samples is larger than the set, which has 64"));
   EXPECT_THAT(fit(Quadrants(0)), HasSubstr("the data set is empty"));
   EXPECT_THAT(fit(data::Pipeline(set).map([](data::Sample sample) { return data::Sample{sample[0]}; })),
               HasSubstr("a sample of the set has 1 tensor: an input and a target are needed"));
@@ -263,8 +277,10 @@ TEST(Trainer, RefusesSetsAndBatchesThatDoNotFit) {
   options = quiet(1);
   options.steps_per_epoch = 9;
   EXPECT_THAT(fit(set, options), HasSubstr("steps_per_epoch 9: an epoch has 2 steps of 32 samples"));
-  EXPECT_THAT(message_of([&] { trainer.evaluate(Quadrants(0)); }), HasSubstr("Trainer::evaluate: rank 0: the data set is empty"));
-  EXPECT_THAT(message_of([&] { trainer.predict(Quadrants(0)); }), HasSubstr("Trainer::predict: rank 0: the data set is empty"));
+  EXPECT_THAT(message_of([&] { trainer.evaluate(Quadrants(0)); }),
+              HasSubstr("Trainer::evaluate: rank 0: the data set is empty"));
+  EXPECT_THAT(message_of([&] { trainer.predict(Quadrants(0)); }),
+              HasSubstr("Trainer::predict: rank 0: the data set is empty"));
   EXPECT_EQ(trainer.step(), 0) << "nothing was trained";
 }
 
@@ -277,7 +293,8 @@ TEST(Trainer, RefusesABatchThatRanksDoNotDivideOnAllOfThem) {
     trainer.fit(data::Pipeline(Quadrants(64)).batch(32), quiet(1));
   });
   for (std::size_t rank = 0; rank < 3; ++rank)
-    EXPECT_THAT(failures[rank], HasSubstr(fmt::format("rank {}: a batch of 32 samples cannot be split evenly among 3 devices", rank)));
+    EXPECT_THAT(failures[rank],
+                HasSubstr(fmt::format("rank {}: a batch of 32 samples cannot be split evenly among 3 devices", rank)));
 }
 
 TEST(Trainer, NamesTheStepOfALossThatIsNoNumber) {

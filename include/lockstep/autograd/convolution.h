@@ -12,12 +12,12 @@ struct Conv2dOptions {
   Size2 stride = {1, 1};
   PaddingRule padding = Padding{};
   Activation activation = Activation::kNone;  // fused into the convolution
-  // Both C and O are cut into so many equal ranges: the filters of a range see the channels of that range alone. C groups of one channel
-  // are a depthwise convolution. PyTorch's order.
+  // Both C and O are cut into so many equal ranges: the filters of a range see the channels of that range alone. C
+  // groups of one channel are a depthwise convolution. PyTorch's order.
   std::int64_t groups = 1;
 };
-// x (N, H, W, C), weight (O, KH, KW, C / groups), bias (O) or undefined. Gives (N, H', W', O), H' = (H + padding - KH) / stride + 1. Throws
-// InvalidArgument that names what does not match.
+// x (N, H, W, C), weight (O, KH, KW, C / groups), bias (O) or undefined. Gives (N, H', W', O), H' = (H + padding - KH)
+// / stride + 1. Throws InvalidArgument that names what does not match.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options = {});
 
 struct Conv1dOptions {

@@ -1,6 +1,7 @@
-// Elementwise functions of tensors. Operands are float32, float16 or bfloat16, all of a call alike (cast() changes a type; under an
-// AutoCast unlike ones are widened to float32), and on one device; results have their type, are computed in float32 and rounded once. All
-// but comparisons are differentiable. Each throws InvalidArgument that names the operator, the argument, what came and what was expected.
+// Elementwise functions of tensors. Operands are float32, float16 or bfloat16, all of a call alike (cast() changes a
+// type; under an AutoCast unlike ones are widened to float32), and on one device; results have their type, are computed
+// in float32 and rounded once. All but comparisons are differentiable. Each throws InvalidArgument that names the
+// operator, the argument, what came and what was expected.
 #pragma once
 
 #include "lockstep/tensor/tensor.h"
@@ -8,8 +9,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// How gelu() computes the normal distribution: exactly (erf), or as Hendrycks and Gimpel approximate it (arXiv:1606.08415, section 2),
-// which is what GPT-2 was trained with.
+// How gelu() computes the normal distribution: exactly (erf), or as Hendrycks and Gimpel approximate it
+// (arXiv:1606.08415, section 2), which is what GPT-2 was trained with.
 enum class GeluApproximation { kNone, kTanh };
 
 // Activations.
@@ -28,19 +29,21 @@ Tensor abs(const Tensor& x);  // gradient 0 at 0
 Tensor neg(const Tensor& x);
 Tensor reciprocal(const Tensor& x, float numerator = 1);  // numerator / x
 
-// Two operands of equal shapes, or of shapes that NumPy broadcasts: dimensions are matched from the last one on, missing ones count as 1,
-// and where one operand has extent 1 it is repeated. A gradient is summed over the dimensions in which its operand was repeated.
+// Two operands of equal shapes, or of shapes that NumPy broadcasts: dimensions are matched from the last one on,
+// missing ones count as 1, and where one operand has extent 1 it is repeated. A gradient is summed over the dimensions
+// in which its operand was repeated.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
-// Gradients as PyTorch's: of the base 0 where the exponent is 0, of the exponent 0 where the base is 0 and the exponent is not negative,
-// and NaN where the base is negative.
+// Gradients as PyTorch's: of the base 0 where the exponent is 0, of the exponent 0 where the base is 0 and the exponent
+// is not negative, and NaN where the base is negative.
 Tensor pow(const Tensor& base, const Tensor& exponent);
 Tensor pow(float base, const Tensor& exponent);
 Tensor add(const Tensor& x, float constant);
 
-// Masks: uint8, 1 where it holds and 0 elsewhere, of broadcast operands. False where one is no number, but for ne(). Not differentiable.
+// Masks: uint8, 1 where it holds and 0 elsewhere, of broadcast operands. False where one is no number, but for ne().
+// Not differentiable.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);

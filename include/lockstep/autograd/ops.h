@@ -1,7 +1,7 @@
-// The differentiable operators. Images are (N, H, W, C). Activations are float32, or float16 or bfloat16 under mixed precision (see
-// autocast.h): a result has the type of its input. Weights, biases and losses are float32. Each throws InvalidArgument that names the
-// operator, the shapes and what was expected. Elementwise functions stand in elementwise.h, sums and maxima in reductions.h, copies to
-// other shapes in shapes.h.
+// The differentiable operators. Images are (N, H, W, C). Activations are float32, or float16 or bfloat16 under mixed
+// precision (see autocast.h): a result has the type of its input. Weights, biases and losses are float32. Each throws
+// InvalidArgument that names the operator, the shapes and what was expected. Elementwise functions stand in
+// elementwise.h, sums and maxima in reductions.h, copies to other shapes in shapes.h.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ Tensor bias_add(const Tensor& x, const Tensor& bias);  // bias (C) to the last d
 Tensor relu(const Tensor& x);
 Tensor scale(const Tensor& x, float factor);
 Tensor scale_by(const Tensor& x, const Tensor& factor);  // float32; a scalar on x's device, itself not differentiated
-Tensor cast(const Tensor& x, DType type);                // among float32, float16, bfloat16; x itself when it has the type
+Tensor cast(const Tensor& x, DType type);  // among float32, float16, bfloat16; x itself when it has the type
 
 inline Tensor operator*(float factor, const Tensor& x) { return scale(x, factor); }
 inline Tensor operator*(const Tensor& x, float factor) { return scale(x, factor); }

@@ -8,7 +8,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Height and width. One number stands for both: Conv2d(3, 16, 3) has filters of 3 x 3, {.stride = 2} steps by 2 in both directions.
+// Height and width. One number stands for both: Conv2d(3, 16, 3) has filters of 3 x 3, {.stride = 2} steps by 2 in both
+// directions.
 struct Size2 {
   std::int64_t height = 0, width = 0;
 
@@ -20,14 +21,15 @@ struct Size2 {
   friend constexpr bool operator==(const Size2&, const Size2&) = default;
 };
 
-// Zeros around an image, or -infinity for max pooling. As PyTorch's `padding`: one number pads all four sides, two pad (top and bottom, left
-// and right); four give each side.
+// Zeros around an image, or -infinity for max pooling. As PyTorch's `padding`: one number pads all four sides, two pad
+// (top and bottom, left and right); four give each side.
 struct Padding {
   std::int64_t top = 0, left = 0, bottom = 0, right = 0;
 
   constexpr Padding() = default;
   constexpr Padding(std::int64_t each) : Padding(each, each) {}
-  constexpr Padding(std::int64_t vertical, std::int64_t horizontal) : Padding(vertical, horizontal, vertical, horizontal) {}
+  constexpr Padding(std::int64_t vertical, std::int64_t horizontal)
+      : Padding(vertical, horizontal, vertical, horizontal) {}
   constexpr Padding(std::int64_t at_top, std::int64_t at_left, std::int64_t at_bottom, std::int64_t at_right)
       : top(at_top), left(at_left), bottom(at_bottom), right(at_right) {}
   static constexpr Padding all(std::int64_t each) { return {each}; }

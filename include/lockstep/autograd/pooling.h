@@ -1,5 +1,6 @@
-// Pooling: images (N, H, W, C) to (N, H', W', C), H' = (H + padding - window) / stride + 1, and sequences (N, L, C) likewise. Each throws
-// InvalidArgument that names the operator, what came and what was expected; padding must be smaller than the window.
+// Pooling: images (N, H, W, C) to (N, H', W', C), H' = (H + padding - window) / stride + 1, and sequences (N, L, C)
+// likewise. Each throws InvalidArgument that names the operator, what came and what was expected; padding must be
+// smaller than the window.
 #pragma once
 
 #include "lockstep/autograd/padding.h"
@@ -18,7 +19,8 @@ Tensor max_pool2d(const Tensor& x, Size2 window, const MaxPool2dOptions& options
 struct AvgPool2dOptions {
   Size2 stride = {0, 0};  // 0: the window
   PaddingRule padding = Padding{};
-  bool count_include_pad = true;  // PyTorch's: divide by the window's size; false, as TensorFlow: by its pixels inside the image
+  bool count_include_pad =
+      true;  // PyTorch's: divide by the window's size; false, as TensorFlow: by its pixels inside the image
 };
 // The mean of each window, whose padding counts as 0.
 Tensor avg_pool2d(const Tensor& x, Size2 window, const AvgPool2dOptions& options = {});

@@ -1,6 +1,7 @@
-// Sums, means and maxima over dimensions of float32, float16 or bfloat16 tensors. Negative dimensions count from the end. The summed ones
-// are left out of the result's shape, or kept with extent 1 (`keepdim`). Sums run in float32 or wider, in an order that depends on the
-// shape alone. Each throws InvalidArgument that names the operator and a dimension that x does not have, or that is named twice.
+// Sums, means and maxima over dimensions of float32, float16 or bfloat16 tensors. Negative dimensions count from the
+// end. The summed ones are left out of the result's shape, or kept with extent 1 (`keepdim`). Sums run in float32 or
+// wider, in an order that depends on the shape alone. Each throws InvalidArgument that names the operator and a
+// dimension that x does not have, or that is named twice.
 #pragma once
 
 #include <initializer_list>
@@ -23,8 +24,8 @@ struct Dims {
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // of nothing: 0
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // of nothing: NaN
 
-// Of equal values the first one counts, and NaN is above all numbers. The gradient goes to the one that counts. InvalidArgument for the
-// largest of nothing.
+// Of equal values the first one counts, and NaN is above all numbers. The gradient goes to the one that counts.
+// InvalidArgument for the largest of nothing.
 struct MaxResult {
   Tensor values, indices;  // indices: int64, along the dimension
 };

@@ -1,6 +1,7 @@
 // The features and the promises of a backend, as plain data: one table in src/comm/backends.cpp, a few lines a backend.
 //
-// The process group refuses by it what a backend lacks, on all ranks alike; the conformance suite holds a backend to it.
+// The process group refuses by it what a backend lacks, on all ranks alike; the conformance suite holds a backend to
+// it.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,9 @@ class SetOf {
     set.bits_ = (1u << static_cast<unsigned>(values)) - 1;
     return set;
   }
-  constexpr bool has(Enum value) const { return static_cast<unsigned>(value) < 32 && (bits_ >> static_cast<unsigned>(value) & 1) != 0; }
+  constexpr bool has(Enum value) const {
+    return static_cast<unsigned>(value) < 32 && (bits_ >> static_cast<unsigned>(value) & 1) != 0;
+  }
   constexpr SetOf without(SetOf others) const {
     SetOf set = *this;
     set.bits_ &= ~others.bits_;
@@ -53,10 +56,11 @@ struct Capabilities {
   bool coalesced_equals_single = false;  // a coalesced reduction gives the bits of its calls made one by one
   bool idle_waiting = false;             // a rank that waits for long uses no processor
   bool abort = false;                    // wakes the waiters of other ranks too
-  bool names_lost_peers = false;         // PeerLost with the rank as soon as it dies; false: the deadline, or the launcher, ends the wait
-  bool counts_bytes = false;             // Backend::counters()
-  bool ranks_may_be_threads = false;     // of one process
-  bool gpu_memory = false;               // works on this rank's GPU's memory instead of the host's
+  bool names_lost_peers =
+      false;  // PeerLost with the rank as soon as it dies; false: the deadline, or the launcher, ends the wait
+  bool counts_bytes = false;          // Backend::counters()
+  bool ranks_may_be_threads = false;  // of one process
+  bool gpu_memory = false;            // works on this rank's GPU's memory instead of the host's
   int most_ranks = std::numeric_limits<int>::max();
 };
 

@@ -1,5 +1,5 @@
-// JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; finite numbers arrive to
-// the bit, NaN stays NaN. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
+// JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; finite numbers
+// arrive to the bit, NaN stays NaN. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
 //
 // The type is nlohmann/json's: code that makes or reads one includes <nlohmann/json.hpp>.
 #pragma once
@@ -16,7 +16,8 @@ namespace lockstep {
 nlohmann::json broadcast_object(ProcessGroup& group, const nlohmann::json& object, int root, const CallOptions& = {});
 
 // Every rank's object, by rank, on all ranks.
-std::vector<nlohmann::json> all_gather_object(ProcessGroup& group, const nlohmann::json& object, const CallOptions& = {});
+std::vector<nlohmann::json> all_gather_object(ProcessGroup& group, const nlohmann::json& object,
+                                              const CallOptions& = {});
 
 }  // namespace lockstep
 #pragma GCC visibility pop

@@ -57,16 +57,17 @@ struct Layout {
   std::vector<std::size_t> receive_counts;  // the same; kAllToAllV and kAllGatherV
   std::vector<Region> regions;              // of a coalesced kAllReduce or kBroadcast
 };
-// A hash of the part of a layout on which all ranks must agree; never 0. (Counts in kAllToAllV differ by nature: backends
-// compare what one rank sends with what the other receives.)
+// A hash of the part of a layout on which all ranks must agree; never 0. (Counts in kAllToAllV differ by nature:
+// backends compare what one rank sends with what the other receives.)
 std::uint64_t hash_of(const Layout& layout);
 
-// A rank's position in a training. The ranks compare it in the first call of each backward pass; `pass` is 0 in all other calls. Numbers
-// of 4 bytes, so that it travels with every call: what is larger is there as a hash.
+// A rank's position in a training. The ranks compare it in the first call of each backward pass; `pass` is 0 in all
+// other calls. Numbers of 4 bytes, so that it travels with every call: what is larger is there as a hash.
 struct PassState {
-  std::uint32_t wrapper = 0;       // the how-many-th of the group, from 1
-  std::uint32_t pass = 0;          // of the wrapper's passes that are reduced, from 1
-  std::uint32_t batch = 0;         // of the loader's pass at which the thread stands, less those that no_sync() gathered; 0: none
+  std::uint32_t wrapper = 0;  // the how-many-th of the group, from 1
+  std::uint32_t pass = 0;     // of the wrapper's passes that are reduced, from 1
+  std::uint32_t batch =
+      0;  // of the loader's pass at which the thread stands, less those that no_sync() gathered; 0: none
   std::uint32_t begun = 0;         // zero_grad()s of the wrapper's optimizers
   std::uint32_t updates = 0;       // step()s of them
   float lr = 0;                    // of their first group
@@ -82,10 +83,10 @@ std::uint64_t hash_of(const PassState& pass);  // 0 for none
 // The values on which all ranks must agree in one call. 48 bytes, plain, comparable: it travels in front of the data.
 struct Signature {
   std::uint64_t sequence = 0;  // the how-many-th operation of the group, from 1
-  std::uint64_t count = 0;     // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part;
-                               // of all parts in kAllGatherV, of all regions of a coalesced call, 0 in kAllToAllV
-  std::uint64_t layout = 0;    // hash_of(Layout), 0 without one
-  std::uint64_t pass = 0;      // hash_of(PassState), 0 without one
+  std::uint64_t count = 0;  // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part;
+                            // of all parts in kAllGatherV, of all regions of a coalesced call, 0 in kAllToAllV
+  std::uint64_t layout = 0;  // hash_of(Layout), 0 without one
+  std::uint64_t pass = 0;    // hash_of(PassState), 0 without one
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;

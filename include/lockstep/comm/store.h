@@ -13,8 +13,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// A claim that must stand while a key is awaited is abandoned: its connection has ended, or its owner gave it up. The message is the
-// claim's value.
+// A claim that must stand while a key is awaited is abandoned: its connection has ended, or its owner gave it up. The
+// message is the claim's value.
 class ClaimAbandoned : public Error {
  public:
   using Error::Error;
@@ -39,19 +39,22 @@ class Store {
 
   // -- presence of the members. A store without connections, which cannot end, keeps to these defaults.
 
-  // Sets a key that belongs to this connection, unless another one that is still there has it; returns the value that stands afterwards.
+  // Sets a key that belongs to this connection, unless another one that is still there has it; returns the value that
+  // stands afterwards.
   virtual std::string claim(std::string_view key, std::string_view value) { return set_if_absent(key, value); }
   // The claim is a key like others from now on.
   virtual void keep([[maybe_unused]] std::string_view key) {}
   // Gives the claim up, with the reason as its value.
   virtual void abandon([[maybe_unused]] std::string_view key, [[maybe_unused]] std::string_view reason) {}
-  // Blocks as get() does, and throws ClaimAbandoned as soon as a claim below the prefix `claims` is abandoned and the key does not exist,
-  // or is an abandoned claim itself.
-  virtual std::string get_while([[maybe_unused]] std::string_view claims, std::string_view key, std::chrono::milliseconds timeout) {
+  // Blocks as get() does, and throws ClaimAbandoned as soon as a claim below the prefix `claims` is abandoned and the
+  // key does not exist, or is an abandoned claim itself.
+  virtual std::string get_while([[maybe_unused]] std::string_view claims, std::string_view key,
+                                std::chrono::milliseconds timeout) {
     return get(key, timeout);
   }
   // Throws ClaimAbandoned for the first one below the prefix; `timeout` is for the store's answer.
-  virtual void check_claims([[maybe_unused]] std::string_view claims, [[maybe_unused]] std::chrono::milliseconds timeout) {}
+  virtual void check_claims([[maybe_unused]] std::string_view claims,
+                            [[maybe_unused]] std::chrono::milliseconds timeout) {}
 };
 
 struct StoreServerOptions {
@@ -78,7 +81,8 @@ class StoreServer {
 
 // Connects, retrying until the timeout; proves the token. Throws RendezvousError: no store answers at that address, or
 // the token is refused (it says which).
-std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view token, std::chrono::milliseconds timeout);
+std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view token,
+                                     std::chrono::milliseconds timeout);
 
 // The same store, every key prefixed.
 std::shared_ptr<Store> scoped(std::shared_ptr<Store> store, std::string prefix);

@@ -17,7 +17,8 @@ namespace lockstep {
 class Stream;
 class Work;
 
-// What runs behind a call, see Work::then(). Queues a GPU's kernels on the stream that it is given; on the CPU it computes.
+// What runs behind a call, see Work::then(). Queues a GPU's kernels on the stream that it is given; on the CPU it
+// computes.
 using Continuation = std::function<Work(Stream&)>;
 
 // A group's side of then().
@@ -37,7 +38,8 @@ class CompletionQueue {
   // Work queued on `stream` from now on runs after the operation. On the CPU the same as wait().
   virtual void stream_wait(std::uint64_t ticket, Stream& stream) = 0;
   // See wait_any() below; here it asks done() again and again.
-  virtual std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets, std::chrono::steady_clock::time_point until);
+  virtual std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets,
+                                              std::chrono::steady_clock::time_point until);
 };
 
 // Any thread may use a Work. The buffers of the call belong to it until it is done.
@@ -45,7 +47,8 @@ class Work {
  public:
   Work() = default;  // done already
   Work(std::shared_ptr<CompletionQueue> queue, std::uint64_t ticket) : queue_(std::move(queue)), ticket_(ticket) {}
-  Work(Work call, std::shared_ptr<CallChain> chain) : queue_(std::move(call.queue_)), ticket_(call.ticket_), chain_(std::move(chain)) {}
+  Work(Work call, std::shared_ptr<CallChain> chain)
+      : queue_(std::move(call.queue_)), ticket_(call.ticket_), chain_(std::move(chain)) {}
 
   bool done() const { return !queue_ || queue_->done(ticket_); }
 
@@ -60,16 +63,18 @@ class Work {
     if (queue_) queue_->stream_wait(ticket_, stream);
   }
 
-  // Of a collective: `next(stream)` runs behind this call, and behind all that was issued since; the caller goes on. Where the backend has
-  // a thread (host, mpi) it runs there; with nccl the caller runs it at once, and its kernels wait on `stream`. The Work that comes back is
-  // done when `next` is, and what it started.
+  // Of a collective: `next(stream)` runs behind this call, and behind all that was issued since; the caller goes on.
+  // Where the backend has a thread (host, mpi) it runs there; with nccl the caller runs it at once, and its kernels
+  // wait on `stream`. The Work that comes back is done when `next` is, and what it started.
   //   - next returns nothing: it computes, for the calls that the caller issues after this one.
-  //   - next returns a Work: of the one asynchronous collective, of the same group, that it makes. That call's number is the next one now,
+  //   - next returns a Work: of the one asynchronous collective, of the same group, that it makes. That call's number
+  //   is the next one now,
   //     so that all ranks keep one order whenever it runs; its arguments are next's to decide.
-  // A call that fails fails all that is chained behind it, which does not run. What `next` throws, one call too many or too few, or a wait
-  // in it for work that comes later ends the group for all ranks. Counts as a call of the group: the same on all ranks, by the thread that
-  // makes the group's calls; not in a continuation. Of a Work that is of no collective: InvalidArgument. Captures of two pointers allocate
-  // nothing. What `next` holds goes when it has ended, or will not run; with the last reference to the group, the group ends there.
+  // A call that fails fails all that is chained behind it, which does not run. What `next` throws, one call too many or
+  // too few, or a wait in it for work that comes later ends the group for all ranks. Counts as a call of the group: the
+  // same on all ranks, by the thread that makes the group's calls; not in a continuation. Of a Work that is of no
+  // collective: InvalidArgument. Captures of two pointers allocate nothing. What `next` holds goes when it has ended,
+  // or will not run; with the last reference to the group, the group ends there.
   template <typename Next>
   Work then(Next next) const {
     if constexpr (std::is_convertible_v<std::invoke_result_t<Next&, Stream&>, Work>)
@@ -92,9 +97,10 @@ class Work {
   std::shared_ptr<CallChain> chain_;  // null: of no collective
 };
 
-// Blocks until one of them is done and returns its number, the lowest of several; none after `timeout`, and then all go on: no group ends
-// by it. Throws the error of one that failed. Of messages in one group the rank that a message is to come from, or to go to, is missed as
-// soon as it has left, whichever of them that is. Throws InvalidArgument for no work at all.
+// Blocks until one of them is done and returns its number, the lowest of several; none after `timeout`, and then all go
+// on: no group ends by it. Throws the error of one that failed. Of messages in one group the rank that a message is to
+// come from, or to go to, is missed as soon as it has left, whichever of them that is. Throws InvalidArgument for no
+// work at all.
 std::optional<std::size_t> wait_any(std::span<const Work> works, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -18,7 +18,10 @@ class Buffer {
 
   // Takes `data` over; `release` runs when the last handle goes.
   Buffer(std::byte* data, std::size_t bytes, Device* device, std::function<void()> release)
-      : data_(data), bytes_(bytes), device_(device), owner_(data, [release = std::move(release)](std::byte*) { release(); }) {}
+      : data_(data),
+        bytes_(bytes),
+        device_(device),
+        owner_(data, [release = std::move(release)](std::byte*) { release(); }) {}
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }

@@ -6,9 +6,9 @@
 //   })
 //
 // defines add(). The body is compiled three times by target attributes (no -march, no target_clones, whose resolvers
-// crash under ThreadSanitizer), so it must be plain loops: no lambdas (they do not inherit the target), and what it calls
-// must be inlined or compiled for the baseline.
-// Files that use it for reductions or updates are compiled with -ffp-contract=off: all three builds give the same bits.
+// crash under ThreadSanitizer), so it must be plain loops: no lambdas (they do not inherit the target), and what it
+// calls must be inlined or compiled for the baseline. Files that use it for reductions or updates are compiled with
+// -ffp-contract=off: all three builds give the same bits.
 #pragma once
 
 #pragma GCC visibility push(default)
@@ -17,7 +17,8 @@ namespace lockstep {
 // Each has all of those before. kAmx: tiles of bfloat16 (Intel, from Sapphire Rapids on).
 enum class Isa { kBaseline, kAvx2, kAvx512, kAmx };
 
-// The instruction set that this CPU and operating system support, asked once; LOCKSTEP_ISA=baseline|avx2|avx512|amx lowers it (for tests).
+// The instruction set that this CPU and operating system support, asked once; LOCKSTEP_ISA=baseline|avx2|avx512|amx
+// lowers it (for tests).
 Isa cpu_isa();
 
 }  // namespace lockstep
@@ -38,18 +39,18 @@ Isa cpu_isa();
 #define LOCKSTEP_TARGET_AVX2 __attribute__((target("avx2,fma")))
 #define LOCKSTEP_TARGET_AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma,prefer-vector-width=512")))
 #endif
-#define LOCKSTEP_CPU_DISPATCH(result, name, parameters, arguments, ...)                                                      \
-  static result name##_baseline parameters __VA_ARGS__ LOCKSTEP_TARGET_AVX2 static result name##_avx2 parameters __VA_ARGS__ \
-      LOCKSTEP_TARGET_AVX512 static result name##_avx512 parameters __VA_ARGS__ result name parameters {                     \
-    switch (::lockstep::cpu_isa()) {                                                                                         \
-      case ::lockstep::Isa::kAmx:                                                                                            \
-      case ::lockstep::Isa::kAvx512:                                                                                         \
-        return name##_avx512 arguments;                                                                                      \
-      case ::lockstep::Isa::kAvx2:                                                                                           \
-        return name##_avx2 arguments;                                                                                        \
-      default:                                                                                                               \
-        return name##_baseline arguments;                                                                                    \
-    }                                                                                                                        \
+#define LOCKSTEP_CPU_DISPATCH(result, name, parameters, arguments, ...)                                              \
+  static result name##_baseline parameters __VA_ARGS__ LOCKSTEP_TARGET_AVX2 static result name##_avx2 parameters     \
+      __VA_ARGS__ LOCKSTEP_TARGET_AVX512 static result name##_avx512 parameters __VA_ARGS__ result name parameters { \
+    switch (::lockstep::cpu_isa()) {                                                                                 \
+      case ::lockstep::Isa::kAmx:                                                                                    \
+      case ::lockstep::Isa::kAvx512:                                                                                 \
+        return name##_avx512 arguments;                                                                              \
+      case ::lockstep::Isa::kAvx2:                                                                                   \
+        return name##_avx2 arguments;                                                                                \
+      default:                                                                                                       \
+        return name##_baseline arguments;                                                                            \
+    }                                                                                                                \
   }
 #else
 #define LOCKSTEP_CPU_DISPATCH(result, name, parameters, arguments, ...) result name parameters __VA_ARGS__

@@ -38,8 +38,8 @@ class Event {
   virtual void synchronize() = 0;               // blocks the host until the mark is reached
 };
 
-// The work that was queued between begin_capture() and end_capture(), to be queued again as a whole. Owns the device memory that was
-// allocated meanwhile; memory that was there before is its users' to keep.
+// The work that was queued between begin_capture() and end_capture(), to be queued again as a whole. Owns the device
+// memory that was allocated meanwhile; memory that was there before is its users' to keep.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -61,8 +61,9 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // One physical device as several, see core/logical_devices.h: Device::configure({.cpu = 2}). Before the first use of what it changes (a
-  // tensor or a process group for the CPU), InvalidArgument otherwise; several calls add up, and add to LOCKSTEP_LOGICAL_DEVICES.
+  // One physical device as several, see core/logical_devices.h: Device::configure({.cpu = 2}). Before the first use of
+  // what it changes (a tensor or a process group for the CPU), InvalidArgument otherwise; several calls add up, and add
+  // to LOCKSTEP_LOGICAL_DEVICES.
   static void configure(const DeviceOptions& options);
 
   virtual DeviceKind kind() const = 0;
@@ -75,18 +76,21 @@ class Device {
   // Throws Error when the memory is exhausted (asked, held, free).
   virtual Buffer allocate(std::size_t bytes) = 0;
   virtual AllocatorStats allocator_stats() const = 0;
-  // Gives freed blocks that the allocator keeps back to the system: after much of a size that is not asked for again. A GPU is waited for.
+  // Gives freed blocks that the allocator keeps back to the system: after much of a size that is not asked for again. A
+  // GPU is waited for.
   virtual void empty_cache() {}
 
-  // Host memory that the device reads and writes by itself (pinned), from a cache, and slow to make anew; ordinary memory on the CPU. Its
-  // Buffer is of the CPU. Before it is freed, the owner must see to it that no copy from or to it is under way.
+  // Host memory that the device reads and writes by itself (pinned), from a cache, and slow to make anew; ordinary
+  // memory on the CPU. Its Buffer is of the CPU. Before it is freed, the owner must see to it that no copy from or to
+  // it is under way.
   Buffer allocate_pinned(std::size_t bytes);
 
-  // Copies `bytes`, ordered on `stream`; the ranges must not overlap. Blocks on the CPU; on a GPU only from or to host memory that is
-  // not pinned, and maybe there: pinned memory must stay as it is until the stream has come to the copy.
+  // Copies `bytes`, ordered on `stream`; the ranges must not overlap. Blocks on the CPU; on a GPU only from or to host
+  // memory that is not pinned, and maybe there: pinned memory must stay as it is until the stream has come to the copy.
   virtual void copy(void* destination, const void* source, std::size_t bytes, Stream& stream) = 0;
-  // Copies from any host memory, ordered on `stream`; the source may change as soon as it returns. Waits for the copy only where
-  // megabytes are copied at once. Throws InvalidArgument while the stream is captured: a graph would repeat these very bytes.
+  // Copies from any host memory, ordered on `stream`; the source may change as soon as it returns. Waits for the copy
+  // only where megabytes are copied at once. Throws InvalidArgument while the stream is captured: a graph would repeat
+  // these very bytes.
   virtual void upload(void* destination, const void* source, std::size_t bytes, Stream& stream) = 0;
 
   virtual Stream& default_stream() = 0;
@@ -95,10 +99,11 @@ class Device {
   virtual std::unique_ptr<Stream> new_priority_stream() { return new_stream(); }
   virtual std::unique_ptr<Event> new_event() = 0;
 
-  // Graphs: what is queued on `stream` from now on, and on streams that events order behind it, is recorded and not run, until
-  // end_capture(); by then events must have ordered `stream` behind all of those again. Meanwhile the host cannot wait for any of it, and
-  // what the calling thread allocates stays the graph's. One capture at a time; both calls by one thread. Throws InvalidArgument on a
-  // device without graphs (the CPU); end_capture() throws Error, and the capture is over, when what was queued makes no graph.
+  // Graphs: what is queued on `stream` from now on, and on streams that events order behind it, is recorded and not
+  // run, until end_capture(); by then events must have ordered `stream` behind all of those again. Meanwhile the host
+  // cannot wait for any of it, and what the calling thread allocates stays the graph's. One capture at a time; both
+  // calls by one thread. Throws InvalidArgument on a device without graphs (the CPU); end_capture() throws Error, and
+  // the capture is over, when what was queued makes no graph.
   virtual void begin_capture(Stream& stream) = 0;
   virtual std::unique_ptr<Graph> end_capture(Stream& stream) = 0;
 

@@ -34,7 +34,8 @@ constexpr std::size_t size_of(DType dtype) {
 
 // "float32", "int64", ...: as in messages, tables and flags.
 constexpr std::string_view name_of(DType dtype) {
-  constexpr std::string_view kNames[] = {"float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"};
+  constexpr std::string_view kNames[] = {"float32", "float64", "float16", "bfloat16",
+                                         "int8",    "uint8",   "int32",   "int64"};
   const auto index = static_cast<std::size_t>(dtype);
   return index < 8 ? kNames[index] : "invalid";
 }

@@ -23,43 +23,54 @@ inline constexpr const char* kTorchrunsStore = "TORCHELASTIC_USE_AGENT_STORE";
 // Set by torchrun: where a rank that fails says why, as JSON.
 inline constexpr const char* kTorchrunsErrorFile = "TORCHELASTIC_ERROR_FILE";
 
-inline constexpr const char* kToken = "LOCKSTEP_TOKEN";                   // the job's secret
-inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";          // or a file that holds it
-inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";             // "1": off loopback without a token
-inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";               // host (default)
-inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";           // auto (default), shm, tcp, hierarchical
-inline constexpr const char* kInterface = "LOCKSTEP_INTERFACE";           // a name or address; default: of the route to MASTER_ADDR
-inline constexpr const char* kNode = "LOCKSTEP_NODE";                     // tests, experiments: unlike ones share no memory
+inline constexpr const char* kToken = "LOCKSTEP_TOKEN";           // the job's secret
+inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";  // or a file that holds it
+inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";     // "1": off loopback without a token
+inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";       // host (default)
+inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";   // auto (default), shm, tcp, hierarchical
+inline constexpr const char* kInterface =
+    "LOCKSTEP_INTERFACE";                              // a name or address; default: of the route to MASTER_ADDR
+inline constexpr const char* kNode = "LOCKSTEP_NODE";  // tests, experiments: unlike ones share no memory
 inline constexpr const char* kTimeout = "LOCKSTEP_TIMEOUT_S";             // a collective's deadline, default 300
 inline constexpr const char* kStoreTimeout = "LOCKSTEP_STORE_TIMEOUT_S";  // rendezvous deadline, default 60
-inline constexpr const char* kStallTimeout = "LOCKSTEP_STALL_TIMEOUT_S";  // a rank whose heartbeats stop is lost after, default 30
-inline constexpr const char* kTuning = "LOCKSTEP_TUNING";                 // a table by bench/all_reduce --tune; rank 0's counts
-inline constexpr const char* kReduceOrder = "LOCKSTEP_REDUCE_ORDER";      // of sums on the CPU: rank (default), tree
-inline constexpr const char* kFlightDir = "LOCKSTEP_FLIGHT_DIR";          // where flight records go; none: nowhere
-inline constexpr const char* kFlightSignal = "LOCKSTEP_FLIGHT_SIGNAL";    // "0": SIGUSR1 and SIGTERM are left alone
-inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";            // trace, debug, info (default), warn, error
-inline constexpr const char* kData = "LOCKSTEP_DATA";                     // folder that holds the data sets
-inline constexpr const char* kDevice = "LOCKSTEP_DEVICE";         // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
-inline constexpr const char* kLogicalDevices = "LOCKSTEP_LOGICAL_DEVICES";  // one device as several: cpu:2x, cuda:0:1G+3G
-inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";  // grow (default), all, 8G (at most), all:8G
-inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";      // where liblockstep_cuda.so lies
-inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";      // NCCL's file, default libnccl.so.2
-inline constexpr const char* kNcclBlocking = "LOCKSTEP_NCCL_BLOCKING";    // "1": NCCL's calls block the caller, and are watched over
-inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";            // set by lockrun --share-gpu K: so many ranks on one GPU
-inline constexpr const char* kTf32 = "LOCKSTEP_TF32";                     // "1": float32 products and convolutions on the GPU in TF32
-inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": cuDNN's first choice instead of the fastest measured
-inline constexpr const char* kCudnnNondeterministic = "LOCKSTEP_CUDNN_NONDETERMINISTIC";  // "1": convolutions may differ from run to run
-inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";              // of one product or convolution, default 64
-inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
+inline constexpr const char* kStallTimeout =
+    "LOCKSTEP_STALL_TIMEOUT_S";                            // a rank whose heartbeats stop is lost after, default 30
+inline constexpr const char* kTuning = "LOCKSTEP_TUNING";  // a table by bench/all_reduce --tune; rank 0's counts
+inline constexpr const char* kReduceOrder = "LOCKSTEP_REDUCE_ORDER";    // of sums on the CPU: rank (default), tree
+inline constexpr const char* kFlightDir = "LOCKSTEP_FLIGHT_DIR";        // where flight records go; none: nowhere
+inline constexpr const char* kFlightSignal = "LOCKSTEP_FLIGHT_SIGNAL";  // "0": SIGUSR1 and SIGTERM are left alone
+inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";          // trace, debug, info (default), warn, error
+inline constexpr const char* kData = "LOCKSTEP_DATA";                   // folder that holds the data sets
+inline constexpr const char* kDevice =
+    "LOCKSTEP_DEVICE";  // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
+inline constexpr const char* kLogicalDevices =
+    "LOCKSTEP_LOGICAL_DEVICES";                                       // one device as several: cpu:2x, cuda:0:1G+3G
+inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";      // grow (default), all, 8G (at most), all:8G
+inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";  // where liblockstep_cuda.so lies
+inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";  // NCCL's file, default libnccl.so.2
+inline constexpr const char* kNcclBlocking =
+    "LOCKSTEP_NCCL_BLOCKING";  // "1": NCCL's calls block the caller, and are watched over
+inline constexpr const char* kShareGpu =
+    "LOCKSTEP_SHARE_GPU";                              // set by lockrun --share-gpu K: so many ranks on one GPU
+inline constexpr const char* kTf32 = "LOCKSTEP_TF32";  // "1": float32 products and convolutions on the GPU in TF32
+inline constexpr const char* kCudnnAutotune =
+    "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": cuDNN's first choice instead of the fastest measured
+inline constexpr const char* kCudnnNondeterministic =
+    "LOCKSTEP_CUDNN_NONDETERMINISTIC";  // "1": convolutions may differ from run to run
+inline constexpr const char* kCudaWorkspace =
+    "LOCKSTEP_CUDA_WORKSPACE_MIB";  // of one product or convolution, default 64
+inline constexpr const char* kTerminalWidth =
+    "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
 // Of strategy parameter_server; set by lockrun --ps P --workers W, or by hand for each process.
-inline constexpr const char* kJob = "LOCKSTEP_JOB";                 // ps: holds parameters; worker: computes
-inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";    // which of its job's processes this is, from 0
-inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";            // how many processes each job has
+inline constexpr const char* kJob = "LOCKSTEP_JOB";               // ps: holds parameters; worker: computes
+inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";  // which of its job's processes this is, from 0
+inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";          // how many processes each job has
 inline constexpr const char* kNumWorkers = "LOCKSTEP_NUM_WORKERS";
-inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";      // set by lockrun: "1", it serves the store itself
-inline constexpr const char* kStorePort = "LOCKSTEP_STORE_PORT";          // set by lockrun: where, at MASTER_ADDR; MASTER_PORT is left free
+inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";  // set by lockrun: "1", it serves the store itself
+inline constexpr const char* kStorePort =
+    "LOCKSTEP_STORE_PORT";  // set by lockrun: where, at MASTER_ADDR; MASTER_PORT is left free
 
-inline constexpr const char* kIsa = "LOCKSTEP_ISA";                    // baseline, avx2, avx512, amx: use no more than this
+inline constexpr const char* kIsa = "LOCKSTEP_ISA";  // baseline, avx2, avx512, amx: use no more than this
 inline constexpr const char* kDelayAlpha = "LOCKSTEP_DELAY_ALPHA_US";  // backend `delay`'s addition to every message
 inline constexpr const char* kDelayBandwidth = "LOCKSTEP_DELAY_GBPS";  // and the GB/s at which its bytes pass
 

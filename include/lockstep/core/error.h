@@ -19,7 +19,8 @@ class Error : public std::runtime_error {
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 
   template <typename... Args>
-  explicit Error(fmt::format_string<Args...> format, Args&&... args) : Error(fmt::vformat(format, fmt::make_format_args(args...))) {}
+  explicit Error(fmt::format_string<Args...> format, Args&&... args)
+      : Error(fmt::vformat(format, fmt::make_format_args(args...))) {}
 };
 
 // A caller's argument, flag or environment variable that cannot be used.
@@ -61,10 +62,10 @@ class PeerLost : public Error {
 // Exit code of a rank that stops because *another* rank failed (PeerLost): lockrun tells consequence from cause by it.
 inline constexpr int kPeerLostExitCode = 75;  // EX_TEMPFAIL of sysexits.h
 
-// Runs a program's main and turns an escaped exception into one line on stderr and an exit code: PeerLost gives kPeerLostExitCode,
-// InvalidArgument 2, every other exception 1, and so does output that could not be written. `body` returns the exit code of a good run.
-// Under other launchers than lockrun, which blame the first process that leaves, a rank that lost a peer leaves 0.5 s later; torchrun finds
-// the reason in its TORCHELASTIC_ERROR_FILE.
+// Runs a program's main and turns an escaped exception into one line on stderr and an exit code: PeerLost gives
+// kPeerLostExitCode, InvalidArgument 2, every other exception 1, and so does output that could not be written. `body`
+// returns the exit code of a good run. Under other launchers than lockrun, which blame the first process that leaves, a
+// rank that lost a peer leaves 0.5 s later; torchrun finds the reason in its TORCHELASTIC_ERROR_FILE.
 int run_main(const char* program, int (*body)(int argc, char** argv), int argc, char** argv);
 
 namespace internal {

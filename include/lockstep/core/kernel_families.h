@@ -1,8 +1,8 @@
 // Kernels of operators that belong to a layer above core.
 //
-// The layer declares a family: a struct of function pointers, whose kFamily is its name, in a header <family>_kernels.h that includes core
-// alone. Each device includes that header, implements the family, and puts it into its kernel table; the layer takes it from there. Core
-// knows the name and the pointer, not the operators.
+// The layer declares a family: a struct of function pointers, whose kFamily is its name, in a header <family>_kernels.h
+// that includes core alone. Each device includes that header, implements the family, and puts it into its kernel table;
+// the layer takes it from there. Core knows the name and the pointer, not the operators.
 //
 //   struct WarpKernels {
 //     static constexpr const char* kFamily = "warp";

@@ -1,4 +1,5 @@
-// The kernel table: the operators that a device provides, on raw memory. The second half of the device seam. operators.def lists them.
+// The kernel table: the operators that a device provides, on raw memory. The second half of the device seam.
+// operators.def lists them.
 #pragma once
 
 #include <cstdint>

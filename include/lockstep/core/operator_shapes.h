@@ -12,7 +12,8 @@ struct Conv2dShape {
   std::int64_t kernel_height, kernel_width;
   std::int64_t stride_height, stride_width;
   std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // zeros; SAME may be asymmetric
-  // Divides in_channels and out_channels: each of so many ranges of outputs, in their order, sees its range of inputs alone.
+  // Divides in_channels and out_channels: each of so many ranges of outputs, in their order, sees its range of inputs
+  // alone.
   std::int64_t groups = 1;
 
   std::int64_t group_channels() const { return in_channels / groups; }  // those that a filter sees
@@ -25,7 +26,8 @@ struct Pool2dShape {
   std::int64_t out_height, out_width;
   std::int64_t window_height, window_width;
   std::int64_t stride_height, stride_width;
-  std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // smaller than the window; count as -infinity of maxima, 0 of means
+  std::int64_t pad_top, pad_left, pad_bottom,
+      pad_right;  // smaller than the window; count as -infinity of maxima, 0 of means
 
   bool operator==(const Pool2dShape&) const = default;
 };
@@ -69,8 +71,8 @@ struct DropoutParams {
   float p;  // the share that becomes 0, in [0, 1)
   std::uint64_t seed, stream;
   std::int64_t first_element;  // the number of x's first element
-  // Where other ranks have the samples between x's: x's rows have row_elements each, and behind each row's numbers come `skipped` numbers
-  // of others. row_elements 0: x is one row.
+  // Where other ranks have the samples between x's: x's rows have row_elements each, and behind each row's numbers come
+  // `skipped` numbers of others. row_elements 0: x is one row.
   std::int64_t row_elements = 0, skipped = 0;
 };
 

@@ -1,5 +1,5 @@
-// Philox4x32-10, a counter-based random number generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), for
-// host and device.
+// Philox4x32-10, a counter-based random number generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// SC 2011), for host and device.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ inline constexpr int kPhiloxRounds = 10;
 // 128 random bits for a counter and a 64-bit key.
 LOCKSTEP_HOST_DEVICE inline PhiloxBlock philox_block(PhiloxBlock counter, std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const std::uint64_t a = std::uint64_t{kPhiloxMultiplier0} * counter.words[0], b = std::uint64_t{kPhiloxMultiplier1} * counter.words[2];
+    const std::uint64_t a = std::uint64_t{kPhiloxMultiplier0} * counter.words[0],
+                        b = std::uint64_t{kPhiloxMultiplier1} * counter.words[2];
     counter = {{static_cast<std::uint32_t>(b >> 32) ^ counter.words[1] ^ key0, static_cast<std::uint32_t>(b),
                 static_cast<std::uint32_t>(a >> 32) ^ counter.words[3] ^ key1, static_cast<std::uint32_t>(a)}};
     key0 += kPhiloxWeyl0;
@@ -32,8 +33,8 @@ LOCKSTEP_HOST_DEVICE inline PhiloxBlock philox_block(PhiloxBlock counter, std::u
 
 // Block `number` of a stream.
 LOCKSTEP_HOST_DEVICE inline PhiloxBlock philox_block(std::uint64_t seed, std::uint64_t stream, std::uint64_t number) {
-  return philox_block({{static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32), static_cast<std::uint32_t>(stream),
-                        static_cast<std::uint32_t>(stream >> 32)}},
+  return philox_block({{static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32),
+                        static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)}},
                       static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32));
 }
 

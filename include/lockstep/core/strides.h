@@ -1,4 +1,5 @@
-// How far apart an array's elements are in memory, dimension by dimension: what broadcasting, transposing and slicing come to.
+// How far apart an array's elements are in memory, dimension by dimension: what broadcasting, transposing and slicing
+// come to.
 #pragma once
 
 #include <array>
@@ -19,7 +20,8 @@ inline Strides strides_of(const Shape& shape) {
   return strides;
 }
 
-// Of an array that is repeated to fill shape `to`: NumPy's rule, dimensions are matched from the last one on and those of extent 1 repeat.
+// Of an array that is repeated to fill shape `to`: NumPy's rule, dimensions are matched from the last one on and those
+// of extent 1 repeat.
 inline Strides broadcast_strides(const Shape& shape, const Shape& to) {
   const Strides own = strides_of(shape);
   const std::size_t missing = to.dims() - shape.dims();
@@ -28,8 +30,8 @@ inline Strides broadcast_strides(const Shape& shape, const Shape& to) {
   return strides;
 }
 
-// Elements of one array that go to places in another one: in[in_offset + sum i_d in_strides_d] to out[out_offset + sum i_d out_strides_d]
-// for each index i below `extents`. No two go to one place.
+// Elements of one array that go to places in another one: in[in_offset + sum i_d in_strides_d] to out[out_offset + sum
+// i_d out_strides_d] for each index i below `extents`. No two go to one place.
 struct StridedCopy {
   Shape extents;
   Strides in_strides{}, out_strides{};

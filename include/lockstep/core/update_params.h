@@ -1,8 +1,8 @@
 // The parameters of the fused updates: optimizers' steps, moving averages of weights, clipped gradients.
 //
-// An update is a formula on single elements, applied to every element of a list of tensors; kernels/updates/ has the formulas. They read
-// what changes from step to step (rate, loss scale, number of steps) from memory of the device: a graph that holds a step (ddp/graph.h)
-// follows it.
+// An update is a formula on single elements, applied to every element of a list of tensors; kernels/updates/ has the
+// formulas. They read what changes from step to step (rate, loss scale, number of steps) from memory of the device: a
+// graph that holds a step (ddp/graph.h) follows it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// The ranks among which an update is shared that have mapped each other's memory (CPU): one pass averages, updates and sends.
+// The ranks among which an update is shared that have mapped each other's memory (CPU): one pass averages, updates and
+// sends.
 struct UpdateRanks {
   std::span<const float* const> grads;  // by rank; the gradient is their sum in that order, times 1 / ranks
   std::span<float* const> copies;       // of the weight, on the other ranks: get its new values
@@ -28,7 +29,8 @@ struct UpdateTensor {
   std::int64_t clock = 0;              // the index of its clock in GroupStep::clock
 };
 
-// Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as one tensor.
+// Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as
+// one tensor.
 struct LossScaleState {
   float scale;          // of the next loss
   float found_bad;      // 1: a gradient is infinite or NaN; see LossScaleStep
@@ -36,22 +38,24 @@ struct LossScaleState {
   float skipped_steps;  // in all
 };
 
-// A step under loss scaling, from one loss to the next. All optimizers that share the scale divide by `begin.scale`, whichever steps first.
+// A step under loss scaling, from one loss to the next. All optimizers that share the scale divide by `begin.scale`,
+// whichever steps first.
 struct LossScaleStep {
   LossScaleState begin;  // as the step found it; `found_bad` is that of the optimizer which steps now
   float any_bad;         // 1: an optimizer that has stepped had a bad gradient
 };
 
-// After a bad step scale *= backoff, down to `minimum`; after growth_interval good ones in a row scale *= growth, as long as it stays
-// finite.
+// After a bad step scale *= backoff, down to `minimum`; after growth_interval good ones in a row scale *= growth, as
+// long as it stays finite.
 struct LossScaleRule {
   float growth, backoff;
   std::int64_t growth_interval;
   float minimum = 1;
 };
 
-// What an update counts, on the device: an update first advances it, by its formula's rule. A step that loss scaling skips does not count.
-// Powers are products of one factor a step, and so the same bits on every device. All doubles: a checkpoint saves clocks as one tensor.
+// What an update counts, on the device: an update first advances it, by its formula's rule. A step that loss scaling
+// skips does not count. Powers are products of one factor a step, and so the same bits on every device. All doubles: a
+// checkpoint saves clocks as one tensor.
 struct UpdateClock {
   double steps = 0;
   double powers[2] = {1, 1};
@@ -64,9 +68,10 @@ struct UpdateClock {
 struct GroupStep {
   const float* lr;
   float weight_decay;
-  const LossScaleState* loss_scale = nullptr;  // not null: gradients are divided by `scale`; a step with `found_bad` changes nothing
-  // For the formulas that count, an array: each tensor has a clock, which a call advances before it updates the tensor. Tensors with one
-  // clock stand next to each other, and it advances once for all of them.
+  const LossScaleState* loss_scale =
+      nullptr;  // not null: gradients are divided by `scale`; a step with `found_bad` changes nothing
+  // For the formulas that count, an array: each tensor has a clock, which a call advances before it updates the tensor.
+  // Tensors with one clock stand next to each other, and it advances once for all of them.
   UpdateClock* clock = nullptr;
 };
 
@@ -104,8 +109,8 @@ struct AdagradParams {  // states: sum
   float lr_decay, eps;
 };
 
-// weight += (grad - weight) * (1 - decay): `weight` is the average of the parameter that is given as `grad`. With `ramp` the decay is
-// min(decay, (1 + n) / (10 + n)) after n updates.
+// weight += (grad - weight) * (1 - decay): `weight` is the average of the parameter that is given as `grad`. With
+// `ramp` the decay is min(decay, (1 + n) / (10 + n)) after n updates.
 struct AverageParams {
   UpdateClock* clock;
   double decay;

@@ -1,5 +1,6 @@
-// The version of these headers, and the proof that the library has the same one: each program that includes them refers to the symbol
-// below, which only the library of that version has. With another one the linker, or the loader when the program starts, reports it missing.
+// The version of these headers, and the proof that the library has the same one: each program that includes them refers
+// to the symbol below, which only the library of that version has. With another one the linker, or the loader when the
+// program starts, reports it missing.
 #pragma once
 
 #if !defined(__cplusplus) || __cplusplus < 202002L

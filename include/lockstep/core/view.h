@@ -1,4 +1,5 @@
-// How kernels see memory: a pointer with its element type and shape. Row-major and contiguous unless the operator says otherwise.
+// How kernels see memory: a pointer with its element type and shape. Row-major and contiguous unless the operator says
+// otherwise.
 //
 // A view owns nothing: the memory must live until the stream has run the kernel. A Tensor converts to either view.
 #pragma once
@@ -49,7 +50,8 @@ struct OutputView {
   OutputView(void* memory, DType type, const Shape& its_shape, bool adds = false)
       : data(memory), dtype(type), shape(its_shape), accumulate(adds) {}
   template <typename T>
-  OutputView(T* memory, const Shape& its_shape, bool adds = false) : data(memory), dtype(kDTypeOf<T>), shape(its_shape), accumulate(adds) {}
+  OutputView(T* memory, const Shape& its_shape, bool adds = false)
+      : data(memory), dtype(kDTypeOf<T>), shape(its_shape), accumulate(adds) {}
 
   explicit operator bool() const { return data != nullptr; }
   operator InputView() const { return {data, dtype, shape}; }  // for operators that work in place

@@ -21,7 +21,8 @@ struct Augmentation {
   float contrast;          // x = (x - m) * contrast + m, where m is the mean of the crop's channel
 };
 
-// What the values of an image, 0..255, become last. `mean` and `deviation` are of kPerChannel alone: red, green, blue, of values in 0..1.
+// What the values of an image, 0..255, become last. `mean` and `deviation` are of kPerChannel alone: red, green, blue,
+// of values in 0..1.
 struct ImageNormalization {
   enum class Kind : std::int32_t {
     kPerImage,   // (x - mean) / max(deviation, 1 / sqrt(count)), over all values of the image
@@ -35,8 +36,10 @@ struct ImageNormalization {
 struct AugmentKernels {
   static constexpr const char* kFamily = "augment";
 
-  // Planes (batch, 3, side, side) to out (batch, crop, crop, 3): crop, mirror, brightness, contrast, then the normalization.
-  void (*augment)(const ImageShape&, const ImageNormalization&, const std::uint8_t* planes, const Augmentation* each, float* out, Stream&);
+  // Planes (batch, 3, side, side) to out (batch, crop, crop, 3): crop, mirror, brightness, contrast, then the
+  // normalization.
+  void (*augment)(const ImageShape&, const ImageNormalization&, const std::uint8_t* planes, const Augmentation* each,
+                  float* out, Stream&);
 };
 
 }  // namespace lockstep::data

@@ -32,12 +32,13 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// A batch: tensor i holds tensor i of all samples, (N, ...) when they are stacked. Batches of two tensors can be taken apart,
+// A batch: tensor i holds tensor i of all samples, (N, ...) when they are stacked. Batches of two tensors can be taken
+// apart,
 //
 //   for (auto& [inputs, targets] : loader) ...
 //
-// others by `auto [tokens, lengths, labels] = batch.tensors<3>()`, or by their numbers. A number that the batch does not have, and the
-// names of a batch of another size, throw InvalidArgument.
+// others by `auto [tokens, lengths, labels] = batch.tensors<3>()`, or by their numbers. A number that the batch does
+// not have, and the names of a batch of another size, throw InvalidArgument.
 class Batch {
  public:
   Batch() = default;
@@ -88,7 +89,8 @@ class Batch {
 class Row {
  public:
   // Row `number` of `rows`, the first extent of all `stacked`, CPU tensors that outlive this object.
-  Row(std::span<const Tensor> stacked, std::int64_t number, std::int64_t rows) : stacked_(stacked), number_(number), rows_(rows) {}
+  Row(std::span<const Tensor> stacked, std::int64_t number, std::int64_t rows)
+      : stacked_(stacked), number_(number), rows_(rows) {}
 
   std::size_t size() const { return stacked_.size(); }  // tensors of a sample
 

@@ -20,16 +20,16 @@ struct Cifar10Options {
   ImageAugmentation augmentation = ImageAugmentation::tutorial();
 };
 
-// A generated set: procedural 32x32 images in 10 classes that a linear model cannot separate and the tutorial network can. A pure
-// function of these numbers.
+// A generated set: procedural 32x32 images in 10 classes that a linear model cannot separate and the tutorial network
+// can. A pure function of these numbers.
 struct GeneratedCifar10 {
   std::int64_t train_images = 10'000;
   std::int64_t test_images = 2'000;
   std::uint64_t seed = 1;
 };
 
-// Samples are {(24, 24, 3) float32, () int64}, with another crop of that size, each image standardised by itself unless the normalization
-// says otherwise. A copy shares the images.
+// Samples are {(24, 24, 3) float32, () int64}, with another crop of that size, each image standardised by itself unless
+// the normalization says otherwise. A copy shares the images.
 class Cifar10 : public ImageDataset {
  public:
   // Throws FileError naming the file: missing, not a multiple of 3,073 bytes, a label of 10 or more (with the record).
@@ -52,8 +52,9 @@ class Cifar10 : public ImageDataset {
 // The generated set in files of the same format.
 void write_generated_cifar10(const std::string& folder, const GeneratedCifar10& what = {});
 
-// The folder that holds CIFAR-10: `wanted` (--data) itself, its cifar10/ or its cifar-10-batches-bin/; where `wanted` is empty,
-// LOCKSTEP_DATA likewise. Empty: there is none. A `wanted` without a data_batch file is an error (FileError), no reason to look further.
+// The folder that holds CIFAR-10: `wanted` (--data) itself, its cifar10/ or its cifar-10-batches-bin/; where `wanted`
+// is empty, LOCKSTEP_DATA likewise. Empty: there is none. A `wanted` without a data_batch file is an error (FileError),
+// no reason to look further.
 std::string find_cifar10(const std::string& wanted);
 
 }  // namespace lockstep::data

@@ -1,8 +1,9 @@
 // Data sets made of tensors, and of other data sets.
 //
-// They keep the sets that they are made of: a set given by value is copied, or moved in by std::move; the library's own sets share their
-// contents with their copies. A set that cannot be copied, or should not be, comes as a std::shared_ptr. All are read when a sample is
-// asked for; what a set throws passes through. A sample that a set does not have throws InvalidArgument.
+// They keep the sets that they are made of: a set given by value is copied, or moved in by std::move; the library's own
+// sets share their contents with their copies. A set that cannot be copied, or should not be, comes as a
+// std::shared_ptr. All are read when a sample is asked for; what a set throws passes through. A sample that a set does
+// not have throws InvalidArgument.
 //
 // The order of samples is the sampler's, batches are the loader's: there is no set that shuffles or batches.
 #pragma once
@@ -43,7 +44,8 @@ class KeptDataset {
 // Tensors whose first extents are equal, N: sample i is row i of each.
 class TensorDataset : public FixedShapeDataset {
  public:
-  // On the CPU, of any types; their memory is shared. Throws InvalidArgument for none, one without extents, or different first extents.
+  // On the CPU, of any types; their memory is shared. Throws InvalidArgument for none, one without extents, or
+  // different first extents.
   explicit TensorDataset(std::vector<Tensor> tensors);
   std::int64_t size() const override { return tensors_[0].shape()[0]; }
   std::vector<TensorSpec> element_spec() const override;
@@ -84,8 +86,8 @@ class CachedDataset : public Dataset {
   std::shared_ptr<State> state_;  // shared with copies
 };
 
-// Keeps each sample in memory, once it was read, as epoch 0 sees it in every epoch: so a resumed run sees what the first one saw. Random
-// augmentation belongs behind it: map(cache(set), ...).
+// Keeps each sample in memory, once it was read, as epoch 0 sees it in every epoch: so a resumed run sees what the
+// first one saw. Random augmentation belongs behind it: map(cache(set), ...).
 CachedDataset cache(KeptDataset set);
 
 // Some samples of a set, in an order of their own. Augmentation is that of the samples' numbers in the set.

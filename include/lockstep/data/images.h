@@ -11,7 +11,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep::data {
 
-// What happens to an image before the network sees it: a random crop of the padded image, a flip, brightness, contrast, normalization.
+// What happens to an image before the network sees it: a random crop of the padded image, a flip, brightness, contrast,
+// normalization.
 struct ImageAugmentation {
   std::int64_t crop = 0;     // side of the images that come out; 0: as large as they are
   std::int64_t padding = 0;  // black pixels (0) on each side of the image, out of which a random crop may reach
@@ -24,7 +25,8 @@ struct ImageAugmentation {
 
   // A 24 x 24 crop, flip, brightness 63, contrast 0.2 to 1.8: TensorFlow's CIFAR-10 tutorial.
   static ImageAugmentation tutorial();
-  // 4 pixels of padding, a crop of the image's size, flip: He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
+  // 4 pixels of padding, a crop of the image's size, flip: He et al., "Deep Residual Learning for Image Recognition"
+  // (2016), section 4.2.
   static ImageAugmentation resnet(std::int64_t side = 32);
   // The centre, unchanged but for the normalization: for evaluation.
   static ImageAugmentation centre(std::int64_t crop, const ImageNormalization& normalization = {}) {
@@ -32,20 +34,20 @@ struct ImageAugmentation {
   }
 };
 
-// (x / 255 - mean) / deviation with the numbers of red, green and blue, those of the training set as a rule. {0, 0, 0} and {1, 1, 1} leave
-// values in 0..1.
+// (x / 255 - mean) / deviation with the numbers of red, green and blue, those of the training set as a rule. {0, 0, 0}
+// and {1, 1, 1} leave values in 0..1.
 ImageNormalization normalize_channels(const std::array<float, 3>& mean, const std::array<float, 3>& deviation);
 
 // Draws what `recipe` does to one image of `side`. The kernels of augment_kernels.h apply it.
 Augmentation draw_augmentation(const ImageAugmentation& recipe, std::int64_t side, Philox& random);
 
-// Base of data sets of square colour images with a label each. Samples are {(crop, crop, 3) float32, () int64}. The augmentation is drawn
-// from (seed, epoch, index): the same on every device and whatever the rank count.
+// Base of data sets of square colour images with a label each. Samples are {(crop, crop, 3) float32, () int64}. The
+// augmentation is drawn from (seed, epoch, index): the same on every device and whatever the rank count.
 class ImageDataset : public FixedShapeDataset, public ImageSource {
  public:
-  // Throws InvalidArgument for a crop that is larger than the padded image, or below 1, a negative padding, images or padding of 2^30
-  // pixels and more, a contrast whose low is above its high, a brightness below 0, a deviation that is not above 0, or one of these numbers
-  // that is infinite or none.
+  // Throws InvalidArgument for a crop that is larger than the padded image, or below 1, a negative padding, images or
+  // padding of 2^30 pixels and more, a contrast whose low is above its high, a brightness below 0, a deviation that is
+  // not above 0, or one of these numbers that is infinite or none.
   ImageDataset(std::int64_t side, const ImageAugmentation& recipe, std::uint64_t seed);
 
   std::vector<TensorSpec> element_spec() const override;
@@ -75,9 +77,10 @@ class ImageDataset : public FixedShapeDataset, public ImageSource {
 // Images in memory.
 class ImageTensors : public ImageDataset {
  public:
-  // `images` (N, 3, side, side) uint8 and `labels` (N) int64, on the CPU; the memory is shared with the caller's tensors. Throws
-  // InvalidArgument for other shapes, types or devices, and as ImageDataset.
-  ImageTensors(const Tensor& images, const Tensor& labels, const ImageAugmentation& recipe = {}, std::uint64_t seed = 0);
+  // `images` (N, 3, side, side) uint8 and `labels` (N) int64, on the CPU; the memory is shared with the caller's
+  // tensors. Throws InvalidArgument for other shapes, types or devices, and as ImageDataset.
+  ImageTensors(const Tensor& images, const Tensor& labels, const ImageAugmentation& recipe = {},
+               std::uint64_t seed = 0);
   std::int64_t size() const override { return labels_.count(); }
 
  protected:

@@ -25,8 +25,8 @@ using JsonToSample = std::function<Sample(const nlohmann::json& record)>;
 // Sample i is line i. All lines are read, and their samples kept, when the set is made; copies share them.
 class JsonLines : public Dataset {
  public:
-  // Throws FileError with file and line: no JSON, no UTF-8, an empty line, or what `to_sample` throws (with that nested); and as
-  // read_file().
+  // Throws FileError with file and line: no JSON, no UTF-8, an empty line, or what `to_sample` throws (with that
+  // nested); and as read_file().
   JsonLines(const std::string& path, const JsonToSample& to_sample, std::uint64_t max_bytes = kMaxFileBytes);
   std::int64_t size() const override { return static_cast<std::int64_t>(samples_->size()); }
   Sample get(std::int64_t index, std::int64_t epoch) const override;
@@ -35,8 +35,8 @@ class JsonLines : public Dataset {
   std::shared_ptr<const std::vector<Sample>> samples_;
 };
 
-// A number as (), an array of numbers as (N), on the CPU. Both throw InvalidArgument for other JSON; int64_tensor() for numbers that are no
-// integer or do not fit.
+// A number as (), an array of numbers as (N), on the CPU. Both throw InvalidArgument for other JSON; int64_tensor() for
+// numbers that are no integer or do not fit.
 Tensor int64_tensor(const nlohmann::json& value);
 Tensor float32_tensor(const nlohmann::json& value);
 

@@ -1,4 +1,5 @@
-// Averages of weights every so many steps: with a comm hook that leaves gradients on their ranks (reduce/hooks.h), local SGD.
+// Averages of weights every so many steps: with a comm hook that leaves gradients on their ranks (reduce/hooks.h),
+// local SGD.
 //
 //   DistributedDataParallel ddp(model, group, {.comm_hook = hooks::post_local_sgd({.start_step = 100})});
 //   PeriodicModelAverager averager(ddp, {.period = 8, .warmup_steps = 100});
@@ -28,8 +29,8 @@ class PeriodicModelAverager {
   // Collective: InvalidArgument for a period below 1 or negative steps, MismatchError where ranks have other options.
   explicit PeriodicModelAverager(DistributedDataParallel& ddp, const PeriodicModelAveragerOptions& options = {});
 
-  // Counts a step, and averages when one is due: after steps warmup_steps + period, + 2 * period, ... Returns whether it did. Collective
-  // then. Not in join(), where ranks make no other calls: InvalidArgument.
+  // Counts a step, and averages when one is due: after steps warmup_steps + period, + 2 * period, ... Returns whether
+  // it did. Collective then. Not in join(), where ranks make no other calls: InvalidArgument.
   bool average_parameters();
   // Collective, at once: before an evaluation, a checkpoint, the end. Replicas are equal afterwards. Not in join().
   void average_now();

@@ -13,7 +13,9 @@ class GELU : public Module {
   explicit GELU(GeluApproximation approximation = GeluApproximation::kNone) : approximation_(approximation) {}
   Tensor forward(const Tensor& x) override { return gelu(x, approximation_); }
   std::string kind() const override { return "GELU"; }
-  std::string extra_repr() const override { return approximation_ == GeluApproximation::kTanh ? "approximation=tanh" : ""; }
+  std::string extra_repr() const override {
+    return approximation_ == GeluApproximation::kTanh ? "approximation=tanh" : "";
+  }
 
  private:
   GeluApproximation approximation_;

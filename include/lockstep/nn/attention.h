@@ -12,9 +12,9 @@ struct MultiheadAttentionOptions {
   bool bias = true;
 };
 
-// x (N, T, C) to (N, T, C): one linear layer makes q, k and v, (N, T, 3, heads, C / heads), attention reads them where they lie, a second
-// one mixes the heads. Parameters, and how they begin, as PyTorch's: in_proj_weight (3 C, C) by Xavier's uniform, in_proj_bias 0; out_proj
-// a Linear whose bias is 0.
+// x (N, T, C) to (N, T, C): one linear layer makes q, k and v, (N, T, 3, heads, C / heads), attention reads them where
+// they lie, a second one mixes the heads. Parameters, and how they begin, as PyTorch's: in_proj_weight (3 C, C) by
+// Xavier's uniform, in_proj_bias 0; out_proj a Linear whose bias is 0.
 class MultiheadAttention : public Module {
  public:
   MultiheadAttention(std::int64_t width, std::int64_t heads, const MultiheadAttentionOptions& options = {});

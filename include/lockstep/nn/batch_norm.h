@@ -17,8 +17,9 @@ struct BatchNormLayerOptions {
   Activation activation = Activation::kNone;
 };
 
-// Of activations (N, ..., C); parameters weight and bias (C), buffers running_mean (zeros at first) and running_variance (ones): PyTorch's
-// defaults. In training by the batch's statistics, which the running ones follow; in evaluation by the running ones.
+// Of activations (N, ..., C); parameters weight and bias (C), buffers running_mean (zeros at first) and
+// running_variance (ones): PyTorch's defaults. In training by the batch's statistics, which the running ones follow; in
+// evaluation by the running ones.
 class BatchNorm : public Module {
  public:
   explicit BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options = {});
@@ -26,8 +27,8 @@ class BatchNorm : public Module {
   std::string kind() const override { return exchange_ ? "SyncBatchNorm" : "BatchNorm"; }
   std::string extra_repr() const override;
 
-  // From now on the statistics in training are those of all parts of the batch (see BatchNormOptions); null: of this one alone. For groups
-  // of ranks ddp/sync_batch_norm.h calls it.
+  // From now on the statistics in training are those of all parts of the batch (see BatchNormOptions); null: of this
+  // one alone. For groups of ranks ddp/sync_batch_norm.h calls it.
   void exchange_statistics(std::shared_ptr<StatisticsExchange> exchange) { exchange_ = std::move(exchange); }
   bool exchanges_statistics() const { return exchange_ != nullptr; }
 

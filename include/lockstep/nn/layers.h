@@ -19,7 +19,8 @@ struct Conv2dLayerOptions {
   std::int64_t groups = 1;  // must divide both numbers of channels
 };
 
-// weight (out, kernel height, kernel width, in / groups) uniform in +-1/sqrt(fan in), bias likewise: PyTorch's defaults.
+// weight (out, kernel height, kernel width, in / groups) uniform in +-1/sqrt(fan in), bias likewise: PyTorch's
+// defaults.
 class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in_channels, std::int64_t out_channels, Size2 kernel, const Conv2dLayerOptions& options = {});
@@ -43,7 +44,8 @@ struct Conv1dLayerOptions {
 // Of sequences (N, L, C): weight (out, kernel, in / groups), drawn likewise.
 class Conv1d : public Module {
  public:
-  Conv1d(std::int64_t in_channels, std::int64_t out_channels, std::int64_t kernel, const Conv1dLayerOptions& options = {});
+  Conv1d(std::int64_t in_channels, std::int64_t out_channels, std::int64_t kernel,
+         const Conv1dLayerOptions& options = {});
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Conv1d"; }
   std::string extra_repr() const override;
@@ -106,8 +108,8 @@ class Flatten : public Module {
   std::string kind() const override { return "Flatten"; }
 };
 
-// Runs its modules one after the other, each on all outputs of the one before; owns them. Children are called "0", "1", ... or by the given
-// name.
+// Runs its modules one after the other, each on all outputs of the one before; owns them. Children are called "0", "1",
+// ... or by the given name.
 class Sequential : public Module {
  public:
   template <typename Layer, typename... Args>

@@ -21,9 +21,11 @@ inline Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const C
   return softmax_cross_entropy(logits, targets, options);
 }
 
-// How many rows of logits (..., K) have their largest value (the first of equals) at the label, which is not ignore_index.
+// How many rows of logits (..., K) have their largest value (the first of equals) at the label, which is not
+// ignore_index.
 std::int64_t count_correct(const Tensor& logits, const Tensor& labels, std::int64_t ignore_index = kIgnoreIndex);
-// How many labels are not ignore_index: what a mean cross entropy without weights is divided by, for ddp.set_weight(). Waits for a device.
+// How many labels are not ignore_index: what a mean cross entropy without weights is divided by, for ddp.set_weight().
+// Waits for a device.
 std::int64_t count_labels(const Tensor& labels, std::int64_t ignore_index = kIgnoreIndex);
 
 }  // namespace lockstep::nn

@@ -1,4 +1,5 @@
-// Normalisation of each sample: see autograd/normalization.h for the formulas. Weights begin at 1, biases at 0, as PyTorch's.
+// Normalisation of each sample: see autograd/normalization.h for the formulas. Weights begin at 1, biases at 0, as
+// PyTorch's.
 #pragma once
 
 #include "lockstep/nn/module.h"

@@ -1,7 +1,8 @@
-// Adagrad (Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization", JMLR 12, 2011), in
-// PyTorch's form:
+// Adagrad (Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
+// JMLR 12, 2011), in PyTorch's form:
 //
-//   g = grad + weight_decay * w;  s = s + g^2;  w -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)      in step t = 1, 2, ...
+//   g = grad + weight_decay * w;  s = s + g^2;  w -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)      in step t
+//   = 1, 2, ...
 //
 // After 100 steps weights have a relative error of at most 5e-6 against PyTorch's in float64 (tests/optim).
 #pragma once
@@ -26,7 +27,8 @@ class Adagrad : public Optimizer {
   explicit Adagrad(std::vector<NamedTensor> parameters, const AdagradOptions& options = {});
 
  private:
-  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) override;
+  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+              Stream& stream) override;
 
   AdagradOptions options_;
 };

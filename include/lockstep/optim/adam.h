@@ -1,5 +1,5 @@
-// Adam (Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1) and AdamW (Loshchilov and Hutter, "Decoupled
-// Weight Decay Regularization", ICLR 2019, algorithm 2), in PyTorch's form:
+// Adam (Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, algorithm 1) and AdamW (Loshchilov and
+// Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, algorithm 2), in PyTorch's form:
 //
 //   Adam:  g = grad + weight_decay * w             AdamW:  g = grad;  w -= lr * weight_decay * w
 //   m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
@@ -38,7 +38,8 @@ class Adam : public Optimizer {
   Adam(const char* kind, std::vector<NamedTensor> parameters, const AdamOptions& options, bool decoupled);
 
  private:
-  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) override;
+  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+              Stream& stream) override;
 
   AdamOptions options_;
   bool decoupled_;

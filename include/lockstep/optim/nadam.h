@@ -1,13 +1,13 @@
-// Nadam: Adam with Nesterov's momentum (Dozat, "Incorporating Nesterov Momentum into Adam", ICLR workshop 2016), in the form of PyTorch's
-// NAdam, whose momentum rises by a schedule:
+// Nadam: Adam with Nesterov's momentum (Dozat, "Incorporating Nesterov Momentum into Adam", ICLR workshop 2016), in the
+// form of PyTorch's NAdam, whose momentum rises by a schedule:
 //
 //   g = grad + weight_decay * w          (decoupled:  g = grad;  w -= lr * weight_decay * w)
 //   mu(t) = beta1 * (1 - 0.96^(t * momentum_decay) / 2);  P(t) = mu(1) * ... * mu(t)
 //   m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
 //   w -= lr * ((1 - mu(t)) / (1 - P(t)) * g + mu(t+1) / (1 - P(t+1)) * m) / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// Keras' Nadam is this with momentum_decay 1 and other defaults: NadamOptions::keras(). After 100 steps weights have a relative error of at
-// most 5e-6 against PyTorch's, and Keras', in float64 (tests/optim).
+// Keras' Nadam is this with momentum_decay 1 and other defaults: NadamOptions::keras(). After 100 steps weights have a
+// relative error of at most 5e-6 against PyTorch's, and Keras', in float64 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"
@@ -36,7 +36,8 @@ class Nadam : public Optimizer {
   explicit Nadam(std::vector<NamedTensor> parameters, const NadamOptions& options = {});
 
  private:
-  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) override;
+  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+              Stream& stream) override;
 
   NadamOptions options_;
 };

@@ -1,5 +1,6 @@
-// RMSprop (Tieleman and Hinton, "Neural Networks for Machine Learning", lecture 6.5, 2012; centered: Graves, "Generating Sequences With
-// Recurrent Neural Networks", 2013, section 4.2), in PyTorch's form, with eps outside of the root:
+// RMSprop (Tieleman and Hinton, "Neural Networks for Machine Learning", lecture 6.5, 2012; centered: Graves,
+// "Generating Sequences With Recurrent Neural Networks", 2013, section 4.2), in PyTorch's form, with eps outside of the
+// root:
 //
 //   g = grad + weight_decay * w
 //   v = alpha * v + (1 - alpha) * g^2;  centered:  a = alpha * a + (1 - alpha) * g, and v - a^2 below stands for v
@@ -23,13 +24,15 @@ struct RMSpropOptions {
   LossScaler* loss_scaler = nullptr;  // for float16; must outlive the optimizer
 };
 
-// State: "<parameter>.square_avg" (v); with momentum "<parameter>.momentum_buffer" (b); centered "<parameter>.grad_avg" (a).
+// State: "<parameter>.square_avg" (v); with momentum "<parameter>.momentum_buffer" (b); centered "<parameter>.grad_avg"
+// (a).
 class RMSprop : public Optimizer {
  public:
   explicit RMSprop(std::vector<NamedTensor> parameters, const RMSpropOptions& options = {});
 
  private:
-  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) override;
+  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+              Stream& stream) override;
 
   RMSpropOptions options_;
 };

@@ -3,7 +3,8 @@
 //   const optim::CosineRate rate{.peak = 0.1f, .total_steps = 10'000, .warmup_steps = 500};
 //   sgd.set_lr(rate.at(step));
 //
-// at() throws InvalidArgument that names a number of steps below 1, a warm-up longer than the whole, or a divisor that is not above 0.
+// at() throws InvalidArgument that names a number of steps below 1, a warm-up longer than the whole, or a divisor that
+// is not above 0.
 //
 // One by hand is any function: optim::Schedule rate = [](std::int64_t step) { return step < 100 ? 0.1f : 0.01f; };
 #pragma once
@@ -22,8 +23,8 @@ struct ConstantRate {
   float at(std::int64_t) const { return rate; }
 };
 
-// initial * factor^n, n the number of milestones that are not above the step (PyTorch's MultiStepLR). In any order; one named twice counts
-// twice.
+// initial * factor^n, n the number of milestones that are not above the step (PyTorch's MultiStepLR). In any order; one
+// named twice counts twice.
 struct StepRate {
   float initial;
   float factor;
@@ -31,7 +32,8 @@ struct StepRate {
   float at(std::int64_t step) const;
 };
 
-// initial * factor^(step / steps_per_stair), whole stairs (TensorFlow's exponential_decay with staircase=True, PyTorch's StepLR).
+// initial * factor^(step / steps_per_stair), whole stairs (TensorFlow's exponential_decay with staircase=True,
+// PyTorch's StepLR).
 struct StaircaseRate {
   float initial;
   float factor;
@@ -39,7 +41,8 @@ struct StaircaseRate {
   float at(std::int64_t step) const;
 };
 
-// initial * factor^(step / steps), without stairs (TensorFlow's exponential_decay; with steps = 1 PyTorch's ExponentialLR).
+// initial * factor^(step / steps), without stairs (TensorFlow's exponential_decay; with steps = 1 PyTorch's
+// ExponentialLR).
 struct ExponentialRate {
   float initial;
   float factor;
@@ -47,9 +50,10 @@ struct ExponentialRate {
   float at(std::int64_t step) const;
 };
 
-// Linear from `start` to `peak` over the first warmup_steps (Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2), then
-// lowest + (peak - lowest) * (1 + cos(pi * s / S)) / 2 in step s of the S that are left (Loshchilov and Hutter, "SGDR", ICLR 2017, equation
-// 5, without restarts; PyTorch's CosineAnnealingLR). Steps from total_steps on keep `lowest`.
+// Linear from `start` to `peak` over the first warmup_steps (Goyal et al., "Accurate, Large Minibatch SGD", 2017,
+// section 2.2), then lowest + (peak - lowest) * (1 + cos(pi * s / S)) / 2 in step s of the S that are left (Loshchilov
+// and Hutter, "SGDR", ICLR 2017, equation 5, without restarts; PyTorch's CosineAnnealingLR). Steps from total_steps on
+// keep `lowest`.
 struct CosineRate {
   float peak;
   std::int64_t total_steps;

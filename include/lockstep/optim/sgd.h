@@ -1,5 +1,6 @@
-// Stochastic gradient descent with momentum (classical or Nesterov's) and weight decay, in PyTorch's form, without dampening and with the
-// rate outside of the velocity (Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML 2013):
+// Stochastic gradient descent with momentum (classical or Nesterov's) and weight decay, in PyTorch's form, without
+// dampening and with the rate outside of the velocity (Sutskever et al., "On the importance of initialization and
+// momentum in deep learning", ICML 2013):
 //
 //   g = grad + weight_decay * w;  v = momentum * v + g;  w -= lr * (nesterov ? g + momentum * v : v)
 //
@@ -25,7 +26,8 @@ class SGD : public Optimizer {
   explicit SGD(std::vector<NamedTensor> parameters, const SGDOptions& options = {});
 
  private:
-  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels, Stream& stream) override;
+  void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
+              Stream& stream) override;
 
   SGDOptions options_;
 };

@@ -25,8 +25,8 @@ struct GradientInfo {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Bytes: of the first bucket, the second, ...; the last value holds for all further ones. A small first one lets the first all-reduce start
-// early.
+// Bytes: of the first bucket, the second, ...; the last value holds for all further ones. A small first one lets the
+// first all-reduce start early.
 using BucketCaps = std::vector<std::size_t>;
 
 // A gradient's place in its bucket.
@@ -46,15 +46,18 @@ struct BucketLayout {
 
 // Walks the gradients in reverse order of registration (backward's order, roughly), appends each to the open bucket of
 // its dtype and device, and closes that bucket on reaching its cap, so that it may exceed the cap by its last gradient.
-// Every dtype and device counts its own buckets; delayed gradients are in others, of the same caps. Buckets are numbered in the order of
-// their last gradient, those of delayed ones behind all others: the order in which they are reduced. InvalidArgument: no cap, or one of 0.
+// Every dtype and device counts its own buckets; delayed gradients are in others, of the same caps. Buckets are
+// numbered in the order of their last gradient, those of delayed ones behind all others: the order in which they are
+// reduced. InvalidArgument: no cap, or one of 0.
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps);
 
-// The same in the order in which gradients are known to become ready: `order` has each index once, InvalidArgument otherwise. The slots of
-// all buckets, one bucket after the other, are an order that gives the same buckets.
-std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps, std::span<const std::size_t> order);
+// The same in the order in which gradients are known to become ready: `order` has each index once, InvalidArgument
+// otherwise. The slots of all buckets, one bucket after the other, are an order that gives the same buckets.
+std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps,
+                                       std::span<const std::size_t> order);
 
-// Of a bucket that is divided among ranks: the bytes of one slice, whole slots. The last slices may reach beyond the bucket's bytes.
+// Of a bucket that is divided among ranks: the bytes of one slice, whole slots. The last slices may reach beyond the
+// bucket's bytes.
 std::size_t slice_bytes(const BucketLayout& bucket, int ranks);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// Comm hooks: what reduces a bucket of gradients across the ranks. Without one it is averaged; reduce/hooks.h has compressing ones.
+// Comm hooks: what reduces a bucket of gradients across the ranks. Without one it is averaged; reduce/hooks.h has
+// compressing ones.
 #pragma once
 
 #include <concepts>
@@ -26,19 +27,22 @@ struct GradSlot {
   bool has_gradient = true;  // false: this rank's pass made none, and its values are zero; other ranks may have one
 };
 
-// A bucket that is about to be reduced. Buckets may be rebuilt after the first pass: what a hook keeps from pass to pass, it keeps by name.
+// A bucket that is about to be reduced. Buckets may be rebuilt after the first pass: what a hook keeps from pass to
+// pass, it keeps by name.
 struct GradBucket {
   int index = 0;
   std::size_t count = 0;  // elements, the padding between slots included, which is zero
   void* buffer = nullptr;
   DType dtype = DType::kFloat32;
   DeviceKind device = DeviceKind::kCpu;
-  std::span<const GradSlot> slots = {};  // in the bucket's order; valid during the call, and as long as the layout stands
-  bool is_last = false;                  // of its pass
-  int message = 0;                       // of what a hook sends by another one: its how-many-th message of this bucket
+  std::span<const GradSlot> slots =
+      {};                // in the bucket's order; valid during the call, and as long as the layout stands
+  bool is_last = false;  // of its pass
+  int message = 0;       // of what a hook sends by another one: its how-many-th message of this bucket
 };
 
-// A part of a hook's state, for checkpoints: `count` elements, of which those of a GPU are read and written on its default stream.
+// A part of a hook's state, for checkpoints: `count` elements, of which those of a GPU are read and written on its
+// default stream.
 struct HookState {
   std::string name;
   void* data = nullptr;
@@ -60,13 +64,15 @@ class BucketHook {
   // Before the first pass. Called once a wrapper; state by name stays where the gradients are the same.
   virtual void prepare(const ProcessGroup& /*group*/, std::span<const GradientInfo> /*gradients*/) {}
 
-  // Starts the reduction of a bucket and returns its Work; when that is done, the average is in place, the same bits on all ranks. Called
-  // in bucket order, at the same place among the group's calls on all ranks. What it throws ends the group for all ranks.
+  // Starts the reduction of a bucket and returns its Work; when that is done, the average is in place, the same bits on
+  // all ranks. Called in bucket order, at the same place among the group's calls on all ranks. What it throws ends the
+  // group for all ranks.
   virtual Work reduce(ProcessGroup& group, const GradBucket& bucket) = 0;
 
-  // After a pass, on all ranks: no rank had a gradient of this parameter, and its average is dropped. What the pass made of state that the
-  // hook keeps for it must become what it was before: an error that was sent counts nowhere. Slots without `has_gradient` show in reduce()
-  // for which parameters that may happen. A hook that others stand on hands it on to `next`.
+  // After a pass, on all ranks: no rank had a gradient of this parameter, and its average is dropped. What the pass
+  // made of state that the hook keeps for it must become what it was before: an error that was sent counts nowhere.
+  // Slots without `has_gradient` show in reduce() for which parameters that may happen. A hook that others stand on
+  // hands it on to `next`.
   virtual void undo(std::string_view /*parameter*/) {}
 
   // Valid after prepare(). Read and written between passes.
@@ -75,12 +81,13 @@ class BucketHook {
   virtual bool averages() const { return true; }
   // Keeps nothing by parameter: it can send another hook's messages, which are no gradients.
   virtual bool sends_any_message() const { return false; }
-  // Can a graph of the GPU repeat what it queues (DistributedDataParallel::capture)? Not if it counts or decides on the host.
+  // Can a graph of the GPU repeat what it queues (DistributedDataParallel::capture)? Not if it counts or decides on the
+  // host.
   virtual bool can_be_captured() const { return false; }
 };
 
-// A hook, as options take it: a function (ProcessGroup&, const GradBucket&) -> Work, which does what BucketHook::reduce() says, or a
-// BucketHook. Copies share it. Empty: the average, one all_reduce with ReduceOp::kAvg.
+// A hook, as options take it: a function (ProcessGroup&, const GradBucket&) -> Work, which does what
+// BucketHook::reduce() says, or a BucketHook. Copies share it. Empty: the average, one all_reduce with ReduceOp::kAvg.
 class CommHook {
  public:
   CommHook() = default;

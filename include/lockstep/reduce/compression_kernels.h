@@ -1,6 +1,6 @@
-// The families of kernels that compress buckets for comm hooks: see core/kernel_families.h. By the conventions of core/operators.def;
-// memory is aligned to an element. All give the same bits on every device, but for those of a NaN, and for sums over a matrix
-// (PowerSgdKernels says which).
+// The families of kernels that compress buckets for comm hooks: see core/kernel_families.h. By the conventions of
+// core/operators.def; memory is aligned to an element. All give the same bits on every device, but for those of a NaN,
+// and for sums over a matrix (PowerSgdKernels says which).
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,24 @@
 #pragma GCC visibility push(default)
 namespace lockstep::hooks {
 
-// `slices` slices, one behind the other, each of `slice_blocks` float32 scales and behind them as many blocks of `block` int8, which is a
-// multiple of 4. Of `count` values: block after block, slice after slice; behind the last one there are zeros.
+// `slices` slices, one behind the other, each of `slice_blocks` float32 scales and behind them as many blocks of
+// `block` int8, which is a multiple of 4. Of `count` values: block after block, slice after slice; behind the last one
+// there are zeros.
 struct Int8Slices {
   std::int64_t slices = 1, slice_blocks = 0, block = 0, count = 0;
 
   LOCKSTEP_HOST_DEVICE std::int64_t slice_values() const { return slice_blocks * block; }
-  LOCKSTEP_HOST_DEVICE std::int64_t slice_bytes() const { return slice_blocks * (static_cast<std::int64_t>(sizeof(float)) + block); }
+  LOCKSTEP_HOST_DEVICE std::int64_t slice_bytes() const {
+    return slice_blocks * (static_cast<std::int64_t>(sizeof(float)) + block);
+  }
 };
 
 // Slices begin at multiples of 4 bytes.
 struct Int8Kernels {
   static constexpr const char* kFamily = "int8";
 
-  // A block's scale is its largest magnitude / 127, each value the nearest multiple of it, ties to even. With a value that is not finite
-  // the scale is NaN and what is not 0 is 1; below 1e-36 all are 0.
+  // A block's scale is its largest magnitude / 127, each value the nearest multiple of it, ties to even. With a value
+  // that is not finite the scale is NaN and what is not 0 is 1; below 1e-36 all are 0.
   void (*quantise)(const Int8Slices& of, const float* values, std::byte* slices, Stream&);
   void (*expand)(const Int8Slices& of, const std::byte* slices, float* values, Stream&);
   // average (slice_values()): of all slices, added in their order, each times 1 / slices.
@@ -36,7 +39,8 @@ struct Int8Kernels {
 
 inline constexpr std::int64_t kMostMatrixRank = 256;
 
-// A matrix M (rows, columns) and its factors, which lie transposed: P (rank, rows), Q (rank, columns). rank <= kMostMatrixRank.
+// A matrix M (rows, columns) and its factors, which lie transposed: P (rank, rows), Q (rank, columns). rank <=
+// kMostMatrixRank.
 struct PowerSgdMatrix {
   std::int64_t rows = 0, columns = 0, rank = 0;
 };
@@ -54,13 +58,14 @@ struct PowerSgdKernels {
   // P = M Q, and Q = M^T P: in an order of the device's own, which may differ between unlike ones.
   void (*multiply)(const PowerSgdMatrix& of, const float* m, const float* q, float* p, Stream&);
   void (*multiply_transposed)(const PowerSgdMatrix& of, const float* m, const float* p, float* q, Stream&);
-  // Rows of p become orthonormal, by Gram and Schmidt's method, twice each; those that depend on others become zero. All do where one value
-  // of p is not finite; *is_finite says whether none was. In an order that the extents alone decide: equal p, the same bits, on all devices
-  // of a kind.
+  // Rows of p become orthonormal, by Gram and Schmidt's method, twice each; those that depend on others become zero.
+  // All do where one value of p is not finite; *is_finite says whether none was. In an order that the extents alone
+  // decide: equal p, the same bits, on all devices of a kind.
   void (*orthonormalise)(const PowerSgdMatrix& of, float* p, std::int32_t* is_finite, Stream&);
-  // error = M - P Q^T, M = P Q^T, kept_q = q; where *is_finite is 0: M is NaN, error and kept_q are 0. `error` may be null.
-  void (*expand)(const PowerSgdMatrix& of, const float* p, const float* q, const std::int32_t* is_finite, float* m, float* error,
-                 float* kept_q, Stream&);
+  // error = M - P Q^T, M = P Q^T, kept_q = q; where *is_finite is 0: M is NaN, error and kept_q are 0. `error` may be
+  // null.
+  void (*expand)(const PowerSgdMatrix& of, const float* p, const float* q, const std::int32_t* is_finite, float* m,
+                 float* error, float* kept_q, Stream&);
 };
 
 // A parameter's part of a bucket, of which the `kept` largest magnitudes are sent.
@@ -77,8 +82,9 @@ struct TopKMessages {
 struct TopKKernels {
   static constexpr const char* kFamily = "top_k";
 
-  // Of each part: values += error; its largest magnitudes go to `places` (in the bucket, ascending) and `chosen`, part after part, NaN
-  // above all, of equal ones the first; error = the values that are not sent, 0 for those that are or are not finite.
+  // Of each part: values += error; its largest magnitudes go to `places` (in the bucket, ascending) and `chosen`, part
+  // after part, NaN above all, of equal ones the first; error = the values that are not sent, 0 for those that are or
+  // are not finite.
   void (*select)(std::span<const TopKPart> parts, float* values, std::uint32_t* places, float* chosen, Stream&);
   // values = the mean of all messages, added in their order.
   void (*expand)(const TopKMessages& of, const std::byte* messages, float* values, Stream&);

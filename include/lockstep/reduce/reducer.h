@@ -22,12 +22,14 @@ namespace lockstep {
 struct ReducerOptions {
   BucketCaps caps = {std::size_t{1} << 20, std::size_t{25} << 20};
   CommHook comm_hook = {};  // empty: average
-  // Not empty: this rank's values are multiplied by it before their buckets are reduced. Asked once a pass, before its first bucket; what
-  // it throws ends the pass. At 1 nothing is touched. For gradients of float32, float16 and bfloat16.
+  // Not empty: this rank's values are multiplied by it before their buckets are reduced. Asked once a pass, before its
+  // first bucket; what it throws ends the pass. At 1 nothing is touched. For gradients of float32, float16 and
+  // bfloat16.
   std::function<float()> factor = {};
-  // Not empty: called for one bucket behind the other. `before_reduction`: its memory holds this rank's own values, before the factor;
-  // `after_reduction`: in finish(), or where tell_reduced() asks, it holds the average (on a GPU for what is queued on the default stream
-  // from now on), while later buckets may still be under way. What they throw ends the pass.
+  // Not empty: called for one bucket behind the other. `before_reduction`: its memory holds this rank's own values,
+  // before the factor; `after_reduction`: in finish(), or where tell_reduced() asks, it holds the average (on a GPU for
+  // what is queued on the default stream from now on), while later buckets may still be under way. What they throw ends
+  // the pass.
   std::function<void(std::size_t bucket)> before_reduction = {}, after_reduction = {};
 };
 
@@ -40,8 +42,9 @@ struct BucketTimes {
 
 class Reducer {
  public:
-  // Collective: allocates every bucket from the group's backend, registered and zeroed. The group must outlive it. InvalidArgument where
-  // the comm hook refuses the gradients. After the first pass the ranks compare what a comm hook left: MismatchError on all of them.
+  // Collective: allocates every bucket from the group's backend, registered and zeroed. The group must outlive it.
+  // InvalidArgument where the comm hook refuses the gradients. After the first pass the ranks compare what a comm hook
+  // left: MismatchError on all of them.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options = {});
   ~Reducer();  // waits for what is under way, on a GPU for the last pass; never throws
 
@@ -51,12 +54,12 @@ class Reducer {
   // The memory of a bucket, and zeros behind it: `ranks` slices of slice_bytes().
   Buffer memory(std::size_t bucket) const;
 
-  // From the next pass on: `start` begins the reduction of a bucket, in place of the options' hook, and may leave other things than
-  // averages. Empty: that hook again. InvalidArgument within a pass.
+  // From the next pass on: `start` begins the reduction of a bucket, in place of the options' hook, and may leave other
+  // things than averages. Empty: that hook again. InvalidArgument within a pass.
   void reduce_by(std::function<Work(std::size_t bucket)> start);
-  // From the next pass on: `call` gets each bucket whose result has come, in bucket order, on the thread that marks gradients: in
-  // mark_ready() as soon as it is found there, else in finish(). What it throws ends the pass. Empty: nobody asks. InvalidArgument within
-  // one.
+  // From the next pass on: `call` gets each bucket whose result has come, in bucket order, on the thread that marks
+  // gradients: in mark_ready() as soon as it is found there, else in finish(). What it throws ends the pass. Empty:
+  // nobody asks. InvalidArgument within one.
   void tell_reduced(std::function<void(std::size_t bucket)> call);
 
   // Gradient i is final. Starts every bucket that is full, strictly in bucket order. Throws Error naming the gradient
@@ -69,18 +72,19 @@ class Reducer {
   // gradients that never came; their slots hold the other ranks' average afterwards.
   std::vector<std::size_t> finish();
 
-  // After finish(), on all ranks: gradients that came on no rank. The comm hook takes back what the pass made of the state that it keeps
-  // for them.
+  // After finish(), on all ranks: gradients that came on no rank. The comm hook takes back what the pass made of the
+  // state that it keeps for them.
   void undo(std::span<const std::size_t> gradients);
 
   // The order in which gradients became ready in the last pass, those last that finish() waited for in vain.
   std::span<const std::size_t> arrival_order() const;
 
-  // Collective, between passes, the same order on all ranks: buckets are planned anew for gradients that become ready in this order (see
-  // plan_buckets), and allocated; each gradient's memory moves, with its values. `moved` is called with its new slot: whoever holds the old
-  // one lets it go then. A bucket of the old ones is freed as soon as all in it have moved. Waits for what is under way. Returns false, and
-  // nothing has moved, where the plan is what it was.
-  bool rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t gradient, const Buffer& slot)>& moved);
+  // Collective, between passes, the same order on all ranks: buckets are planned anew for gradients that become ready
+  // in this order (see plan_buckets), and allocated; each gradient's memory moves, with its values. `moved` is called
+  // with its new slot: whoever holds the old one lets it go then. A bucket of the old ones is freed as soon as all in
+  // it have moved. Waits for what is under way. Returns false, and nothing has moved, where the plan is what it was.
+  bool rebuild(std::span<const std::size_t> order,
+               const std::function<void(std::size_t gradient, const Buffer& slot)>& moved);
 
   // Drops a pass that an exception ended: waits for what is under way and forgets which gradients came. Other ranks
   // that went on wait for the dropped buckets until their deadline.

@@ -14,12 +14,13 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-// Tensors as a file had them, which may be another framework's. Change names and leave tensors out in place: a vector of your own does not
-// know the file's layout any more.
+// Tensors as a file had them, which may be another framework's. Change names and leave tensors out in place: a vector
+// of your own does not know the file's layout any more.
 struct FileTensors : std::vector<NamedTensor> {
   explicit FileTensors() = default;
 
-  // The order of the dimensions of convolutions' weights, as the file says: "OHWI" (out, height, width, in; Lockstep's), "OIHW" (PyTorch's);
+  // The order of the dimensions of convolutions' weights, as the file says: "OHWI" (out, height, width, in;
+  // Lockstep's), "OIHW" (PyTorch's);
   // "": it does not say.
   std::string convolution_weights = {};
 };

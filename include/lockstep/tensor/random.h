@@ -33,11 +33,12 @@ class Philox {
   bool has_spare_ = false;
 };
 
-// The purpose of a stream. Everything in a program may have the same seed and yet no two purposes draw the same numbers.
+// The purpose of a stream. Everything in a program may have the same seed and yet no two purposes draw the same
+// numbers.
 enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kAugmentation, kGeneratedSet, kDropout };
 
-// Stream `number` of a purpose, which takes the highest 4 bits: a program's own streams are 0, 1, 2, ... below 2^60. Throws
-// InvalidArgument for a number of 2^60 or more.
+// Stream `number` of a purpose, which takes the highest 4 bits: a program's own streams are 0, 1, 2, ... below 2^60.
+// Throws InvalidArgument for a number of 2^60 or more.
 std::uint64_t random_stream(RandomUse use, std::uint64_t number);
 
 // The seed of this thread's model initialisation and the stream of the next parameter. Each initialised tensor takes
@@ -53,19 +54,23 @@ void manual_seed(std::uint64_t seed);  // restarts the streams
 RandomState random_state();
 void set_random_state(const RandomState& state);
 
-// Dropout. Each call in training takes this thread's next stream, so that (seed, step, call of the step) say what it draws: ranks that
-// run the same model draw alike, a checkpoint that holds the RandomState resumes with the next one, and a forward pass after
-// set_random_state(the state before it) draws the same again. An element's number counts from the first sample of the whole batch, so that
-// masks are those of one rank with all samples where each rank says which ones it has: row i of a batch is sample first + i * stride. A
-// DataLoader says so by itself, for the batch at which it stands. Strategies that cut a batch into parts number each part's rows from those
-// of the batch; who cuts one by hand says set_sample_numbers(numbers_of_the_batch.from_row(begin)) before each part.
+// Dropout. Each call in training takes this thread's next stream, so that (seed, step, call of the step) say what it
+// draws: ranks that run the same model draw alike, a checkpoint that holds the RandomState resumes with the next one,
+// and a forward pass after set_random_state(the state before it) draws the same again. An element's number counts from
+// the first sample of the whole batch, so that masks are those of one rank with all samples where each rank says which
+// ones it has: row i of a batch is sample first + i * stride. A DataLoader says so by itself, for the batch at which it
+// stands. Strategies that cut a batch into parts number each part's rows from those of the batch; who cuts one by hand
+// says set_sample_numbers(numbers_of_the_batch.from_row(begin)) before each part.
 struct SampleNumbers {
   std::int64_t first = 0, stride = 1;
 
-  SampleNumbers from_row(std::int64_t row) const { return {first + row * stride, stride}; }  // of the batch's rows from this one on
+  SampleNumbers from_row(std::int64_t row) const {
+    return {first + row * stride, stride};
+  }  // of the batch's rows from this one on
   bool operator==(const SampleNumbers&) const = default;
 };
-void set_sample_numbers(const SampleNumbers& numbers);  // of this thread's batches from now on. InvalidArgument: first < 0, stride < 1
+void set_sample_numbers(
+    const SampleNumbers& numbers);  // of this thread's batches from now on. InvalidArgument: first < 0, stride < 1
 SampleNumbers sample_numbers();
 void set_first_sample(std::int64_t sample);  // {sample, 1}: where a rank has samples 32 to 63, 32
 std::int64_t first_sample();                 // of sample_numbers()

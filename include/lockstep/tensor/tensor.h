@@ -54,7 +54,8 @@ class Tensor {
   std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype()); }
   const Buffer& buffer() const { return impl().buffer; }
 
-  // The elements, on the tensor's device: only its kernels may follow the pointer. Throws InvalidArgument when T is not the dtype.
+  // The elements, on the tensor's device: only its kernels may follow the pointer. Throws InvalidArgument when T is not
+  // the dtype.
   template <typename T>
   T* data() const {
     check_dtype(kDTypeOf<T>);
@@ -79,15 +80,17 @@ class Tensor {
   // A copy on `device` (this tensor itself when it is there already). Not differentiable. Blocks as copy_from does.
   Tensor to(Device& device) const;
   Tensor clone() const;
-  // From the same shape and dtype, any device. Into a GPU: returns while the GPU may still be behind, but the source may change at once
-  // (see Device::upload); from a GPU into the CPU: blocks until the values are there. Neither copy_from nor fill is recorded for backward.
+  // From the same shape and dtype, any device. Into a GPU: returns while the GPU may still be behind, but the source
+  // may change at once (see Device::upload); from a GPU into the CPU: blocks until the values are there. Neither
+  // copy_from nor fill is recorded for backward.
   void copy_from(const Tensor& source) const;
   void fill(float value) const;  // float32; else InvalidArgument
 
-  // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, a load, an optimizer's step.
-  // Backward compares, so that it never mixes old values with new ones, and a result that was changed cannot be read by a recorded operator
-  // or be backward's root: its gradient would go to what the old values came from. No bits are compared: a caller that puts the same values
-  // back has changed them all the same. A caller that writes through data() or span() says so by mark_changed().
+  // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, a load, an
+  // optimizer's step. Backward compares, so that it never mixes old values with new ones, and a result that was changed
+  // cannot be read by a recorded operator or be backward's root: its gradient would go to what the old values came
+  // from. No bits are compared: a caller that puts the same values back has changed them all the same. A caller that
+  // writes through data() or span() says so by mark_changed().
   std::uint64_t version() const { return *impl().version; }
   void mark_changed() const { ++*impl().version; }
 
@@ -95,8 +98,8 @@ class Tensor {
   // device, and how a gradient becomes a view of a bucket. Views keep the old memory. A change of version().
   void rebind(Buffer buffer) const;
 
-  // Differentiates this scalar, or a tensor of any shape with a gradient given, with respect to every leaf below it: see
-  // autograd/engine.h.
+  // Differentiates this scalar, or a tensor of any shape with a gradient given, with respect to every leaf below it:
+  // see autograd/engine.h.
   void backward() const;
   void backward(const BackwardOptions& options) const;
 
@@ -122,13 +125,14 @@ class Tensor {
 
 using Tensors = std::vector<Tensor>;
 
-// "tensor([[1, 2], [3, 4]], shape=(2, 2), dtype=float32, device=cpu)", rows below each other. Of more than 1000 elements only the edges
-// are shown. Blocks until the device has computed the values, which are copied to the CPU; throws as item() does while a step is recorded.
+// "tensor([[1, 2], [3, 4]], shape=(2, 2), dtype=float32, device=cpu)", rows below each other. Of more than 1000
+// elements only the edges are shown. Blocks until the device has computed the values, which are copied to the CPU;
+// throws as item() does while a step is recorded.
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
 // How a backward pass runs, see autograd/engine.h.
 struct BackwardOptions {
-  Tensor gradient = {};       // of the tensor that is differentiated: its shape, dtype, device. Undefined: 1, of a scalar
+  Tensor gradient = {};  // of the tensor that is differentiated: its shape, dtype, device. Undefined: 1, of a scalar
   bool retain_graph = false;  // keep the tape for another pass
 };
 

@@ -85,8 +85,8 @@ struct ReduceOnPlateauOptions {
   float factor = 0.1F, min_lr = 0;
 };
 
-// The rate times `factor` after `patience` epochs without a better value, never below min_lr; a rate that is there already stays. Each
-// fit() counts anew, unless it goes on from a checkpoint.
+// The rate times `factor` after `patience` epochs without a better value, never below min_lr; a rate that is there
+// already stays. Each fit() counts anew, unless it goes on from a checkpoint.
 class ReduceOnPlateau : public Callback {
  public:
   explicit ReduceOnPlateau(const ReduceOnPlateauOptions& options = {});  // InvalidArgument: a factor outside of (0, 1)
@@ -103,8 +103,9 @@ class ReduceOnPlateau : public Callback {
   std::int64_t waited_ = 0;
 };
 
-// Each epoch's logs as scalars ("loss/train", "loss/validation", "lr"), by a SummaryWriter that it makes when the training begins. What the
-// folder has of epochs from the first one on, TensorBoard drops: of a run that was killed after its last checkpoint, say.
+// Each epoch's logs as scalars ("loss/train", "loss/validation", "lr"), by a SummaryWriter that it makes when the
+// training begins. What the folder has of epochs from the first one on, TensorBoard drops: of a run that was killed
+// after its last checkpoint, say.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir) : log_dir_(std::move(log_dir)), writer_(SummaryWriter::none()) {}

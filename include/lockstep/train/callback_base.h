@@ -1,8 +1,8 @@
-// Callbacks of a Trainer: what happens between its steps and epochs. callback.h has those that most trainings want; one of your own
-// overrides what it needs.
+// Callbacks of a Trainer: what happens between its steps and epochs. callback.h has those that most trainings want; one
+// of your own overrides what it needs.
 //
-// They are called on every rank, in the order of FitOptions::callbacks. What one throws ends fit() on all ranks, with its text. Epochs are
-// numbered from 0, here and in the history, the log and TensorBoard.
+// They are called on every rank, in the order of FitOptions::callbacks. What one throws ends fit() on all ranks, with
+// its text. Epochs are numbered from 0, here and in the history, the log and TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct CallbackState {
 class Callback {
  public:
   virtual ~Callback() = default;
-  // Before the training: throws where the trainer cannot do for this callback. Then all ranks throw, and their group goes on. No
-  // collective calls.
+  // Before the training: throws where the trainer cannot do for this callback. Then all ranks throw, and their group
+  // goes on. No collective calls.
   virtual void check(const Trainer&) {}
   virtual void on_train_begin(Trainer&) {}
   virtual void on_epoch_begin(Trainer&, std::int64_t /*epoch*/) {}  // from FitOptions::initial_epoch on
@@ -43,10 +43,12 @@ class Callback {
   virtual void on_checkpoint(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   virtual void on_train_end(Trainer&) {}  // not after an exception
 
-  // Trainer::save() keeps state() under this name, which says what the state is of ("EarlyStopping(val_loss, less)"); "": there is none.
+  // Trainer::save() keeps state() under this name, which says what the state is of ("EarlyStopping(val_loss, less)");
+  // "": there is none.
   virtual std::string state_name() const { return ""; }
   virtual CallbackState state() const { return {}; }
-  // After on_train_begin() of the first fit() that goes on where Trainer::load() stood, when the checkpoint has a state of this name.
+  // After on_train_begin() of the first fit() that goes on where Trainer::load() stood, when the checkpoint has a state
+  // of this name.
   virtual void restore(Trainer&, const CallbackState&) {}
 };
 

@@ -16,10 +16,11 @@ struct CheckFiniteOptions {
   std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
 };
 
-// Returns the value of a one-element tensor of a floating type; waits for the device. Where it is NaN or infinite it throws Error with
-// name, rank, step and value, after ProcessGroup::abort(): the other ranks' calls under way, or their next ones, throw PeerLost with the
-// same text. So no rank waits for one that has stopped, and none needs to call this. To be called before backward(): no collective is then
-// begun. A rank whose values are finite asks no other one. InvalidArgument: another count or type, or a step that is recorded as a graph.
+// Returns the value of a one-element tensor of a floating type; waits for the device. Where it is NaN or infinite it
+// throws Error with name, rank, step and value, after ProcessGroup::abort(): the other ranks' calls under way, or their
+// next ones, throw PeerLost with the same text. So no rank waits for one that has stopped, and none needs to call this.
+// To be called before backward(): no collective is then begun. A rank whose values are finite asks no other one.
+// InvalidArgument: another count or type, or a step that is recorded as a graph.
 //
 //   const ls::Tensor loss = nn::cross_entropy(ddp(images), labels);
 //   ls::check_finite(loss, step);

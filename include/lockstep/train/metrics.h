@@ -1,5 +1,5 @@
-// Metrics of an evaluation, exact over ranks: each is a row of whole numbers, which ranks add up. So a metric of the same outputs is the
-// same to the last bit for any number of ranks and any batches.
+// Metrics of an evaluation, exact over ranks: each is a row of whole numbers, which ranks add up. So a metric of the
+// same outputs is the same to the last bit for any number of ranks and any batches.
 //
 //   Accuracy accuracy;  TopK top5(5);  Mean loss(cross_entropy_of_samples);
 //   evaluate(net, test, {&accuracy, &top5, &loss}, {.device = &device});      // train/evaluate.h
@@ -21,7 +21,8 @@ namespace lockstep {
 namespace train {
 // Which of two values is the better one.
 enum class Mode {
-  kAuto,  // as the metric says, or the name where it is one of those that monitor.h lists; otherwise it is an error that asks for the mode
+  kAuto,  // as the metric says, or the name where it is one of those that monitor.h lists; otherwise it is an error
+          // that asks for the mode
   kLess,
   kMore
 };
@@ -39,12 +40,13 @@ class Metric {
   void reset();
 };
 
-// Adds up the metrics' counts over the ranks of the group, which all give the same metrics: one call. Collective; null: a job of one.
+// Adds up the metrics' counts over the ranks of the group, which all give the same metrics: one call. Collective; null:
+// a job of one.
 void reduce_metrics(std::span<Metric* const> metrics, ProcessGroup* group);
 
-// The next four are of logits (..., K), float32, and labels (...), int64 in [0, K): InvalidArgument otherwise. A row whose label is
-// ignore_index, say padding, is no sample. A class is predicted before all those with smaller logits, and those with equal ones behind it.
-// A row with a NaN predicts nothing: it counts as wrong.
+// The next four are of logits (..., K), float32, and labels (...), int64 in [0, K): InvalidArgument otherwise. A row
+// whose label is ignore_index, say padding, is no sample. A class is predicted before all those with smaller logits,
+// and those with equal ones behind it. A row with a NaN predicts nothing: it counts as wrong.
 
 // The share of samples whose label is among the k classes predicted first. NaN before there is a sample.
 class TopK : public Metric {
@@ -70,12 +72,14 @@ class Accuracy : public TopK {
 // How many samples of each class were predicted as each class.
 class ConfusionMatrix : public Metric {
  public:
-  explicit ConfusionMatrix(std::int64_t classes, std::int64_t ignore_index = kIgnoreIndex);  // InvalidArgument: classes below 1
+  explicit ConfusionMatrix(std::int64_t classes,
+                           std::int64_t ignore_index = kIgnoreIndex);  // InvalidArgument: classes below 1
   void update(const Tensor& logits, const Tensor& labels) override;
   std::span<std::int64_t> counts() override { return counts_; }
   std::int64_t at(std::int64_t label, std::int64_t predicted) const;
   std::int64_t unpredicted(std::int64_t label) const;  // rows with a NaN
-  // The share of a class's samples that were predicted as it, and of those predicted as it that are of it; NaN where there is none.
+  // The share of a class's samples that were predicted as it, and of those predicted as it that are of it; NaN where
+  // there is none.
   double recall(std::int64_t label) const;
   double precision(std::int64_t predicted) const;
 
@@ -86,8 +90,8 @@ class ConfusionMatrix : public Metric {
   std::vector<std::int64_t> counts_;  // (classes, classes + 1)
 };
 
-// The mean of one number a sample. The sum is exact, whatever the order: it is kept in whole numbers, as wide as float32's range.
-// Infinities and NaN make the mean such.
+// The mean of one number a sample. The sum is exact, whatever the order: it is kept in whole numbers, as wide as
+// float32's range. Infinities and NaN make the mean such.
 class Mean : public Metric {
  public:
   // The numbers of a batch, float32 on the CPU: as many as `outputs` has samples, else update() throws InvalidArgument.
@@ -106,10 +110,12 @@ class Mean : public Metric {
   std::vector<std::int64_t> counts_;
 };
 
-// -log softmax(logits)[label] of each sample, in double and rounded once. For Mean. Logits (N, K) and labels (N) in [0, K).
+// -log softmax(logits)[label] of each sample, in double and rounded once. For Mean. Logits (N, K) and labels (N) in [0,
+// K).
 std::vector<float> cross_entropy_of_samples(const Tensor& logits, const Tensor& labels);
 
-// Their mean over all rows of logits (..., K) whose label is not ignore_index: of a text, over its tokens. NaN before there is one.
+// Their mean over all rows of logits (..., K) whose label is not ignore_index: of a text, over its tokens. NaN before
+// there is one.
 class MeanCrossEntropy : public Mean {
  public:
   explicit MeanCrossEntropy(std::int64_t ignore_index = kIgnoreIndex);

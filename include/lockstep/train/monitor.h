@@ -14,15 +14,15 @@ class Trainer;
 
 class Monitor {
  public:
-  // Mode::kAuto is settled by follow(), or by the first improves(): less is better for loss, error, error_rate, mse, mae, rmse,
-  // mean_squared_error, mean_absolute_error, root_mean_squared_error, cross_entropy, nll and perplexity; more for accuracy, acc, auc,
-  // precision, recall, f1 and f1_score; all of them also behind "val_".
+  // Mode::kAuto is settled by follow(), or by the first improves(): less is better for loss, error, error_rate, mse,
+  // mae, rmse, mean_squared_error, mean_absolute_error, root_mean_squared_error, cross_entropy, nll and perplexity;
+  // more for accuracy, acc, auc, precision, recall, f1 and f1_score; all of them also behind "val_".
   Monitor(std::string name, Mode mode, double min_delta = 0);
-  // Settles Mode::kAuto by the trainer's metric of that name, which knows best, or by the name. Throws InvalidArgument, which begins with
-  // `asks` and asks for .mode, where neither says it.
+  // Settles Mode::kAuto by the trainer's metric of that name, which knows best, or by the name. Throws InvalidArgument,
+  // which begins with `asks` and asks for .mode, where neither says it.
   void follow(const Trainer& trainer, const char* asks);
-  // Is this epoch's the best so far, by more than min_delta? NaN never is. InvalidArgument, which lists the names, where there is none
-  // of that name, and as follow() does.
+  // Is this epoch's the best so far, by more than min_delta? NaN never is. InvalidArgument, which lists the names,
+  // where there is none of that name, and as follow() does.
   bool improves(const Logs& logs, const char* asks);
   void restart() { best_.reset(); }  // forgets the best value
   void resume(double best) { best_ = best; }

@@ -21,7 +21,8 @@ struct ProgressOptions {
 };
 
 // Throws FileError when a line cannot be written (a full disk): a run that nobody can read is no success.
-// Terminal: one line, redrawn by '\r': epoch (from 0 on), step, loss, images/s, time left. Log: `step 120 loss 1.234 5120 images/s`.
+// Terminal: one line, redrawn by '\r': epoch (from 0 on), step, loss, images/s, time left. Log: `step 120 loss 1.234
+// 5120 images/s`.
 class Progress {
  public:
   explicit Progress(const ProgressOptions& options);
@@ -43,8 +44,8 @@ class Progress {
   bool line_open_ = false;
 };
 
-// LOCKSTEP_TERMINAL_WIDTH under lockrun; absent under other launchers, which pass on what ranks write; else stdout's width when it is a
-// terminal.
+// LOCKSTEP_TERMINAL_WIDTH under lockrun; absent under other launchers, which pass on what ranks write; else stdout's
+// width when it is a terminal.
 std::optional<int> terminal_width();
 
 }  // namespace lockstep

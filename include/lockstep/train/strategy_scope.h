@@ -8,9 +8,10 @@
 //   });
 //   trainer->fit(data::Pipeline(train).batch(32 * strategy.num_replicas_in_sync()), {.epochs = 10});
 //
-// A Trainer that is made in a scope, and make_strategy() there, take the scope's strategy and its devices. Models that these make, by the
-// function which they are given, are the strategy's: a copy on each device, equal bit for bit after each step (Strategy::replicas()). A
-// model that was built elsewhere is none of them, and is refused, as are a second strategy in the scope and options beside the scope's.
+// A Trainer that is made in a scope, and make_strategy() there, take the scope's strategy and its devices. Models that
+// these make, by the function which they are given, are the strategy's: a copy on each device, equal bit for bit after
+// each step (Strategy::replicas()). A model that was built elsewhere is none of them, and is refused, as are a second
+// strategy in the scope and options beside the scope's.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +29,22 @@ namespace lockstep::train {
 // Copies are the same strategy. Any thread may use it.
 class StrategyChoice {
  public:
-  // A name of strategies(). Throws InvalidArgument as make_strategy() does for an unknown name, and for options, of a strategy that drives
-  // its devices from one process; ddp and others with ranks check these on all of them once there is a model. What it throws
-  // is this rank's alone: if it goes on without a choice, the others wait for it in make_strategy().
+  // A name of strategies(). Throws InvalidArgument as make_strategy() does for an unknown name, and for options, of a
+  // strategy that drives its devices from one process; ddp and others with ranks check these on all of them once there
+  // is a model. What it throws is this rank's alone: if it goes on without a choice, the others wait for it in
+  // make_strategy().
   explicit StrategyChoice(const std::string& name, const StrategyOptions& options = {});
 
   const std::string& name() const;
   const StrategyOptions& options() const;  // of one process: with the devices that it drives
-  // In how many equal parts a step's samples are cut: devices, of ddp, zero and local_sgd ranks, one of model_parallel. Throws
-  // InvalidArgument for a parameter_server, whose Strategy::workers() are known once it is made, and for ddp without a group.
+  // In how many equal parts a step's samples are cut: devices, of ddp, zero and local_sgd ranks, one of model_parallel.
+  // Throws InvalidArgument for a parameter_server, whose Strategy::workers() are known once it is made, and for ddp
+  // without a group.
   int num_replicas_in_sync() const;
 
-  // Runs `build` on the calling thread, within the scope, and returns what it returns; the scope ends when `build` returns or throws. Other
-  // threads are not in it. A scope within a scope of the same strategy is that scope; InvalidArgument within another one's.
+  // Runs `build` on the calling thread, within the scope, and returns what it returns; the scope ends when `build`
+  // returns or throws. Other threads are not in it. A scope within a scope of the same strategy is that scope;
+  // InvalidArgument within another one's.
   template <typename Build>
   decltype(auto) scope(Build&& build) const {
     const Entered entered(*this);
@@ -78,7 +82,8 @@ class MirroredStrategy : public StrategyChoice {
   explicit MirroredStrategy(std::vector<Device*> devices = {});
 };
 
-// The strategy of the scope that this thread is in, see make_strategy(name, training, options). Throws InvalidArgument outside of scopes.
+// The strategy of the scope that this thread is in, see make_strategy(name, training, options). Throws InvalidArgument
+// outside of scopes.
 std::unique_ptr<Strategy> make_strategy(Training training);
 
 }  // namespace lockstep::train

@@ -8,7 +8,7 @@
 #include "src/comm/call/group_gone.h"
 #include "src/comm/flight/flight_recorder.h"
 #include "src/comm/net/backoff.h"
-#include "src/core/process_limits.h"
+#include "src/core/process/process_limits.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -52,9 +52,9 @@ bool CommThread::run_after_operation(std::function<void()> call) {
   return true;
 }
 
-// Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Code that changes a value which a
-// condition reads calls wake_sleepers() afterwards; the sequentially consistent counter makes sure that either the
-// sleeper sees the change or the waker sees the sleeper.
+// Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Code that changes a
+// value which a condition reads calls wake_sleepers() afterwards; the sequentially consistent counter makes sure that
+// either the sleeper sees the change or the waker sees the sleeper.
 template <typename Condition>
 void CommThread::await(Condition&& condition) {
   for (int i = 0; i < kPauses; ++i) {
@@ -128,13 +128,14 @@ void CommThread::start_thread() {
   try {
     thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& refusal) {
-    fail(std::make_exception_ptr(NoThread("the communication thread cannot be started: {}", why_not_started(refusal.code().value()))));
+    fail(std::make_exception_ptr(
+        NoThread("the communication thread cannot be started: {}", why_not_started(refusal.code().value()))));
     throw_if_broken();
   }
 }
 
-// Operations that are not executed any more are dropped here as well, until the owner stops the queue: their continuations may hold the
-// last references to whatever would.
+// Operations that are not executed any more are dropped here as well, until the owner stops the queue: their
+// continuations may hold the last references to whatever would.
 void CommThread::serve() {
   std::vector<std::function<void()>> later;
   after_operation = &later;
@@ -155,8 +156,8 @@ void CommThread::end_execution() {
   rest_();
 }
 
-// Noting the operation as running and then reading `broken_`, against a waiter that reads them in the other order: either the waiter sees
-// that its buffers are in use, or they are not touched.
+// Noting the operation as running and then reading `broken_`, against a waiter that reads them in the other order:
+// either the waiter sees that its buffers are in use, or they are not touched.
 void CommThread::execute_next(std::uint64_t ticket) {
   running_.store(ticket);
   Operation& operation = slots_[ticket % kSlots];
@@ -181,10 +182,12 @@ bool CommThread::execute(const Operation& operation) {
   }
 }
 
-// What a continuation holds does not outlive it, however it ends. That may be the group itself, whose end then stops this queue.
+// What a continuation holds does not outlive it, however it ends. That may be the group itself, whose end then stops
+// this queue.
 void CommThread::let_go(Operation& operation) {
   operation.chained = {};
-  for (std::size_t i = 0; i < after_operation->size(); ++i) std::exchange((*after_operation)[i], {})();  // which may add others
+  for (std::size_t i = 0; i < after_operation->size(); ++i)
+    std::exchange((*after_operation)[i], {})();  // which may add others
   after_operation->clear();
 }
 
@@ -201,7 +204,9 @@ bool CommThread::done(std::uint64_t ticket) {
 
 void CommThread::wait(std::uint64_t ticket) {
   if (completed_.load() < ticket && is_own_thread())
-    throw InvalidArgument("a continuation of Work::then() waits for a call that is behind it: chain what comes after that call behind it");
+    throw InvalidArgument(
+        "a continuation of Work::then() waits for a call that is behind it: chain what comes after that call behind "
+        "it");
   await([&] { return completed_.load() >= ticket || is_lost(ticket); });
   if (completed_.load() < ticket) throw_if_broken();
 }

@@ -1,8 +1,8 @@
 // The communication thread of a rank: executes operations in the order of their issue, beside the caller's work.
 //
-// Shared by the backends that compute on the CPU. Issuing allocates nothing: operations lie in a fixed ring of slots and
-// complete in order, so that "operation t is done" is "completed >= t". A synchronous call runs in the calling thread
-// when nothing is under way, since a hand-over costs 3-4 us.
+// Shared by the backends that compute on the CPU. Issuing allocates nothing: operations lie in a fixed ring of slots
+// and complete in order, so that "operation t is done" is "completed >= t". A synchronous call runs in the calling
+// thread when nothing is under way, since a hand-over costs 3-4 us.
 #pragma once
 
 #include <array>
@@ -30,34 +30,37 @@ class NoThread : public Error {
 // Threads: one thread at a time may call run() and start(); Work and fail() may be used from any.
 class CommThread : public CompletionQueue, public std::enable_shared_from_this<CommThread> {
  public:
-  // `execute` runs one operation to its end within the operation's deadline, or throws. It is never called twice at once.
-  // `rest` is called on the communication thread whenever is_executing() has become false.
+  // `execute` runs one operation to its end within the operation's deadline, or throws. It is never called twice at
+  // once. `rest` is called on the communication thread whenever is_executing() has become false.
   explicit CommThread(
       std::function<void(const Operation&)> execute, std::function<void()> rest = [] {});
   ~CommThread() override;
-  // Drops what has not begun, waits for the operation that is being executed: afterwards `execute` is not called again, and
-  // what is not complete throws group_gone() (or what fail() said before). A Work may outlive the backend that executes. The owner of a
-  // queue of continuations calls it; on the communication thread only within run_after_operation(), where nothing is being executed.
+  // Drops what has not begun, waits for the operation that is being executed: afterwards `execute` is not called again,
+  // and what is not complete throws group_gone() (or what fail() said before). A Work may outlive the backend that
+  // executes. The owner of a queue of continuations calls it; on the communication thread only within
+  // run_after_operation(), where nothing is being executed.
   void stop();
   CommThread(const CommThread&) = delete;
   CommThread& operator=(const CommThread&) = delete;
 
-  // Is this the communication thread? What a continuation (Operation::chained, which `execute` runs) starts there is executed at once.
+  // Is this the communication thread? What a continuation (Operation::chained, which `execute` runs) starts there is
+  // executed at once.
   bool is_own_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
-  // On the communication thread of any queue: `call` runs there once what it executes has ended, before that counts as complete. On other
-  // threads: false, and nothing else. For what a continuation lets go and cannot end within it: the group by which it runs.
+  // On the communication thread of any queue: `call` runs there once what it executes has ended, before that counts as
+  // complete. On other threads: false, and nothing else. For what a continuation lets go and cannot end within it: the
+  // group by which it runs.
   static bool run_after_operation(std::function<void()> call);
 
   // On the communication thread. An operation that it begins later sees all that the asking thread stored before.
   bool is_executing() const { return running_.load() != 0; }
 
   void run(const Operation& operation);
-  // Blocks only when kSlots operations are under way. The thread starts with the first call; where the system refuses it, this and
-  // all later operations throw NoThread.
+  // Blocks only when kSlots operations are under way. The thread starts with the first call; where the system refuses
+  // it, this and all later operations throw NoThread.
   static Work start(const std::shared_ptr<CommThread>& self, const Operation& operation);
 
-  // From now on every operation that is not complete, and every later one, throws `failure`. The first failure stays. The operation
-  // that is being executed throws when its execution has ended: until then it uses its buffers.
+  // From now on every operation that is not complete, and every later one, throws `failure`. The first failure stays.
+  // The operation that is being executed throws when its execution has ended: until then it uses its buffers.
   void fail(std::exception_ptr failure);
 
   void await_idle() noexcept;  // see Backend

@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/error.h"
-#include "src/core/text.h"
+#include "src/core/base/text.h"
 
 namespace lockstep {
 
@@ -17,13 +17,16 @@ thread_local RunningContinuation* running = nullptr;
 RunningContinuation* running_continuation() { return running; }
 
 std::string describe_chained(const Operation& operation) {
-  return fmt::format("{} #{}", operation.chained.makes_call ? "the follower" : "the computation behind call", operation.signature.sequence);
+  return fmt::format("{} #{}", operation.chained.makes_call ? "the follower" : "the computation behind call",
+                     operation.signature.sequence);
 }
 
 Work run_chained(const Operation& operation, Stream& stream) {
   const ChainedWork& chained = operation.chained;
-  RunningContinuation state{
-      .group = chained.group, .number = operation.signature.sequence, .flight = operation.flight, .makes_call = chained.makes_call};
+  RunningContinuation state{.group = chained.group,
+                            .number = operation.signature.sequence,
+                            .flight = operation.flight,
+                            .makes_call = chained.makes_call};
   struct Scope {
     explicit Scope(RunningContinuation* now) : before(running) { running = now; }
     ~Scope() { running = before; }
@@ -38,7 +41,8 @@ Work run_chained(const Operation& operation, Stream& stream) {
   }
   if (state.makes_call && !state.has_made_it)
     throw InvalidArgument(
-        "{} made no call: a function of Work::then() that returns a Work makes one asynchronous collective; one that only computes returns "
+        "{} made no call: a function of Work::then() that returns a Work makes one asynchronous collective; one that "
+        "only computes returns "
         "nothing",
         describe_chained(operation));
   return made;
@@ -48,8 +52,8 @@ Work run_chained_or_end(const Operation& operation, Stream& stream, LocalGroupEr
   try {
     return run_chained(operation, stream);
   } catch (...) {
-    group_error.declare(GroupErrorKind::kFailed,
-                        fmt::format("rank 0 cannot go on: {}: {}", describe_chained(operation), exception_text(std::current_exception())));
+    group_error.declare(GroupErrorKind::kFailed, fmt::format("rank 0 cannot go on: {}: {}", describe_chained(operation),
+                                                             exception_text(std::current_exception())));
     throw_group_error(group_error.get(), describe_chained(operation));
   }
 }
@@ -61,7 +65,8 @@ Work Backend::start_chained(const Operation& operation, const Work& first) {
 
 Work Work::follow(Continuation next, bool makes_call) const {
   if (!chain_)
-    throw InvalidArgument("Work::then: this Work is of no collective call: chain behind one, or use ProcessGroup::compute_async()");
+    throw InvalidArgument(
+        "Work::then: this Work is of no collective call: chain behind one, or use ProcessGroup::compute_async()");
   return chain_->follow(*this, std::move(next), makes_call);
 }
 

@@ -1,4 +1,5 @@
-// Runs what Work::then() has queued: a computation, or a follower, which makes one call of its group by the number that was taken for it.
+// Runs what Work::then() has queued: a computation, or a follower, which makes one call of its group by the number that
+// was taken for it.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ RunningContinuation* running_continuation();  // null: none
 // "the computation behind call #41", "the follower #42"
 std::string describe_chained(const Operation& operation);
 
-// Returns the Work of the call that the continuation made; done already where it makes none. Throws what it throws, and InvalidArgument
-// when it was to make a call and made none.
+// Returns the Work of the call that the continuation made; done already where it makes none. Throws what it throws, and
+// InvalidArgument when it was to make a call and made none.
 Work run_chained(const Operation& operation, Stream& stream);
 
 // The same in a world of one, whose group is over where the continuation throws.

@@ -16,7 +16,8 @@ struct GroupError {
   std::string text;
 };
 
-// Throws it as an error of its kind. A mismatch speaks for itself; the others begin with `doing`, what this rank was at.
+// Throws it as an error of its kind. A mismatch speaks for itself; the others begin with `doing`, what this rank was
+// at.
 [[noreturn]] void throw_group_error(const GroupError& group_error, std::string_view doing);
 
 // A group error inside one process; any thread may write it, the first one stays.

@@ -5,6 +5,8 @@
 
 namespace lockstep {
 
-inline PeerLost group_gone() { return PeerLost("this rank's process group is gone: wait for a Work before its group goes"); }
+inline PeerLost group_gone() {
+  return PeerLost("this rank's process group is gone: wait for a Work before its group goes");
+}
 
 }  // namespace lockstep

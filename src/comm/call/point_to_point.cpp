@@ -54,7 +54,8 @@ void PointToPoint::complete(std::uint64_t ticket) {
 // Keeps the exception that is being thrown, for all waiting threads and for the record.
 void PointToPoint::fail(std::uint64_t ticket) {
   failure_ = std::current_exception();
-  if (const auto found = pending_.find(ticket); found != pending_.end()) flight::note_failed(found->second.message.flight);
+  if (const auto found = pending_.find(ticket); found != pending_.end())
+    flight::note_failed(found->second.message.flight);
 }
 
 std::uint64_t PointToPoint::add(const Message& message, bool is_receive) {
@@ -113,9 +114,11 @@ void PointToPoint::deliver(Unexpected& kept, const Message& to, std::uint64_t ti
 
 // A message to oneself is received on the spot, or kept.
 void PointToPoint::send_to_self(const Outgoing& message) {
-  const auto receive = std::find_if(receives_.begin(), receives_.end(),
-                                    [&](const Receive& each) { return matches(each.message, place_.rank, message.header.tag); });
-  unexpected_.push_back({place_.rank, message.header, std::vector<std::byte>(message.data, message.data + message.bytes), true});
+  const auto receive = std::find_if(receives_.begin(), receives_.end(), [&](const Receive& each) {
+    return matches(each.message, place_.rank, message.header.tag);
+  });
+  unexpected_.push_back(
+      {place_.rank, message.header, std::vector<std::byte>(message.data, message.data + message.bytes), true});
   complete(message.ticket);
   if (receive == receives_.end()) return;
   check_match(message.header, place_.rank, receive->message);
@@ -134,8 +137,9 @@ void PointToPoint::wake_waiters() {
 void PointToPoint::check_match(const MessageHeader& header, int from, const Message& wanted) {
   if (header.count == wanted.count && header.dtype == static_cast<std::uint32_t>(wanted.dtype)) return;
   const std::string text =
-      fmt::format("rank {} sent {} x {} with tag {} to rank {}, which receives {} x {}; type and count must agree", from,
-                  name_of(static_cast<DType>(header.dtype)), header.count, header.tag, place_.rank, name_of(wanted.dtype), wanted.count);
+      fmt::format("rank {} sent {} x {} with tag {} to rank {}, which receives {} x {}; type and count must agree",
+                  from, name_of(static_cast<DType>(header.dtype)), header.count, header.tag, place_.rank,
+                  name_of(wanted.dtype), wanted.count);
   channels_->end(GroupErrorKind::kMismatch, text, describe_receive(wanted));
 }
 
@@ -146,8 +150,8 @@ bool PointToPoint::push(int peer) {
     Outgoing& message = queue.front();
     constexpr std::size_t kHeader = sizeof(MessageHeader);
     const bool in_header = message.done < kHeader;
-    const auto* from =
-        in_header ? reinterpret_cast<const std::byte*>(&message.header) + message.done : message.data + (message.done - kHeader);
+    const auto* from = in_header ? reinterpret_cast<const std::byte*>(&message.header) + message.done
+                                 : message.data + (message.done - kHeader);
     const std::size_t left = in_header ? kHeader - message.done : kHeader + message.bytes - message.done;
     const std::size_t written = left == 0 ? 0 : channels_->write(peer, from, left);
     message.done += written;
@@ -199,8 +203,8 @@ void PointToPoint::message_begins(int from) {
   LOCKSTEP_CHECK(header.kind == MessageHeader::kMessage && size_of(static_cast<DType>(header.dtype)) != 0,
                  "the stream of messages from rank {} is damaged", from);
   arriving.bytes = header.count * size_of(static_cast<DType>(header.dtype));
-  const auto receive =
-      std::find_if(receives_.begin(), receives_.end(), [&](const Receive& each) { return matches(each.message, from, header.tag); });
+  const auto receive = std::find_if(receives_.begin(), receives_.end(),
+                                    [&](const Receive& each) { return matches(each.message, from, header.tag); });
   if (receive != receives_.end()) {
     check_match(header, from, receive->message);
     arriving.to = static_cast<std::byte*>(receive->message.data);
@@ -219,8 +223,9 @@ void PointToPoint::keep(int from, const MessageHeader& header, std::size_t bytes
   try {
     unexpected_.push_back({from, header, std::vector<std::byte>(bytes)});
   } catch (const std::bad_alloc&) {
-    const std::string text = fmt::format("rank {} has no memory left for {} bytes that rank {} sent with tag {} and no call received yet",
-                                         place_.rank, bytes, from, header.tag);
+    const std::string text =
+        fmt::format("rank {} has no memory left for {} bytes that rank {} sent with tag {} and no call received yet",
+                    place_.rank, bytes, from, header.tag);
     channels_->end(GroupErrorKind::kPeerLost, text, fmt::format("rank {}: messages from rank {}", place_.rank, from));
   }
 }
@@ -240,7 +245,8 @@ void PointToPoint::message_ends(int from) {
   arriving = Arriving{};
 }
 
-// The rank behind the last one that was read comes first: one that never stops sending must not keep the others from being heard.
+// The rank behind the last one that was read comes first: one that never stops sending must not keep the others from
+// being heard.
 bool PointToPoint::move_everything(Tickets awaited) {
   bool moved = false;
   for (int read = 0; read < place_.world_size && !first_complete(awaited); ++read) {
@@ -277,10 +283,10 @@ void PointToPoint::report_timeout(const Pending& waiting, Clock::time_point star
   const std::chrono::duration<double> waited = Clock::now() - started;
   const int peer = waiting.message.peer;
   const std::string who = peer == kAnyRank || peer == place_.rank ? "a message" : channels_->name_of_rank(peer);
-  channels_->end(
-      GroupErrorKind::kTimeout,
-      fmt::format("rank {} waited {:.1f} s in {} for {}, which did not come", place_.rank, waited.count(), waiting.describe(), who),
-      waiting.describe());
+  channels_->end(GroupErrorKind::kTimeout,
+                 fmt::format("rank {} waited {:.1f} s in {} for {}, which did not come", place_.rank, waited.count(),
+                             waiting.describe(), who),
+                 waiting.describe());
 }
 
 bool PointToPoint::done(std::uint64_t ticket) {
@@ -342,7 +348,8 @@ void PointToPoint::wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t
   }
 }
 
-std::optional<std::size_t> PointToPoint::wait_any_locked(std::unique_lock<std::mutex>& lock, Tickets tickets, Clock::time_point until) {
+std::optional<std::size_t> PointToPoint::wait_any_locked(std::unique_lock<std::mutex>& lock, Tickets tickets,
+                                                         Clock::time_point until) {
   for (;;) {
     if (const auto complete = first_complete(tickets)) return complete;
     throw_if_failed();

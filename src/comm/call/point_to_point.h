@@ -1,9 +1,9 @@
 // Messages from rank to rank: send and recv with tags, over streams of bytes.
 //
 // A message is a header and its data. When a header arrives, the oldest receive that matches it (sender, tag) takes the
-// data straight into its buffer; if no receive has asked yet, the data is kept until one does. So a receiver that waits for
-// one message lets all others pass, and no order of receives can block a sender for good. A thread that waits moves everything
-// there is to move; nothing moves by itself.
+// data straight into its buffer; if no receive has asked yet, the data is kept until one does. So a receiver that waits
+// for one message lets all others pass, and no order of receives can block a sender for good. A thread that waits moves
+// everything there is to move; nothing moves by itself.
 #pragma once
 
 #include <condition_variable>
@@ -47,10 +47,11 @@ class PointToPoint : public CompletionQueue {
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
   void stream_wait(std::uint64_t ticket, Stream&) override { wait(ticket); }
-  std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets, std::chrono::steady_clock::time_point until) override;
+  std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets,
+                                      std::chrono::steady_clock::time_point until) override;
 
-  // Says goodbye to all peers that are not in the middle of a message; afterwards the channels are not used and what is not
-  // complete throws PeerLost.
+  // Says goodbye to all peers that are not in the middle of a message; afterwards the channels are not used and what is
+  // not complete throws PeerLost.
   void leave() noexcept;
 
  private:
@@ -94,7 +95,8 @@ class PointToPoint : public CompletionQueue {
   void fail(std::uint64_t ticket);
   void start_receive(const Message& message, std::uint64_t ticket);
   using Tickets = std::span<const std::uint64_t>;
-  // Both stop reading once one of `awaited` is complete: what arrives behind it may be asked for before it must be kept.
+  // Both stop reading once one of `awaited` is complete: what arrives behind it may be asked for before it must be
+  // kept.
   bool move_everything(Tickets awaited = {});
   bool pull(int peer, Tickets awaited);
   bool push(int peer);
@@ -110,7 +112,8 @@ class PointToPoint : public CompletionQueue {
   template <typename Wait>
   void or_fail(Tickets tickets, Wait&& wait);
   void wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t ticket);
-  std::optional<std::size_t> wait_any_locked(std::unique_lock<std::mutex>& lock, Tickets tickets, Clock::time_point until);
+  std::optional<std::size_t> wait_any_locked(std::unique_lock<std::mutex>& lock, Tickets tickets,
+                                             Clock::time_point until);
   std::optional<std::size_t> first_complete(Tickets tickets) const;
   void send_to_self(const Outgoing& message);
   bool is_pending(std::uint64_t ticket) const { return pending_.count(ticket) != 0; }

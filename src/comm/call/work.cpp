@@ -16,7 +16,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000);
 constexpr std::chrono::hours kLongest(30 * 24);  // a longer one would overflow where it is added to a clock
 
-std::optional<std::size_t> ask_until(std::size_t works, const std::function<bool(std::size_t)>& is_done, Clock::time_point until) {
+std::optional<std::size_t> ask_until(std::size_t works, const std::function<bool(std::size_t)>& is_done,
+                                     Clock::time_point until) {
   for (auto nap = kShortestNap;; nap = std::min(2 * nap, kLongestNap)) {
     for (std::size_t i = 0; i < works; ++i)
       if (is_done(i)) return i;

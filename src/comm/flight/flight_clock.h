@@ -23,14 +23,16 @@ inline std::uint64_t ticks() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// Ticks as nanoseconds since 1970, on the line through two moments: when the program started and when this was made. Time
-// between them is exact to well below a microsecond, whatever the counter's rate.
+// Ticks as nanoseconds since 1970, on the line through two moments: when the program started and when this was made.
+// Time between them is exact to well below a microsecond, whatever the counter's rate.
 class ClockReading {
  public:
   ClockReading();
   std::int64_t wall_ns(std::uint64_t ticks) const;
   std::int64_t now_wall_ns() const { return wall_now_; }
-  std::int64_t now_monotonic_ns() const { return monotonic_now_; }  // CLOCK_MONOTONIC: one for all processes of a machine
+  std::int64_t now_monotonic_ns() const {
+    return monotonic_now_;
+  }  // CLOCK_MONOTONIC: one for all processes of a machine
 
  private:
   std::uint64_t ticks_now_;

@@ -11,7 +11,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/net/limits.h"
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 
 namespace lockstep {
 
@@ -26,8 +26,9 @@ constexpr std::int64_t kMostMembers = 16'000'000;  // of all groups together
 bool is_message(const FlightEntry& entry) { return entry.operation == "send" || entry.operation == "recv"; }
 
 Json json_of(const FlightEntry& entry) {
-  Json json{{"sequence", entry.sequence}, {"operation", entry.operation}, {"dtype", entry.dtype},
-            {"count", entry.count},       {"bytes", entry.bytes},         {"state", kStates[static_cast<std::size_t>(entry.state)]}};
+  Json json{{"sequence", entry.sequence}, {"operation", entry.operation},
+            {"dtype", entry.dtype},       {"count", entry.count},
+            {"bytes", entry.bytes},       {"state", kStates[static_cast<std::size_t>(entry.state)]}};
   if (!entry.reduce_op.empty()) json["reduce_op"] = entry.reduce_op;
   if (entry.root >= 0) json["root"] = entry.root;
   if (is_message(entry)) {
@@ -80,7 +81,8 @@ Json json_of(const FlightGroup& group) {
 
 // Readers of records make a place for every rank of a group: a damaged number must not become memory.
 void check_world_size(int world_size, const std::string& where) {
-  if (world_size < 1 || world_size > kMaxRanks) throw Error("{}a world of {} ranks, expected 1..{}", where, world_size, kMaxRanks);
+  if (world_size < 1 || world_size > kMaxRanks)
+    throw Error("{}a world of {} ranks, expected 1..{}", where, world_size, kMaxRanks);
 }
 void check_members(const std::vector<FlightGroup>& groups) {
   std::int64_t members = 0;
@@ -97,7 +99,8 @@ FlightGroup group_of(const Json& json) {
   group.members = json.at("members").get<std::vector<int>>();
   group.backend = json.at("backend");
   group.transport = json.at("transport");
-  if (!json.at("failure").is_null()) group.failure = FlightFailure{json["failure"].at("text"), json["failure"].at("at_ns")};
+  if (!json.at("failure").is_null())
+    group.failure = FlightFailure{json["failure"].at("text"), json["failure"].at("at_ns")};
   for (const Json& entry : json.at("operations")) group.operations.push_back(entry_of(entry));
   for (const Json& entry : json.at("messages")) group.messages.push_back(entry_of(entry));
   check_world_size(group.world_size, fmt::format("group {}: ", group.name));
@@ -111,7 +114,8 @@ FlightGroup group_of(const Json& json) {
 FlightDump dump_of(const Json& json) {
   const int version = json.at("version");
   if (version != FlightDump::kVersion)
-    throw Error("it has the format {}, this program reads {}: use the lockrun of the library that wrote it", version, FlightDump::kVersion);
+    throw Error("it has the format {}, this program reads {}: use the lockrun of the library that wrote it", version,
+                FlightDump::kVersion);
   FlightDump dump;
   dump.job = json.at("job");
   dump.rank = json.at("rank");
@@ -125,7 +129,8 @@ FlightDump dump_of(const Json& json) {
   for (const Json& group : json.at("groups")) dump.groups.push_back(group_of(group));
   check_world_size(dump.world_size, "");
   check_members(dump.groups);
-  if (dump.rank < 0 || dump.rank >= dump.world_size) throw Error("rank {} does not exist in a world of {}", dump.rank, dump.world_size);
+  if (dump.rank < 0 || dump.rank >= dump.world_size)
+    throw Error("rank {} does not exist in a world of {}", dump.rank, dump.world_size);
   return dump;
 }
 
@@ -145,8 +150,8 @@ FlightDump flight_dump_from_json(const std::string& text, const std::string& sou
   try {
     return dump_of(Json::parse(text));
   } catch (const Json::parse_error& error) {
-    throw FileError("{}: not a whole flight record (broken JSON at byte {}): was the disk full, or the copy cut short?", source,
-                    error.byte);
+    throw FileError("{}: not a whole flight record (broken JSON at byte {}): was the disk full, or the copy cut short?",
+                    source, error.byte);
   } catch (const Json::exception& error) {
     throw FileError("{}: not a flight record: {}", source, error.what());
   } catch (const Error& error) {
@@ -160,11 +165,12 @@ std::string describe(const FlightEntry& entry) {
   std::string name = fmt::format("{} #{}", entry.operation, entry.sequence);
   if (is_message(entry)) {
     const std::string peer = entry.peer < 0 ? "any rank" : fmt::format("rank {}", entry.peer);
-    return fmt::format("{} {} {} (tag {}, {} x {})", name, entry.operation == "send" ? "to" : "from", peer, entry.tag, entry.dtype,
-                       entry.count);
+    return fmt::format("{} {} {} (tag {}, {} x {})", name, entry.operation == "send" ? "to" : "from", peer, entry.tag,
+                       entry.dtype, entry.count);
   }
   if (entry.operation == "allocate") return fmt::format("{} ({} bytes)", name, entry.bytes);
-  if (!entry.purpose.empty()) add(entry.purpose_index >= 0 ? fmt::format("{} {}", entry.purpose, entry.purpose_index) : entry.purpose);
+  if (!entry.purpose.empty())
+    add(entry.purpose_index >= 0 ? fmt::format("{} {}", entry.purpose, entry.purpose_index) : entry.purpose);
   if (entry.purpose.empty() && entry.purpose_index >= 0) add(fmt::format("index {}", entry.purpose_index));
   if (entry.operation == "all_to_all_v")
     add(entry.dtype);
@@ -179,7 +185,8 @@ std::string describe(const FlightEntry& entry) {
 void write_flight_file(const std::filesystem::path& path, const std::string& text) {
   std::error_code failure;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), failure);
-  if (failure) throw FileError("flight record: cannot make the folder {}: {}", path.parent_path().string(), failure.message());
+  if (failure)
+    throw FileError("flight record: cannot make the folder {}: {}", path.parent_path().string(), failure.message());
   const std::string part = fmt::format("{}.{}.part", path.string(), getpid());
   const auto give_up = [&](const char* step) {
     const int error = errno;

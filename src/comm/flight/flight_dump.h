@@ -1,6 +1,7 @@
 // The contents of a rank's flight recorder, as plain data, and as the JSON of rank<R>.json.
 //
-// Times are nanoseconds since 1970 on the rank's own clock; 0: has not happened. Ranks with the same boot id share one clock.
+// Times are nanoseconds since 1970 on the rank's own clock; 0: has not happened. Ranks with the same boot id share one
+// clock.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,9 @@ namespace lockstep {
 enum class FlightState { kIssued, kStarted, kFinished, kFailed };
 
 struct FlightEntry {
-  std::uint64_t sequence = 0;  // from 1: of the group's collectives; of its allocations; of what `messages` lists, on this rank
-  std::string operation;       // "all_reduce", "send", "allocate", ...
+  std::uint64_t sequence =
+      0;  // from 1: of the group's collectives; of its allocations; of what `messages` lists, on this rank
+  std::string operation;  // "all_reduce", "send", "allocate", ...
   std::string dtype;
   std::uint64_t count = 0, bytes = 0;
   std::string reduce_op = {};  // empty: not a reduction

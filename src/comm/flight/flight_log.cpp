@@ -18,8 +18,8 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/comm/net/host_names.h"
-#include "src/core/fd.h"
-#include "src/core/first_process.h"
+#include "src/core/process/fd.h"
+#include "src/core/process/first_process.h"
 
 namespace lockstep::flight {
 
@@ -35,9 +35,9 @@ std::string boot_id() {
 
 double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-// Signals while groups live: the handler only writes to an eventfd, on which a thread sleeps. SIGUSR1 asks for the record. SIGTERM, taken
-// only where a record goes to a folder, ends the process as ever, once it is written: a launcher that ends the others after one failed
-// must not be quicker than what they have to say.
+// Signals while groups live: the handler only writes to an eventfd, on which a thread sleeps. SIGUSR1 asks for the
+// record. SIGTERM, taken only where a record goes to a folder, ends the process as ever, once it is written: a launcher
+// that ends the others after one failed must not be quicker than what they have to say.
 class SignalThread {
  public:
   struct Calls {
@@ -54,7 +54,8 @@ class SignalThread {
     const std::uint64_t what = signal == SIGTERM ? kEnd : kRequest;
     if (owner_.load() == getpid()) {
       [[maybe_unused]] const auto written = ::write(wake_fd_.load(), &what, sizeof what);
-    } else if (signal == SIGTERM) {  // a forked child, which shares the descriptor and has no thread: it ends as if there were no handler
+    } else if (signal == SIGTERM) {  // a forked child, which shares the descriptor and has no thread: it ends as if
+                                     // there were no handler
       std::signal(SIGTERM, SIG_DFL);
       ::raise(SIGTERM);
     }
@@ -229,7 +230,8 @@ std::string Log::write_locked(int job_rank, const std::string& reason, const std
 
 void Log::write(int job_rank, const std::string& reason, const std::string& path) {
   if (path.empty() && !folder_)
-    throw InvalidArgument("flight record: where to? Name a file, or set {} (lockrun --flight-dir) to a folder", env::kFlightDir);
+    throw InvalidArgument("flight record: where to? Name a file, or set {} (lockrun --flight-dir) to a folder",
+                          env::kFlightDir);
   const std::lock_guard lock(mutex_);
   write_locked(job_rank, reason, path);
 }
@@ -242,8 +244,10 @@ void Log::write_failure(const RecordedGroup& group) noexcept {
       const std::string path = write_locked(group.job_rank, "error", "");
       log::info("flight record: {}; `lockrun diagnose {}` explains all ranks' records together", path, *folder_);
     } else if (group.job_rank == 0 && group.job_world_size > 1) {
-      log::info("set {}=DIR (or lockrun --flight-dir DIR) to have each rank's last operations written there, for `lockrun diagnose DIR`",
-                env::kFlightDir);
+      log::info(
+          "set {}=DIR (or lockrun --flight-dir DIR) to have each rank's last operations written there, for `lockrun "
+          "diagnose DIR`",
+          env::kFlightDir);
     }
   } catch (const std::exception& error) {
     log::warn("{}", error.what());
@@ -276,12 +280,15 @@ void add(const std::shared_ptr<RecordedGroup>& group) { Log::of_this_process().a
 
 void remove(const std::shared_ptr<RecordedGroup>& group) noexcept { Log::of_this_process().remove(group); }
 
-void write(int job_rank, const std::string& reason, const std::string& path) { Log::of_this_process().write(job_rank, reason, path); }
+void write(int job_rank, const std::string& reason, const std::string& path) {
+  Log::of_this_process().write(job_rank, reason, path);
+}
 
 std::string what_it_does(const FlightGroup& group, std::int64_t now_ns) {
-  const auto open =
-      std::find_if(group.operations.begin(), group.operations.end(), [](const FlightEntry& entry) { return !entry.has_ended(); });
-  if (open != group.operations.end()) return fmt::format("in {} for {:.1f} s", describe(*open), seconds(now_ns - open->issued_ns));
+  const auto open = std::find_if(group.operations.begin(), group.operations.end(),
+                                 [](const FlightEntry& entry) { return !entry.has_ended(); });
+  if (open != group.operations.end())
+    return fmt::format("in {} for {:.1f} s", describe(*open), seconds(now_ns - open->issued_ns));
   if (group.operations.empty()) return "has made no call yet";
   const FlightEntry& last = group.operations.back();
   return fmt::format("in no collective; the last, {}, {} {:.1f} s ago", describe(last),

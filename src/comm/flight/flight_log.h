@@ -1,8 +1,8 @@
 // The flight recorders of this process: the list of them, and when they are written down.
 //
-// LOCKSTEP_FLIGHT_DIR/rank<R>.json is written when a group fails (before the error is thrown, once a group), on SIGUSR1 (by a thread
-// that sleeps until the handler wakes it; without the folder, one sentence goes to the log), before SIGTERM ends the process, and on
-// request. A file holds all groups of its rank that live, and the last that failed.
+// LOCKSTEP_FLIGHT_DIR/rank<R>.json is written when a group fails (before the error is thrown, once a group), on SIGUSR1
+// (by a thread that sleeps until the handler wakes it; without the folder, one sentence goes to the log), before
+// SIGTERM ends the process, and on request. A file holds all groups of its rank that live, and the last that failed.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,8 @@ struct RecordedGroup {
 void add(const std::shared_ptr<RecordedGroup>& group);
 void remove(const std::shared_ptr<RecordedGroup>& group) noexcept;
 
-// The record of one rank of this process. With an empty path it goes to the folder; throws InvalidArgument when there is none.
+// The record of one rank of this process. With an empty path it goes to the folder; throws InvalidArgument when there
+// is none.
 void write(int job_rank, const std::string& reason, const std::string& path);
 
 // "in all_reduce #41 (bucket 2, ...) for 12.3 s", or what it did last.

@@ -15,11 +15,14 @@ constexpr auto kLongestReport = std::chrono::seconds(5);
 enum Flags : std::uint64_t { kCollective, kSend, kReceive, kAllocation, kFollower };
 
 std::uint64_t pack(OperationKind kind, DType dtype, ReduceOp op, Flags flags, std::int32_t root) {
-  return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(dtype) << 8 | static_cast<std::uint64_t>(op) << 16 | flags << 24 |
+  return static_cast<std::uint64_t>(kind) | static_cast<std::uint64_t>(dtype) << 8 |
+         static_cast<std::uint64_t>(op) << 16 | flags << 24 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32;
 }
 
-std::uint64_t pack(std::int32_t index, std::uint64_t layout) { return static_cast<std::uint32_t>(index) | (layout & 0xffffffff00000000u); }
+std::uint64_t pack(std::int32_t index, std::uint64_t layout) {
+  return static_cast<std::uint32_t>(index) | (layout & 0xffffffff00000000u);
+}
 
 struct Content {
   std::uint64_t count;
@@ -58,7 +61,8 @@ FlightNote FlightRecorder::collective(const Signature& call, const Purpose& purp
   const std::uint64_t number = call.sequence;
   FlightEntrySlot& slot = collectives_[number % kEntries];
   fill(slot, number,
-       {call.count, purpose.name, pack(call.kind, call.dtype, call.op, kCollective, call.root), pack(call.purpose_index, call.layout)},
+       {call.count, purpose.name, pack(call.kind, call.dtype, call.op, kCollective, call.root),
+        pack(call.purpose_index, call.layout)},
        by == By::kCaller);
   if (number > newest_.load(kRelaxed)) newest_.store(number, kRelease);  // a follower's was stored by the caller
   return {this, &slot, number};
@@ -67,7 +71,8 @@ FlightNote FlightRecorder::collective(const Signature& call, const Purpose& purp
 FlightNote FlightRecorder::reserve(std::uint64_t number) {
   if (failed_.load(kRelaxed)) return {};
   FlightEntrySlot& slot = collectives_[number % kEntries];
-  fill(slot, number, {0, nullptr, pack(OperationKind::kBarrier, DType::kUInt8, ReduceOp::kSum, kFollower, -1), pack(-1, 0)}, false);
+  fill(slot, number,
+       {0, nullptr, pack(OperationKind::kBarrier, DType::kUInt8, ReduceOp::kSum, kFollower, -1), pack(-1, 0)}, false);
   newest_.store(number, kRelease);
   return {this, &slot, number};
 }
@@ -78,7 +83,8 @@ FlightNote FlightRecorder::message(const Message& message, bool is_receive) {
   FlightEntrySlot& slot = others_[number % kEntries];
   const Flags flags = is_receive ? kReceive : kSend;
   fill(slot, number,
-       {message.count, nullptr, pack(OperationKind::kBarrier, message.dtype, ReduceOp::kSum, flags, message.peer), pack(message.tag, 0)},
+       {message.count, nullptr, pack(OperationKind::kBarrier, message.dtype, ReduceOp::kSum, flags, message.peer),
+        pack(message.tag, 0)},
        true);
   newest_other_.store(number, kRelease);
   return {this, &slot, number};
@@ -120,10 +126,13 @@ void FlightRecorder::group_failed(const std::string& text) {
 // An entry that is being filled, or was taken meanwhile, comes back with the sequence 0.
 FlightEntry FlightRecorder::read(const FlightEntrySlot& slot, const flight::ClockReading& clock) {
   const std::uint64_t number = slot.number.load(std::memory_order_acquire);
-  const std::uint64_t issued = slot.issued.load(std::memory_order_acquire), started = slot.started.load(std::memory_order_acquire);
-  const std::uint64_t ended = slot.ended.load(std::memory_order_acquire), count = slot.count.load(std::memory_order_acquire);
+  const std::uint64_t issued = slot.issued.load(std::memory_order_acquire),
+                      started = slot.started.load(std::memory_order_acquire);
+  const std::uint64_t ended = slot.ended.load(std::memory_order_acquire),
+                      count = slot.count.load(std::memory_order_acquire);
   const char* purpose = slot.purpose.load(std::memory_order_acquire);
-  const std::uint64_t what = slot.what.load(std::memory_order_acquire), more = slot.more.load(std::memory_order_acquire);
+  const std::uint64_t what = slot.what.load(std::memory_order_acquire),
+                      more = slot.more.load(std::memory_order_acquire);
   FlightEntry entry;
   if (number == 0 || slot.number.load(kRelaxed) != number) return entry;
 
@@ -133,7 +142,10 @@ FlightEntry FlightRecorder::read(const FlightEntrySlot& slot, const flight::Cloc
   const auto root = static_cast<std::int32_t>(what >> 32);
   const auto index = static_cast<std::int32_t>(more & 0xffffffff);
   entry.sequence = flags == kAllocation ? static_cast<std::uint64_t>(index) : number;
-  entry.operation = flags == kSend ? "send" : flags == kReceive ? "recv" : flags == kFollower ? "follower" : std::string(name_of(kind));
+  entry.operation = flags == kSend       ? "send"
+                    : flags == kReceive  ? "recv"
+                    : flags == kFollower ? "follower"
+                                         : std::string(name_of(kind));
   entry.dtype = std::string(name_of(dtype));
   entry.count = count;
   entry.bytes = count * size_of(dtype);
@@ -154,7 +166,8 @@ FlightEntry FlightRecorder::read(const FlightEntrySlot& slot, const flight::Cloc
   return entry;
 }
 
-std::vector<FlightEntry> FlightRecorder::read_all(const Entries& entries, std::uint64_t newest, const flight::ClockReading& clock) {
+std::vector<FlightEntry> FlightRecorder::read_all(const Entries& entries, std::uint64_t newest,
+                                                  const flight::ClockReading& clock) {
   std::vector<FlightEntry> found;
   for (std::uint64_t number = newest > kEntries ? newest - kEntries + 1 : 1; number <= newest; ++number) {
     FlightEntry entry = read(entries[number % kEntries], clock);

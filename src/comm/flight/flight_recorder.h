@@ -1,10 +1,11 @@
 // A group's last operations, kept for the day on which something goes wrong.
 //
-// Fixed memory, one cache line a call, no allocation and no lock. Calls are entered by the one thread that may call into the
-// group; their progress is noted by the thread that executes them. Any thread may read at any time: an entry carries the number of its
-// call, written last when it is filled and taken away before it is filled again, so that a reader who finds the same number before and
-// after has a whole entry (all words are atomic; releases and acquires, no fences, so that TSan follows). The group's first failure
-// ends the recording: calls that are refused afterwards must not wipe out what led to it.
+// Fixed memory, one cache line a call, no allocation and no lock. Calls are entered by the one thread that may call
+// into the group; their progress is noted by the thread that executes them. Any thread may read at any time: an entry
+// carries the number of its call, written last when it is filled and taken away before it is filled again, so that a
+// reader who finds the same number before and after has a whole entry (all words are atomic; releases and acquires, no
+// fences, so that TSan follows). The group's first failure ends the recording: calls that are refused afterwards must
+// not wipe out what led to it.
 #pragma once
 
 #include <array>
@@ -25,7 +26,8 @@
 namespace lockstep {
 
 struct alignas(64) FlightEntrySlot {
-  static constexpr std::uint64_t kOpen = std::uint64_t{1} << 63;    // in `ended`: not ended; below it the number of the call
+  static constexpr std::uint64_t kOpen = std::uint64_t{1}
+                                         << 63;  // in `ended`: not ended; below it the number of the call
   static constexpr std::uint64_t kFailed = std::uint64_t{1} << 62;  // in `ended`: beside the time of the failure
   std::atomic<std::uint64_t> number{0};                             // from 1; 0: empty, or being filled
   std::atomic<std::uint64_t> issued{0}, started{0}, ended{0};       // ticks; started 0: not yet
@@ -42,13 +44,15 @@ class FlightRecorder {
   enum class By { kCaller, kLater };             // the executing thread: the calling one at once, or another one later
 
   FlightNote collective(const Signature& signature, const Purpose& purpose, By by);
-  // The place of a follower (Work::then), entered as "follower" until collective() is called with its number, by whichever thread runs it.
+  // The place of a follower (Work::then), entered as "follower" until collective() is called with its number, by
+  // whichever thread runs it.
   FlightNote reserve(std::uint64_t number);
   FlightNote message(const Message& message, bool is_receive);
   FlightNote allocation(std::uint64_t number, std::size_t bytes);
 
-  // The group is over, for the reason that `text` gives; the first call counts, and calls `on_failure`. Another thread's call returns when
-  // that is done, or after some seconds: the record is there when the error is thrown, whichever thread saw it first.
+  // The group is over, for the reason that `text` gives; the first call counts, and calls `on_failure`. Another
+  // thread's call returns when that is done, or after some seconds: the record is there when the error is thrown,
+  // whichever thread saw it first.
   void group_failed(const std::string& text);
   void call_failed(const FlightNote& note, const std::string& text);
   void on_failure(std::function<void()> call) { on_failure_ = std::move(call); }  // before the first call is entered
@@ -60,7 +64,8 @@ class FlightRecorder {
  private:
   using Entries = std::array<FlightEntrySlot, kEntries>;
   static FlightEntry read(const FlightEntrySlot& slot, const flight::ClockReading& clock);
-  static std::vector<FlightEntry> read_all(const Entries& entries, std::uint64_t newest, const flight::ClockReading& clock);
+  static std::vector<FlightEntry> read_all(const Entries& entries, std::uint64_t newest,
+                                           const flight::ClockReading& clock);
 
   Entries collectives_, others_;
   std::atomic<std::uint64_t> newest_{0}, newest_other_{0};

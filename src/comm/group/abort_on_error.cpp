@@ -1,6 +1,6 @@
 #include "lockstep/comm/abort_on_error.h"
 
-#include "src/core/text.h"
+#include "src/core/base/text.h"
 
 namespace lockstep {
 

@@ -1,4 +1,5 @@
-// Which backends a group uses, by name, and how they are made. src/comm/backends.cpp, the one file that knows all backends, implements it.
+// Which backends a group uses, by name, and how they are made. src/comm/backends.cpp, the one file that knows all
+// backends, implements it.
 #pragma once
 
 #include <array>
@@ -16,7 +17,8 @@ struct BackendChoice {
   std::string host, gpu;  // gpu "": the group has none
 };
 
-// `asked`: ProcessGroupOptions::backend; "": LOCKSTEP_BACKEND, else the default of such a world. Throws what check_backend() throws.
+// `asked`: ProcessGroupOptions::backend; "": LOCKSTEP_BACKEND, else the default of such a world. Throws what
+// check_backend() throws.
 BackendChoice choose_backends(const Place& place, const std::string& asked, const Device& device);
 
 // Collective. The context's device is set.

@@ -8,7 +8,8 @@
 namespace lockstep {
 
 Work ProcessGroup::Impl::Chain::follow(const Work& first, Continuation next, bool makes_call) {
-  const std::shared_ptr<ProcessGroup> owner = group_.lock();  // a continuation, too, may let go of the last other reference
+  const std::shared_ptr<ProcessGroup> owner =
+      group_.lock();  // a continuation, too, may let go of the last other reference
   if (!owner) throw InvalidArgument("Work::then: the process group of this Work is gone");
   Impl* const group = owner->impl_.get();
   group->check_usable("then", device_, true);
@@ -21,23 +22,28 @@ Work ProcessGroup::Impl::Chain::follow(const Work& first, Continuation next, boo
   }
   operation.signature.sequence = group->sequence;
   try {
-    return Work(group->backend(device_, "then").start_chained(operation, first), group->chains[static_cast<std::size_t>(device_)]);
+    return Work(group->backend(device_, "then").start_chained(operation, first),
+                group->chains[static_cast<std::size_t>(device_)]);
   } catch (...) {
     flight::note_failed(operation.flight);
     throw;
   }
 }
 
-void ProcessGroup::Impl::check_continuation(const RunningContinuation& running, std::string_view what, bool is_async_collective) const {
+void ProcessGroup::Impl::check_continuation(const RunningContinuation& running, std::string_view what,
+                                            bool is_async_collective) const {
   const auto refuse = [&](std::string_view why) {
     throw InvalidArgument("{} on rank {}: called in a continuation of Work::then(), {}", what, place.rank, why);
   };
   if (running.group != this) refuse("which makes no calls of another group");
   if (!running.makes_call) refuse("which only computes: one that returns the Work of its call makes one");
-  if (!is_async_collective) refuse("where only an asynchronous collective can be called; chain further ones behind the Work of then()");
+  if (!is_async_collective)
+    refuse("where only an asynchronous collective can be called; chain further ones behind the Work of then()");
   if (running.has_made_it) refuse("which has made its one call: chain the next behind the Work of then()");
 }
 
-Work ProcessGroup::last_call(DeviceKind device) const { return Work({}, impl_->chains[static_cast<std::size_t>(device)]); }
+Work ProcessGroup::last_call(DeviceKind device) const {
+  return Work({}, impl_->chains[static_cast<std::size_t>(device)]);
+}
 
 }  // namespace lockstep

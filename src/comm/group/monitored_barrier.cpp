@@ -1,6 +1,8 @@
-// The barrier that names all missing ranks: every rank writes to every other and looks until the deadline which ones have written.
+// The barrier that names all missing ranks: every rank writes to every other and looks until the deadline which ones
+// have written.
 //
-// By messages, so that it works over every backend and wire, needs no rank that must be alive, and sees a dead peer at once.
+// By messages, so that it works over every backend and wire, needs no rank that must be alive, and sees a dead peer at
+// once.
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -77,9 +79,9 @@ void ProcessGroup::Impl::meet_all(const Operation& barrier) {
       std::this_thread::sleep_for(kNap);
   }
   if (!missing.empty()) {
-    const std::string text =
-        fmt::format("monitored_barrier #{}: {} of {} did not come within {} s of rank {}", sequence, name_ranks(missing), place.world_size,
-                    static_cast<double>(barrier.timeout.count()) / 1000, place.rank);
+    const std::string text = fmt::format("monitored_barrier #{}: {} of {} did not come within {} s of rank {}",
+                                         sequence, name_ranks(missing), place.world_size,
+                                         static_cast<double>(barrier.timeout.count()) / 1000, place.rank);
     cpu.abort(text);
     throw TimeoutError("{}", text);
   }
@@ -102,7 +104,8 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout, const Ca
   if (call.purpose.name == nullptr) call.purpose.name = "monitored";
   const Message letter{&call, 1, DType::kInt64, 0, 0};
   if (world_size() > 1)
-    check_capabilities(letter, false, impl_->capabilities[static_cast<std::size_t>(DeviceKind::kCpu)], backend(DeviceKind::kCpu).name());
+    check_capabilities(letter, false, impl_->capabilities[static_cast<std::size_t>(DeviceKind::kCpu)],
+                       backend(DeviceKind::kCpu).name());
   const Operation barrier = impl_->number(OperationKind::kBarrier, {}, call, FlightRecorder::By::kCaller);
   impl_->next_pass = barrier.pass;  // its letters do not compare it
   try {

@@ -63,7 +63,8 @@ nlohmann::json broadcast_object(ProcessGroup& group, const nlohmann::json& objec
   return decode(group.broadcast_text(group.rank() == root ? encode(object) : std::string(), root, call));
 }
 
-std::vector<nlohmann::json> all_gather_object(ProcessGroup& group, const nlohmann::json& object, const CallOptions& call) {
+std::vector<nlohmann::json> all_gather_object(ProcessGroup& group, const nlohmann::json& object,
+                                              const CallOptions& call) {
   std::vector<nlohmann::json> objects;
   for (const std::string& bytes : group.all_gather_text(encode(object), call)) objects.push_back(decode(bytes));
   return objects;

@@ -23,23 +23,25 @@
 #include "src/comm/group/thread_shares.h"
 #include "src/comm/operation/call_checks.h"
 #include "src/comm/rendezvous/group_rendezvous.h"
-#include "src/core/first_process.h"
-#include "src/core/known_variables.h"
-#include "src/core/standard_streams.h"
+#include "src/core/base/known_variables.h"
+#include "src/core/process/first_process.h"
+#include "src/core/process/standard_streams.h"
 
 namespace lockstep {
 
 namespace {
 
 void check_timeout(const char* name, std::chrono::milliseconds timeout) {
-  if (timeout.count() <= 0) throw InvalidArgument("process group: a {} of {} ms; it must be longer than nothing", name, timeout.count());
+  if (timeout.count() <= 0)
+    throw InvalidArgument("process group: a {} of {} ms; it must be longer than nothing", name, timeout.count());
 }
 
-std::chrono::milliseconds time_of(const char* name, const std::optional<std::chrono::milliseconds>& option, const char* variable,
-                                  std::chrono::milliseconds otherwise) {
+std::chrono::milliseconds time_of(const char* name, const std::optional<std::chrono::milliseconds>& option,
+                                  const char* variable, std::chrono::milliseconds otherwise) {
   if (option) check_timeout(name, *option);
   if (option) return std::min(*option, kLongestTimeout);
-  const auto seconds = env::integer(variable, 1, std::chrono::duration_cast<std::chrono::seconds>(kLongestTimeout).count());
+  const auto seconds =
+      env::integer(variable, 1, std::chrono::duration_cast<std::chrono::seconds>(kLongestTimeout).count());
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
 }
 
@@ -55,9 +57,11 @@ GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options
   if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
     throw InvalidArgument("process group: rank {} does not exist in a world of {}", place.rank, place.world_size);
   GroupSettings settings;
-  settings.store_timeout = time_of("store_timeout", options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
+  settings.store_timeout =
+      time_of("store_timeout", options.store_timeout, env::kStoreTimeout, std::chrono::seconds(60));
   settings.timeout = time_of("timeout", options.timeout, env::kTimeout, std::chrono::minutes(5));
-  settings.stall_timeout = time_of("stall_timeout", options.stall_timeout, env::kStallTimeout, std::chrono::seconds(30));
+  settings.stall_timeout =
+      time_of("stall_timeout", options.stall_timeout, env::kStallTimeout, std::chrono::seconds(30));
   if (settings.stall_timeout < std::chrono::milliseconds(100))
     throw InvalidArgument("process group: a stall_timeout of {} ms is too short for heartbeats; at least 100",
                           settings.stall_timeout.count());
@@ -67,17 +71,20 @@ GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options
   if (settings.transport.empty()) settings.transport = env::text(env::kTransport).value_or("auto");
   const std::array known = {"auto", "shm", "tcp", "hierarchical"};
   if (std::find(known.begin(), known.end(), settings.transport) == known.end())
-    throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp, hierarchical", settings.transport);
+    throw InvalidArgument("unknown transport '{}': LOCKSTEP_TRANSPORT is one of auto, shm, tcp, hierarchical",
+                          settings.transport);
   return settings;
 }
 
-// The groups of the whole job that have met, by number, in the job's store: what their ranks told each other there is erased.
+// The groups of the whole job that have met, by number, in the job's store: what their ranks told each other there is
+// erased.
 constexpr const char* kGroupsMet = "groups met";
 
 void refuse_who_is_late(const Place& place, Store& store, int group) {
   if (std::stoi(store.set_if_absent(kGroupsMet, "0")) <= group) return;
   throw RendezvousError(
-      "rank {} comes when all ranks of this job have met already: is it a second one, or was the first one lost? A rank that is lost ends "
+      "rank {} comes when all ranks of this job have met already: is it a second one, or was the first one lost? A "
+      "rank that is lost ends "
       "the job; start all of them again",
       place.rank);
 }
@@ -156,7 +163,8 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 
 ProcessGroup::~ProcessGroup() {
   // The others will say that this rank has left; its own record says why.
-  if (std::uncaught_exceptions() > 0) impl_->recorded->recorder.group_failed("an exception ended this rank's part in the group");
+  if (std::uncaught_exceptions() > 0)
+    impl_->recorded->recorder.group_failed("an exception ended this rank's part in the group");
   impl_->leave();
 }
 void ProcessGroup::leave() { impl_->leave(); }
@@ -169,7 +177,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::share(std::unique_ptr<Impl> im
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::wrap(const Place& place, std::unique_ptr<Backend> cpu_backend,
-                                                 std::chrono::milliseconds timeout, std::unique_ptr<Backend> gpu_backend, Device* device) {
+                                                 std::chrono::milliseconds timeout,
+                                                 std::unique_ptr<Backend> gpu_backend, Device* device) {
   check_timeout("timeout", timeout);
   Backends backends{std::move(cpu_backend), std::move(gpu_backend)};
   return Impl::share(std::make_unique<Impl>(place, std::move(backends), device, timeout, GroupOrigin{}));
@@ -180,9 +189,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::create(const Place& place, std::shar
   return Impl::create(place, std::move(store), std::move(token), options, std::move(advertise_address), {});
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std::shared_ptr<Store> store, std::string token,
-                                                         const ProcessGroupOptions& options, std::string advertise_address,
-                                                         GroupOrigin origin) {
+std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std::shared_ptr<Store> store,
+                                                         std::string token, const ProcessGroupOptions& options,
+                                                         std::string advertise_address, GroupOrigin origin) {
   const GroupSettings settings = settings_of(place, options);
   const auto rendezvous = scoped(store, "rendezvous/");  // erased once all have joined
   register_rank(place, *rendezvous, settings.store_timeout);
@@ -222,7 +231,8 @@ std::chrono::milliseconds ProcessGroup::timeout() const { return impl_->timeout;
 Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device, "backend"); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
-  if (!impl_->store) throw InvalidArgument("split: this group was made around a backend by hand and has no store to meet in");
+  if (!impl_->store)
+    throw InvalidArgument("split: this group was made around a backend by hand and has no store to meet in");
   struct Choice {
     std::int32_t color, key;
   };
@@ -235,7 +245,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   Place place = impl_->place;
   place.rank = place.world_size = 0;
   const flight::RecordedGroup& parent = *impl_->recorded;
-  GroupOrigin origin{fmt::format("{}/split{}.{}", parent.description.name, index, color), parent.job, {}, parent.job_world_size};
+  GroupOrigin origin{
+      fmt::format("{}/split{}.{}", parent.description.name, index, color), parent.job, {}, parent.job_world_size};
   std::vector<std::pair<std::int32_t, int>> members;  // key, rank here
   for (int other = 0; other < world_size(); ++other) {
     const Choice& theirs = choices[static_cast<std::size_t>(other)];
@@ -249,7 +260,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   const std::vector<int>& ancestors = parent.description.members;
   for (const auto& [_, member] : members)
     origin.members.push_back(ancestors.empty() ? member : ancestors[static_cast<std::size_t>(member)]);
-  return Impl::create(place, std::move(rendezvous), impl_->token, impl_->options, impl_->advertise_address, std::move(origin));
+  return Impl::create(place, std::move(rendezvous), impl_->token, impl_->options, impl_->advertise_address,
+                      std::move(origin));
 }
 
 bool ProcessGroup::has_ranks_of(const ProcessGroup& other) const {
@@ -283,7 +295,9 @@ Buffer ProcessGroup::allocate(std::size_t bytes, DeviceKind device) {
   }
 }
 
-void ProcessGroup::dump_flight_record(const std::string& path) const { flight::write(impl_->recorded->job_rank, "request", path); }
+void ProcessGroup::dump_flight_record(const std::string& path) const {
+  flight::write(impl_->recorded->job_rank, "request", path);
+}
 
 void ProcessGroup::abort(const std::string& reason) {
   impl_->is_over = true;  // each of them is told the reason, not the other's end
@@ -312,7 +326,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
   if (job.kind != JobEnvironment::Kind::kAlone) write_output_by_lines();
   warn_of_unknown_variables(job);
-  // Errors that this rank can find by itself are thrown here: an error of rank 0 later would take the others' store away.
+  // Errors that this rank can find by itself are thrown here: an error of rank 0 later would take the others' store
+  // away.
   const GroupSettings settings = settings_of(job.place, options);
   const Rendezvous rendezvous = job_rendezvous.of(job, settings.store_timeout);
   const int earlier = groups_of_this_process.fetch_add(1);
@@ -321,7 +336,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   const GroupOrigin origin{.name = earlier == 0 ? "world" : fmt::format("world{}", earlier + 1),
                            .is_init_process_groups = true,
                            .all_have_come = [&] { rendezvous.store->set(kGroupsMet, std::to_string(earlier + 1)); }};
-  auto group = ProcessGroup::Impl::create(job.place, store, rendezvous.token, options, rendezvous.advertise_address, origin);
+  auto group =
+      ProcessGroup::Impl::create(job.place, store, rendezvous.token, options, rendezvous.advertise_address, origin);
   make_default(group);
   return group;
 }
@@ -335,7 +351,8 @@ std::shared_ptr<ProcessGroup> default_process_group() {
     if (auto other = group.lock()) alive.push_back(std::move(other));
   if (alive.size() > 1)
     throw InvalidArgument(
-        "default group: {} threads of this process have called init_process_group(), and this thread is none of them: give the group "
+        "default group: {} threads of this process have called init_process_group(), and this thread is none of them: "
+        "give the group "
         "explicitly, as .group",
         alive.size());
   return alive.empty() ? nullptr : alive.front();

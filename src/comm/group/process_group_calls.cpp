@@ -32,7 +32,8 @@ CallData gathered(const void* send, void* receive, ProcessGroup::Counts counts, 
   return {send, receive, all, dtype, ReduceOp::kSum, -1, std::move(layout)};
 }
 
-CallData exchanged(const void* send, ProcessGroup::Counts send_counts, void* receive, ProcessGroup::Counts receive_counts, DType dtype) {
+CallData exchanged(const void* send, ProcessGroup::Counts send_counts, void* receive,
+                   ProcessGroup::Counts receive_counts, DType dtype) {
   auto layout = std::make_shared<Layout>();
   layout->send_counts.assign(send_counts.begin(), send_counts.end());
   layout->receive_counts.assign(receive_counts.begin(), receive_counts.end());
@@ -49,7 +50,8 @@ CallData coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op, in
 
 }  // namespace
 
-ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std::chrono::milliseconds timeout, const GroupOrigin& origin)
+ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std::chrono::milliseconds timeout,
+                         const GroupOrigin& origin)
     : chains{std::make_shared<Chain>(DeviceKind::kCpu), std::make_shared<Chain>(DeviceKind::kCuda)},
       place(place),
       device(device),
@@ -57,7 +59,8 @@ ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std:
       recorded(std::make_shared<flight::RecordedGroup>()),
       backends(std::move(made)),
       process(getpid()) {
-  recorded->description = {.name = origin.name, .rank = place.rank, .world_size = place.world_size, .members = origin.members};
+  recorded->description = {
+      .name = origin.name, .rank = place.rank, .world_size = place.world_size, .members = origin.members};
   for (std::size_t kind = 0; kind < backends.size(); ++kind) {
     if (!backends[kind]) continue;
     capabilities[kind] = backends[kind]->capabilities();
@@ -103,7 +106,8 @@ Backend& ProcessGroup::Impl::backend(DeviceKind kind, std::string_view what) con
   const auto& found = backends[static_cast<std::size_t>(kind)];
   if (!found)
     throw InvalidArgument(
-        "{} on rank {}: the data is on a GPU, and this group's device is the CPU. Move it there (to(group->local_device())), or make the "
+        "{} on rank {}: the data is on a GPU, and this group's device is the CPU. Move it there "
+        "(to(group->local_device())), or make the "
         "group "
         "with its GPU ({}=cuda)",
         what, place.rank, env::kDevice);
@@ -112,7 +116,8 @@ Backend& ProcessGroup::Impl::backend(DeviceKind kind, std::string_view what) con
 
 void ProcessGroup::Impl::check_usable(std::string_view what, DeviceKind device, bool is_async) const {
   if (has_left) throw InvalidArgument("{}: this rank has left the group", what);
-  if (const RunningContinuation* running = running_continuation()) check_continuation(*running, what, is_async && what != "then");
+  if (const RunningContinuation* running = running_continuation())
+    check_continuation(*running, what, is_async && what != "then");
   if (!is_capturing || (device == DeviceKind::kCuda && is_async)) return;
   throw InvalidArgument("{} on rank {}: a graph is being recorded, and this call {}", what, place.rank,
                         device == DeviceKind::kCuda ? "waits; only asynchronous collectives can be part of it"
@@ -126,7 +131,8 @@ Operation ProcessGroup::Impl::number_graph(const CapturedCalls& calls, CallOptio
   return operation;
 }
 
-Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, const CallOptions& call, FlightRecorder::By by) {
+Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, const CallOptions& call,
+                                     FlightRecorder::By by) {
   check_usable(name_of(kind), call.device, by == FlightRecorder::By::kLater);
   Operation operation;
   Signature& signature = operation.signature;
@@ -144,7 +150,8 @@ Operation ProcessGroup::Impl::number(OperationKind kind, const CallData& data, c
   operation.factor = call.factor;
   operation.purpose = call.purpose;
   operation.timeout = timeout_of(call);
-  check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)], backend(call.device, name_of(kind)).name());
+  check_capabilities(signature, capabilities[static_cast<std::size_t>(call.device)],
+                     backend(call.device, name_of(kind)).name());
   check_call(operation, place);
   RunningContinuation* const running = running_continuation();
   if (running != nullptr) running->has_made_it = true;
@@ -181,8 +188,9 @@ Work ProcessGroup::Impl::start(OperationKind kind, const CallData& data, const C
 
 std::chrono::milliseconds ProcessGroup::Impl::timeout_of(const CallOptions& call) const {
   if (call.timeout.count() < 0)
-    throw InvalidArgument("process group on rank {}: a call with a timeout of {} ms; 0 is the group's, more is the call's own", place.rank,
-                          call.timeout.count());
+    throw InvalidArgument(
+        "process group on rank {}: a call with a timeout of {} ms; 0 is the group's, more is the call's own",
+        place.rank, call.timeout.count());
   return std::min(kLongestTimeout, call.timeout.count() > 0 ? call.timeout : timeout);
 }
 
@@ -206,7 +214,8 @@ Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
   return chosen.receive(message);
 }
 
-// The backends first: what a follower is refused from now on is this rank's leaving, and no failure that ends the group.
+// The backends first: what a follower is refused from now on is this rank's leaving, and no failure that ends the
+// group.
 void ProcessGroup::Impl::leave() noexcept {
   for (const auto& each : backends)
     if (each && process == getpid()) each->leave();
@@ -216,8 +225,9 @@ void ProcessGroup::Impl::leave() noexcept {
 // A follower on the host, whose call cannot be part of the graph, is seen to its end first.
 void ProcessGroup::begin_capture() {
   if (running_continuation() != nullptr)
-    throw InvalidArgument("rank {}: begin_capture: not in a continuation, which it would wait for: begin behind its Work",
-                          impl_->place.rank);
+    throw InvalidArgument(
+        "rank {}: begin_capture: not in a continuation, which it would wait for: begin behind its Work",
+        impl_->place.rank);
   Backend& gpu = impl_->backend(DeviceKind::kCuda, "begin_capture");
   impl_->backend(DeviceKind::kCpu, "begin_capture").await_idle();
   gpu.begin_capture();
@@ -228,7 +238,8 @@ ProcessGroup::CapturedCalls ProcessGroup::end_capture() {
   const std::uint64_t hash = impl_->backend(DeviceKind::kCuda, "end_capture").end_capture();
   impl_->is_capturing = false;
   const CapturedCalls calls{hash, ++impl_->graphs};
-  const Operation captured = impl_->number_graph(calls, {.purpose = {"captured graph", calls.index}}, FlightRecorder::By::kCaller);
+  const Operation captured =
+      impl_->number_graph(calls, {.purpose = {"captured graph", calls.index}}, FlightRecorder::By::kCaller);
   try {
     impl_->backend(DeviceKind::kCpu, "end_capture").run(captured);
   } catch (...) {
@@ -256,15 +267,18 @@ Work ProcessGroup::replayed(const CapturedCalls& calls, const CallOptions& optio
   }
 }
 
-void ProcessGroup::all_reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+void ProcessGroup::all_reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op,
+                              const CallOptions& call) {
   impl_->run(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
 }
 
-Work ProcessGroup::all_reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+Work ProcessGroup::all_reduce_async(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op,
+                                    const CallOptions& call) {
   return impl_->start(OperationKind::kAllReduce, {send, receive, count, dtype, op}, call);
 }
 
-void ProcessGroup::reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root, const CallOptions& call) {
+void ProcessGroup::reduce(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, int root,
+                          const CallOptions& call) {
   impl_->run(OperationKind::kReduce, {send, receive, count, dtype, op, root}, call);
 }
 
@@ -281,31 +295,38 @@ Work ProcessGroup::broadcast_async(void* data, std::size_t count, DType dtype, i
   return impl_->start(OperationKind::kBroadcast, {data, data, count, dtype, ReduceOp::kSum, root}, call);
 }
 
-void ProcessGroup::all_gather(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+void ProcessGroup::all_gather(const void* send, void* receive, std::size_t count, DType dtype,
+                              const CallOptions& call) {
   impl_->run(OperationKind::kAllGather, {send, receive, count, dtype}, call);
 }
 
-Work ProcessGroup::all_gather_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+Work ProcessGroup::all_gather_async(const void* send, void* receive, std::size_t count, DType dtype,
+                                    const CallOptions& call) {
   return impl_->start(OperationKind::kAllGather, {send, receive, count, dtype}, call);
 }
 
-void ProcessGroup::gather(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+void ProcessGroup::gather(const void* send, void* receive, std::size_t count, DType dtype, int root,
+                          const CallOptions& call) {
   impl_->run(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
 }
 
-Work ProcessGroup::gather_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+Work ProcessGroup::gather_async(const void* send, void* receive, std::size_t count, DType dtype, int root,
+                                const CallOptions& call) {
   return impl_->start(OperationKind::kGather, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
 }
 
-void ProcessGroup::scatter(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+void ProcessGroup::scatter(const void* send, void* receive, std::size_t count, DType dtype, int root,
+                           const CallOptions& call) {
   impl_->run(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
 }
 
-Work ProcessGroup::scatter_async(const void* send, void* receive, std::size_t count, DType dtype, int root, const CallOptions& call) {
+Work ProcessGroup::scatter_async(const void* send, void* receive, std::size_t count, DType dtype, int root,
+                                 const CallOptions& call) {
   return impl_->start(OperationKind::kScatter, {send, receive, count, dtype, ReduceOp::kSum, root}, call);
 }
 
-void ProcessGroup::reduce_scatter(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op, const CallOptions& call) {
+void ProcessGroup::reduce_scatter(const void* send, void* receive, std::size_t count, DType dtype, ReduceOp op,
+                                  const CallOptions& call) {
   impl_->run(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
 }
 
@@ -314,15 +335,18 @@ Work ProcessGroup::reduce_scatter_async(const void* send, void* receive, std::si
   return impl_->start(OperationKind::kReduceScatter, {send, receive, count, dtype, op}, call);
 }
 
-void ProcessGroup::all_to_all(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+void ProcessGroup::all_to_all(const void* send, void* receive, std::size_t count, DType dtype,
+                              const CallOptions& call) {
   impl_->run(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
 }
 
-Work ProcessGroup::all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype, const CallOptions& call) {
+Work ProcessGroup::all_to_all_async(const void* send, void* receive, std::size_t count, DType dtype,
+                                    const CallOptions& call) {
   return impl_->start(OperationKind::kAllToAll, {send, receive, count, dtype}, call);
 }
 
-// Passes may make no call of their own, as under a hook that leaves gradients where they are: one comparison stands for all of them.
+// Passes may make no call of their own, as under a hook that leaves gradients where they are: one comparison stands for
+// all of them.
 void ProcessGroup::compare_with_next_call(const PassState& state) {
   PassState& next = impl_->next_pass;
   const bool is_same = next.wrapper == state.wrapper && next.pass == state.pass;
@@ -341,7 +365,8 @@ void ProcessGroup::all_gather(const void* send, void* receive, Counts counts, DT
   impl_->run(OperationKind::kAllGatherV, gathered(send, receive, counts, dtype), call);
 }
 
-Work ProcessGroup::all_gather_async(const void* send, void* receive, Counts counts, DType dtype, const CallOptions& call) {
+Work ProcessGroup::all_gather_async(const void* send, void* receive, Counts counts, DType dtype,
+                                    const CallOptions& call) {
   return impl_->start(OperationKind::kAllGatherV, gathered(send, receive, counts, dtype), call);
 }
 
@@ -350,24 +375,28 @@ void ProcessGroup::all_to_all(const void* send, Counts send_counts, void* receiv
   impl_->run(OperationKind::kAllToAllV, exchanged(send, send_counts, receive, receive_counts, dtype), call);
 }
 
-Work ProcessGroup::all_to_all_async(const void* send, Counts send_counts, void* receive, Counts receive_counts, DType dtype,
-                                    const CallOptions& call) {
+Work ProcessGroup::all_to_all_async(const void* send, Counts send_counts, void* receive, Counts receive_counts,
+                                    DType dtype, const CallOptions& call) {
   return impl_->start(OperationKind::kAllToAllV, exchanged(send, send_counts, receive, receive_counts, dtype), call);
 }
 
-void ProcessGroup::all_reduce_coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op, const CallOptions& call) {
+void ProcessGroup::all_reduce_coalesced(std::span<const Region> buffers, DType dtype, ReduceOp op,
+                                        const CallOptions& call) {
   impl_->run(OperationKind::kAllReduce, coalesced(buffers, dtype, op, -1), call);
 }
 
-Work ProcessGroup::all_reduce_coalesced_async(std::span<const Region> buffers, DType dtype, ReduceOp op, const CallOptions& call) {
+Work ProcessGroup::all_reduce_coalesced_async(std::span<const Region> buffers, DType dtype, ReduceOp op,
+                                              const CallOptions& call) {
   return impl_->start(OperationKind::kAllReduce, coalesced(buffers, dtype, op, -1), call);
 }
 
-void ProcessGroup::broadcast_coalesced(std::span<const Region> buffers, DType dtype, int root, const CallOptions& call) {
+void ProcessGroup::broadcast_coalesced(std::span<const Region> buffers, DType dtype, int root,
+                                       const CallOptions& call) {
   impl_->run(OperationKind::kBroadcast, coalesced(buffers, dtype, ReduceOp::kSum, root), call);
 }
 
-Work ProcessGroup::broadcast_coalesced_async(std::span<const Region> buffers, DType dtype, int root, const CallOptions& call) {
+Work ProcessGroup::broadcast_coalesced_async(std::span<const Region> buffers, DType dtype, int root,
+                                             const CallOptions& call) {
   return impl_->start(OperationKind::kBroadcast, coalesced(buffers, dtype, ReduceOp::kSum, root), call);
 }
 
@@ -375,7 +404,8 @@ void ProcessGroup::send(const void* data, std::size_t count, DType dtype, int to
   send_async(data, count, dtype, to, tag, call).wait();
 }
 
-Work ProcessGroup::send_async(const void* data, std::size_t count, DType dtype, int to, int tag, const CallOptions& call) {
+Work ProcessGroup::send_async(const void* data, std::size_t count, DType dtype, int to, int tag,
+                              const CallOptions& call) {
   return impl_->send({const_cast<void*>(data), count, dtype, to, tag}, call);
 }
 
@@ -385,7 +415,8 @@ int ProcessGroup::recv(void* data, std::size_t count, DType dtype, int from, int
   return sender;
 }
 
-Work ProcessGroup::recv_async(void* data, std::size_t count, DType dtype, int from, int tag, int* sender, const CallOptions& call) {
+Work ProcessGroup::recv_async(void* data, std::size_t count, DType dtype, int from, int tag, int* sender,
+                              const CallOptions& call) {
   return impl_->receive({data, count, dtype, from, tag, sender}, call);
 }
 

@@ -46,11 +46,13 @@ struct GroupOrigin {
 
 class ProcessGroup::Impl {
  public:
-  Impl(const Place& place, Backends backends, Device* device, std::chrono::milliseconds timeout, const GroupOrigin& origin);
+  Impl(const Place& place, Backends backends, Device* device, std::chrono::milliseconds timeout,
+       const GroupOrigin& origin);
   ~Impl();
   static std::shared_ptr<ProcessGroup> share(std::unique_ptr<Impl> impl);
   static std::shared_ptr<ProcessGroup> create(const Place& place, std::shared_ptr<Store> store, std::string token,
-                                              const ProcessGroupOptions& options, std::string advertise_address, GroupOrigin origin);
+                                              const ProcessGroupOptions& options, std::string advertise_address,
+                                              GroupOrigin origin);
 
   // Throws InvalidArgument when the group has none; `what` wants it.
   Backend& backend(DeviceKind device, std::string_view what) const;
@@ -91,10 +93,11 @@ class ProcessGroup::Impl {
 
   std::uint64_t sequence = 0;
   std::uint64_t allocations = 0;
-  std::vector<std::uint64_t> barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
+  std::vector<std::uint64_t>
+      barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
   std::int32_t graphs = 0;
   std::uint32_t wrappers = 0;
-  PassState next_pass;                                     // which the next call is to compare; of the thread that calls
+  PassState next_pass;  // which the next call is to compare; of the thread that calls
   std::atomic<bool> is_capturing{false}, has_left{false};  // read by continuations as well
   const pid_t process;                                     // that made the group
 };

@@ -13,8 +13,8 @@
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
 #include "src/comm/rendezvous/group_rendezvous.h"
-#include "src/core/compute_threads.h"
-#include "src/core/process_limits.h"
+#include "src/core/process/compute_threads.h"
+#include "src/core/process/process_limits.h"
 
 namespace lockstep {
 

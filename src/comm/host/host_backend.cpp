@@ -20,7 +20,7 @@
 #include "src/comm/host/tcp/tcp_transport.h"
 #include "src/comm/operation/composite.h"
 #include "src/comm/operation/parts.h"
-#include "src/core/text.h"
+#include "src/core/base/text.h"
 
 namespace lockstep {
 
@@ -34,7 +34,8 @@ class HostBackend : public Backend {
         timeout_(timeout),
         messages_(std::make_shared<PointToPoint>(place, transport_->channels())),
         composite_(place),
-        thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); }, [this] { leave_late(); })) {}
+        thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); },
+                                             [this] { leave_late(); })) {}
   ~HostBackend() override {
     leave();
     thread_->stop();  // a Work may outlive the backend and keeps the queue: nothing may run in it any more
@@ -76,7 +77,9 @@ class HostBackend : public Backend {
       if (operation.signature.kind == OperationKind::kAllToAllV) compare_counts(operation);
     });
   }
-  void throw_if_over(const std::function<std::string()>& doing) override { transport_->channels().throw_if_over(doing); }
+  void throw_if_over(const std::function<std::string()>& doing) override {
+    transport_->channels().throw_if_over(doing);
+  }
   // A rank that has said goodbye hears of no death any more: what the communication thread is executing must end first.
   void leave() noexcept override {
     messages_->leave();
@@ -111,7 +114,8 @@ class HostBackend : public Backend {
       if (left_.load()) throw;
       const std::string doing = describe_chained(operation), failure = exception_text(std::current_exception());
       transport_->channels().throw_if_over([&] { return doing; });
-      transport_->channels().end(GroupErrorKind::kFailed, fmt::format("rank {} cannot go on: {}: {}", place_.rank, doing, failure), doing);
+      transport_->channels().end(GroupErrorKind::kFailed,
+                                 fmt::format("rank {} cannot go on: {}: {}", place_.rank, doing, failure), doing);
     }
   }
 
@@ -129,8 +133,8 @@ class HostBackend : public Backend {
     }
   }
 
-  // An Error of a transport is one that all ranks have come to, or are told. Any other exception, bad_alloc first of all, has happened to
-  // this rank alone, and the others would wait for it.
+  // An Error of a transport is one that all ranks have come to, or are told. Any other exception, bad_alloc first of
+  // all, has happened to this rank alone, and the others would wait for it.
   template <typename Body>
   void for_all(const Operation& operation, Body&& body) {
     try {
@@ -167,7 +171,8 @@ class HostBackend : public Backend {
     exchange.receive = counts.row(0);
     transport_->execute(exchange);
     const std::string disagreement = counts.disagreement(), doing = describe(operation.signature, operation.purpose);
-    if (!disagreement.empty()) transport_->channels().end(GroupErrorKind::kMismatch, doing + ": " + disagreement, doing);
+    if (!disagreement.empty())
+      transport_->channels().end(GroupErrorKind::kMismatch, doing + ": " + disagreement, doing);
   }
 
   const Place place_;
@@ -190,7 +195,8 @@ std::unique_ptr<Transport> make_transport(const BackendContext& context) {
   if (context.place.world_size == 1 && asked != "hierarchical") {
     auto provider = std::make_unique<host::PrivateMemoryProvider>();
     auto control = provider->share(host::ControlLayout::bytes(1), context.timeout);
-    return std::make_unique<host::ShmTransport>(context.place, std::move(provider), std::move(control), tuning, context.stall_timeout);
+    return std::make_unique<host::ShmTransport>(context.place, std::move(provider), std::move(control), tuning,
+                                                context.stall_timeout);
   }
   host::NodeRendezvous rendezvous = host::find_nodes(context);
   const bool is_one_node = rendezvous.layout.is_one_node(), all_alone = rendezvous.layout.is_all_alone();
@@ -198,11 +204,13 @@ std::unique_ptr<Transport> make_transport(const BackendContext& context) {
     throw Error("backend host: transport hierarchical was asked for, but {}; use LOCKSTEP_TRANSPORT=auto",
                 is_one_node ? "all ranks share memory" : "no two ranks share memory: " + rendezvous.refusal);
   if (is_one_node)
-    return std::make_unique<host::ShmTransport>(context.place, std::move(rendezvous.provider), std::move(rendezvous.control), tuning,
-                                                context.stall_timeout);
+    return std::make_unique<host::ShmTransport>(context.place, std::move(rendezvous.provider),
+                                                std::move(rendezvous.control), tuning, context.stall_timeout);
   if (asked == "shm")
-    throw Error("backend host: transport shm was asked for, but {}; let all ranks run on one machine, or use LOCKSTEP_TRANSPORT=auto",
-                rendezvous.refusal);
+    throw Error(
+        "backend host: transport shm was asked for, but {}; let all ranks run on one machine, or use "
+        "LOCKSTEP_TRANSPORT=auto",
+        rendezvous.refusal);
   if (all_alone) return host::make_tcp_transport(context, tuning.reduce_order);
   return host::make_hier_transport(context, std::move(rendezvous), tuning.reduce_order);
 }
@@ -213,7 +221,8 @@ std::unique_ptr<Backend> make_host_backend(const BackendContext& context) {
   return make_host_backend(context.place, make_transport(context), context.timeout);
 }
 
-std::unique_ptr<Backend> make_host_backend(const Place& place, std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout) {
+std::unique_ptr<Backend> make_host_backend(const Place& place, std::unique_ptr<Transport> transport,
+                                           std::chrono::milliseconds timeout) {
   return std::make_unique<HostBackend>(place, std::move(transport), timeout);
 }
 

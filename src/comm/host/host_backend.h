@@ -1,4 +1,5 @@
-// The CPU backend: shared memory inside a machine, TCP between machines, and a communication thread for what is asynchronous.
+// The CPU backend: shared memory inside a machine, TCP between machines, and a communication thread for what is
+// asynchronous.
 #pragma once
 
 #include <memory>
@@ -14,6 +15,7 @@ namespace lockstep {
 std::unique_ptr<Backend> make_host_backend(const BackendContext& context);
 
 // Around a transport made by hand: for ranks that are threads.
-std::unique_ptr<Backend> make_host_backend(const Place& place, std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout);
+std::unique_ptr<Backend> make_host_backend(const Place& place, std::unique_ptr<Transport> transport,
+                                           std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -60,7 +60,8 @@ class LocalBackend : public Backend {
 
   void run(const Operation& operation) override {
     channels_.throw_if_over([&] { return describe(operation.signature, operation.purpose); });
-    if (CompositeCalls::is_composite(operation)) return composite_.run(operation, [](const Operation& plain) { copy(plain); });
+    if (CompositeCalls::is_composite(operation))
+      return composite_.run(operation, [](const Operation& plain) { copy(plain); });
     copy(operation);
   }
 
@@ -98,8 +99,8 @@ class LocalBackend : public Backend {
     if (operation.signature.kind == OperationKind::kAllToAllV) {
       const std::size_t sent = operation.layout->send_counts[0], received = operation.layout->receive_counts[0];
       if (sent != received)
-        throw MismatchError("{}: rank 0 sends {} elements to itself and expects {}", describe(operation.signature, operation.purpose), sent,
-                            received);
+        throw MismatchError("{}: rank 0 sends {} elements to itself and expects {}",
+                            describe(operation.signature, operation.purpose), sent, received);
       bytes = sent * size_of(operation.signature.dtype);
     }
     if (operation.receive != operation.send && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);

@@ -88,7 +88,8 @@ class LocalDeviceBackend : public Backend {
     const std::size_t floats = (bytes + sizeof(float) - 1) / sizeof(float);
     Buffer buffer = device_.allocate(floats * sizeof(float));
     if (floats != 0)
-      device_.kernels().fill({reinterpret_cast<float*>(buffer.data()), {static_cast<std::int64_t>(floats)}}, 0, device_.default_stream());
+      device_.kernels().fill({reinterpret_cast<float*>(buffer.data()), {static_cast<std::int64_t>(floats)}}, 0,
+                             device_.default_stream());
     return buffer.window(0, bytes);
   }
 
@@ -119,7 +120,8 @@ class LocalDeviceBackend : public Backend {
     if (call.kind == OperationKind::kAllToAllV) {
       count = operation.layout->send_counts[0];
       if (const std::size_t received = operation.layout->receive_counts[0]; received != count)
-        throw MismatchError("{}: rank 0 sends {} elements to itself and expects {}", describe(call, operation.purpose), count, received);
+        throw MismatchError("{}: rank 0 sends {} elements to itself and expects {}", describe(call, operation.purpose),
+                            count, received);
     }
     give(operation, operation.send, operation.receive, count);
   }
@@ -127,7 +129,8 @@ class LocalDeviceBackend : public Backend {
   void give(const Operation& operation, const void* send, void* receive, std::size_t count) {
     const Signature& call = operation.signature;
     if (count == 0) return;
-    if (is_reduction(call.kind) && call.op == ReduceOp::kPremulSum) return scale(call.dtype, send, receive, count, operation.factor);
+    if (is_reduction(call.kind) && call.op == ReduceOp::kPremulSum)
+      return scale(call.dtype, send, receive, count, operation.factor);
     if (send != receive) device_.copy(receive, send, count * size_of(call.dtype), device_.default_stream());
   }
 
@@ -138,7 +141,8 @@ class LocalDeviceBackend : public Backend {
       return device_.kernels().scale({send, dtype, shape}, static_cast<float>(factor), {receive, dtype, shape}, stream);
     // Rare in a world of one: not worth a kernel.
     if (is_capturing_)
-      throw InvalidArgument("a pre-multiplied sum of {} passes through the host here: it cannot be part of a graph", name_of(dtype));
+      throw InvalidArgument("a pre-multiplied sum of {} passes through the host here: it cannot be part of a graph",
+                            name_of(dtype));
     std::vector<std::byte> values(count * size_of(dtype));
     device_.copy(values.data(), send, values.size(), stream);
     stream.synchronize();

@@ -19,7 +19,7 @@
 #include "src/comm/mpi/mpi_collectives.h"
 #include "src/comm/operation/composite.h"
 #include "src/comm/rendezvous/group_rendezvous.h"
-#include "src/core/text.h"
+#include "src/core/base/text.h"
 
 namespace lockstep {
 
@@ -116,8 +116,8 @@ class MpiBackend : public Backend {
     }
   }
 
-  // What it throws has happened to this rank alone: the others wait until their deadline. Not so where all ranks refused its call, or this
-  // rank is leaving: nothing is under way then.
+  // What it throws has happened to this rank alone: the others wait until their deadline. Not so where all ranks
+  // refused its call, or this rank is leaving: nothing is under way then.
   void run_continuation(const Operation& operation) {
     try {
       run_chained(operation, cpu_device().default_stream());
@@ -181,9 +181,9 @@ std::vector<int> members_of(const BackendContext& context) {
     members.push_back(std::stoi(said));
     for (int other = 0; other < rank; ++other)
       if (members[static_cast<std::size_t>(other)] == members.back())
-        refuse(context,
-               fmt::format("ranks {} and {} are both process {} of MPI; a rank must be a process of its own, and all of one mpirun", other,
-                           rank, members.back()));
+        refuse(context, fmt::format("ranks {} and {} are both process {} of MPI; a rank must be a process of its own, "
+                                    "and all of one mpirun",
+                                    other, rank, members.back()));
   }
   return members;
 }
@@ -194,7 +194,8 @@ MPI_Comm make_communicator(const std::vector<int>& members, int tag) {
   MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
   MPI_Comm communicator = MPI_COMM_NULL;
   mpi::check(mpi::api().MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-  mpi::check(mpi::api().MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group), "MPI_Group_incl");
+  mpi::check(mpi::api().MPI_Group_incl(world, static_cast<int>(members.size()), members.data(), &group),
+             "MPI_Group_incl");
   mpi::check(mpi::api().MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &communicator), "MPI_Comm_create_group");
   mpi::check(mpi::api().MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   mpi::api().MPI_Group_free(&group);
@@ -215,7 +216,8 @@ void check_started_by_mpi(const Place& place) {
 std::unique_ptr<Backend> make_mpi_backend(const BackendContext& context, std::size_t most) {
   const std::vector<int> members = members_of(context);
   constexpr int kCollectives = 1, kMessages = 2;
-  const MPI_Comm collectives = make_communicator(members, kCollectives), messages = make_communicator(members, kMessages);
+  const MPI_Comm collectives = make_communicator(members, kCollectives),
+                 messages = make_communicator(members, kMessages);
   return std::make_unique<MpiBackend>(context.place, context.timeout,
                                       std::make_unique<MpiGroup>(context.place, collectives, messages, most));
 }

@@ -23,7 +23,10 @@ constexpr microseconds kShortestNap(20), kLongestNap(1000);
 }  // namespace
 
 Channels::Channels(const Place& place, MPI_Comm communicator, LocalGroupError& group_error)
-    : place_(place), communicator_(communicator), group_error_(group_error), peers_(static_cast<std::size_t>(place.world_size)) {}
+    : place_(place),
+      communicator_(communicator),
+      group_error_(group_error),
+      peers_(static_cast<std::size_t>(place.world_size)) {}
 
 bool Channels::is_over(MPI_Request& request, MPI_Status* status) noexcept {
   int is_done = 0;
@@ -39,7 +42,8 @@ std::size_t Channels::write(int peer, const std::byte* data, std::size_t bytes) 
   chunk.bytes.resize(kChunkBytes);
   const std::size_t taken = std::min(bytes, kChunkBytes);
   std::memcpy(chunk.bytes.data(), data, taken);
-  failure_ = api().MPI_Isend(chunk.bytes.data(), static_cast<int>(taken), MPI_BYTE, peer, kTag, communicator_, &chunk.request);
+  failure_ =
+      api().MPI_Isend(chunk.bytes.data(), static_cast<int>(taken), MPI_BYTE, peer, kTag, communicator_, &chunk.request);
   if (failure_ != MPI_SUCCESS) return 0;
   to.next_out = (to.next_out + 1) % kChunks;
   moved_ = Clock::now();
@@ -57,7 +61,8 @@ bool Channels::fill(int peer) {
     check(api().MPI_Iprobe(peer, kTag, communicator_, &has_come, MPI_STATUS_IGNORE), "MPI_Iprobe");
     if (has_come == 0) return false;
     from.in.bytes.resize(kChunkBytes);
-    check(api().MPI_Irecv(from.in.bytes.data(), kChunkBytes, MPI_BYTE, peer, kTag, communicator_, &from.in.request), "MPI_Irecv");
+    check(api().MPI_Irecv(from.in.bytes.data(), kChunkBytes, MPI_BYTE, peer, kTag, communicator_, &from.in.request),
+          "MPI_Irecv");
   }
   MPI_Status status;
   if (!is_over(from.in.request, &status)) return false;
@@ -79,7 +84,8 @@ std::size_t Channels::read(int peer, std::byte* data, std::size_t bytes) {
   return taken;
 }
 
-// MPI has nothing to sleep on. A wait that begins, or in which something just moved, yields; later ones take longer naps.
+// MPI has nothing to sleep on. A wait that begins, or in which something just moved, yields; later ones take longer
+// naps.
 void Channels::wait(const std::vector<bool>&, Clock::time_point until) noexcept {
   const auto now = Clock::now();
   if (now - waited_.load() > 2 * kYieldFor) moved_ = now;

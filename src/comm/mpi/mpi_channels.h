@@ -1,7 +1,7 @@
 // Streams of bytes between the ranks of one communicator of MPI, in chunks: what messages travel on.
 //
-// MPI's own matching knows no types, and a send that no receive has asked for yet may block. Streams give the messages of all
-// backends one meaning, for the price of a copy into and out of the chunks.
+// MPI's own matching knows no types, and a send that no receive has asked for yet may block. Streams give the messages
+// of all backends one meaning, for the price of a copy into and out of the chunks.
 #pragma once
 
 #include <array>
@@ -57,7 +57,8 @@ class Channels : public ByteChannels {
   LocalGroupError& group_error_;
   std::vector<Peer> peers_;
   int failure_ = MPI_SUCCESS;
-  std::atomic<std::chrono::steady_clock::time_point> moved_{}, waited_{};  // last time that bytes moved, that a thread waited
+  std::atomic<std::chrono::steady_clock::time_point> moved_{},
+      waited_{};  // last time that bytes moved, that a thread waited
   std::mutex mutex_;
   std::condition_variable interrupted_changed_;
   bool interrupted_ = false;

@@ -92,11 +92,12 @@ void Collectives::explain_mismatch(const Operation& operation) {
   statement_ = statement_of(operation);
   statements_.resize(static_cast<std::size_t>(ranks()));
   finish(operation, "MPI_Iallgather", [&](MPI_Request* request) {
-    return api().MPI_Iallgather(&statement_, sizeof statement_, MPI_BYTE, statements_.data(), sizeof statement_, MPI_BYTE, communicator_,
-                                request);
+    return api().MPI_Iallgather(&statement_, sizeof statement_, MPI_BYTE, statements_.data(), sizeof statement_,
+                                MPI_BYTE, communicator_, request);
   });
   const auto& all = statements_;
-  const auto other = std::find_if(all.begin(), all.end(), [&](const Statement& each) { return each.signature != all[0].signature; });
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const Statement& each) { return each.signature != all[0].signature; });
   const auto said_by = [&](const Statement& said) {
     const Purpose purpose{said.purpose[0] != '\0' ? said.purpose : nullptr, said.signature.purpose_index};
     return CallOfRank{static_cast<int>(&said - all.data()), said.signature, purpose, said.pass};
@@ -114,11 +115,12 @@ void Collectives::must_fit(const Operation& operation, std::size_t elements) con
 void Collectives::broadcast(const Operation& operation) {
   const Signature& call = operation.signature;
   auto* const data = static_cast<std::byte*>(operation.receive);
-  if (is_root(operation) && operation.send != data && call.count != 0) std::memcpy(data, operation.send, operation.bytes());
+  if (is_root(operation) && operation.send != data && call.count != 0)
+    std::memcpy(data, operation.send, operation.bytes());
   for (std::size_t at = 0; at < call.count; at += most_)
     finish(operation, "MPI_Ibcast", [&](MPI_Request* request) {
-      return api().MPI_Ibcast(data + at * size_of(call.dtype), static_cast<int>(std::min(most_, call.count - at)), moved_type(call.dtype),
-                              call.root, communicator_, request);
+      return api().MPI_Ibcast(data + at * size_of(call.dtype), static_cast<int>(std::min(most_, call.count - at)),
+                              moved_type(call.dtype), call.root, communicator_, request);
     });
 }
 
@@ -131,14 +133,17 @@ void Collectives::reduce(const Operation& operation) {
   const bool has_result = call.kind == OperationKind::kAllReduce || is_root(operation);
   for (std::size_t at = 0; at < call.count; at += most_) {
     auto* const receive = has_result ? static_cast<std::byte*>(operation.receive) + at * size_of(call.dtype) : nullptr;
-    reduce_piece(operation, bytes_of(operation.send) + at * size_of(call.dtype), receive, std::min(most_, call.count - at));
+    reduce_piece(operation, bytes_of(operation.send) + at * size_of(call.dtype), receive,
+                 std::min(most_, call.count - at));
   }
 }
 
 // `count` elements of result; null: it is another rank's.
-void Collectives::reduce_piece(const Operation& operation, const std::byte* send, std::byte* receive, std::size_t count) {
+void Collectives::reduce_piece(const Operation& operation, const std::byte* send, std::byte* receive,
+                               std::size_t count) {
   const Signature& call = operation.signature;
-  const std::size_t sent = call.kind == OperationKind::kReduceScatter ? count * static_cast<std::size_t>(ranks()) : count;
+  const std::size_t sent =
+      call.kind == OperationKind::kReduceScatter ? count * static_cast<std::size_t>(ranks()) : count;
   const double factor = call.op == ReduceOp::kAvg ? 1.0 / ranks() : 1.0;
   if (reduced_type(call.dtype) == call.dtype) {
     call_reduce(operation, send, receive, count, moved_type(call.dtype));
@@ -152,7 +157,8 @@ void Collectives::reduce_piece(const Operation& operation, const std::byte* send
   if (receive != nullptr) narrow(call.dtype, wide_receive_.data(), receive, count, static_cast<float>(factor));
 }
 
-void Collectives::call_reduce(const Operation& operation, const void* send, void* receive, std::size_t count, MPI_Datatype type) {
+void Collectives::call_reduce(const Operation& operation, const void* send, void* receive, std::size_t count,
+                              MPI_Datatype type) {
   const Signature& call = operation.signature;
   const int n = static_cast<int>(count);
   const MPI_Op op = [&] {
@@ -166,8 +172,8 @@ void Collectives::call_reduce(const Operation& operation, const void* send, void
     });
   if (call.kind == OperationKind::kReduce)
     return finish(operation, "MPI_Ireduce", [&](MPI_Request* request) {
-      return api().MPI_Ireduce(in_place && is_root(operation) ? MPI_IN_PLACE : send, receive, n, type, op, call.root, communicator_,
-                               request);
+      return api().MPI_Ireduce(in_place && is_root(operation) ? MPI_IN_PLACE : send, receive, n, type, op, call.root,
+                               communicator_, request);
     });
   // In place, Lockstep's result is part `rank` of the input, MPI's the first: by way of a buffer of its own.
   const auto* from = bytes_of(send);
@@ -176,7 +182,8 @@ void Collectives::call_reduce(const Operation& operation, const void* send, void
   const bool overlaps = to >= from && to < from + count * static_cast<std::size_t>(ranks()) * element;
   if (overlaps) scratch_.resize(std::max(scratch_.size(), count * element));
   finish(operation, "MPI_Ireduce_scatter_block", [&](MPI_Request* request) {
-    return api().MPI_Ireduce_scatter_block(send, overlaps ? scratch_.data() : receive, n, type, op, communicator_, request);
+    return api().MPI_Ireduce_scatter_block(send, overlaps ? scratch_.data() : receive, n, type, op, communicator_,
+                                           request);
   });
   if (overlaps && count != 0) std::memcpy(receive, scratch_.data(), count * element);
 }
@@ -194,8 +201,9 @@ void Collectives::move(const Operation& operation) {
   switch (call.kind) {
     case OperationKind::kAllGather:
       if (send == bytes_of(receive) + own) send = MPI_IN_PLACE;
-      return finish(operation, "MPI_Iallgather",
-                    [&](MPI_Request* request) { return api().MPI_Iallgather(send, n, type, receive, n, type, communicator_, request); });
+      return finish(operation, "MPI_Iallgather", [&](MPI_Request* request) {
+        return api().MPI_Iallgather(send, n, type, receive, n, type, communicator_, request);
+      });
     case OperationKind::kGather:
       if (is_root(operation) && send == bytes_of(receive) + own) send = MPI_IN_PLACE;
       return finish(operation, "MPI_Igather", [&](MPI_Request* request) {
@@ -213,8 +221,9 @@ void Collectives::move(const Operation& operation) {
         scratch_.assign(bytes_of(send), bytes_of(send) + all);
         send = scratch_.data();
       }
-      return finish(operation, "MPI_Ialltoall",
-                    [&](MPI_Request* request) { return api().MPI_Ialltoall(send, n, type, receive, n, type, communicator_, request); });
+      return finish(operation, "MPI_Ialltoall", [&](MPI_Request* request) {
+        return api().MPI_Ialltoall(send, n, type, receive, n, type, communicator_, request);
+      });
     }
     default:
       LOCKSTEP_CHECK(false, "mpi: cannot execute {}", name_of(call.kind));
@@ -230,8 +239,8 @@ void Collectives::all_gather_v(const Operation& operation) {
   const std::byte* own = bytes_of(operation.receive) + static_cast<std::size_t>(in_.offsets[me]) * size_of(call.dtype);
   const void* send = operation.send == own ? MPI_IN_PLACE : operation.send;
   finish(operation, "MPI_Iallgatherv", [&](MPI_Request* request) {
-    return api().MPI_Iallgatherv(send, in_.counts[me], moved_type(call.dtype), operation.receive, in_.counts.data(), in_.offsets.data(),
-                                 moved_type(call.dtype), communicator_, request);
+    return api().MPI_Iallgatherv(send, in_.counts[me], moved_type(call.dtype), operation.receive, in_.counts.data(),
+                                 in_.offsets.data(), moved_type(call.dtype), communicator_, request);
   });
 }
 
@@ -243,22 +252,22 @@ void Collectives::all_to_all_v(const Operation& operation) {
   words_.insert(words_.end(), layout.receive_counts.begin(), layout.receive_counts.end());
   all_words_.resize(std::max(all_words_.size(), 2 * n * n));
   finish(operation, "MPI_Iallgather", [&](MPI_Request* request) {
-    return api().MPI_Iallgather(words_.data(), static_cast<int>(2 * n), MPI_UINT64_T, all_words_.data(), static_cast<int>(2 * n),
-                                MPI_UINT64_T, communicator_, request);
+    return api().MPI_Iallgather(words_.data(), static_cast<int>(2 * n), MPI_UINT64_T, all_words_.data(),
+                                static_cast<int>(2 * n), MPI_UINT64_T, communicator_, request);
   });
   AlltoallvCounts counts(n);
   std::copy_n(all_words_.begin(), 2 * n * n, counts.row(0));
   if (const std::string disagreement = counts.disagreement(); !disagreement.empty())
     throw MismatchError("{}: {}", describe(operation.signature, operation.purpose), disagreement);
   for (std::size_t rank = 0; rank < n; ++rank)
-    must_fit(operation,
-             std::max(counts.before(rank, n), std::accumulate(counts.row(rank) + n, counts.row(rank) + 2 * n, std::uint64_t{0})));
+    must_fit(operation, std::max(counts.before(rank, n),
+                                 std::accumulate(counts.row(rank) + n, counts.row(rank) + 2 * n, std::uint64_t{0})));
   out_ = layout.send_counts;
   in_ = layout.receive_counts;
   const MPI_Datatype type = moved_type(operation.signature.dtype);
   finish(operation, "MPI_Ialltoallv", [&](MPI_Request* request) {
-    return api().MPI_Ialltoallv(operation.send, out_.counts.data(), out_.offsets.data(), type, operation.receive, in_.counts.data(),
-                                in_.offsets.data(), type, communicator_, request);
+    return api().MPI_Ialltoallv(operation.send, out_.counts.data(), out_.offsets.data(), type, operation.receive,
+                                in_.counts.data(), in_.offsets.data(), type, communicator_, request);
   });
 }
 

@@ -1,7 +1,7 @@
 // The collectives on one communicator of MPI, each run to its end in the calling thread.
 //
-// The memory that MPI reads and writes besides the caller's data is in members: a call that was given up may still be under way, and
-// then the object is kept for good.
+// The memory that MPI reads and writes besides the caller's data is in members: a call that was given up may still be
+// under way, and then the object is kept for good.
 #pragma once
 
 #include <chrono>

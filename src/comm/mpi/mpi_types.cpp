@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/mpi/library/mpi_runtime.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep::mpi {
 
@@ -29,7 +29,9 @@ MPI_Datatype moved_type(DType dtype) {
   LOCKSTEP_CHECK(false, "no element type");
 }
 
-DType reduced_type(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? DType::kFloat32 : dtype; }
+DType reduced_type(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? DType::kFloat32 : dtype;
+}
 
 namespace {
 

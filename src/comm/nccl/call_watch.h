@@ -1,4 +1,5 @@
-// Watches over calls of NCCL that block: nothing but ncclCommAbort, from another thread, ends one that waits for its peers.
+// Watches over calls of NCCL that block: nothing but ncclCommAbort, from another thread, ends one that waits for its
+// peers.
 #pragma once
 
 #include <condition_variable>
@@ -17,8 +18,8 @@ class CallWatch {
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // Makes the call, in this thread, one at a time. Every few milliseconds `look` is called, by the other thread; what it throws ends the
-  // call, and is thrown here in place of what the call throws.
+  // Makes the call, in this thread, one at a time. Every few milliseconds `look` is called, by the other thread; what
+  // it throws ends the call, and is thrown here in place of what the call throws.
   void over(const std::function<void()>& look, const std::function<void()>& call);
   bool has_call() const;
 

@@ -11,8 +11,8 @@ namespace lockstep::nccl {
 Api load_api(const std::string& file) {
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
-    throw Error("NCCL cannot be loaded: {}; install it (libnccl2), name it in {}, or train on the CPU with {}=cpu", dlerror(),
-                env::kNcclLibrary, env::kDevice);
+    throw Error("NCCL cannot be loaded: {}; install it (libnccl2), name it in {}, or train on the CPU with {}=cpu",
+                dlerror(), env::kNcclLibrary, env::kDevice);
   Api api;
   std::string missing;
 #define LOCKSTEP_NCCL_LOOK_UP(function)                                              \
@@ -34,7 +34,8 @@ const Api& api() {
 void throw_nccl_error(const Api& api, ncclResult_t result, const char* call, ncclComm_t communicator) {
   const char* const last = api.ncclGetLastError(communicator);
   const std::string detail = last != nullptr && last[0] != '\0' ? std::string(": ") + last : "";
-  throw NcclError(result, fmt::format("NCCL: {} failed: {}{} (NCCL_DEBUG=WARN says more)", call, api.ncclGetErrorString(result), detail));
+  throw NcclError(result, fmt::format("NCCL: {} failed: {}{} (NCCL_DEBUG=WARN says more)", call,
+                                      api.ncclGetErrorString(result), detail));
 }
 
 }  // namespace lockstep::nccl

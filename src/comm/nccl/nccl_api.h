@@ -1,4 +1,5 @@
-// NCCL's functions, found at run time: a program that uses no GPU needs no NCCL, and tests put a library of their own in its place.
+// NCCL's functions, found at run time: a program that uses no GPU needs no NCCL, and tests put a library of their own
+// in its place.
 #pragma once
 
 #include <nccl.h>
@@ -10,12 +11,13 @@
 namespace lockstep::nccl {
 
 struct Api {
-#define LOCKSTEP_NCCL_FUNCTIONS(apply)                                                                                                     \
-  apply(ncclGetVersion) apply(ncclGetUniqueId) apply(ncclCommInitRankConfig) apply(ncclCommGetAsyncError) apply(ncclCommFinalize)          \
-      apply(ncclCommDestroy) apply(ncclCommAbort) apply(ncclMemAlloc) apply(ncclMemFree) apply(ncclCommRegister) apply(ncclCommDeregister) \
-          apply(ncclRedOpCreatePreMulSum) apply(ncclRedOpDestroy) apply(ncclAllReduce) apply(ncclBroadcast) apply(ncclReduce)              \
-              apply(ncclReduceScatter) apply(ncclAllGather) apply(ncclSend) apply(ncclRecv) apply(ncclGroupStart) apply(ncclGroupEnd)      \
-                  apply(ncclGetErrorString) apply(ncclGetLastError)
+#define LOCKSTEP_NCCL_FUNCTIONS(apply)                                                                              \
+  apply(ncclGetVersion) apply(ncclGetUniqueId) apply(ncclCommInitRankConfig) apply(ncclCommGetAsyncError)           \
+      apply(ncclCommFinalize) apply(ncclCommDestroy) apply(ncclCommAbort) apply(ncclMemAlloc) apply(ncclMemFree)    \
+          apply(ncclCommRegister) apply(ncclCommDeregister) apply(ncclRedOpCreatePreMulSum) apply(ncclRedOpDestroy) \
+              apply(ncclAllReduce) apply(ncclBroadcast) apply(ncclReduce) apply(ncclReduceScatter)                  \
+                  apply(ncclAllGather) apply(ncclSend) apply(ncclRecv) apply(ncclGroupStart) apply(ncclGroupEnd)    \
+                      apply(ncclGetErrorString) apply(ncclGetLastError)
 #define LOCKSTEP_NCCL_POINTER(function) decltype(&::function) function = nullptr;
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_POINTER)
 #undef LOCKSTEP_NCCL_POINTER
@@ -33,7 +35,9 @@ class NcclError : public Error {
  public:
   NcclError(ncclResult_t result, const std::string& text) : Error("{}", text), result_(result) {}
   // A peer's end breaks connections; wrong arguments and CUDA's errors are this rank's own.
-  bool may_be_a_peers_end() const { return result_ == ncclRemoteError || result_ == ncclSystemError || result_ == ncclInternalError; }
+  bool may_be_a_peers_end() const {
+    return result_ == ncclRemoteError || result_ == ncclSystemError || result_ == ncclInternalError;
+  }
 
  private:
   ncclResult_t result_;

@@ -8,7 +8,7 @@
 #include "src/comm/nccl/nccl_queue.h"
 #include "src/comm/nccl/nccl_rendezvous.h"
 #include "src/comm/nccl/staged_messages.h"
-#include "src/core/device_choice.h"
+#include "src/core/device/device_choice.h"
 
 namespace lockstep {
 
@@ -23,7 +23,9 @@ NcclBackend::~NcclBackend() {
 }
 
 Work NcclBackend::start(const Operation& operation) { return nccl::Queue::start(queue_, operation); }
-Work NcclBackend::start_chained(const Operation& operation, const Work&) { return nccl::Queue::start_chained(queue_, operation); }
+Work NcclBackend::start_chained(const Operation& operation, const Work&) {
+  return nccl::Queue::start_chained(queue_, operation);
+}
 void NcclBackend::await_idle() noexcept { queue_->await_idle(); }
 Work NcclBackend::send(const Message& message) { return nccl::StagedMessages::send(messages_, message); }
 Work NcclBackend::receive(const Message& message) { return nccl::StagedMessages::receive(messages_, message); }
@@ -60,8 +62,8 @@ std::string why_no_gpu() {
 void check_gpu_and_nccl(const Place& place, const Device* device) {
   const Device& own = device != nullptr ? *device : local_device(place.local_rank);
   if (own.kind() != DeviceKind::kCuda)
-    throw InvalidArgument("backend 'nccl' is for GPUs, and rank {} computes on {} ({}): use {}=host on the CPU", place.rank, own.name(),
-                          why_no_gpu(), env::kBackend);
+    throw InvalidArgument("backend 'nccl' is for GPUs, and rank {} computes on {} ({}): use {}=host on the CPU",
+                          place.rank, own.name(), why_no_gpu(), env::kBackend);
   try {
     nccl::api();
   } catch (const Error& error) {

@@ -1,15 +1,15 @@
 // The GPU backend: NCCL moves the data, a backend on the CPU looks after the ranks.
 //
-// A call is queued on a high-priority stream of its own, behind what the default stream holds by then, and returns: the host does not wait
-// for the device, only for NCCL to queue the call (docs/nccl.md), and the reader of the result is ordered behind it by an event. Beside
-// that, in a thread, the ranks compare their calls over the backend `host` in the same order: calls that disagree, a peer that died or
-// stays away come to light there (MismatchError, PeerLost, TimeoutError, as on the CPU), and end the kernels that wait in vain. The data
-// path itself checks nothing.
+// A call is queued on a high-priority stream of its own, behind what the default stream holds by then, and returns: the
+// host does not wait for the device, only for NCCL to queue the call (docs/nccl.md), and the reader of the result is
+// ordered behind it by an event. Beside that, in a thread, the ranks compare their calls over the backend `host` in the
+// same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
+// TimeoutError, as on the CPU), and end the kernels that wait in vain. The data path itself checks nothing.
 //
 // Messages pass through pinned host memory and the group's backend for that: see staged_messages.h.
 //
-// Bits: sums are NCCL's, the same on all ranks and in every run with the same ranks, as long as NCCL_ALGO=^NVLS,NVLSTree holds (set
-// unless the user chose).
+// Bits: sums are NCCL's, the same on all ranks and in every run with the same ranks, as long as
+// NCCL_ALGO=^NVLS,NVLSTree holds (set unless the user chose).
 #pragma once
 
 #include <memory>
@@ -27,21 +27,22 @@ class Queue;
 class StagedMessages;
 }  // namespace nccl
 
-// Collective over the ranks that meet in the context's store, for its device. Throws InvalidArgument when two ranks have the same GPU
-// (unless that is allowed: LOCKSTEP_SHARE_GPU), Error when NCCL is not there.
-// `make_host` makes the backend for host memory that compares the ranks' calls.
+// Collective over the ranks that meet in the context's store, for its device. Throws InvalidArgument when two ranks
+// have the same GPU (unless that is allowed: LOCKSTEP_SHARE_GPU), Error when NCCL is not there. `make_host` makes the
+// backend for host memory that compares the ranks' calls.
 using MakeBackend = std::unique_ptr<Backend> (*)(const BackendContext&);
 std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_host);
 // With another NCCL than this process's.
 std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_host, const nccl::Api& api);
 
-// Throws InvalidArgument when this rank has no GPU, or NCCL cannot be loaded. `device`: this rank's; null: local_device().
+// Throws InvalidArgument when this rank has no GPU, or NCCL cannot be loaded. `device`: this rank's; null:
+// local_device().
 void check_gpu_and_nccl(const Place& place, const Device* device);
 
 class NcclBackend : public Backend {
  public:
-  // `watch` compares the calls: a CPU backend over the same ranks, with no other user. It carries the messages as well, unless the
-  // context has a backend for host memory.
+  // `watch` compares the calls: a CPU backend over the same ranks, with no other user. It carries the messages as well,
+  // unless the context has a backend for host memory.
   NcclBackend(const BackendContext& context, std::unique_ptr<Backend> watch, const nccl::Api& api);
   ~NcclBackend() override;
 

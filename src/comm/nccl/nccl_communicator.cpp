@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/comm/nccl/nap.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep::nccl {
 
@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long an abort is waited for, which graphs may hold up, by a rank that goes on and by one that ends. Kernels end at once in any case.
+// How long an abort is waited for, which graphs may hold up, by a rank that goes on and by one that ends. Kernels end
+// at once in any case.
 constexpr auto kPatience = std::chrono::milliseconds(500), kLastPatience = std::chrono::milliseconds(2000);
 
 ncclDataType_t type_of(DType dtype) {
@@ -59,8 +60,8 @@ Scalar scalar_of(DType dtype, double factor) {
   return scalar;
 }
 
-// NCCL averages by multiplying each rank's value with 1 / n as the type has it: of 16 bits, 0.2 % too much for three ranks. The sum is
-// divided afterwards instead, see Queue::divide().
+// NCCL averages by multiplying each rank's value with 1 / n as the type has it: of 16 bits, 0.2 % too much for three
+// ranks. The sum is divided afterwards instead, see Queue::divide().
 ncclRedOp_t operator_of(const Signature& call) {
   switch (call.op) {
     case ReduceOp::kSum:
@@ -78,7 +79,8 @@ ncclRedOp_t operator_of(const Signature& call) {
   }
 }
 
-// NCCL leaves a thread on the device that it found it on: on the first one, another rank's, where no call had chosen another.
+// NCCL leaves a thread on the device that it found it on: on the first one, another rank's, where no call had chosen
+// another.
 void use_device_of(const Stream& stream) noexcept {
   try {
     stream.native();
@@ -113,9 +115,9 @@ class Communicator::Reduction {
       return;
     }
     Scalar scalar = scalar_of(call.dtype, operation.factor);
-    owner_.must(
-        owner_.api_.ncclRedOpCreatePreMulSum(&op_, scalar.bytes, type_of(call.dtype), ncclScalarHostImmediate, owner_.communicator_),
-        "ncclRedOpCreatePreMulSum");
+    owner_.must(owner_.api_.ncclRedOpCreatePreMulSum(&op_, scalar.bytes, type_of(call.dtype), ncclScalarHostImmediate,
+                                                     owner_.communicator_),
+                "ncclRedOpCreatePreMulSum");
     made_ = true;
   }
   ~Reduction() {
@@ -159,7 +161,10 @@ class Communicator::Group {
 
 Communicator::Communicator(const Api& api, const Place& place, const Stream& stream, const ncclUniqueId& id,
                            std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting, bool blocks)
-    : api_(api), place_(place), stream_(stream), watch_(blocks ? std::make_unique<CallWatch>([this] { abort(); }) : nullptr) {
+    : api_(api),
+      place_(place),
+      stream_(stream),
+      watch_(blocks ? std::make_unique<CallWatch>([this] { abort(); }) : nullptr) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = blocks ? 1 : 0;
   try {
@@ -177,7 +182,8 @@ Communicator::~Communicator() {
 }
 
 void Communicator::must(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess && result != ncclInProgress) throw_nccl_error(api_, result, call, over_ ? nullptr : communicator_);
+  if (result != ncclSuccess && result != ncclInProgress)
+    throw_nccl_error(api_, result, call, over_ ? nullptr : communicator_);
 }
 
 // Of one that blocks it is over when this returns.
@@ -265,7 +271,8 @@ void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
     case OperationKind::kAllToAll:
       return exchange(send, all, receive, all, call.dtype, stream);
     case OperationKind::kAllToAllV:
-      return exchange(send, operation.layout->send_counts, receive, operation.layout->receive_counts, call.dtype, stream);
+      return exchange(send, operation.layout->send_counts, receive, operation.layout->receive_counts, call.dtype,
+                      stream);
     case OperationKind::kGather:
       return exchange(send, one, receive, me == root ? all : none, call.dtype, stream);
     case OperationKind::kScatter:
@@ -276,7 +283,8 @@ void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
       for (std::size_t rank = 0; rank < ranks(); ++rank) {
         const void* const from = rank == me ? static_cast<const void*>(send) : receive;
         if (counts[rank] != 0)
-          LOCKSTEP_NCCL(ncclBroadcast, from, receive, counts[rank], type_of(call.dtype), static_cast<int>(rank), communicator_, stream);
+          LOCKSTEP_NCCL(ncclBroadcast, from, receive, counts[rank], type_of(call.dtype), static_cast<int>(rank),
+                        communicator_, stream);
         receive += counts[rank] * size_of(call.dtype);
       }
       return group.end();
@@ -294,7 +302,8 @@ void Communicator::exchange(const std::byte* send, const std::vector<std::size_t
   for (std::size_t rank = 0; rank < ranks(); ++rank) {
     const int peer = static_cast<int>(rank);
     if (send_counts[rank] != 0) LOCKSTEP_NCCL(ncclSend, send, send_counts[rank], type, peer, communicator_, stream);
-    if (receive_counts[rank] != 0) LOCKSTEP_NCCL(ncclRecv, receive, receive_counts[rank], type, peer, communicator_, stream);
+    if (receive_counts[rank] != 0)
+      LOCKSTEP_NCCL(ncclRecv, receive, receive_counts[rank], type, peer, communicator_, stream);
     send += send_counts[rank] * size_of(dtype);
     receive += receive_counts[rank] * size_of(dtype);
   }
@@ -331,8 +340,8 @@ void* Communicator::allocate(std::size_t bytes) {
 void Communicator::free(void* memory) noexcept {
   await_abort(kPatience);
   const std::lock_guard lock(mutex_);
-  const auto found =
-      std::find_if(registrations_.begin(), registrations_.end(), [memory](const auto& each) { return each.first == memory; });
+  const auto found = std::find_if(registrations_.begin(), registrations_.end(),
+                                  [memory](const auto& each) { return each.first == memory; });
   if (!over_ && found != registrations_.end()) api_.ncclCommDeregister(communicator_, found->second);
   if (found != registrations_.end()) registrations_.erase(found);
   api_.ncclMemFree(memory);
@@ -347,8 +356,9 @@ void Communicator::check() {
   must(state, "an operation on the GPU");
 }
 
-// In a thread of its own, which needs nothing of ours once it has chosen its device: a graph may go later than the communicator, by the
-// thread that calls this. A call that blocks is what must end; NCCL has written the communicator before it waits for peers.
+// In a thread of its own, which needs nothing of ours once it has chosen its device: a graph may go later than the
+// communicator, by the thread that calls this. A call that blocks is what must end; NCCL has written the communicator
+// before it waits for peers.
 void Communicator::abort() noexcept {
   {
     std::unique_lock lock(mutex_, std::defer_lock);
@@ -360,7 +370,8 @@ void Communicator::abort() noexcept {
     std::promise<void> begun, ended;
     auto has_begun = begun.get_future();
     aborting_ = ended.get_future().share();
-    std::thread([abort = api_.ncclCommAbort, made, &stream = stream_, begun = std::move(begun), ended = std::move(ended)]() mutable {
+    std::thread([abort = api_.ncclCommAbort, made, &stream = stream_, begun = std::move(begun),
+                 ended = std::move(ended)]() mutable {
       use_device_of(stream);
       begun.set_value();
       abort(made);
@@ -380,8 +391,8 @@ void Communicator::await_abort(std::chrono::milliseconds at_most) const noexcept
   if (aborting.valid()) aborting.wait_for(at_most);
 }
 
-// Sends of ours may be on their way still, from memory of ours, when our kernels have ended: NCCL's finalising sees to them. It may also
-// wait for peers that are late, or gone.
+// Sends of ours may be on their way still, from memory of ours, when our kernels have ended: NCCL's finalising sees to
+// them. It may also wait for peers that are late, or gone.
 void Communicator::finish(std::chrono::milliseconds at_most) noexcept {
   use_device_of(stream_);
   if (over_) return;

@@ -1,6 +1,6 @@
-// An NCCL communicator: no call of it waits for peers without a deadline. Calls of one that does not block return at once, and NCCL is
-// asked until it has queued them; calls of one that blocks are watched over by another thread, which ends them by aborting the
-// communicator.
+// An NCCL communicator: no call of it waits for peers without a deadline. Calls of one that does not block return at
+// once, and NCCL is asked until it has queued them; calls of one that blocks are watched over by another thread, which
+// ends them by aborting the communicator.
 #pragma once
 
 #include <atomic>
@@ -24,33 +24,39 @@ namespace lockstep::nccl {
 
 // Is the average of this call made of a sum? Whoever queues it divides: see Queue::divide().
 inline bool is_averaged_apart(const Signature& call) {
-  return is_reduction(call.kind) && call.op == ReduceOp::kAvg && (call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16);
+  return is_reduction(call.kind) && call.op == ReduceOp::kAvg &&
+         (call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16);
 }
 
-// enqueue() by one thread at a time; the rest from any, but allocate() and free() of one that blocks wait for the call under way.
+// enqueue() by one thread at a time; the rest from any, but allocate() and free() of one that blocks wait for the call
+// under way.
 class Communicator {
  public:
-  // Of the thread's current device, of which `stream` is one that stays. Collective. `keep_waiting` is called while peers are awaited and
-  // throws to end that; so does the deadline (TimeoutError). Of one that `blocks` by a thread of its own.
-  Communicator(const Api& api, const Place& place, const Stream& stream, const ncclUniqueId& id, std::chrono::milliseconds timeout,
-               const std::function<void()>& keep_waiting, bool blocks = false);
+  // Of the thread's current device, of which `stream` is one that stays. Collective. `keep_waiting` is called while
+  // peers are awaited and throws to end that; so does the deadline (TimeoutError). Of one that `blocks` by a thread of
+  // its own.
+  Communicator(const Api& api, const Place& place, const Stream& stream, const ncclUniqueId& id,
+               std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting, bool blocks = false);
   ~Communicator();  // aborts what finish() did not end
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Queues the operation on `stream`. Not for barriers and allocations, which move nothing. The first ones connect the peers, and wait for
-  // them as the constructor does, for the operation's time at most.
+  // Queues the operation on `stream`. Not for barriers and allocations, which move nothing. The first ones connect the
+  // peers, and wait for them as the constructor does, for the operation's time at most.
   void enqueue(const Operation& operation, cudaStream_t stream, const std::function<void()>& keep_waiting);
 
-  // Memory of the thread's current device that NCCL sends from and receives into in place. Throws Error when it is exhausted.
+  // Memory of the thread's current device that NCCL sends from and receives into in place. Throws Error when it is
+  // exhausted.
   void* allocate(std::size_t bytes);
   void free(void* memory) noexcept;  // also after abort()
 
   // Throws what went wrong in an operation that was queued before; nothing while another call blocks.
   void check();
-  // Ends kernels that wait for peers. Nothing can be queued afterwards. NCCL waits for the graphs that hold its calls to go; this does not.
+  // Ends kernels that wait for peers. Nothing can be queued afterwards. NCCL waits for the graphs that hold its calls
+  // to go; this does not.
   void abort() noexcept;
-  // Ends the communicator once all that was queued is done, here: what peers have yet to take still gets to them, within `at_most`.
+  // Ends the communicator once all that was queued is done, here: what peers have yet to take still gets to them,
+  // within `at_most`.
   void finish(std::chrono::milliseconds at_most) noexcept;
 
  private:

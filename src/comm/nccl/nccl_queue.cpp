@@ -36,7 +36,8 @@ ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream&
   return agree_on_id(context, api);
 }
 
-// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the failure detector has found the rank.
+// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the failure detector has found the
+// rank.
 template <typename Step, typename Doing, typename IsOver>
 auto or_as(Backend& watch, const Doing& doing, const IsOver& is_over, Step&& step) {
   try {
@@ -51,7 +52,8 @@ auto or_as(Backend& watch, const Doing& doing, const IsOver& is_over, Step&& ste
   }
 }
 
-Communicator communicator_for(const BackendContext& context, const Api& api, const Stream& stream, const ncclUniqueId& id, Backend& watch) {
+Communicator communicator_for(const BackendContext& context, const Api& api, const Stream& stream,
+                              const ncclUniqueId& id, Backend& watch) {
   const auto doing = [] { return std::string("making NCCL's communicator"); };
   const auto look = [&] { watch.throw_if_over(doing); };
   const bool blocks = env::integer(env::kNcclBlocking, 0, 1) == 1;
@@ -70,8 +72,9 @@ class Queue::Captured : public CompletionQueue {
   // The mark behind the next operation.
   Event& add(const Operation& operation) {
     const Signature& call = operation.signature;
-    for (const std::uint64_t part : {call.count, call.layout, static_cast<std::uint64_t>(call.kind), static_cast<std::uint64_t>(call.dtype),
-                                     static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.root)})
+    for (const std::uint64_t part :
+         {call.count, call.layout, static_cast<std::uint64_t>(call.kind), static_cast<std::uint64_t>(call.dtype),
+          static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.root)})
       hash_ = (hash_ ^ part) * 0x9e3779b97f4a7c15, hash_ ^= hash_ >> 29;
     return add_mark();
   }
@@ -81,7 +84,9 @@ class Queue::Captured : public CompletionQueue {
 
   bool done(std::uint64_t) override { return false; }
   void wait(std::uint64_t ticket) override {
-    throw InvalidArgument("the host cannot wait for call {} of a graph that is being recorded: it runs when the graph is launched", ticket);
+    throw InvalidArgument(
+        "the host cannot wait for call {} of a graph that is being recorded: it runs when the graph is launched",
+        ticket);
   }
   void stream_wait(std::uint64_t ticket, Stream& stream) override { events_[ticket - 1]->stream_wait(stream); }
 
@@ -110,7 +115,8 @@ Work Queue::start(const std::shared_ptr<Queue>& self, const Operation& operation
   const Way way = kind == OperationKind::kBarrier || kind == OperationKind::kAllocate ? Way::kNothing : Way::kData;
   if (!self->captured_) return Work(self, self->issue(operation, way));
   if (way == Way::kNothing || (kind == OperationKind::kAllToAll && operation.send == operation.receive))
-    throw InvalidArgument("{}: {}cannot be part of a graph", name_of_call(operation), way == Way::kNothing ? "" : "in place, it ");
+    throw InvalidArgument("{}: {}cannot be part of a graph", name_of_call(operation),
+                          way == Way::kNothing ? "" : "in place, it ");
   Event& event = self->captured_->add(operation);
   self->or_fail([&] {
     self->enqueue(operation);
@@ -123,7 +129,8 @@ Work Queue::start_chained(const std::shared_ptr<Queue>& self, const Operation& o
   Work made;
   self->or_fail([&] { self->order_behind_default_stream(), made = run_chained(operation, *self->stream_); });
   if (operation.chained.makes_call) return made;
-  if (!self->captured_) return Work(self, self->issue({.signature = operation.signature, .timeout = operation.timeout}, Way::kComputed));
+  if (!self->captured_)
+    return Work(self, self->issue({.signature = operation.signature, .timeout = operation.timeout}, Way::kComputed));
   self->or_fail([&] { self->captured_->add_mark().record(*self->stream_); });
   return Work(self->captured_, self->captured_->calls());
 }
@@ -143,8 +150,8 @@ std::uint64_t Queue::end_capture() {
   return std::exchange(captured_, nullptr)->hash();
 }
 
-// The call is announced before it is queued: NCCL may wait for the peers with the first ones, and a peer that never comes, or comes with
-// another call, is found by comparing.
+// The call is announced before it is queued: NCCL may wait for the peers with the first ones, and a peer that never
+// comes, or comes with another call, is found by comparing.
 std::uint64_t Queue::issue(const Operation& operation, Way way) {
   watch_->throw_if_over([&] { return name_of_call(operation); });
   std::unique_lock lock(mutex_);
@@ -169,7 +176,8 @@ void Queue::queue(Slot& slot) {
   if (slot.way == Way::kComputed) slot.event->record(*stream_);
   if (slot.way != Way::kData) return;
   Operation operation = slot.operation;  // the other thread is reading it
-  if (operation.signature.kind == OperationKind::kAllToAll && operation.send == operation.receive) operation.send = copy_of(slot);
+  if (operation.signature.kind == OperationKind::kAllToAll && operation.send == operation.receive)
+    operation.send = copy_of(slot);
   enqueue(operation);
   slot.event->record(*stream_);
 }
@@ -182,7 +190,8 @@ void Queue::order_behind_default_stream() {
 void Queue::enqueue(const Operation& operation) {
   order_behind_default_stream();
   or_as_the_detector_says(operation, [&] {
-    communicator_.enqueue(operation, native(*stream_), [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
+    communicator_.enqueue(operation, native(*stream_),
+                          [&] { watch_->throw_if_over([&] { return name_of_call(operation); }); });
   });
   if (is_averaged_apart(operation.signature)) divide(operation);
 }
@@ -264,7 +273,8 @@ Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
   auto* const memory = static_cast<std::byte*>(self->communicator_.allocate(floats * sizeof(float)));
   Device& device = self->device_;
   Buffer buffer(memory, bytes, &device, [self, memory] { self->release(memory); });
-  device.kernels().fill({reinterpret_cast<float*>(memory), {static_cast<std::int64_t>(floats)}}, 0, device.default_stream());
+  device.kernels().fill({reinterpret_cast<float*>(memory), {static_cast<std::int64_t>(floats)}}, 0,
+                        device.default_stream());
   return buffer;
 }
 
@@ -383,7 +393,8 @@ bool Queue::see_to_its_end(const Slot& slot) {
     watch_->throw_if_over([&] { return name_of_call(operation); });
     if (Clock::now() > deadline)
       throw TimeoutError(
-          "{}: all ranks have come, but the GPU of rank {} has not finished it in {:.1f} s: is it, or a peer's, busy with other "
+          "{}: all ranks have come, but the GPU of rank {} has not finished it in {:.1f} s: is it, or a peer's, busy "
+          "with other "
           "work?",
           name_of_call(operation), place_.rank, std::chrono::duration<double>(operation.timeout).count());
     if (is_stopping()) return false;

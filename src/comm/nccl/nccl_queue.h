@@ -1,5 +1,5 @@
-// A rank's operations in the order of their issue: each is queued on the device at once, compared with the other ranks' meanwhile, and seen
-// to its end.
+// A rank's operations in the order of their issue: each is queued on the device at once, compared with the other ranks'
+// meanwhile, and seen to its end.
 #pragma once
 
 #include <array>
@@ -45,7 +45,12 @@ class Queue : public CompletionQueue {
  private:
   static constexpr std::uint64_t kSlots = 256;
   class Captured;
-  enum class Way { kNothing, kData, kReplay, kComputed };  // what the device has to do with it; the last is compared with no rank
+  enum class Way {
+    kNothing,
+    kData,
+    kReplay,
+    kComputed
+  };  // what the device has to do with it; the last is compared with no rank
   struct Slot {
     Operation operation;
     Way way = Way::kNothing;

@@ -23,8 +23,8 @@ constexpr const char* kId = "nccl/id";
 constexpr const char* kHostId = "NCCL_HOSTID";
 constexpr int kFirstWithSharing = NCCL_VERSION(2, 30, 0);
 
-// NVLink SHARP's sums, within a machine and across them, are not the same bits in every run. Chosen before main(), unless the user has: a
-// thread that reads the environment must not find it being written.
+// NVLink SHARP's sums, within a machine and across them, are not the same bits in every run. Chosen before main(),
+// unless the user has: a thread that reads the environment must not find it being written.
 [[maybe_unused]] const int kChosen = setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
 
 std::string key_of_gpu(int rank) { return fmt::format("nccl/gpu/{}", rank); }
@@ -64,7 +64,8 @@ std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
   for (int rank = 0; rank < context.place.world_size; ++rank) {
     const std::string text = await_word(context, rank, key_of_gpu(rank));
     const std::size_t space = std::min(text.find(' '), text.size());
-    gpus.push_back({text.substr(std::min(space + 1, text.size())), static_cast<int>(std::strtol(text.c_str(), nullptr, 10))});
+    gpus.push_back(
+        {text.substr(std::min(space + 1, text.size())), static_cast<int>(std::strtol(text.c_str(), nullptr, 10))});
   }
   return gpus;
 }
@@ -87,18 +88,20 @@ void check_sharing(const std::vector<GpuOfRank>& gpus) {
   }
   if (shared.empty()) return;
   throw InvalidArgument(
-      "nccl: ranks share a GPU: {}. Start as many ranks as there are GPUs, or allow it on all ranks: `lockrun --share-gpu {}`, or {}={} in "
+      "nccl: ranks share a GPU: {}. Start as many ranks as there are GPUs, or allow it on all ranks: `lockrun "
+      "--share-gpu {}`, or {}={} in "
       "their environment",
       shared, needed, env::kShareGpu, needed);
 }
 
-std::vector<std::pair<std::string, std::string>> environment_for_sharing(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version,
-                                                                         const std::string& machine) {
+std::vector<std::pair<std::string, std::string>> environment_for_sharing(const std::vector<GpuOfRank>& gpus, int rank,
+                                                                         int nccl_version, const std::string& machine) {
   const auto& mine = gpus[static_cast<std::size_t>(rank)].identity;
   const auto has_mine = [&](const GpuOfRank& other) { return other.identity == mine; };
   if (std::count_if(gpus.begin(), gpus.end(), has_mine) < 2) return {};
   if (nccl_version >= kFirstWithSharing) return {{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}};
-  // Older ones refuse two ranks on one GPU of a machine: each set of ranks that have a GPU each says that it is another machine.
+  // Older ones refuse two ranks on one GPU of a machine: each set of ranks that have a GPU each says that it is another
+  // machine.
   const auto set = std::count_if(gpus.begin(), gpus.begin() + rank, has_mine);
   return {{kHostId, fmt::format("{}-{}", machine, set)}};
 }

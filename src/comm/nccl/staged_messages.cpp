@@ -43,11 +43,13 @@ Message StagedMessages::Staged::in_host_memory() {
 
 // Marks the place in the default stream.
 StagedMessages::Handle StagedMessages::make(const Message& message, bool is_receive) {
-  auto staged = std::make_shared<Staged>(Staged{message, is_receive, {}, nullptr, is_receive ? Stage::kCarried : Stage::kLeaving});
+  auto staged = std::make_shared<Staged>(
+      Staged{message, is_receive, {}, nullptr, is_receive ? Stage::kCarried : Stage::kLeaving});
   Stream& stream = device_.default_stream();
   if (stream.is_capturing())
-    throw InvalidArgument("{} on rank {}: a graph is being recorded, and a message would go once, and not with every launch",
-                          staged->describe(), place_.rank);
+    throw InvalidArgument(
+        "{} on rank {}: a graph is being recorded, and a message would go once, and not with every launch",
+        staged->describe(), place_.rank);
   staged->memory = device_.allocate_pinned(message.bytes());
   staged->event = device_.new_event();
   staged->event->record(stream);
@@ -195,9 +197,10 @@ void StagedMessages::await_copy(const Staged& staged) {
   const auto look = [&] {
     if (is_copied(staged)) return true;
     if (Clock::now() <= deadline) return false;
-    throw TimeoutError("{}: the GPU of rank {} has not copied the data {} host memory in {:.1f} s: is it busy with other work?",
-                       staged.describe(), place_.rank, staged.is_receive ? "from" : "to",
-                       std::chrono::duration<double>(staged.message.timeout).count());
+    throw TimeoutError(
+        "{}: the GPU of rank {} has not copied the data {} host memory in {:.1f} s: is it busy with other work?",
+        staged.describe(), place_.rank, staged.is_receive ? "from" : "to",
+        std::chrono::duration<double>(staged.message.timeout).count());
   };
   for (int round = 0;; ++round) {
     bool is_there = false;

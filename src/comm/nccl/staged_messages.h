@@ -1,9 +1,9 @@
 // Messages of a GPU's memory, by way of pinned host memory and a backend of the host's.
 //
-// NCCL's own have no tags, cannot be received from any rank, and block each other for good when two ranks' orders differ. Here the device
-// copies what is sent to pinned memory, on a stream of its own, behind what the default stream holds by then; a courier, a thread, hands it
-// to the carrier when that is done. A received message comes to pinned memory, and the thread that waits for the Work, or asks for it,
-// queues the copy to the device when it is there.
+// NCCL's own have no tags, cannot be received from any rank, and block each other for good when two ranks' orders
+// differ. Here the device copies what is sent to pinned memory, on a stream of its own, behind what the default stream
+// holds by then; a courier, a thread, hands it to the carrier when that is done. A received message comes to pinned
+// memory, and the thread that waits for the Work, or asks for it, queues the copy to the device when it is there.
 #pragma once
 
 #include <chrono>
@@ -33,8 +33,8 @@ class StagedMessages : public CompletionQueue {
 
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
-  // Of a send returns at once: `stream` may overwrite the memory when the device has copied it. Of a receive blocks until the message has
-  // come to this machine, and not until the device has it.
+  // Of a send returns at once: `stream` may overwrite the memory when the device has copied it. Of a receive blocks
+  // until the message has come to this machine, and not until the device has it.
   void stream_wait(std::uint64_t ticket, Stream& stream) override;
 
   // Returns when the courier has nothing under way.
@@ -48,7 +48,8 @@ class StagedMessages : public CompletionQueue {
     Message message;
     bool is_receive;
     Buffer memory;  // pinned
-    // Of a send: the device has copied it. Of a receive: the mark in the default stream to copy behind, then: the device has copied it.
+    // Of a send: the device has copied it. Of a receive: the mark in the default stream to copy behind, then: the
+    // device has copied it.
     std::unique_ptr<Event> event;
     Stage stage;
     bool is_on_device = false;  // its copy was queued

@@ -13,9 +13,9 @@ inline constexpr auto kYieldFor = std::chrono::milliseconds(1);
 
 // The yields of one thread that waits for its peers again and again.
 //
-// On a core that other work wants as well, a yield lasts as long as the system lets that work run: milliseconds, in which the peer may have
-// come long ago. A sleeper is woken at once, before such work. So a slow yield ends the waiting by yields for a while, which doubles as long
-// as yields stay slow.
+// On a core that other work wants as well, a yield lasts as long as the system lets that work run: milliseconds, in
+// which the peer may have come long ago. A sleeper is woken at once, before such work. So a slow yield ends the waiting
+// by yields for a while, which doubles as long as yields stay slow.
 class YieldingWait {
  public:
   using Clock = std::chrono::steady_clock;

@@ -16,7 +16,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/net/resolve.h"
 #include "src/comm/net/socket.h"
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 
 namespace lockstep {
 
@@ -80,7 +80,8 @@ std::vector<InterfaceAddress> interface_addresses() {
   for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
     if ((each->ifa_flags & IFF_UP) == 0) continue;
     names.emplace_back(each->ifa_name);
-    if (each->ifa_addr == nullptr || (each->ifa_addr->sa_family != AF_INET && each->ifa_addr->sa_family != AF_INET6)) continue;
+    if (each->ifa_addr == nullptr || (each->ifa_addr->sa_family != AF_INET && each->ifa_addr->sa_family != AF_INET6))
+      continue;
     found.push_back({each->ifa_name, numeric_host(*each->ifa_addr)});
   }
   for (const std::string& name : names)
@@ -96,7 +97,8 @@ std::vector<std::string> addresses_of_this_machine() {
   return own;
 }
 
-std::string choose_address(const std::string& wanted, const std::vector<InterfaceAddress>& available, std::string_view like) {
+std::string choose_address(const std::string& wanted, const std::vector<InterfaceAddress>& available,
+                           std::string_view like) {
   const Bits bits = bits_of(wanted);
   const InterfaceAddress* best = nullptr;
   const auto rank = [&](const InterfaceAddress& each) {
@@ -112,8 +114,8 @@ std::string choose_address(const std::string& wanted, const std::vector<Interfac
     }
   }
   if (best != nullptr) return best->address;
-  throw InvalidArgument("environment: {}={} names no interface or address of this machine that is up; it has {}", env::kInterface, wanted,
-                        list(available));
+  throw InvalidArgument("environment: {}={} names no interface or address of this machine that is up; it has {}",
+                        env::kInterface, wanted, list(available));
 }
 
 std::string address_towards(const std::string& host, std::uint16_t port, Deadline deadline) {
@@ -126,7 +128,8 @@ std::string address_towards(const std::string& host, std::uint16_t port, Deadlin
     if (fd && connect(fd.get(), each->ai_addr, each->ai_addrlen) == 0) return local_endpoint(fd.get()).host;
     reason = errno;
   }
-  throw RendezvousError("this machine has no route to {} ({}); does {} name an interface?", host, std::strerror(reason), env::kInterface);
+  throw RendezvousError("this machine has no route to {} ({}); does {} name an interface?", host, std::strerror(reason),
+                        env::kInterface);
 }
 
 std::string own_address(const std::string& host, std::uint16_t port, Deadline deadline) {

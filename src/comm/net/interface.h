@@ -1,5 +1,5 @@
-// Under which address of this machine the peers reach this rank: one of the interface that LOCKSTEP_INTERFACE names, else
-// that of the route to MASTER_ADDR. Rings and messages listen on it, and connect from it.
+// Under which address of this machine the peers reach this rank: one of the interface that LOCKSTEP_INTERFACE names,
+// else that of the route to MASTER_ADDR. Rings and messages listen on it, and connect from it.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,14 @@ std::vector<InterfaceAddress> interface_addresses();
 // The addresses alone.
 std::vector<std::string> addresses_of_this_machine();
 
-// The address that `wanted` means, itself one of them or an interface's name. Of several that an interface has: first those of the family
-// of `like`, and routed ones before link-local ones. Throws InvalidArgument that lists what there is.
-std::string choose_address(const std::string& wanted, const std::vector<InterfaceAddress>& available, std::string_view like);
+// The address that `wanted` means, itself one of them or an interface's name. Of several that an interface has: first
+// those of the family of `like`, and routed ones before link-local ones. Throws InvalidArgument that lists what there
+// is.
+std::string choose_address(const std::string& wanted, const std::vector<InterfaceAddress>& available,
+                           std::string_view like);
 
-// The address from which this machine reaches `host`; no packet is sent to it. Throws RendezvousError: no name by the deadline, or no
-// route.
+// The address from which this machine reaches `host`; no packet is sent to it. Throws RendezvousError: no name by the
+// deadline, or no route.
 std::string address_towards(const std::string& host, std::uint16_t port, Deadline deadline);
 
 // By LOCKSTEP_INTERFACE or the route to `host`.

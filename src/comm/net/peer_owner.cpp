@@ -46,8 +46,8 @@ std::optional<uid_t> owner_in_table(const char* table, const std::string& local,
     std::istringstream fields(row);
     std::string number, from, to, state, queues, timer, retransmits;
     uid_t owner = 0;
-    if (fields >> number >> from >> to >> state >> queues >> timer >> retransmits >> owner && from == local && to == remote &&
-        state == kEstablished)
+    if (fields >> number >> from >> to >> state >> queues >> timer >> retransmits >> owner && from == local &&
+        to == remote && state == kEstablished)
       return owner;
   }
   return std::nullopt;
@@ -63,8 +63,8 @@ std::optional<uid_t> owner_of_peer(int fd) {
   // A table that changes while it is read may leave a row out.
   constexpr int kTries = 3;
   for (int tries = 0; tries < kTries; ++tries)
-    if (const auto owner =
-            owner_in_table(here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6", table_text(there), table_text(here)))
+    if (const auto owner = owner_in_table(here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6",
+                                          table_text(there), table_text(here)))
       return owner;
   return std::nullopt;
 }

@@ -41,7 +41,8 @@ void ask_aside(const std::shared_ptr<Question>& question) {
   question->answered.notify_all();
 }
 
-std::optional<Answer> ask_within(const std::string& host, const std::string& service, const addrinfo& hints, Deadline deadline) {
+std::optional<Answer> ask_within(const std::string& host, const std::string& service, const addrinfo& hints,
+                                 Deadline deadline) {
   const auto question = std::make_shared<Question>();
   question->host = host;
   question->service = service;

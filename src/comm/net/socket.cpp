@@ -22,12 +22,13 @@ namespace lockstep {
 namespace {
 
 constexpr auto kNameToListenOn = std::chrono::seconds(30);
-constexpr auto kOneAddress = std::chrono::seconds(5);  // nothing comes back from a machine that is not there yet: the next one has its turn
+constexpr auto kOneAddress =
+    std::chrono::seconds(5);  // nothing comes back from a machine that is not there yet: the next one has its turn
 
 Endpoint endpoint_of(const sockaddr_storage& address) {
   const bool is_v6 = address.ss_family == AF_INET6;
-  const auto port =
-      is_v6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port : reinterpret_cast<const sockaddr_in&>(address).sin_port;
+  const auto port = is_v6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                          : reinterpret_cast<const sockaddr_in&>(address).sin_port;
   return {numeric_host(reinterpret_cast<const sockaddr&>(address)), ntohs(port)};
 }
 
@@ -72,14 +73,16 @@ int remaining_ms(Deadline deadline) {
 Fd listen_tcp(const std::string& host, std::uint16_t port) {
   std::string why;
   const Addresses addresses = resolve(host, port, AI_PASSIVE, std::chrono::steady_clock::now() + kNameToListenOn, why);
-  if (!addresses) throw RendezvousError("cannot listen on {}: the name does not resolve ({})", Endpoint{host, port}.text(), why);
+  if (!addresses)
+    throw RendezvousError("cannot listen on {}: the name does not resolve ({})", Endpoint{host, port}.text(), why);
   Fd fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (!fd || bind(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(fd.get(), 1024) != 0) {
     const int failure = errno;
     throw RendezvousError("cannot listen on {}: {}{}", Endpoint{host, port}.text(), std::strerror(failure),
-                          failure == EADDRINUSE      ? "; another job, or a second rank 0, holds this port: end it or choose another port"
+                          failure == EADDRINUSE
+                              ? "; another job, or a second rank 0, holds this port: end it or choose another port"
                           : failure == EADDRNOTAVAIL ? "; it must be an address of the machine on which rank 0 runs"
                                                      : "");
   }
@@ -99,7 +102,8 @@ std::uint16_t free_port() {
 Endpoint local_endpoint(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) throw Error("getsockname failed: {}", std::strerror(errno));
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    throw Error("getsockname failed: {}", std::strerror(errno));
   return endpoint_of(address);
 }
 
@@ -145,7 +149,8 @@ int connect_outcome(int fd) {
   return failure;
 }
 
-Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure, const std::string& from) {
+Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure,
+                     const std::string& from) {
   failure = 0;
   const Addresses addresses = resolve(host, port, AI_NUMERICHOST, {}, why);
   if (!addresses) return Fd();
@@ -156,13 +161,15 @@ Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& w
   return Fd();
 }
 
-Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why, const std::string& from) {
+Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why,
+                   const std::string& from) {
   const Addresses addresses = resolve(host, port, 0, deadline, why);
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     Fd fd;
     int failure = begin_connect(fd, *address, from);
     if (failure == EINPROGRESS) {
-      const bool decided = wait_for(fd.get(), POLLOUT, std::min(deadline, std::chrono::steady_clock::now() + kOneAddress));
+      const bool decided =
+          wait_for(fd.get(), POLLOUT, std::min(deadline, std::chrono::steady_clock::now() + kOneAddress));
       failure = decided ? 0 : ETIMEDOUT;
     }
     if (failure == 0) failure = connect_outcome(fd.get());

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "lockstep/comm/endpoint.h"
-#include "src/core/fd.h"
+#include "src/core/process/fd.h"
 
 namespace lockstep {
 
@@ -27,20 +27,24 @@ Fd listen_tcp(const std::string& host, std::uint16_t port);
 std::uint16_t free_port();
 Endpoint local_endpoint(int fd);
 Endpoint peer_endpoint(int fd);
-std::string numeric_host(const sockaddr& address);  // of IPv4 or IPv6; a link-local one with its interface: fe80::1%eth0
-bool is_loopback(const std::string& host);          // a numeric address or "localhost"
+std::string numeric_host(
+    const sockaddr& address);               // of IPv4 or IPv6; a link-local one with its interface: fe80::1%eth0
+bool is_loopback(const std::string& host);  // a numeric address or "localhost"
 
-// Connects to a name or a numeric address, with TCP_NODELAY; an empty Fd when this try failed, with the reason in `why`.
-// `from`: the numeric address of this machine that the connection starts from; empty: the route's.
-Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why, const std::string& from = "");
+// Connects to a name or a numeric address, with TCP_NODELAY; an empty Fd when this try failed, with the reason in
+// `why`. `from`: the numeric address of this machine that the connection starts from; empty: the route's.
+Fd try_connect_tcp(const std::string& host, std::uint16_t port, Deadline deadline, std::string& why,
+                   const std::string& from = "");
 
-// The same for a numeric address, without waiting: writable when it is decided, see connect_outcome(). Empty: it failed, `why` and by
-// which errno (0: the address itself is wrong).
-Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure, const std::string& from = "");
+// The same for a numeric address, without waiting: writable when it is decided, see connect_outcome(). Empty: it
+// failed, `why` and by which errno (0: the address itself is wrong).
+Fd start_connect_tcp(const std::string& host, std::uint16_t port, std::string& why, int& failure,
+                     const std::string& from = "");
 int connect_outcome(int fd);  // 0, or an errno
 
-// A machine that vanishes says nothing. While a connection is idle its kernel is asked for an acknowledgement (keepalive); without one for
-// so long, or when data that was sent is not acknowledged for so long, the connection ends. Zero: it is no longer watched.
+// A machine that vanishes says nothing. While a connection is idle its kernel is asked for an acknowledgement
+// (keepalive); without one for so long, or when data that was sent is not acknowledged for so long, the connection
+// ends. Zero: it is no longer watched.
 void notice_lost_machine(int fd, std::chrono::milliseconds lost_after);
 
 enum class IoResult { kDone, kClosed, kTimeout };

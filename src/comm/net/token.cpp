@@ -19,8 +19,10 @@ std::string fresh_token() {
 void warn_of_open_token_file() {
   const auto path = env::text(env::kTokenFile);
   struct stat facts {};
-  if (!path || env::text(env::kToken) || env::text("KUBERNETES_SERVICE_HOST") || ::stat(path->c_str(), &facts) != 0) return;
-  if ((facts.st_mode & S_IROTH) != 0) log::warn("{}={} can be read by every user of this machine: chmod 600 it", env::kTokenFile, *path);
+  if (!path || env::text(env::kToken) || env::text("KUBERNETES_SERVICE_HOST") || ::stat(path->c_str(), &facts) != 0)
+    return;
+  if ((facts.st_mode & S_IROTH) != 0)
+    log::warn("{}={} can be read by every user of this machine: chmod 600 it", env::kTokenFile, *path);
 }
 
 Nonce make_nonce() {
@@ -46,7 +48,8 @@ crypto::Digest prove(std::string_view token, Role role, const Nonce& connector, 
   return crypto::hmac_sha256(token, message);
 }
 
-bool is_proven(const crypto::Digest& answer, std::string_view token, Role role, const Nonce& connector, const Nonce& acceptor, int rank) {
+bool is_proven(const crypto::Digest& answer, std::string_view token, Role role, const Nonce& connector,
+               const Nonce& acceptor, int rank) {
   return crypto::equal_in_constant_time(answer, prove(token, role, connector, acceptor, rank));
 }
 
@@ -56,7 +59,8 @@ crypto::Digest ProofExchange::proof() const {
 
 bool ProofExchange::accepts(const crypto::Digest& peers_proof) const {
   const auto role = static_cast<Role>(static_cast<std::uint32_t>(own_) + (connects() ? 1 : -1));
-  return is_proven(peers_proof, token_, role, connects() ? nonce_ : peers_nonce_, connects() ? peers_nonce_ : nonce_, peers_rank_);
+  return is_proven(peers_proof, token_, role, connects() ? nonce_ : peers_nonce_, connects() ? peers_nonce_ : nonce_,
+                   peers_rank_);
 }
 
 }  // namespace lockstep

@@ -74,7 +74,8 @@ void UnixConnection::send(std::span<const std::byte> message, int fd, Deadline d
     const bool many_in_flight = errno == ETOOMANYREFS;  // too many descriptors under way: the receivers catch up
     if (!full && !many_in_flight) throw Error("cannot send to {}: {}", peer, errno_text());
     if (many_in_flight) poll(nullptr, 0, 1);
-    const bool in_time = many_in_flight ? std::chrono::steady_clock::now() < deadline : wait_for(socket.get(), POLLOUT, deadline);
+    const bool in_time =
+        many_in_flight ? std::chrono::steady_clock::now() < deadline : wait_for(socket.get(), POLLOUT, deadline);
     if (!in_time) throw Error("{} does not take its messages in time", peer);
   }
 }
@@ -95,7 +96,8 @@ std::vector<std::byte> UnixConnection::receive(std::size_t limit, Fd* fd, Deadli
   if (length < 0) throw Error("cannot receive from {}: {}", peer, errno_text());
   std::vector<Fd> received = take_descriptors(header);
   if (length == 0) throw Error("{} has closed the connection", peer);
-  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || received.size() > 1) throw Error("{} sent a message that does not fit", peer);
+  if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || received.size() > 1)
+    throw Error("{} sent a message that does not fit", peer);
   if (fd != nullptr) *fd = received.empty() ? Fd() : std::move(received[0]);
   message.resize(static_cast<std::size_t>(length));
   return message;
@@ -105,7 +107,8 @@ Fd listen_on_abstract_name(const std::string& name) {
   Fd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   socklen_t length;
   const sockaddr_un address = abstract_address(name, length);
-  if (!listener || bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 || listen(listener.get(), SOMAXCONN) != 0)
+  if (!listener || bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(listener.get(), SOMAXCONN) != 0)
     throw Error("cannot listen on an abstract socket: {}", errno_text());
   return listener;
 }
@@ -119,8 +122,10 @@ Fd connect_to_abstract_name(const std::string& name, Deadline deadline) {
   while (connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN)
-      throw Error("its abstract socket cannot be reached ({}): not the same machine, or another network namespace", errno_text());
-    if (std::chrono::steady_clock::now() >= deadline) throw Error("its abstract socket takes no connection: its queue is full");
+      throw Error("its abstract socket cannot be reached ({}): not the same machine, or another network namespace",
+                  errno_text());
+    if (std::chrono::steady_clock::now() >= deadline)
+      throw Error("its abstract socket takes no connection: its queue is full");
     std::this_thread::sleep_for(kFullQueuePause);
   }
   if (!is_own_user(link.get())) throw Error("its abstract socket belongs to another user: refused");

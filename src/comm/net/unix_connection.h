@@ -1,4 +1,5 @@
-// Messages and descriptors between two processes of one machine, over a sequenced-packet socket. Every call has a deadline.
+// Messages and descriptors between two processes of one machine, over a sequenced-packet socket. Every call has a
+// deadline.
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "src/comm/net/socket.h"
-#include "src/core/process_fd.h"
+#include "src/core/process/process_fd.h"
 
 namespace lockstep {
 
@@ -26,7 +27,8 @@ struct UnixConnection {
 
 // Listens on a name of the abstract namespace, which belongs to this machine (to its network namespace).
 Fd listen_on_abstract_name(const std::string& name);
-// Of a listener of this user; tries again while its queue is full. The link does not block; UnixConnection waits where it must.
+// Of a listener of this user; tries again while its queue is full. The link does not block; UnixConnection waits where
+// it must.
 Fd connect_to_abstract_name(const std::string& name, Deadline deadline);
 // The next connection of a process of this user; others are turned away. None at the deadline.
 std::optional<Fd> accept_own_user(int listener, Deadline deadline);

@@ -1,4 +1,5 @@
-// Says every 5 s which ranks a rank waits for while the job comes together: a user who starts ranks one by one sees which is not there yet.
+// Says every 5 s which ranks a rank waits for while the job comes together: a user who starts ranks one by one sees
+// which is not there yet.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@ class WaitNotice {
   template <typename Whom>
   void look(const Whom& whom) {
     if (Clock::now() < next_) return;
-    log::info("waiting for {}, {} s so far", whom(), std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begin_).count());
+    log::info("waiting for {}, {} s so far", whom(),
+              std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begin_).count());
     next_ = Clock::now() + kEvery;
   }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "lockstep/core/error.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace lockstep {
 
@@ -25,7 +25,8 @@ void scale_plain(const std::byte* in, std::byte* out, std::size_t count, double 
 template <typename T, typename Narrow>
 void scale_half(const std::byte* in, std::byte* out, std::size_t count, double factor, Narrow&& narrow) {
   const auto by = static_cast<float>(factor);
-  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<T*>(out)[i] = narrow(widen(reinterpret_cast<const T*>(in)[i]) * by);
+  for (std::size_t i = 0; i < count; ++i)
+    reinterpret_cast<T*>(out)[i] = narrow(widen(reinterpret_cast<const T*>(in)[i]) * by);
 }
 
 // The rest of the operation's time; at least a millisecond, so that the last call fails by its own name.
@@ -33,7 +34,8 @@ class RemainingTime {
  public:
   explicit RemainingTime(const Operation& operation) : end_(Clock::now() + operation.timeout) {}
   std::chrono::milliseconds rest() const {
-    return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()), std::chrono::milliseconds(1));
+    return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()),
+                    std::chrono::milliseconds(1));
   }
 
  private:
@@ -71,7 +73,8 @@ void CompositeCalls::run_premultiplied(const Operation& operation, const Execute
   const Signature& call = operation.signature;
   const auto ranks = static_cast<std::size_t>(place_.world_size);
   const std::size_t count = call.kind == OperationKind::kReduceScatter ? call.count * ranks : call.count;
-  const bool has_room = call.kind == OperationKind::kAllReduce || (call.kind == OperationKind::kReduce && call.root == place_.rank);
+  const bool has_room =
+      call.kind == OperationKind::kAllReduce || (call.kind == OperationKind::kReduce && call.root == place_.rank);
   if (!has_room) scaled_.resize(std::max(scaled_.size(), count * size_of(call.dtype)));
   auto* const out = has_room ? static_cast<std::byte*>(operation.receive) : scaled_.data();
   scale(call.dtype, static_cast<const std::byte*>(operation.send), out, count, operation.factor);
@@ -96,7 +99,8 @@ void CompositeCalls::run_coalesced(const Operation& operation, const Execute& ex
   };
   for (std::size_t first = 0; first < regions.size();) {
     std::size_t last = first, bytes = 0;
-    while (last < regions.size() && regions[last].count * element <= kPackedAlone && bytes + regions[last].count * element <= kBatchBytes)
+    while (last < regions.size() && regions[last].count * element <= kPackedAlone &&
+           bytes + regions[last].count * element <= kBatchBytes)
       bytes += regions[last++].count * element;
     if (last - first <= 1) {  // large, or alone: in place
       execute_on(static_cast<std::byte*>(regions[first].data), regions[first].count);

@@ -1,8 +1,9 @@
 // Calls made of plain ones, the same way on every backend: coalesced calls and pre-multiplied sums.
 //
-// Results do not depend on how buffers are packed: a reduction is elementwise (but between three nodes or more a value's place
-// in the message decides the order of its sum, see ring/ring_plan.h). Values are multiplied before they leave
-// their rank, in the accumulation type, and rounded to the element type: so the path that they take does not matter.
+// Results do not depend on how buffers are packed: a reduction is elementwise (but between three nodes or more a
+// value's place in the message decides the order of its sum, see ring/ring_plan.h). Values are multiplied before they
+// leave their rank, in the accumulation type, and rounded to the element type: so the path that they take does not
+// matter.
 #pragma once
 
 #include <cstddef>

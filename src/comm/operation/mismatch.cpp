@@ -10,12 +10,16 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kSkipped =
-    "Each rank must run the same passes and steps: leave a batch out on all ranks or on none (join() is for unequal numbers of batches), "
+    "Each rank must run the same passes and steps: leave a batch out on all ranks or on none (join() is for unequal "
+    "numbers of batches), "
     "and let each loss reach the model";
-constexpr const char* kUnequalRates = "Give all ranks the same rate: average a metric over the ranks before a schedule follows it";
-constexpr const char* kUnequalSets = "Freeze and unfreeze the same parameters on all ranks, before the module is wrapped";
+constexpr const char* kUnequalRates =
+    "Give all ranks the same rate: average a metric over the ranks before a schedule follows it";
+constexpr const char* kUnequalSets =
+    "Freeze and unfreeze the same parameters on all ranks, before the module is wrapped";
 constexpr const char* kParted =
-    "Load or change weights on all ranks alike, or before the module is wrapped, whose weights rank 0 then sends to all; name those that "
+    "Load or change weights on all ranks alike, or before the module is wrapped, whose weights rank 0 then sends to "
+    "all; name those that "
     "are each rank's own in ignored_parameters";
 
 // The differences between two ranks' positions, and advice for the first of them.
@@ -34,31 +38,33 @@ class PassDifference {
     if (std::bit_cast<std::uint32_t>(a.lr) != std::bit_cast<std::uint32_t>(b.lr))
       add("learning rate", a.lr, b.lr, kUnequalRates);
     else if (a.rates != b.rates)
-      add("learning rates of all groups, as a hash", fmt::format("{:08x}", a.rates), fmt::format("{:08x}", b.rates), kUnequalRates);
+      add("learning rates of all groups, as a hash", fmt::format("{:08x}", a.rates), fmt::format("{:08x}", b.rates),
+          kUnequalRates);
     if (a.trained != b.trained)
       add("trained parameters", a.trained, b.trained, kUnequalSets);
     else if (a.trained_hash != b.trained_hash)
-      add("set of trained parameters, as a hash", fmt::format("{:08x}", a.trained_hash), fmt::format("{:08x}", b.trained_hash),
-          kUnequalSets);
+      add("set of trained parameters, as a hash", fmt::format("{:08x}", a.trained_hash),
+          fmt::format("{:08x}", b.trained_hash), kUnequalSets);
     if (a.weights != b.weights)
       add("weights, as a hash of some", fmt::format("{:08x}", a.weights), fmt::format("{:08x}", b.weights), kParted);
     if (advice_ == nullptr) add("earlier passes, as a hash", a.earlier, b.earlier, kSkipped);
-    return fmt::format("the ranks are out of step in the backward pass of step {}: {}. {}.", a.pass, differences_, advice_);
+    return fmt::format("the ranks are out of step in the backward pass of step {}: {}. {}.", a.pass, differences_,
+                       advice_);
   }
 
  private:
   std::string only_one() const {
     const bool is_first = one_.pass.pass != 0;
     const CallOfRank &in_pass = is_first ? one_ : other_, &without = is_first ? other_ : one_;
-    return fmt::format("the ranks are out of step: rank {} is in the backward pass of step {}, rank {} in none. {}.", in_pass.rank,
-                       in_pass.pass.pass, without.rank, kSkipped);
+    return fmt::format("the ranks are out of step: rank {} is in the backward pass of step {}, rank {} in none. {}.",
+                       in_pass.rank, in_pass.pass.pass, without.rank, kSkipped);
   }
 
   template <typename Value>
   void add(const char* what, const Value& mine, const Value& theirs, const char* advice) {
     if (mine == theirs) return;
-    differences_ +=
-        fmt::format("{}{}: {} on rank {}, {} on rank {}", differences_.empty() ? "" : "; ", what, mine, one_.rank, theirs, other_.rank);
+    differences_ += fmt::format("{}{}: {} on rank {}, {} on rank {}", differences_.empty() ? "" : "; ", what, mine,
+                                one_.rank, theirs, other_.rank);
     if (advice_ == nullptr) advice_ = advice;
   }
 
@@ -80,8 +86,8 @@ std::string describe_mismatch(const CallOfRank& one, const CallOfRank& other) {
   Signature same = other.signature;
   same.pass = one.signature.pass;
   if (same == one.signature && one.signature.pass != other.signature.pass) return PassDifference(one, other).text();
-  return fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the same order.", text_of(one),
-                     text_of(other));
+  return fmt::format("the ranks make different calls: {}; {}. All ranks must make the same calls in the same order.",
+                     text_of(one), text_of(other));
 }
 
 }  // namespace lockstep

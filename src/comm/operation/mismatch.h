@@ -15,8 +15,8 @@ struct CallOfRank {
   PassState pass;
 };
 
-// "the ranks make different calls: rank 0: ...; rank 1: ..."; where nothing but their positions in the training differs: in what, and what
-// to do. The lower rank comes first.
+// "the ranks make different calls: rank 0: ...; rank 1: ..."; where nothing but their positions in the training
+// differs: in what, and what to do. The lower rank comes first.
 std::string describe_mismatch(const CallOfRank& one, const CallOfRank& other);
 
 }  // namespace lockstep

@@ -29,14 +29,16 @@ std::uint64_t hash_of(const PassState& pass) {
 }
 
 std::string_view name_of(ReduceOp op) {
-  constexpr std::string_view kNames[] = {"sum", "avg", "product", "min", "max", "bit_and", "bit_or", "bit_xor", "premul_sum"};
+  constexpr std::string_view kNames[] = {"sum",     "avg",    "product", "min",       "max",
+                                         "bit_and", "bit_or", "bit_xor", "premul_sum"};
   const auto index = static_cast<std::size_t>(op);
   return index < std::size(kNames) ? kNames[index] : "invalid op";
 }
 
 std::string_view name_of(OperationKind kind) {
-  constexpr std::string_view kNames[] = {"barrier", "broadcast", "all_reduce",     "all_gather", "allocate",     "reduce",
-                                         "gather",  "scatter",   "reduce_scatter", "all_to_all", "all_gather_v", "all_to_all_v"};
+  constexpr std::string_view kNames[] = {"barrier",        "broadcast",  "all_reduce",   "all_gather",
+                                         "allocate",       "reduce",     "gather",       "scatter",
+                                         "reduce_scatter", "all_to_all", "all_gather_v", "all_to_all_v"};
   const auto index = static_cast<std::size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "invalid operation";
 }
@@ -61,7 +63,8 @@ std::string describe(const Signature& signature, const Purpose& purpose) {
   else if (signature.kind != OperationKind::kBarrier)
     add(fmt::format("{} x {}", name_of(signature.dtype), signature.count));
   if (signature.layout != 0 && signature.kind != OperationKind::kAllToAllV)
-    add(fmt::format("{} {:08x}", signature.kind == OperationKind::kAllGatherV ? "counts" : "coalesced", signature.layout >> 32));
+    add(fmt::format("{} {:08x}", signature.kind == OperationKind::kAllGatherV ? "counts" : "coalesced",
+                    signature.layout >> 32));
   if (is_reduction(signature.kind)) add(std::string(name_of(signature.op)));
   if (signature.root >= 0) add(fmt::format("root {}", signature.root));
   std::string text = fmt::format("{} #{}", name_of(signature.kind), signature.sequence);
@@ -69,7 +72,8 @@ std::string describe(const Signature& signature, const Purpose& purpose) {
 }
 
 std::string describe_send(const Message& message) {
-  return fmt::format("send to rank {} (tag {}, {} x {})", message.peer, message.tag, name_of(message.dtype), message.count);
+  return fmt::format("send to rank {} (tag {}, {} x {})", message.peer, message.tag, name_of(message.dtype),
+                     message.count);
 }
 
 std::string describe_receive(const Message& message) {

@@ -17,7 +17,8 @@ std::uint64_t AlltoallvCounts::largest_row() const {
   return largest;
 }
 
-void AlltoallvCounts::say(std::size_t rank, const std::vector<std::size_t>& sends, const std::vector<std::size_t>& expects) {
+void AlltoallvCounts::say(std::size_t rank, const std::vector<std::size_t>& sends,
+                          const std::vector<std::size_t>& expects) {
   std::copy(sends.begin(), sends.end(), row(rank));
   std::copy(expects.begin(), expects.end(), row(rank) + ranks_);
 }
@@ -26,8 +27,9 @@ std::string AlltoallvCounts::disagreement() const {
   for (std::size_t to = 0; to < ranks_; ++to)
     for (std::size_t from = 0; from < ranks_; ++from)
       if (row(from)[to] != row(to)[ranks_ + from])
-        return fmt::format("rank {} sends {} elements to rank {}, which expects {}; what one rank sends, the other must receive", from,
-                           row(from)[to], to, row(to)[ranks_ + from]);
+        return fmt::format(
+            "rank {} sends {} elements to rank {}, which expects {}; what one rank sends, the other must receive", from,
+            row(from)[to], to, row(to)[ranks_ + from]);
   return "";
 }
 

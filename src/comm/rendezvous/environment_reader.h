@@ -25,7 +25,8 @@ class EnvironmentReader {
   }
   long required(const char* name, const char* beside, long low, long high) const {
     const auto value = integer(name, low, high);
-    if (!value) throw InvalidArgument("environment: {} is set but {} is not: set both, or neither to run alone", beside, name);
+    if (!value)
+      throw InvalidArgument("environment: {} is set but {} is not: set both, or neither to run alone", beside, name);
     return *value;
   }
 

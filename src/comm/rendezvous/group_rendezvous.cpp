@@ -23,17 +23,20 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kNamesInAMessage = 16;
-constexpr const char* kOutcome = "registered";  // rank 0's answer: the world's size, or what is wrong after kProblem or this:
-constexpr char kLost = '?';                     // a rank that has gone
-constexpr const char* kAwaited = "awaited";     // the ranks that rank 0 waits for, once it has waited for a while
-constexpr const char* kRanks = "rank/";         // below it every rank claims a key, until it has joined
+constexpr const char* kOutcome =
+    "registered";            // rank 0's answer: the world's size, or what is wrong after kProblem or this:
+constexpr char kLost = '?';  // a rank that has gone
+constexpr const char* kAwaited = "awaited";  // the ranks that rank 0 waits for, once it has waited for a while
+constexpr const char* kRanks = "rank/";      // below it every rank claims a key, until it has joined
 constexpr const char* kJoined = "joined/";
 constexpr milliseconds kRestartTime(3000);
 constexpr milliseconds kRestartPause(50);
-constexpr milliseconds kJudgesFirst(1000);  // by so much rank 0's waits end before the others', which then hear what it found
+constexpr milliseconds kJudgesFirst(
+    1000);  // by so much rank 0's waits end before the others', which then hear what it found
 constexpr milliseconds kShortAnswer(1000);
-constexpr milliseconds kNewsTime(300);       // until the store hears that a connection has ended of which a peer heard first
-constexpr milliseconds kFarewellTime(1000);  // the others look around every kPresenceTime, and with the store its reason would go
+constexpr milliseconds kNewsTime(300);  // until the store hears that a connection has ended of which a peer heard first
+constexpr milliseconds kFarewellTime(
+    1000);  // the others look around every kPresenceTime, and with the store its reason would go
 
 milliseconds time_left(Clock::time_point deadline) {
   return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(0));
@@ -43,8 +46,8 @@ std::string key_of(int rank) { return kRanks + std::to_string(rank); }
 
 std::string who_am_i() { return fmt::format("process {} on {}", getpid(), host_name()); }
 
-// The value with which a rank claims its key: "<world size> <random> <rank> <who>". The random part tells two processes with equal pids
-// apart.
+// The value with which a rank claims its key: "<world size> <random> <rank> <who>". The random part tells two processes
+// with equal pids apart.
 struct Registration {
   int world_size = 0;
   std::string random;
@@ -71,8 +74,9 @@ Registration registration_of(const Place& place) {
 std::string account_of(const std::string& claim) {
   if (claim.starts_with(kProblem)) return claim.substr(1);
   const Registration lost = Registration::decode(claim);
-  return fmt::format("rank {} ({}) has gone: its connection to the store has ended; was it killed, or did its machine fail?", lost.rank,
-                     lost.who);
+  return fmt::format(
+      "rank {} ({}) has gone: its connection to the store has ended; was it killed, or did its machine fail?",
+      lost.rank, lost.who);
 }
 
 // Pods are started again one by one; users do not do that by hand for long.
@@ -118,23 +122,26 @@ class Restarts {
 };
 
 std::string world_sizes_differ(int rank, int world_size, int other, int others_world_size) {
-  return fmt::format("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", rank, world_size, other,
-                     others_world_size);
+  return fmt::format("rank {} expects {} ranks, rank {} expects {}: WORLD_SIZE must be the same everywhere", rank,
+                     world_size, other, others_world_size);
 }
 
 // "ranks 2, 3 of 4"
 std::string names_of(const std::vector<int>& ranks, int world_size) {
   std::string names;
-  for (std::size_t i = 0; i < std::min(ranks.size(), kNamesInAMessage); ++i) names += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  for (std::size_t i = 0; i < std::min(ranks.size(), kNamesInAMessage); ++i)
+    names += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   if (ranks.size() > kNamesInAMessage) names += fmt::format(" and {} more", ranks.size() - kNamesInAMessage);
   return fmt::format("{} {} of {}", ranks.size() == 1 ? "rank" : "ranks", names, world_size);
 }
 
 std::string did_not_come(const std::vector<int>& missing, int world_size, milliseconds timeout) {
-  return fmt::format("{} did not come within {} s", names_of(missing, world_size), static_cast<double>(timeout.count()) / 1000);
+  return fmt::format("{} did not come within {} s", names_of(missing, world_size),
+                     static_cast<double>(timeout.count()) / 1000);
 }
 
-// Those of the ranks from `first` on that have not set key prefix + rank by now. Told to the others, too, which would all have to ask.
+// Those of the ranks from `first` on that have not set key prefix + rank by now. Told to the others, too, which would
+// all have to ask.
 std::string still_awaited(const Place& place, Store& store, const std::string& prefix, int first) {
   std::vector<int> missing;
   for (int r = first; r < place.world_size; ++r) {
@@ -157,8 +164,8 @@ std::string awaited_by_rank_zero(Store& store) {
   }
 }
 
-// The key's value, awaited until the deadline; TimeoutError then, ClaimAbandoned as soon as a rank has gone. `whom` says for whom the wait
-// is, when it is a long one.
+// The key's value, awaited until the deadline; TimeoutError then, ClaimAbandoned as soon as a rank has gone. `whom`
+// says for whom the wait is, when it is a long one.
 std::string get_patiently(Store& store, std::string_view key, Clock::time_point deadline, WaitNotice& notice,
                           const std::function<std::string()>& whom) {
   for (;;) {
@@ -190,14 +197,17 @@ std::string await_registrations(const Place& place, Store& store, milliseconds t
   Restarts restarts(place, deadline);
   for (int r = 0; r < place.world_size; ++r) {
     try {
-      const std::string registration = restarts.while_coming(
-          [&] { return get_patiently(store, key_of(r), deadline, notice, [&] { return still_awaited(place, store, kRanks, r); }); });
+      const std::string registration = restarts.while_coming([&] {
+        return get_patiently(store, key_of(r), deadline, notice,
+                             [&] { return still_awaited(place, store, kRanks, r); });
+      });
       if (std::string problem = compare_sizes(place, r, registration); !problem.empty()) return problem;
     } catch (const TimeoutError&) {
       missing.push_back(r);
     }
   }
-  if (missing.empty()) restarts.while_coming([&] { store.check_claims(kRanks, std::max(time_left(deadline), kShortAnswer)); });
+  if (missing.empty())
+    restarts.while_coming([&] { store.check_claims(kRanks, std::max(time_left(deadline), kShortAnswer)); });
   return name_missing(missing, place, timeout);
 }
 
@@ -249,8 +259,8 @@ void register_rank(const Place& place, Store& store, milliseconds timeout) {
   const std::string mine = registration_of(place).encode();
   const std::string standing = store.claim(key_of(place.rank), mine);
   if (standing != mine)
-    throw RendezvousError("rank {} is taken: {} registered it before {}; start every rank once, with a RANK of its own", place.rank,
-                          Registration::decode(standing).who, who_am_i());
+    throw RendezvousError("rank {} is taken: {} registered it before {}; start every rank once, with a RANK of its own",
+                          place.rank, Registration::decode(standing).who, who_am_i());
   try {
     await_all(place, store, timeout);
   } catch (const std::exception& error) {
@@ -259,8 +269,8 @@ void register_rank(const Place& place, Store& store, milliseconds timeout) {
   }
 }
 
-std::string await_key(const BackendContext& context, std::string_view key, Clock::time_point deadline, WaitNotice& notice,
-                      const std::function<std::string()>& whom) {
+std::string await_key(const BackendContext& context, std::string_view key, Clock::time_point deadline,
+                      WaitNotice& notice, const std::function<std::string()>& whom) {
   try {
     return get_patiently(*context.store, key, deadline, notice, whom);
   } catch (const ClaimAbandoned& gone) {
@@ -281,8 +291,8 @@ std::string await_word(const BackendContext& context, int from, std::string_view
 }
 
 std::string name_lost(const std::vector<int>& missing, int world_size, milliseconds timeout, std::string_view key) {
-  return fmt::format("{}, though {} had registered: stopped, or lost since? (store key {})", did_not_come(missing, world_size, timeout),
-                     missing.size() == 1 ? "it" : "they", key);
+  return fmt::format("{}, though {} had registered: stopped, or lost since? (store key {})",
+                     did_not_come(missing, world_size, timeout), missing.size() == 1 ? "it" : "they", key);
 }
 
 void check_presence(const BackendContext& context, Clock::time_point deadline) {
@@ -303,14 +313,16 @@ void blame_who_has_gone(const BackendContext& context) {
 
 void give_up(const Place& place, Store& store, const std::string& reason) noexcept {
   try {
-    store.abandon(key_of(place.rank), fmt::format("{}rank {} ({}) gave up: {}", kProblem, place.rank, who_am_i(), reason));
+    store.abandon(key_of(place.rank),
+                  fmt::format("{}rank {} ({}) gave up: {}", kProblem, place.rank, who_am_i(), reason));
     if (StoreServer::is_in_this_process() && place.world_size > 1) std::this_thread::sleep_for(kFarewellTime);
   } catch (const std::exception&) {
     // The store is gone, or this rank has told the others already.
   }
 }
 
-void finish_rendezvous(const Place& place, Store& store, milliseconds timeout, const std::function<void()>& all_have_come) {
+void finish_rendezvous(const Place& place, Store& store, milliseconds timeout,
+                       const std::function<void()>& all_have_come) {
   const auto deadline = Clock::now() + timeout;
   store.set(kJoined + std::to_string(place.rank), "1");
   store.keep(key_of(place.rank));  // from now on its end is no loss to the ranks that still join
@@ -319,7 +331,8 @@ void finish_rendezvous(const Place& place, Store& store, milliseconds timeout, c
   WaitNotice notice;
   for (int r = 0; r < place.world_size; ++r) {
     try {
-      get_patiently(store, kJoined + std::to_string(r), deadline, notice, [&] { return still_awaited(place, store, kJoined, r); });
+      get_patiently(store, kJoined + std::to_string(r), deadline, notice,
+                    [&] { return still_awaited(place, store, kJoined, r); });
     } catch (const TimeoutError&) {
       missing.push_back(r);
     } catch (const ClaimAbandoned& gone) {

@@ -35,26 +35,30 @@ std::string read_token(const EnvironmentReader& reader) {
   // A folder opens, and fails only when it is read.
   if (file && file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();
   if (!file.is_open() || file.bad())
-    throw InvalidArgument("environment: {}={} cannot be read: {}; it names the file that holds the job's token", env::kTokenFile, *path,
-                          std::strerror(errno));
+    throw InvalidArgument("environment: {}={} cannot be read: {}; it names the file that holds the job's token",
+                          env::kTokenFile, *path, std::strerror(errno));
   const std::string token = trimmed(content.str());
-  if (token.empty()) throw InvalidArgument("environment: {}={} is empty: the job's token belongs there", env::kTokenFile, *path);
+  if (token.empty())
+    throw InvalidArgument("environment: {}={} is empty: the job's token belongs there", env::kTokenFile, *path);
   return token;
 }
 
 void check_place(const Place& place) {
   if (place.rank >= place.world_size)
-    throw InvalidArgument("environment: rank {} does not exist in a world of {}: ranks count from 0", place.rank, place.world_size);
+    throw InvalidArgument("environment: rank {} does not exist in a world of {}: ranks count from 0", place.rank,
+                          place.world_size);
   if (place.local_rank >= place.local_world_size)
-    throw InvalidArgument("environment: local rank {} does not exist among {} local ranks", place.local_rank, place.local_world_size);
+    throw InvalidArgument("environment: local rank {} does not exist among {} local ranks", place.local_rank,
+                          place.local_world_size);
 }
 
 // torchrun's agent serves a store of its own at MASTER_PORT and tells its ranks not to: ours takes the next port.
 void leave_port_to_torchruns_agent(const EnvironmentReader& reader, JobEnvironment& job) {
   if (job.store_is_hosted || reader.text(env::kTorchrunsStore) != "True") return;
   if (job.master_port == kMaxPort)
-    throw InvalidArgument("environment: {}={} is the port of torchrun's agent, and there is none behind it for Lockstep's store",
-                          env::kMasterPort, job.master_port);
+    throw InvalidArgument(
+        "environment: {}={} is the port of torchrun's agent, and there is none behind it for Lockstep's store",
+        env::kMasterPort, job.master_port);
   job.port_source = fmt::format("the one after {}={}, which torchrun's agent holds", env::kMasterPort, job.master_port);
   ++job.master_port;
 }
@@ -65,7 +69,8 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.place.rank = static_cast<int>(reader.required(env::kRank, env::kWorldSize, 0, kMaxRanks));
   // Kubernetes' operators set no LOCAL_RANK: one rank a container.
   job.place.local_rank = static_cast<int>(reader.integer(env::kLocalRank, 0, kMaxRanks).value_or(0));
-  job.place.local_world_size = static_cast<int>(reader.integer(env::kLocalWorldSize, 1, kMaxRanks).value_or(job.place.local_rank + 1));
+  job.place.local_world_size =
+      static_cast<int>(reader.integer(env::kLocalWorldSize, 1, kMaxRanks).value_or(job.place.local_rank + 1));
   check_place(job.place);
   job.store_is_hosted = reader.integer(env::kStoreHosted, 0, 1).value_or(0) == 1;
   if (job.place.world_size == 1 && !job.store_is_hosted) {
@@ -73,12 +78,15 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
     return;
   }
   const auto host = reader.text(env::kMasterAddr);
-  if (!host) throw InvalidArgument("environment: {} is set but {} is not: it names the machine of rank 0", env::kRank, env::kMasterAddr);
+  if (!host)
+    throw InvalidArgument("environment: {} is set but {} is not: it names the machine of rank 0", env::kRank,
+                          env::kMasterAddr);
   job.master_host = without_brackets(*host);
   job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, kMaxPort));
   if (job.store_is_hosted) {
     job.host_source = job.port_source = "its launcher's choice";
-    if (const auto port = reader.integer(env::kStorePort, 1, kMaxPort)) job.master_port = static_cast<std::uint16_t>(*port);
+    if (const auto port = reader.integer(env::kStorePort, 1, kMaxPort))
+      job.master_port = static_cast<std::uint16_t>(*port);
   }
   leave_port_to_torchruns_agent(reader, job);
   // A pod of its own for each rank: users who start several in one must number them.
@@ -105,15 +113,16 @@ void read_open_mpi_job(const EnvironmentReader& reader, JobEnvironment& job) {
   // Which of these exist depends on Open MPI's version; together they differ between any two jobs of a machine.
   std::string identity;
   bool has_name = false;
-  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21",
-                           "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"}) {
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI2",
+                           "PMIX_SERVER_URI21", "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"}) {
     const auto value = reader.text(name);
     has_name = has_name || value;
     identity += std::string(name) + "=" + value.value_or("") + "\n";
   }
   if (!has_name)
     throw InvalidArgument(
-        "environment: {} is set, but nothing names the job (PMIX_NAMESPACE, OMPI_MCA_orte_hnp_uri, PMIX_SERVER_URI*), so that two jobs on "
+        "environment: {} is set, but nothing names the job (PMIX_NAMESPACE, OMPI_MCA_orte_hnp_uri, PMIX_SERVER_URI*), "
+        "so that two jobs on "
         "this machine could meet: start with mpirun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         kRankName);
   job.job_id = crypto::hex(crypto::sha256(std::as_bytes(std::span(identity)))).substr(0, 32);
@@ -133,7 +142,8 @@ void read_hydra_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.master_host = without_brackets(job.master_host);
 }
 
-// Set for each of its processes by a launcher of which no more is known. A world of one in each of them would be a wrong result.
+// Set for each of its processes by a launcher of which no more is known. A world of one in each of them would be a
+// wrong result.
 struct Sign {
   const char* rank;
   const char* size;  // null: it tells none
@@ -148,8 +158,8 @@ constexpr Sign kSigns[] = {{"PMI_RANK", "PMI_SIZE", "a launcher that speaks PMI"
                            {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "jsrun"},
                            {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "Flux"}};
 
-// Null: there is none. Variables that srun sets too say nothing in a step of its, while other launchers stand between srun and this
-// process.
+// Null: there is none. Variables that srun sets too say nothing in a step of its, while other launchers stand between
+// srun and this process.
 const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
   const bool has_srun = slurm::is_lone_task(reader) || slurm::is_task(reader);
   for (const Sign& sign : kSigns) {
@@ -161,13 +171,15 @@ const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
 
 [[noreturn]] void refuse(const Sign& sign, const EnvironmentReader& reader) {
   throw InvalidArgument(
-      "environment: {}={} says that {} started this process as one of several, which Lockstep does not understand: set {}, {}, {}, {} and "
+      "environment: {}={} says that {} started this process as one of several, which Lockstep does not understand: set "
+      "{}, {}, {}, {} and "
       "{} from its variables (in a script that it starts), or {}=0 {}=1 for a world of one",
-      sign.rank, *reader.text(sign.rank), sign.launcher, env::kRank, env::kWorldSize, env::kLocalRank, env::kMasterAddr, env::kMasterPort,
-      env::kRank, env::kWorldSize);
+      sign.rank, *reader.text(sign.rank), sign.launcher, env::kRank, env::kWorldSize, env::kLocalRank, env::kMasterAddr,
+      env::kMasterPort, env::kRank, env::kWorldSize);
 }
 
-// What Kubeflow's Trainer tells a pod, for torchrun to make ranks of. Null: no such variable asks for more than one rank.
+// What Kubeflow's Trainer tells a pod, for torchrun to make ranks of. Null: no such variable asks for more than one
+// rank.
 const char* variable_for_torchrun(const EnvironmentReader& reader) {
   for (const char* name : {"PET_NNODES", "PET_NPROC_PER_NODE"}) {
     const auto value = reader.text(name);
@@ -178,7 +190,8 @@ const char* variable_for_torchrun(const EnvironmentReader& reader) {
 
 [[noreturn]] void refuse_variable_for_torchrun(const char* name, const EnvironmentReader& reader) {
   throw InvalidArgument(
-      "environment: {}={} is for a launcher, and this process was started without one: each would be a world of its own. Start it by lockrun, "
+      "environment: {}={} is for a launcher, and this process was started without one: each would be a world of its "
+      "own. Start it by lockrun, "
       "which understands the PET_ variables (command: [lockrun, ./train]), or set {}=0 {}=1 for a world of one",
       name, *reader.text(name), env::kRank, env::kWorldSize);
 }
@@ -199,8 +212,8 @@ ReadJob launcher_of(const EnvironmentReader& reader) {
 void check_lone_world_size(const EnvironmentReader& reader, const JobEnvironment& job) {
   const auto stated = reader.integer(env::kWorldSize, 1, kMaxRanks);
   if (!stated || *stated == job.place.world_size || reader.text(env::kRank)) return;
-  throw InvalidArgument("environment: {}={}, and what started this rank has started {}: unset {}, or start as many", env::kWorldSize,
-                        *stated, job.place.world_size, env::kWorldSize);
+  throw InvalidArgument("environment: {}={}, and what started this rank has started {}: unset {}, or start as many",
+                        env::kWorldSize, *stated, job.place.world_size, env::kWorldSize);
 }
 
 }  // namespace
@@ -213,7 +226,8 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
   const ReadJob read = launcher_of(reader);
   const Sign* const sign = read == nullptr || read == read_slurm_job ? sign_of_unknown_launcher(reader) : nullptr;
   if (sign != nullptr) refuse(*sign, reader);
-  if (const char* name = variable_for_torchrun(reader); name != nullptr && read == nullptr) refuse_variable_for_torchrun(name, reader);
+  if (const char* name = variable_for_torchrun(reader); name != nullptr && read == nullptr)
+    refuse_variable_for_torchrun(name, reader);
   if (read != nullptr) read(reader, job);
   check_lone_world_size(reader, job);
   return job;
@@ -221,8 +235,9 @@ JobEnvironment read_job_environment(const EnvironmentLookup& lookup) {
 
 bool is_rank(const EnvironmentLookup& lookup) {
   const EnvironmentReader reader(lookup);
-  return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || hydra::is_rank(reader) || slurm::is_task(reader) ||
-         sign_of_unknown_launcher(reader) != nullptr || variable_for_torchrun(reader) != nullptr;
+  return reader.text(env::kRank) || reader.text("OMPI_COMM_WORLD_RANK") || hydra::is_rank(reader) ||
+         slurm::is_task(reader) || sign_of_unknown_launcher(reader) != nullptr ||
+         variable_for_torchrun(reader) != nullptr;
 }
 
 }  // namespace lockstep

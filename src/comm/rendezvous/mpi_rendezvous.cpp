@@ -41,7 +41,8 @@ std::string machine_name() {
 MachineAddresses this_machine() {
   MachineAddresses own{machine_name(), {}};
   for (const InterfaceAddress& each : interface_addresses())
-    if (!each.address.empty() && !is_loopback(each.address) && !is_link_local(each.address) && own.addresses.size() < kMostAddresses)
+    if (!each.address.empty() && !is_loopback(each.address) && !is_link_local(each.address) &&
+        own.addresses.size() < kMostAddresses)
       own.addresses.push_back(each.address);
   return own;
 }
@@ -66,8 +67,9 @@ std::string rank_zeros_address(const std::vector<std::string>& machines) {
   for (const std::string& text : machines) all.push_back(decode_addresses(text));
   const std::string address = address_for(this_machine(), all);
   if (address.empty())
-    throw RendezvousError("rank 0's machine has no address of its own by which the other machines could reach it: set {} there",
-                          env::kInterface);
+    throw RendezvousError(
+        "rank 0's machine has no address of its own by which the other machines could reach it: set {} there",
+        env::kInterface);
   return address;
 }
 
@@ -76,8 +78,8 @@ std::vector<std::string> addresses_of_all(int ranks, std::chrono::milliseconds t
   try {
     return mpi::all_gather_texts(encode_addresses(this_machine()), ranks, timeout);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument("mpirun started {} ranks on several machines, and MPI is to carry rank 0's address: {}; {}", ranks, error.what(),
-                          kWithoutMpi);
+    throw InvalidArgument("mpirun started {} ranks on several machines, and MPI is to carry rank 0's address: {}; {}",
+                          ranks, error.what(), kWithoutMpi);
   }
 }
 
@@ -85,7 +87,8 @@ std::vector<std::string> addresses_of_all(int ranks, std::chrono::milliseconds t
 std::string serve(const JobEnvironment& job, const std::vector<std::string>& machines, Rendezvous& rendezvous) {
   try {
     rendezvous.token = job.token.empty() ? fresh_token() : job.token;
-    rendezvous.server = std::make_shared<StoreServer>(StoreServerOptions{.host = rank_zeros_address(machines), .token = rendezvous.token});
+    rendezvous.server = std::make_shared<StoreServer>(
+        StoreServerOptions{.host = rank_zeros_address(machines), .token = rendezvous.token});
     const Endpoint endpoint = rendezvous.server->endpoint();
     return fmt::format("{} {} {}", without_scope(endpoint.host), endpoint.port, rendezvous.token);
   } catch (const Error& error) {
@@ -99,7 +102,8 @@ Rendezvous rendezvous_by_mpi(const JobEnvironment& job, std::chrono::millisecond
   Rendezvous rendezvous;
   const int ranks = job.place.world_size;
   const auto machines = addresses_of_all(ranks, timeout);
-  const std::string contact = mpi::broadcast_text(job.place.rank == 0 ? serve(job, machines, rendezvous) : "", ranks, timeout);
+  const std::string contact =
+      mpi::broadcast_text(job.place.rank == 0 ? serve(job, machines, rendezvous) : "", ranks, timeout);
   if (contact[0] == kProblem) throw RendezvousError("{}", contact.substr(1));
   std::istringstream words(contact);
   Endpoint endpoint;
@@ -116,7 +120,8 @@ Rendezvous rendezvous_by_mpi(const JobEnvironment& job, std::chrono::millisecond
 
 Rendezvous rendezvous_by_mpi(const JobEnvironment& job, std::chrono::milliseconds) {
   throw InvalidArgument(
-      "mpirun started {} ranks on several machines, and this build has no MPI to carry rank 0's address: install Open MPI's headers "
+      "mpirun started {} ranks on several machines, and this build has no MPI to carry rank 0's address: install Open "
+      "MPI's headers "
       "(libopenmpi-dev) and build again, {}",
       job.place.world_size, kWithoutMpi);
 }

@@ -32,7 +32,8 @@ std::string named_port(const JobEnvironment& job) {
                                              : fmt::format("port {} ({})", job.master_port, job.port_source);
 }
 
-// Adds where the store's address comes from to what `reach` throws: users know what they have set, not what was made of it.
+// Adds where the store's address comes from to what `reach` throws: users know what they have set, not what was made of
+// it.
 template <typename Reach>
 auto at_the_jobs_address(const JobEnvironment& job, const Reach& reach) {
   try {
@@ -42,26 +43,29 @@ auto at_the_jobs_address(const JobEnvironment& job, const Reach& reach) {
   }
 }
 
-// The socket of the store that rank 0 serves. A name that MASTER_ADDR must be an address by may come to exist while we wait.
+// The socket of the store that rank 0 serves. A name that MASTER_ADDR must be an address by may come to exist while we
+// wait.
 Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   const auto chosen = env::text(env::kInterface);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   WaitNotice notice;
   for (std::string why;;) {
     const auto resolved = resolve_host(job.master_host, deadline, why);
-    const auto addresses =
-        store_addresses(job.master_host, resolved, addresses_of_this_machine(), job.master_is_named_for_others,
-                        chosen && job.master_is_named_for_others ? choose_address(*chosen, interface_addresses(), "") : "");
-    if (!addresses.empty()) return at_the_jobs_address(job, [&] { return listen_on_one_of(addresses, job.master_port); });
+    const auto addresses = store_addresses(
+        job.master_host, resolved, addresses_of_this_machine(), job.master_is_named_for_others,
+        chosen && job.master_is_named_for_others ? choose_address(*chosen, interface_addresses(), "") : "");
+    if (!addresses.empty())
+      return at_the_jobs_address(job, [&] { return listen_on_one_of(addresses, job.master_port); });
     if (std::chrono::steady_clock::now() + kPause >= deadline)
-      throw RendezvousError("{} did not resolve within {} s ({})", named_host(job), static_cast<double>(timeout.count()) / 1000, why);
+      throw RendezvousError("{} did not resolve within {} s ({})", named_host(job),
+                            static_cast<double>(timeout.count()) / 1000, why);
     notice.look([&] { return fmt::format("{} to resolve ({})", named_host(job), why); });
     std::this_thread::sleep_for(kPause);
   }
 }
 
-// How rank 0 reaches its own store, whatever the others call it. A socket of all interfaces of IPv6 takes IPv4 as well, and a machine may
-// have the one without an address of the other.
+// How rank 0 reaches its own store, whatever the others call it. A socket of all interfaces of IPv6 takes IPv4 as well,
+// and a machine may have the one without an address of the other.
 Endpoint reachable_here(Endpoint endpoint) {
   const auto own = addresses_of_this_machine();
   const bool has_loopback6 = std::find(own.begin(), own.end(), "::1") != own.end();
@@ -81,12 +85,14 @@ std::string first_routed_address() {
   return found.empty() ? "127.0.0.1" : found;
 }
 
-// A name that is this machine's own may lead to loopback here (Debian's /etc/hosts gives it 127.0.1.1), where others do not come.
+// A name that is this machine's own may lead to loopback here (Debian's /etc/hosts gives it 127.0.1.1), where others do
+// not come.
 bool is_own_name(const JobEnvironment& job, Deadline deadline) {
   if (!job.master_is_named_for_others) return false;
   std::string why;
   const auto resolved = resolve_host(job.master_host, deadline, why);
-  return !resolved.empty() && resolved.front() != job.master_host && std::all_of(resolved.begin(), resolved.end(), is_loopback);
+  return !resolved.empty() && resolved.front() != job.master_host &&
+         std::all_of(resolved.begin(), resolved.end(), is_loopback);
 }
 
 std::string advertised_address(const JobEnvironment& job, const Endpoint& store, Deadline deadline) {
@@ -100,13 +106,15 @@ std::string advertised_address(const JobEnvironment& job, const Endpoint& store,
 // Where this rank asks for the store of rank 0, which listens on LOCKSTEP_INTERFACE alone when that is set.
 Endpoint store_from_here(const JobEnvironment& job, Deadline deadline) {
   const auto chosen = env::text(env::kInterface);
-  if (chosen && is_own_name(job, deadline)) return {choose_address(*chosen, interface_addresses(), ""), job.master_port};
+  if (chosen && is_own_name(job, deadline))
+    return {choose_address(*chosen, interface_addresses(), ""), job.master_port};
   return reachable_here({job.master_host, job.master_port});
 }
 
-// Connects to this job's store and no other: all steps of a user's jobs may have one token, and if two of them have one port, a rank must
-// not join the other job.
-std::shared_ptr<Store> connect_to_own(const JobEnvironment& job, const Endpoint& endpoint, std::chrono::milliseconds timeout) {
+// Connects to this job's store and no other: all steps of a user's jobs may have one token, and if two of them have one
+// port, a rank must not join the other job.
+std::shared_ptr<Store> connect_to_own(const JobEnvironment& job, const Endpoint& endpoint,
+                                      std::chrono::milliseconds timeout) {
   constexpr const char* kWhose = "job";
   auto store = connect_store(endpoint, job.token, timeout);
   if (job.job_id.empty() || job.store_is_hosted) return store;
@@ -117,16 +125,17 @@ std::shared_ptr<Store> connect_to_own(const JobEnvironment& job, const Endpoint&
   } catch (const TimeoutError&) {
   }
   if (whose == job.job_id) return store;
-  throw RendezvousError("the store at {} belongs to {}, and this rank to {}: they have one port; set MASTER_PORT for one of them",
-                        endpoint.text(), whose, job.job_id);
+  throw RendezvousError(
+      "the store at {} belongs to {}, and this rank to {}: they have one port; set MASTER_PORT for one of them",
+      endpoint.text(), whose, job.job_id);
 }
 
 Rendezvous rendezvous_at_address(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   Rendezvous rendezvous;
   rendezvous.token = job.token;
   if (job.token.empty() && !job.insecure && !is_loopback(job.master_host))
-    throw RendezvousError("{} is not loopback and the job has no token, anyone on the network could join it: {}", named_host(job),
-                          kHowToMakeAToken);
+    throw RendezvousError("{} is not loopback and the job has no token, anyone on the network could join it: {}",
+                          named_host(job), kHowToMakeAToken);
   const Deadline deadline = std::chrono::steady_clock::now() + timeout;
   Endpoint store = store_from_here(job, deadline);
   if (job.place.rank == 0 && !job.store_is_hosted) {
@@ -139,8 +148,8 @@ Rendezvous rendezvous_at_address(const JobEnvironment& job, std::chrono::millise
     store = reachable_here(rendezvous.server->endpoint());
     // Debian's /etc/hosts gives a machine's own name 127.0.1.1.
     if (!is_loopback(job.master_host) && is_loopback(rendezvous.server->endpoint().host))
-      log::warn("{} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers", named_host(job),
-                rendezvous.server->endpoint().host);
+      log::warn("{} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers",
+                named_host(job), rendezvous.server->endpoint().host);
   }
   rendezvous.store = at_the_jobs_address(job, [&] { return connect_to_own(job, store, timeout); });
   rendezvous.advertise_address = advertised_address(job, store, deadline);

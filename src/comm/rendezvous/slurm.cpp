@@ -50,7 +50,8 @@ int local_world_size(const EnvironmentReader& reader, const Place& place) {
     const std::vector<int> counts = parse_tasks_per_node(tasks.name, tasks.value);
     const auto node = static_cast<std::size_t>(reader.integer("SLURM_NODEID", 0, kMaxRanks).value_or(0));
     // An allocation's list is no step's: what does not add up says nothing.
-    if (node < counts.size() && std::accumulate(counts.begin(), counts.end(), 0L) == place.world_size) return counts[node];
+    if (node < counts.size() && std::accumulate(counts.begin(), counts.end(), 0L) == place.world_size)
+      return counts[node];
   }
   return static_cast<int>(reader.integer("SLURM_NTASKS_PER_NODE", 1, kMaxRanks).value_or(place.local_rank + 1));
 }
@@ -64,7 +65,8 @@ void read_address(const EnvironmentReader& reader, JobEnvironment& job) {
     job.master_host = first_host(hosts.name, hosts.value);
     job.host_source = fmt::format("the first host of {}", hosts.name);
   } else {
-    throw InvalidArgument("environment: SLURM_PROCID is set but SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not: set MASTER_ADDR");
+    throw InvalidArgument(
+        "environment: SLURM_PROCID is set but SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not: set MASTER_ADDR");
   }
   const auto reserved = reader.text("SLURM_STEP_RESV_PORTS");
   if (const auto port = reader.integer(env::kMasterPort, 1, kMaxPort)) {
@@ -165,11 +167,13 @@ void read_job(const EnvironmentReader& reader, JobEnvironment& job) {
 
 std::string how_to_end_step(const EnvironmentLookup& lookup) {
   const EnvironmentReader reader(lookup);
-  const Setting job = first_set(reader, {"SLURM_JOB_ID", "SLURM_JOBID"}), step = first_set(reader, {"SLURM_STEP_ID", "SLURM_STEPID"});
+  const Setting job = first_set(reader, {"SLURM_JOB_ID", "SLURM_JOBID"}),
+                step = first_set(reader, {"SLURM_STEP_ID", "SLURM_STEPID"});
   // Another launcher inside the step ends its ranks by itself.
   if (reader.text(env::kRank) || job.value.empty() || step.value.empty() || !is_task(reader)) return "";
-  return fmt::format(" (srun waits for that rank's end unless it was told -K, --kill-on-bad-exit: `scancel {}.{}` ends the step)",
-                     job.value, step.value);
+  return fmt::format(
+      " (srun waits for that rank's end unless it was told -K, --kill-on-bad-exit: `scancel {}.{}` ends the step)",
+      job.value, step.value);
 }
 
 }  // namespace lockstep::slurm

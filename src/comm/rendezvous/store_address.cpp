@@ -12,7 +12,9 @@ namespace lockstep {
 
 namespace {
 
-bool holds(const std::vector<std::string>& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); }
+bool holds(const std::vector<std::string>& all, const std::string& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
 
 bool is_everywhere(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
 
@@ -24,7 +26,9 @@ int common_bits(const std::string& a, const std::string& b) {
   if (inet_pton(family, a.c_str(), bytes_a.data()) != 1 || inet_pton(family, b.c_str(), bytes_b.data()) != 1) return 0;
   int bits = 0;
   const int all = family == AF_INET6 ? 128 : 32;
-  const auto bit = [](const auto& bytes, int at) { return (bytes[static_cast<std::size_t>(at / 8)] >> (7 - at % 8)) & 1; };
+  const auto bit = [](const auto& bytes, int at) {
+    return (bytes[static_cast<std::size_t>(at / 8)] >> (7 - at % 8)) & 1;
+  };
   while (bits < all && bit(bytes_a, bits) == bit(bytes_b, bits)) ++bits;
   return bits;
 }
@@ -43,12 +47,14 @@ int worst_agreement(const std::string& address, const std::vector<MachineAddress
 }  // namespace
 
 std::vector<std::string> store_addresses(const std::string& master_host, const std::vector<std::string>& resolved,
-                                         const std::vector<std::string>& own, bool named_for_others, const std::string& chosen) {
+                                         const std::vector<std::string>& own, bool named_for_others,
+                                         const std::string& chosen) {
   const bool is_number = holds(resolved, master_host);
   if (!named_for_others || (is_number && is_loopback(master_host))) return resolved;
   std::vector<std::string> usable;
   for (const std::string& address : resolved)
-    if (is_everywhere(address) || (holds(own, address) && (is_number || !is_loopback(address)))) usable.push_back(address);
+    if (is_everywhere(address) || (holds(own, address) && (is_number || !is_loopback(address))))
+      usable.push_back(address);
   if (!usable.empty()) return usable;
   if (!chosen.empty()) return {chosen};
   return {"::", "0.0.0.0"};
@@ -61,7 +67,9 @@ std::string address_for(const MachineAddresses& own, const std::vector<MachineAd
   std::string best;
   int best_agreement = -1;
   for (const std::string& address : own.addresses) {
-    if (std::any_of(others.begin(), others.end(), [&](const MachineAddresses& other) { return holds(other.addresses, address); })) continue;
+    if (std::any_of(others.begin(), others.end(),
+                    [&](const MachineAddresses& other) { return holds(other.addresses, address); }))
+      continue;
     const int agreement = worst_agreement(address, others);
     if (agreement <= best_agreement) continue;
     best = address;

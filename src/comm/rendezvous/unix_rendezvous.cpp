@@ -50,8 +50,8 @@ bool is_same_user(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// Does not wait for room in the listener's queue: the process that holds the name may never make any. Empty, with errno: it cannot be
-// reached now.
+// Does not wait for room in the listener's queue: the process that holds the name may never make any. Empty, with
+// errno: it cannot be reached now.
 Fd knock(const AbstractName& name) {
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) == 0) return fd;
@@ -62,7 +62,8 @@ Fd knock(const AbstractName& name) {
 }
 
 constexpr const char* kTakesNone = "a process that takes no connection";
-constexpr const char* kInstead = "start the ranks with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCKSTEP_TOKEN instead";
+constexpr const char* kInstead =
+    "start the ranks with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCKSTEP_TOKEN instead";
 
 // Why the name of this job is taken.
 std::string name_the_holder(const AbstractName& name) {
@@ -125,15 +126,17 @@ StoreContact ask_unix_rendezvous(const std::string& job_id, std::chrono::millise
     const Fd fd = knock(name);
     const bool is_full = !fd && errno == EAGAIN;
     if (fd) {
-      if (!is_same_user(fd.get())) throw RendezvousError("another user's process answers for rank 0 of this job: refused; {}", kInstead);
+      if (!is_same_user(fd.get()))
+        throw RendezvousError("another user's process answers for rank 0 of this job: refused; {}", kInstead);
       SocketMessage message;
       if (receive_all(fd.get(), std::as_writable_bytes(std::span(&message, 1)), deadline) == IoResult::kDone &&
           message.token_bytes <= kTokenText)
         return {static_cast<std::uint16_t>(message.port), std::string(message.token.data(), message.token_bytes)};
     }
     if (Clock::now() >= deadline)
-      throw RendezvousError("rank 0 of this job did not invite this rank within {} s: {}", static_cast<double>(timeout.count()) / 1000,
-                            is_full ? fmt::format("{} holds its abstract socket; {}", kTakesNone, kInstead) : "did it start?");
+      throw RendezvousError(
+          "rank 0 of this job did not invite this rank within {} s: {}", static_cast<double>(timeout.count()) / 1000,
+          is_full ? fmt::format("{} holds its abstract socket; {}", kTakesNone, kInstead) : "did it start?");
     notice.look([] { return "rank 0 of this job, which invites the other ranks of this machine"; });
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

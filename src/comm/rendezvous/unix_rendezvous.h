@@ -17,8 +17,8 @@ struct StoreContact {
   std::string token;
 };
 
-// Answers all processes of this user that ask, on a thread of its own, until destroyed. Throws RendezvousError when a process of
-// the same job answers already (a second rank 0).
+// Answers all processes of this user that ask, on a thread of its own, until destroyed. Throws RendezvousError when a
+// process of the same job answers already (a second rank 0).
 class UnixRendezvousServer {
  public:
   UnixRendezvousServer(const std::string& job_id, const StoreContact& contact);

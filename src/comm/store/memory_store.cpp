@@ -14,7 +14,8 @@ void MemoryStore::set(std::string_view key, std::string_view value) {
 
 std::string MemoryStore::get(std::string_view key, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  const auto time = std::clamp(timeout, std::chrono::milliseconds(0), std::chrono::milliseconds(std::chrono::hours(24 * 30)));
+  const auto time =
+      std::clamp(timeout, std::chrono::milliseconds(0), std::chrono::milliseconds(std::chrono::hours(24 * 30)));
   if (!changed_.wait_for(lock, time, [&] { return values_.find(key) != values_.end(); }))
     throw TimeoutError("store of this process: nobody set '{}' within {} ms", key, timeout.count());
   return values_.find(key)->second;

@@ -10,7 +10,7 @@
 #include "src/comm/net/socket.h"
 #include "src/comm/net/wait_notice.h"
 #include "src/comm/store/store_protocol.h"
-#include "src/core/process_fd.h"
+#include "src/core/process/process_fd.h"
 
 namespace lockstep {
 
@@ -22,7 +22,8 @@ namespace {
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 30);
 constexpr auto kAbandonTime = std::chrono::seconds(2);
-constexpr auto kAnswerTime = std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
+constexpr auto kAnswerTime =
+    std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
 
 template <typename T>
 std::span<std::byte> bytes_of(T& value) {
@@ -33,14 +34,20 @@ class TcpStore : public Store {
  public:
   TcpStore(Fd fd, std::string address) : fd_(std::move(fd)), address_(std::move(address)) {}
 
-  void set(std::string_view key, std::string_view value) override { call(protocol::Request::kSet, key, value, milliseconds(0)); }
+  void set(std::string_view key, std::string_view value) override {
+    call(protocol::Request::kSet, key, value, milliseconds(0));
+  }
 
-  std::string get(std::string_view key, milliseconds timeout) override { return call(protocol::Request::kGet, key, "", timeout); }
+  std::string get(std::string_view key, milliseconds timeout) override {
+    return call(protocol::Request::kGet, key, "", timeout);
+  }
 
   std::int64_t add(std::string_view key, std::int64_t amount) override {
-    const std::string sum = call(protocol::Request::kAdd, key, {reinterpret_cast<const char*>(&amount), sizeof amount}, milliseconds(0));
+    const std::string sum =
+        call(protocol::Request::kAdd, key, {reinterpret_cast<const char*>(&amount), sizeof amount}, milliseconds(0));
     std::int64_t number = 0;
-    if (sum.size() != sizeof number) throw RendezvousError("store at {}: a counter of {} bytes came for '{}'", address_, sum.size(), key);
+    if (sum.size() != sizeof number)
+      throw RendezvousError("store at {}: a counter of {} bytes came for '{}'", address_, sum.size(), key);
     std::memcpy(&number, sum.data(), sizeof number);
     return number;
   }
@@ -49,7 +56,9 @@ class TcpStore : public Store {
     return call(protocol::Request::kSetIfAbsent, key, value, milliseconds(0));
   }
 
-  void erase_below(std::string_view prefix) override { call(protocol::Request::kEraseBelow, prefix, "", milliseconds(0)); }
+  void erase_below(std::string_view prefix) override {
+    call(protocol::Request::kEraseBelow, prefix, "", milliseconds(0));
+  }
   std::string claim(std::string_view key, std::string_view value) override {
     return call(protocol::Request::kClaim, key, value, milliseconds(0));
   }
@@ -68,13 +77,14 @@ class TcpStore : public Store {
   std::string call(protocol::Request request, std::string_view key, std::string_view value, milliseconds timeout,
                    milliseconds answer_time = kAnswerTime) {
     if (key.empty() || key.size() > protocol::kMaxKeyBytes || value.size() > protocol::kMaxValueBytes)
-      throw InvalidArgument("store: a key of {} bytes (1 to {}) with a value of {} bytes (at most {})", key.size(), protocol::kMaxKeyBytes,
-                            value.size(), protocol::kMaxValueBytes);
+      throw InvalidArgument("store: a key of {} bytes (1 to {}) with a value of {} bytes (at most {})", key.size(),
+                            protocol::kMaxKeyBytes, value.size(), protocol::kMaxValueBytes);
     timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
     const std::lock_guard lock(mutex_);
     if (!fd_) throw RendezvousError("store at {}: '{}' is not asked: {}", address_, key, over_);
     const Deadline deadline = Clock::now() + timeout + answer_time;
-    const protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value.size()),
+    const protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()),
+                                         static_cast<std::uint32_t>(value.size()),
                                          static_cast<std::uint32_t>(timeout.count())};
     std::string message(reinterpret_cast<const char*>(&header), sizeof header);
     message.append(key).append(value);
@@ -90,7 +100,8 @@ class TcpStore : public Store {
     if (reply.reply == protocol::Reply::kTimeout)
       throw TimeoutError("store at {}: nobody set '{}' within {} ms", address_, key, timeout.count());
     if (reply.reply == protocol::Reply::kAbandoned) throw ClaimAbandoned("{}", answer);
-    if (reply.reply != protocol::Reply::kOk) throw RendezvousError("store at {} refused '{}': {}", address_, key, answer);
+    if (reply.reply != protocol::Reply::kOk)
+      throw RendezvousError("store at {} refused '{}': {}", address_, key, answer);
     return answer;
   }
 
@@ -101,7 +112,10 @@ class TcpStore : public Store {
       end("given up before, when it did not answer");
       throw RendezvousError("store at {}: no answer about '{}'", address_, key);
     }
-    end(fmt::format("the connection was closed while '{}' was asked: the process that hosts the store, rank 0 or lockrun, has ended", key));
+    end(
+        fmt::format("the connection was closed while '{}' was asked: the process that hosts the store, rank 0 or "
+                    "lockrun, has ended",
+                    key));
     throw RendezvousError("store at {}: {}", address_, over_);
   }
 
@@ -118,11 +132,14 @@ class TcpStore : public Store {
 
 class ScopedStore : public Store {
  public:
-  ScopedStore(std::shared_ptr<Store> store, std::string prefix) : store_(std::move(store)), prefix_(std::move(prefix)) {}
+  ScopedStore(std::shared_ptr<Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
   void set(std::string_view key, std::string_view value) override { store_->set(full(key), value); }
   std::string get(std::string_view key, milliseconds timeout) override { return store_->get(full(key), timeout); }
   std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(full(key), amount); }
-  std::string set_if_absent(std::string_view key, std::string_view value) override { return store_->set_if_absent(full(key), value); }
+  std::string set_if_absent(std::string_view key, std::string_view value) override {
+    return store_->set_if_absent(full(key), value);
+  }
   void erase_below(std::string_view prefix) override { store_->erase_below(full(prefix)); }
   std::string claim(std::string_view key, std::string_view value) override { return store_->claim(full(key), value); }
   void keep(std::string_view key) override { store_->keep(full(key)); }
@@ -130,7 +147,9 @@ class ScopedStore : public Store {
   std::string get_while(std::string_view claims, std::string_view key, milliseconds timeout) override {
     return store_->get_while(full(claims), full(key), timeout);
   }
-  void check_claims(std::string_view claims, milliseconds timeout) override { store_->check_claims(full(claims), timeout); }
+  void check_claims(std::string_view claims, milliseconds timeout) override {
+    store_->check_claims(full(claims), timeout);
+  }
 
  private:
   std::string full(std::string_view key) const { return prefix_ + std::string(key); }
@@ -149,7 +168,8 @@ Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
   exchange.note_peer(hello.server_nonce);
   protocol::ClientProof client{protocol::kMagic, exchange.nonce(), exchange.proof()};
   protocol::ServerProof server;
-  if (send_all(fd, bytes_of(client), deadline) != IoResult::kDone || receive_all(fd, bytes_of(server), deadline) != IoResult::kDone)
+  if (send_all(fd, bytes_of(client), deadline) != IoResult::kDone ||
+      receive_all(fd, bytes_of(server), deadline) != IoResult::kDone)
     return Handshake::kBroken;
   const bool proven = server.accepted == 1 && exchange.accepts(server.proof) && !is_excluded(token, fd);
   return proven ? Handshake::kDone : Handshake::kTokenRefused;
@@ -159,10 +179,12 @@ Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
 void check_that_machine_reaches_itself(const Endpoint& endpoint) {
   if (!is_loopback(endpoint.host)) return;
   try {
-    address_towards(endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host, endpoint.port, Clock::now() + kAnswerTime);
+    address_towards(endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host, endpoint.port,
+                    Clock::now() + kAnswerTime);
   } catch (const RendezvousError& error) {
     throw RendezvousError(
-        "store at {}: this machine does not reach itself there: is its loopback interface down? `ip link set lo up` brings it up ({})",
+        "store at {}: this machine does not reach itself there: is its loopback interface down? `ip link set lo up` "
+        "brings it up ({})",
         endpoint.text(), error.what());
   }
 }
@@ -182,20 +204,25 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
           return std::make_shared<TcpStore>(std::move(fd), endpoint.text());
         case Handshake::kTokenRefused:
           throw RendezvousError(
-              "store at {}: the job's token was refused: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between this process and the "
+              "store at {}: the job's token was refused: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between this "
+              "process and the "
               "store's, or that is another job's store{}",
               endpoint.text(), token.empty() ? "; without a token only processes of one user meet" : "");
         case Handshake::kSilent:
-          why = "a process listens there and does not answer: it is stopped or busy, or has too many open files (ulimit -n)";
+          why =
+              "a process listens there and does not answer: it is stopped or busy, or has too many open files (ulimit "
+              "-n)";
           break;
         case Handshake::kBroken:
           why = "something answers there, but it is no Lockstep store";
       }
     }
     if (Clock::now() + pause >= deadline)
-      throw RendezvousError("store at {}: no answer within {} s ({}): is rank 0 running, and is this its machine and port?",
-                            endpoint.text(), static_cast<double>(timeout.count()) / 1000, why.empty() ? "no time was given" : why);
-    notice.look([&] { return fmt::format("the store at {}, which rank 0 or lockrun serves ({})", endpoint.text(), why); });
+      throw RendezvousError(
+          "store at {}: no answer within {} s ({}): is rank 0 running, and is this its machine and port?",
+          endpoint.text(), static_cast<double>(timeout.count()) / 1000, why.empty() ? "no time was given" : why);
+    notice.look(
+        [&] { return fmt::format("the store at {}, which rank 0 or lockrun serves ({})", endpoint.text(), why); });
     std::this_thread::sleep_for(pause);
   }
 }

@@ -56,7 +56,8 @@ StoreConnection::State StoreConnection::receive_proof(std::optional<protocol::Cl
 
 // How much of a request may be read: all of it, once there is room.
 StoreConnection::State StoreConnection::make_room(const protocol::RequestHeader& header, std::size_t& wanted) {
-  if (header.key_bytes == 0 || header.key_bytes > protocol::kMaxKeyBytes || header.value_bytes > protocol::kMaxValueBytes)
+  if (header.key_bytes == 0 || header.key_bytes > protocol::kMaxKeyBytes ||
+      header.value_bytes > protocol::kMaxValueBytes)
     return State::kClosed;
   wanted = sizeof header + header.key_bytes + header.value_bytes;
   if (wanted <= kOwnInput || budgeted_ != 0) return State::kOpen;
@@ -86,7 +87,8 @@ StoreConnection::State StoreConnection::receive(std::optional<Request>& request)
   }
   if (in_.size() > wanted) return State::kClosed;
   const char* text = reinterpret_cast<const char*>(in_.data()) + sizeof header;
-  request = Request{header, std::string(text, header.key_bytes), std::string(text + header.key_bytes, header.value_bytes)};
+  request =
+      Request{header, std::string(text, header.key_bytes), std::string(text + header.key_bytes, header.value_bytes)};
   drop_input();
   return State::kOpen;
 }
@@ -102,7 +104,8 @@ StoreConnection::State StoreConnection::flush() {
     std::size_t used = 0;
     if (sent_ < out_.size()) parts[used++] = {out_.data() + sent_, out_.size() - sent_};
     const std::size_t of_value = sent_ < out_.size() ? 0 : sent_ - out_.size();
-    if (value_ && of_value < value_->size()) parts[used++] = {const_cast<char*>(value_->data()) + of_value, value_->size() - of_value};
+    if (value_ && of_value < value_->size())
+      parts[used++] = {const_cast<char*>(value_->data()) + of_value, value_->size() - of_value};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = used;

@@ -9,12 +9,13 @@
 
 #include "src/comm/store/store_protocol.h"
 #include "src/comm/store/store_table.h"
-#include "src/core/process_fd.h"
+#include "src/core/process/process_fd.h"
 
 namespace lockstep {
 
-// Memory for requests that are larger than what every connection may hold: a client that announces much and sends it slowly, or a
-// thousand of them, take no more than this together. Connections for which nothing is left are not read until others are done.
+// Memory for requests that are larger than what every connection may hold: a client that announces much and sends it
+// slowly, or a thousand of them, take no more than this together. Connections for which nothing is left are not read
+// until others are done.
 class InputBudget {
  public:
   explicit InputBudget(std::size_t bytes) : free_(bytes) {}
@@ -52,7 +53,8 @@ class StoreConnection {
 
   // Before the proof: its bytes, once all of them are there.
   State receive_proof(std::optional<store_protocol::ClientProof>& proof);
-  // Afterwards: a request, once it is complete. Requests and replies take turns: a client that sends before it was answered is closed.
+  // Afterwards: a request, once it is complete. Requests and replies take turns: a client that sends before it was
+  // answered is closed.
   State receive(std::optional<Request>& request);
   bool is_in_a_request() const { return !in_.empty(); }
   void drop_input();

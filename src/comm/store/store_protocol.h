@@ -35,7 +35,17 @@ struct ServerProof {
 };
 
 // kGet: the value is a prefix of the claims that must stand, or empty. kEraseBelow, kCheckClaims: the key is a prefix.
-enum class Request : std::uint32_t { kSet = 1, kGet, kAdd, kSetIfAbsent, kEraseBelow, kClaim, kKeep, kAbandon, kCheckClaims };
+enum class Request : std::uint32_t {
+  kSet = 1,
+  kGet,
+  kAdd,
+  kSetIfAbsent,
+  kEraseBelow,
+  kClaim,
+  kKeep,
+  kAbandon,
+  kCheckClaims
+};
 // kRefused: the value says why. kAbandoned: it is the abandoned claim's.
 enum class Reply : std::uint32_t { kOk = 1, kTimeout, kRefused, kAbandoned };
 

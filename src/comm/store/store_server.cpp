@@ -30,8 +30,10 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
-constexpr auto kTransferTime = std::chrono::seconds(30);   // so is one that takes longer to send a request or to take a reply
-constexpr auto kLostMachine = std::chrono::seconds(15);    // and one that has a claim, whose machine is silent for so long
+constexpr auto kTransferTime =
+    std::chrono::seconds(30);  // so is one that takes longer to send a request or to take a reply
+constexpr auto kLostMachine =
+    std::chrono::seconds(15);  // and one that has a claim, whose machine is silent for so long
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kMaxConnections = 4096;
@@ -57,7 +59,8 @@ class StoreServer::Impl {
     endpoint_ = local_endpoint(listener_.get());
     if (token_.empty() && !options.insecure && !is_loopback(endpoint_.host))
       throw RendezvousError(
-          "store: refusing to serve {} without a token, anyone on the network could join the job: set LOCKSTEP_TOKEN or "
+          "store: refusing to serve {} without a token, anyone on the network could join the job: set LOCKSTEP_TOKEN "
+          "or "
           "LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
           endpoint_.text());
     wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -69,7 +72,8 @@ class StoreServer::Impl {
 
   ~Impl() {
     const std::uint64_t one = 1;
-    if (write(wake_.get(), &one, sizeof one) < 0) log::error("store: cannot wake the server thread: {}", std::strerror(errno));
+    if (write(wake_.get(), &one, sizeof one) < 0)
+      log::error("store: cannot wake the server thread: {}", std::strerror(errno));
     thread_.join();
   }
 
@@ -107,7 +111,8 @@ class StoreServer::Impl {
     return epoll_ctl(epoll_.get(), change, fd, &event) == 0;
   }
   bool listen_again(int change) {
-    return watch(change, listener_.get(), Clock::now() < accept_again_ ? 0u : static_cast<std::uint32_t>(EPOLLIN), &listener_);
+    return watch(change, listener_.get(), Clock::now() < accept_again_ ? 0u : static_cast<std::uint32_t>(EPOLLIN),
+                 &listener_);
   }
 
   int milliseconds_to_next_event() const {
@@ -124,7 +129,8 @@ class StoreServer::Impl {
         // Without descriptors or memory the listener stays readable: come back later instead of spinning.
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         if (!std::exchange(said_what_is_missing_, true))
-          log::warn("store: {}: new connections wait until others end; 'ulimit -n' must allow for every rank", std::strerror(errno));
+          log::warn("store: {}: new connections wait until others end; 'ulimit -n' must allow for every rank",
+                    std::strerror(errno));
         accept_again_ = Clock::now() + kAcceptPause;
         listen_again(EPOLL_CTL_MOD);
         return;
@@ -133,7 +139,8 @@ class StoreServer::Impl {
       if (half_open_.size() >= kMaxHalfOpen) close(half_open_.front());
       StoreConnection& connection = half_open_.emplace_back(std::move(fd), budget_);
       connection.place = std::prev(half_open_.end());
-      connection.append(protocol::Hello{protocol::kMagic, connection.exchange.emplace(token_, Role::kStoreServer).nonce()});
+      connection.append(
+          protocol::Hello{protocol::kMagic, connection.exchange.emplace(token_, Role::kStoreServer).nonce()});
       set_deadline(connection, Clock::now() + kHandshakeTime);
       connection.events = EPOLLIN;
       if (!watch(EPOLL_CTL_ADD, connection.fd(), connection.events, &connection))
@@ -206,8 +213,8 @@ class StoreServer::Impl {
 
   // Those whose large request found no room, in the order in which they came.
   void read_stuck_ones() {
-    for (std::size_t turns = stuck_.size(); turns > 0 && budget_.free() >= protocol::kMaxValueBytes + protocol::kMaxKeyBytes + 64;
-         --turns) {
+    for (std::size_t turns = stuck_.size();
+         turns > 0 && budget_.free() >= protocol::kMaxValueBytes + protocol::kMaxKeyBytes + 64; --turns) {
       StoreConnection& connection = *stuck_.front();
       stuck_.pop_front();
       connection.stuck = false;
@@ -219,7 +226,8 @@ class StoreServer::Impl {
     if (connection.closed) return;
     if ((events & EPOLLERR) != 0 || (connection.stuck && (events & EPOLLHUP) != 0)) return close(connection);
     State state = State::kOpen;
-    if ((events & (EPOLLIN | EPOLLHUP)) != 0) state = connection.proved ? receive_request(connection) : receive_proof(connection);
+    if ((events & (EPOLLIN | EPOLLHUP)) != 0)
+      state = connection.proved ? receive_request(connection) : receive_proof(connection);
     settle(connection, state == State::kOpen ? connection.flush() : state);
   }
 
@@ -232,7 +240,8 @@ class StoreServer::Impl {
     return state;
   }
 
-  // While others count on it. Without a claim it may be cut off for longer: a job's later groups meet by the same connection.
+  // While others count on it. Without a claim it may be cut off for longer: a job's later groups meet by the same
+  // connection.
   void watch_machine(StoreConnection& connection) const {
     const bool has_claim = claims_.has_any(&connection);
     if (has_claim == std::exchange(connection.machine_is_watched, has_claim)) return;
@@ -245,8 +254,10 @@ class StoreServer::Impl {
     if (state != State::kOpen || !client) return state;
     if (client->magic != protocol::kMagic) return State::kClosed;
     connection.exchange->note_peer(client->client_nonce);
-    const bool proved = connection.exchange->accepts(client->proof) && (insecure_ || !is_excluded(token_, connection.fd()));
-    connection.append(protocol::ServerProof{proved ? 1u : 0u, proved ? connection.exchange->proof() : crypto::Digest{}});
+    const bool proved =
+        connection.exchange->accepts(client->proof) && (insecure_ || !is_excluded(token_, connection.fd()));
+    connection.append(
+        protocol::ServerProof{proved ? 1u : 0u, proved ? connection.exchange->proof() : crypto::Digest{}});
     if (proved) {
       connection.proved = true;
       set_deadline(connection, {});
@@ -262,7 +273,8 @@ class StoreServer::Impl {
   void report_refusal(const StoreConnection& connection) {
     if (++refusals_ > kReportedRefusals) return;
     const char* const end = refusals_ == kReportedRefusals ? "; further ones are not reported" : "";
-    log::warn("store: a connection from {} {}: refused{}", peer_endpoint(connection.fd()).text(), refusal_reason(token_), end);
+    log::warn("store: a connection from {} {}: refused{}", peer_endpoint(connection.fd()).text(),
+              refusal_reason(token_), end);
   }
 
   // False: a request that this version does not know.
@@ -311,7 +323,8 @@ class StoreServer::Impl {
   void answer_get(StoreConnection& connection, StoreConnection::Request& request) {
     const StoreTable::Value value = table_.find(request.key);
     // An abandoned claim is no key that a client has set: its value is the reason.
-    if (!request.value.empty() && claims_.is_abandoned(request.key)) return connection.reply(protocol::Reply::kAbandoned, value);
+    if (!request.value.empty() && claims_.is_abandoned(request.key))
+      return connection.reply(protocol::Reply::kAbandoned, value);
     if (value) return connection.reply(protocol::Reply::kOk, value);
     if (!request.value.empty() && tell_if_abandoned(connection, request.value)) return;
     connection.awaited = request.key;
@@ -391,7 +404,9 @@ class StoreServer::Impl {
   std::thread thread_;
 };
 
-StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) { ++servers_of_this_process; }
+StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) {
+  ++servers_of_this_process;
+}
 StoreServer::~StoreServer() { --servers_of_this_process; }
 bool StoreServer::is_in_this_process() { return servers_of_this_process.load() > 0; }
 Endpoint StoreServer::endpoint() const { return impl_->endpoint(); }

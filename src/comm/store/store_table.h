@@ -15,7 +15,8 @@ class StoreTable {
  public:
   struct Limits {
     std::size_t keys = 100'000;
-    std::size_t bytes = std::size_t{512} << 20;  // of values, those that were replaced and still leave for a slow reader included
+    std::size_t bytes =
+        std::size_t{512} << 20;  // of values, those that were replaced and still leave for a slow reader included
   };
   // Shared with replies that are under way, so that a thousand of them cost no more than one.
   using Value = std::shared_ptr<const std::string>;

@@ -24,7 +24,8 @@ std::chrono::nanoseconds DelayCost::of(std::size_t bytes) const {
 
 DelayCost delay_cost_from_environment() {
   DelayCost cost;
-  if (const auto microseconds = env::integer(env::kDelayAlpha, 0, 60'000'000)) cost.alpha = std::chrono::microseconds(*microseconds);
+  if (const auto microseconds = env::integer(env::kDelayAlpha, 0, 60'000'000))
+    cost.alpha = std::chrono::microseconds(*microseconds);
   if (const auto speed = env::text(env::kDelayBandwidth)) {
     char* end = nullptr;
     cost.gigabytes_per_second = std::strtod(speed->c_str(), &end);
@@ -40,7 +41,8 @@ namespace {
 std::size_t bytes_of(const Operation& operation) {
   if (operation.signature.kind == OperationKind::kBarrier) return 0;
   if (operation.signature.kind == OperationKind::kAllToAllV)
-    return std::min(operation.layout->send_counts[0], operation.layout->receive_counts[0]) * size_of(operation.signature.dtype);
+    return std::min(operation.layout->send_counts[0], operation.layout->receive_counts[0]) *
+           size_of(operation.signature.dtype);
   return operation.bytes();
 }
 

@@ -1,7 +1,8 @@
-// A wire that takes its time and nothing else: an operation lasts alpha + bytes * beta, uses no processor, moves no data.
+// A wire that takes its time and nothing else: an operation lasts alpha + bytes * beta, uses no processor, moves no
+// data.
 //
-// For tests and benchmarks of overlap. Every rank sees its own data as the result, as in a world of one. Operations take
-// turns like messages on one wire: each starts when it is issued and the one before has ended.
+// For tests and benchmarks of overlap. Every rank sees its own data as the result, as in a world of one. Operations
+// take turns like messages on one wire: each starts when it is issued and the one before has ended.
 #pragma once
 
 #include <chrono>

@@ -14,7 +14,8 @@ class RecordingBackend::Record : public CompletionQueue {
  public:
   std::uint64_t add(const Operation& operation, bool is_async) {
     const std::lock_guard lock(mutex_);
-    if (failures_.starting == calls_.size() + 1) throw PeerLost("recording: call {} was to fail when it starts", failures_.starting);
+    if (failures_.starting == calls_.size() + 1)
+      throw PeerLost("recording: call {} was to fail when it starts", failures_.starting);
     calls_.push_back({operation, is_async, Clock::now(), {}, false});
     works_.emplace_back();
     return cleared_ + calls_.size();
@@ -80,7 +81,8 @@ class RecordingBackend::Record : public CompletionQueue {
   std::uint64_t cleared_ = 0;  // calls that were forgotten
 };
 
-RecordingBackend::RecordingBackend(std::unique_ptr<Backend> inner) : record_(std::make_shared<Record>()), inner_(std::move(inner)) {}
+RecordingBackend::RecordingBackend(std::unique_ptr<Backend> inner)
+    : record_(std::make_shared<Record>()), inner_(std::move(inner)) {}
 RecordingBackend::~RecordingBackend() = default;
 
 void RecordingBackend::run(const Operation& operation) {
@@ -122,7 +124,8 @@ std::vector<std::size_t> RecordingBackend::allocations() const {
 }
 std::size_t RecordingBackend::completed() const {
   return record_->with([](Record& record) {
-    const auto count = std::count_if(record.calls_.begin(), record.calls_.end(), [](const RecordedCall& call) { return call.is_complete; });
+    const auto count = std::count_if(record.calls_.begin(), record.calls_.end(),
+                                     [](const RecordedCall& call) { return call.is_complete; });
     return static_cast<std::size_t>(count);
   });
 }

@@ -1,4 +1,5 @@
-// Keeps every call on its way to another backend, for tests to read: what was asked, in which order, from which memory, when.
+// Keeps every call on its way to another backend, for tests to read: what was asked, in which order, from which memory,
+// when.
 #pragma once
 
 #include <chrono>
@@ -40,7 +41,9 @@ class RecordingBackend : public Backend {
   const Capabilities& capabilities() const override { return inner_->capabilities(); }
   void run(const Operation& operation) override;
   Work start(const Operation& operation) override;
-  Work start_chained(const Operation& operation, const Work& first) override { return inner_->start_chained(operation, first); }
+  Work start_chained(const Operation& operation, const Work& first) override {
+    return inner_->start_chained(operation, first);
+  }
   void await_idle() noexcept override { inner_->await_idle(); }
   Work send(const Message& message) override;
   Work receive(const Message& message) override;

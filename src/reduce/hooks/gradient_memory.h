@@ -1,5 +1,5 @@
-// State of hooks by parameter, on the parameter's device: found by name, so that it stays where buckets are rebuilt or a checkpoint is
-// loaded.
+// State of hooks by parameter, on the parameter's device: found by name, so that it stays where buckets are rebuilt or
+// a checkpoint is loaded.
 #pragma once
 
 #include <map>
@@ -35,7 +35,8 @@ class StateFloats {
   std::size_t count_ = 0;
 };
 
-// What a part of a hook's state was before a pass that may be undone: a copy, in memory that is taken when it is first needed.
+// What a part of a hook's state was before a pass that may be undone: a copy, in memory that is taken when it is first
+// needed.
 class StateBefore {
  public:
   // Before the first bucket of the pass uses them: are they to be kept?
@@ -49,7 +50,8 @@ class StateBefore {
   }
   // After the pass.
   void restore(const StateFloats& floats, Device& device) {
-    if (std::exchange(keeps_, false)) device.copy(floats.data(), before_.data(), floats.count() * sizeof(float), device.default_stream());
+    if (std::exchange(keeps_, false))
+      device.copy(floats.data(), before_.data(), floats.count() * sizeof(float), device.default_stream());
   }
 
  private:

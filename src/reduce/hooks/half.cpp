@@ -21,14 +21,16 @@ struct HalfJob {
 
 class HalfHook : public BucketHook {
  public:
-  HalfHook(DType dtype, CommHook next) : dtype_(dtype), name_(dtype == DType::kBFloat16 ? "bf16" : "fp16"), next_(std::move(next)) {}
+  HalfHook(DType dtype, CommHook next)
+      : dtype_(dtype), name_(dtype == DType::kBFloat16 ? "bf16" : "fp16"), next_(std::move(next)) {}
 
   std::string describe() const override { return name_ + over(next_); }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
     std::vector<GradientInfo> halves(gradients.begin(), gradients.end());
     for (GradientInfo& gradient : halves) {
       if (gradient.dtype == DType::kFloat64)
-        return fmt::format("comm_hook {}: it compresses float32, and the gradient of '{}' is float64", name_, gradient.name);
+        return fmt::format("comm_hook {}: it compresses float32, and the gradient of '{}' is float64", name_,
+                           gradient.name);
       if (gradient.dtype == DType::kFloat32) gradient.dtype = dtype_;
     }
     return refusal_of_next(next_, name_.c_str(), halves, false);
@@ -55,8 +57,10 @@ class HalfHook : public BucketHook {
     job->factor = divides ? 1 / static_cast<float>(group.world_size()) : 1;
     group.compute_async(
         [job](Stream& stream) {
-          if (job->factor != 1) job->kernels->scale({job->values, job->shape()}, job->factor, {job->values, job->shape()}, stream);
-          job->kernels->convert({job->values, DType::kFloat32, job->shape()}, {job->half.data(), job->dtype, job->shape()}, stream);
+          if (job->factor != 1)
+            job->kernels->scale({job->values, job->shape()}, job->factor, {job->values, job->shape()}, stream);
+          job->kernels->convert({job->values, DType::kFloat32, job->shape()},
+                                {job->half.data(), job->dtype, job->shape()}, stream);
         },
         bucket.device);
     GradBucket half = bucket;
@@ -66,7 +70,8 @@ class HalfHook : public BucketHook {
                                                       {.purpose = purpose_of(bucket), .device = bucket.device})
                              : next_(group, half);
     return sum.then([job](Stream& stream) {
-      job->kernels->convert({job->half.data(), job->dtype, job->shape()}, {job->values, DType::kFloat32, job->shape()}, stream);
+      job->kernels->convert({job->half.data(), job->dtype, job->shape()}, {job->values, DType::kFloat32, job->shape()},
+                            stream);
     });
   }
 

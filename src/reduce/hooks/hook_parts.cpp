@@ -18,22 +18,27 @@ void resize(Buffer& memory, Device& device, std::size_t bytes) {
 
 std::string over(const CommHook& next) { return next ? " over " + next->describe() : ""; }
 
-std::string refusal_of_next(const CommHook& next, const char* hook, std::span<const GradientInfo> gradients, bool gets_gradients) {
+std::string refusal_of_next(const CommHook& next, const char* hook, std::span<const GradientInfo> gradients,
+                            bool gets_gradients) {
   if (!next) return "";
   if (!next->averages())
-    return fmt::format("comm_hook {} over {}: what {} sends would not be averaged: let {} stand on it instead, or use one of them", hook,
-                       next->describe(), hook, next->describe());
+    return fmt::format(
+        "comm_hook {} over {}: what {} sends would not be averaged: let {} stand on it instead, or use one of them",
+        hook, next->describe(), hook, next->describe());
   if (!gets_gradients && !next->sends_any_message())
-    return fmt::format("comm_hook {} over {}: {} keeps state by parameter, and the messages of {} are none: use one of them", hook,
-                       next->describe(), next->describe(), hook);
+    return fmt::format(
+        "comm_hook {} over {}: {} keeps state by parameter, and the messages of {} are none: use one of them", hook,
+        next->describe(), next->describe(), hook);
   return next->refusal(gradients);
 }
 
 std::string refusal_of_gradients(const char* hook, std::span<const GradientInfo> gradients) {
   for (const GradientInfo& gradient : gradients)
     if (gradient.dtype != DType::kFloat32)
-      return fmt::format("comm_hook {}: it compresses float32, and the gradient of '{}' reaches it as {}: use bf16 or fp16, or none, there",
-                         hook, gradient.name, name_of(gradient.dtype));
+      return fmt::format(
+          "comm_hook {}: it compresses float32, and the gradient of '{}' reaches it as {}: use bf16 or fp16, or none, "
+          "there",
+          hook, gradient.name, name_of(gradient.dtype));
   return "";
 }
 

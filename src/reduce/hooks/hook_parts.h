@@ -18,13 +18,15 @@ inline Device& device_of(const ProcessGroup& group, DeviceKind kind) {
   return kind == DeviceKind::kCpu ? cpu_device() : group.local_device();
 }
 
-// Registered memory that is at least so large. Collective where it grows or shrinks: in the first pass, and after buckets were rebuilt.
+// Registered memory that is at least so large. Collective where it grows or shrinks: in the first pass, and after
+// buckets were rebuilt.
 void resize(Buffer& memory, ProcessGroup& group, std::size_t bytes, DeviceKind device);
 // Memory that stays on the device. What a pass has queued for it, the default stream is behind by the pass's end.
 void resize(Buffer& memory, Device& device, std::size_t bytes);
 
-// What continuations work on: one job a message, which stays where it is, so that a continuation captures its address alone. Its memory is
-// registered with one group: a hook that is used with another one has other jobs there, and those of a group that is gone go.
+// What continuations work on: one job a message, which stays where it is, so that a continuation captures its address
+// alone. Its memory is registered with one group: a hook that is used with another one has other jobs there, and those
+// of a group that is gone go.
 template <typename Job>
 class Jobs {
  public:
@@ -56,8 +58,10 @@ class Jobs {
 // " over bf16", or "".
 std::string over(const CommHook& next);
 
-// Why `next` cannot reduce these gradients, or "": it must average, and where it gets other messages than gradients, keep nothing of them.
-std::string refusal_of_next(const CommHook& next, const char* hook, std::span<const GradientInfo> gradients, bool gets_gradients);
+// Why `next` cannot reduce these gradients, or "": it must average, and where it gets other messages than gradients,
+// keep nothing of them.
+std::string refusal_of_next(const CommHook& next, const char* hook, std::span<const GradientInfo> gradients,
+                            bool gets_gradients);
 
 // "" where all gradients are float32.
 std::string refusal_of_gradients(const char* hook, std::span<const GradientInfo> gradients);

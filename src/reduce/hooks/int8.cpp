@@ -1,8 +1,9 @@
 // float32 buckets as int8, in blocks with a scale each.
 //
-// A bucket of `count` values is cut into blocks; each rank owns a slice of S = ceil(blocks / ranks) of them. A slice travels as S scales
-// and S blocks of int8. One all_to_all takes every rank's slices to their owners, who sum them in float32, in rank order, and round the
-// average to int8 again; one all_gather takes it to all: 2 (n - 1) / n of the slices' bytes, as an all-reduce of int8 would.
+// A bucket of `count` values is cut into blocks; each rank owns a slice of S = ceil(blocks / ranks) of them. A slice
+// travels as S scales and S blocks of int8. One all_to_all takes every rank's slices to their owners, who sum them in
+// float32, in rank order, and round the average to int8 again; one all_gather takes it to all: 2 (n - 1) / n of the
+// slices' bytes, as an all-reduce of int8 would.
 #include <fmt/format.h>
 
 #include "lockstep/reduce/compression_kernels.h"
@@ -24,7 +25,9 @@ struct Int8Job {
   std::byte* rank_slice() const { return own.data() + rank * all.slice_bytes(); }
 };
 
-void compress(const Int8Job& job, Stream& stream) { job.kernels->quantise(job.all, job.values, job.own.data(), stream); }
+void compress(const Int8Job& job, Stream& stream) {
+  job.kernels->quantise(job.all, job.values, job.own.data(), stream);
+}
 
 void average_own_slice(const Int8Job& job, Stream& stream) {
   auto* const average = reinterpret_cast<float*>(job.average.data());
@@ -40,7 +43,8 @@ class Int8Hook : public BucketHook {
 
   std::string describe() const override { return fmt::format("int8 (block {})", block_); }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
-    if (block_ == 0 || block_ % 16 != 0) return fmt::format("comm_hook int8: a block of {} values; expected a multiple of 16", block_);
+    if (block_ == 0 || block_ % 16 != 0)
+      return fmt::format("comm_hook int8: a block of {} values; expected a multiple of 16", block_);
     return refusal_of_gradients("int8", gradients);
   }
   bool sends_any_message() const override { return true; }

@@ -23,11 +23,13 @@ class PostLocalSgdHook : public BucketHook {
 
   std::string describe() const override {
     const std::string group = options_.subgroup ? fmt::format("{} ranks", options_.subgroup->world_size()) : "none";
-    return fmt::format("post_local_sgd (start_step {}, subgroup {}){}", options_.start_step, group, over(options_.next));
+    return fmt::format("post_local_sgd (start_step {}, subgroup {}){}", options_.start_step, group,
+                       over(options_.next));
   }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
     if (options_.start_step < 0)
-      return fmt::format("comm_hook post_local_sgd: a start_step of {}; expected 0 or more passes", options_.start_step);
+      return fmt::format("comm_hook post_local_sgd: a start_step of {}; expected 0 or more passes",
+                         options_.start_step);
     return refusal_of_next(options_.next, "post_local_sgd", gradients, true);
   }
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {

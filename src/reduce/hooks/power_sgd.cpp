@@ -1,11 +1,13 @@
-// Gradients as products of two thin matrices (Vogels, Karimireddy, Jaggi 2019, algorithm 1 with the error feedback of algorithm 2).
+// Gradients as products of two thin matrices (Vogels, Karimireddy, Jaggi 2019, algorithm 1 with the error feedback of
+// algorithm 2).
 //
-// A parameter is a matrix M (rows x columns), its rows the first dimension; r is the smaller of matrix_rank and both. P (rows x r) and
-// Q (columns x r) lie transposed: r rows, each next to itself. Two calls a bucket: P of all its matrices, and its parameters that travel
-// whole; Q of all. r (rows + columns) values instead of rows * columns, and up to 15 zeros behind each, so that all begin at 64 bytes.
+// A parameter is a matrix M (rows x columns), its rows the first dimension; r is the smaller of matrix_rank and both. P
+// (rows x r) and Q (columns x r) lie transposed: r rows, each next to itself. Two calls a bucket: P of all its
+// matrices, and its parameters that travel whole; Q of all. r (rows + columns) values instead of rows * columns, and up
+// to 15 zeros behind each, so that all begin at 64 bytes.
 //
-// Ranks have the same P and Q behind the calls, and so the same orthonormal P and the same product, which the device computes in an order
-// that does not depend on which one it is.
+// Ranks have the same P and Q behind the calls, and so the same orthonormal P and the same product, which the device
+// computes in an order that does not depend on which one it is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +36,9 @@ struct PowerPart {
   std::uint64_t stream = 0;  // of random numbers
 
   bool travels_whole() const { return memory->matrix.rank == 0; }
-  std::size_t p_count() const { return travels_whole() ? count : static_cast<std::size_t>(memory->matrix.rank * memory->matrix.rows); }
+  std::size_t p_count() const {
+    return travels_whole() ? count : static_cast<std::size_t>(memory->matrix.rank * memory->matrix.rows);
+  }
 };
 
 struct PowerJob {
@@ -122,16 +126,19 @@ class PowerSgdHook : public BucketHook {
   explicit PowerSgdHook(const PowerSgdOptions& options) : options_(options) {}
 
   std::string describe() const override {
-    return fmt::format("power_sgd (matrix_rank {}, start_step {}, warm_start {}, error_feedback {}, min_compression {}, seed {}){}",
-                       options_.matrix_rank, options_.start_step, options_.warm_start, options_.error_feedback, options_.min_compression,
-                       options_.seed, over(options_.next));
+    return fmt::format(
+        "power_sgd (matrix_rank {}, start_step {}, warm_start {}, error_feedback {}, min_compression {}, seed {}){}",
+        options_.matrix_rank, options_.start_step, options_.warm_start, options_.error_feedback,
+        options_.min_compression, options_.seed, over(options_.next));
   }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
     if (options_.matrix_rank < 1 || options_.matrix_rank > kMostMatrixRank)
-      return fmt::format("comm_hook power_sgd: a matrix_rank of {}; expected 1 to {}", options_.matrix_rank, kMostMatrixRank);
+      return fmt::format("comm_hook power_sgd: a matrix_rank of {}; expected 1 to {}", options_.matrix_rank,
+                         kMostMatrixRank);
     if (options_.start_step < 0 || !(options_.min_compression > 0))
-      return fmt::format("comm_hook power_sgd: start_step {}, min_compression {}; expected a step of 0 or more, and a factor above 0",
-                         options_.start_step, options_.min_compression);
+      return fmt::format(
+          "comm_hook power_sgd: start_step {}, min_compression {}; expected a step of 0 or more, and a factor above 0",
+          options_.start_step, options_.min_compression);
     const std::string refusal = refusal_of_gradients("power_sgd", gradients);
     return refusal.empty() ? refusal_of_next(options_.next, "power_sgd", gradients, false) : refusal;
   }

@@ -1,7 +1,8 @@
-// The largest magnitudes of each rank's gradients, with their places (Lin et al. 2018; error feedback: Stich et al. 2018).
+// The largest magnitudes of each rank's gradients, with their places (Lin et al. 2018; error feedback: Stich et al.
+// 2018).
 //
-// A bucket's message: K places in the bucket, then K values, K the sum over its parameters of ceil(ratio * count). One all_gather takes
-// every rank's message to all; each adds them up in rank order, so that all have the same bits.
+// A bucket's message: K places in the bucket, then K values, K the sum over its parameters of ceil(ratio * count). One
+// all_gather takes every rank's message to all; each adds them up in rank order, so that all have the same bits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +40,9 @@ struct TopKJob {
   TopKMessages messages;
   Buffer own, gathered;
 
-  std::size_t message_bytes() const { return static_cast<std::size_t>(messages.kept) * (sizeof(std::uint32_t) + sizeof(float)); }
+  std::size_t message_bytes() const {
+    return static_cast<std::size_t>(messages.kept) * (sizeof(std::uint32_t) + sizeof(float));
+  }
 };
 
 void compress(const TopKJob& job, Stream& stream) {
@@ -48,7 +51,9 @@ void compress(const TopKJob& job, Stream& stream) {
   job.kernels->select(job.parts, job.values, places, reinterpret_cast<float*>(places + job.messages.kept), stream);
 }
 
-void expand(const TopKJob& job, Stream& stream) { job.kernels->expand(job.messages, job.gathered.data(), job.values, stream); }
+void expand(const TopKJob& job, Stream& stream) {
+  job.kernels->expand(job.messages, job.gathered.data(), job.values, stream);
+}
 
 class TopKHook : public BucketHook {
  public:
@@ -61,7 +66,8 @@ class TopKHook : public BucketHook {
     if (!(options_.ratio > 0) || !(options_.ratio <= 1))
       return fmt::format("comm_hook top_k: a ratio of {}; expected a number above 0, at most 1", options_.ratio);
     for (const GradientInfo& gradient : gradients)
-      if (gradient.count > std::size_t{1} << 31) return fmt::format("comm_hook top_k: '{}' has more than 2^31 elements", gradient.name);
+      if (gradient.count > std::size_t{1} << 31)
+        return fmt::format("comm_hook top_k: '{}' has more than 2^31 elements", gradient.name);
     return refusal_of_gradients("top_k", gradients);
   }
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
@@ -76,7 +82,8 @@ class TopKHook : public BucketHook {
   }
   std::vector<HookState> state() override {
     std::vector<HookState> all;
-    memory_.for_each([&](const std::string& name, TopKMemory& memory) { memory.error.append_to(all, "top_k.error." + name, true); });
+    memory_.for_each(
+        [&](const std::string& name, TopKMemory& memory) { memory.error.append_to(all, "top_k.error." + name, true); });
     return all;
   }
   bool can_be_captured() const override { return true; }
@@ -104,14 +111,16 @@ class TopKHook : public BucketHook {
  private:
   void plan(TopKJob& job, const GradBucket& bucket) {
     if (bucket.count > std::numeric_limits<std::uint32_t>::max())
-      throw InvalidArgument("comm hook top_k: bucket {} has {} elements, at most {} have a place: use a smaller bucket_cap_mb",
-                            bucket.index, bucket.count, std::numeric_limits<std::uint32_t>::max());
+      throw InvalidArgument(
+          "comm hook top_k: bucket {} has {} elements, at most {} have a place: use a smaller bucket_cap_mb",
+          bucket.index, bucket.count, std::numeric_limits<std::uint32_t>::max());
     job.places.clear();
     job.parts.clear();
     job.messages.kept = 0;
     for (const GradSlot& slot : bucket.slots) {
       const std::int64_t count = slot.shape.count();
-      const auto kept = std::min(count, static_cast<std::int64_t>(std::ceil(options_.ratio * static_cast<double>(count))));
+      const auto kept =
+          std::min(count, static_cast<std::int64_t>(std::ceil(options_.ratio * static_cast<double>(count))));
       TopKMemory& memory = memory_.of(slot.name);
       job.places.push_back({std::string(slot.name), slot.offset, &memory});
       job.parts.push_back({static_cast<std::int64_t>(slot.offset), count, kept, memory.error.data()});

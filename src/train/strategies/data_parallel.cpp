@@ -1,4 +1,5 @@
-// One process, everything gathered on device 0 in each step; what PyTorch calls DataParallel and Caffe its multi-GPU switch.
+// One process, everything gathered on device 0 in each step; what PyTorch calls DataParallel and Caffe its multi-GPU
+// switch.
 //
 //     device 0: model, optimizer  ---- parameters ---->  device 1: a replica, for this step
 //          |  ---- second half of the batch ---->             |
@@ -10,9 +11,9 @@
 //          |  <--------- gradients ------------------         |
 //     adds them, optimizer
 //
-// What travels: of n devices, device 0 sends the parameters and receives the gradients n - 1 times a step, beside samples, outputs and
-// their gradients; the other devices do so once. Device 0 alone computes the loss and the update while the others wait. The weights are
-// ddp's but for the rounding of sums: the loss is one mean over the whole batch.
+// What travels: of n devices, device 0 sends the parameters and receives the gradients n - 1 times a step, beside
+// samples, outputs and their gradients; the other devices do so once. Device 0 alone computes the loss and the update
+// while the others wait. The weights are ddp's but for the rounding of sums: the loss is one mean over the whole batch.
 #include <utility>
 
 #include "lockstep/autograd/shapes.h"
@@ -20,7 +21,7 @@
 #include "lockstep/tensor/random.h"
 #include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
-#include "src/train/strategies/replicas.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
@@ -90,7 +91,8 @@ class DataParallel : public Strategy {
   void forward(int number, const Tensor& inputs) {
     Replica& replica = replicas_[static_cast<std::size_t>(number)];
     set_sample_numbers(numbers_of_part(sample_numbers(), inputs, number, count()));
-    outputs_[static_cast<std::size_t>(number)] = (*replica.model)(rows_of_part(kName, inputs, number, count(), *replica.device));
+    outputs_[static_cast<std::size_t>(number)] =
+        (*replica.model)(rows_of_part(kName, inputs, number, count(), *replica.device));
     replica.device->default_stream().synchronize();
   }
 

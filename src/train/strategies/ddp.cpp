@@ -6,17 +6,18 @@
 //          |==== gradients: all-reduce, bucket by bucket, while backward runs ====|
 //     optimizer                     optimizer                     equal bits on all ranks
 //
-// What travels: gradients alone, 2 (n - 1) / n of their bytes from and to each of n ranks a step; buffers (statistics of batch
-// normalisation) from rank 0 where the model has some.
+// What travels: gradients alone, 2 (n - 1) / n of their bytes from and to each of n ranks a step; buffers (statistics
+// of batch normalisation) from rank 0 where the model has some.
 //
-// The strategy `zero` is the same with ZeroRedundancyOptimizer: gradients are reduce-scattered while backward runs, each rank's optimizer
-// updates a slice, and weights are gathered. As many bytes travel, half of them after backward; a rank has 1/n of the optimizer's state.
-// Ranks that share memory do all three in one pass behind backward.
+// The strategy `zero` is the same with ZeroRedundancyOptimizer: gradients are reduce-scattered while backward runs,
+// each rank's optimizer updates a slice, and weights are gathered. As many bytes travel, half of them after backward; a
+// rank has 1/n of the optimizer's state. Ranks that share memory do all three in one pass behind backward.
 //
-// The strategy `local_sgd` averages no gradients: each rank makes its own steps, and every .average_period of them weights are averaged.
-// The bytes of a gradient's all-reduce travel that often. Between averages each rank has weights of its own, and always buffers of its own:
-// rank 0's in each forward would make the ranks wait for each other in every step. So does a LossScaler: it is each rank's own, skips that
-// rank's steps, and takes the smallest scale of all ranks at each average.
+// The strategy `local_sgd` averages no gradients: each rank makes its own steps, and every .average_period of them
+// weights are averaged. The bytes of a gradient's all-reduce travel that often. Between averages each rank has weights
+// of its own, and always buffers of its own: rank 0's in each forward would make the ranks wait for each other in every
+// step. So does a LossScaler: it is each rank's own, skips that rank's steps, and takes the smallest scale of all ranks
+// at each average.
 #include "lockstep/ddp/ddp.h"
 
 #include <array>
@@ -27,12 +28,12 @@
 #include "lockstep/ddp/model_averager.h"
 #include "lockstep/ddp/zero.h"
 #include "lockstep/reduce/hooks.h"
-#include "src/ddp/failure.h"
-#include "src/ddp/options.h"
-#include "src/ddp/replicas.h"
+#include "src/ddp/checks/replicas.h"
+#include "src/ddp/wrapper/agreed_options.h"
+#include "src/ddp/wrapper/failure.h"
 #include "src/optim/step_parts.h"
 #include "src/train/strategies/kinds.h"
-#include "src/train/strategies/replicas.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
@@ -71,8 +72,8 @@ class Ddp : public Strategy {
         scaler_(checked_scaler(name, *group_, *optimizer_)) {
     if (is_named(name, "zero")) zero_.emplace(ddp_, *optimizer_);
     if (is_named(name, "local_sgd"))
-      averager_.emplace(ddp_,
-                        PeriodicModelAveragerOptions{.period = options.average_period == 0 ? kAveragePeriod : options.average_period});
+      averager_.emplace(ddp_, PeriodicModelAveragerOptions{
+                                  .period = options.average_period == 0 ? kAveragePeriod : options.average_period});
     for (const BucketLayout& bucket : ddp_.reducer().buckets()) gradient_bytes_ += bucket.bytes;
     const DistributedDataParallelOptions given = wrapper_options(name, options);
     if (given.forward_sync_buffers)

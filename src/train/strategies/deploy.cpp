@@ -6,9 +6,10 @@
 //     clone_0: forward, loss / 2, backward      clone_1: forward, loss / 2, backward      a part of the batch each
 //              + regularization
 //
-// Each clone scales its loss by the number of clones, so that the sum of their gradients is the gradient of the mean over all samples;
-// towers sums first and scales once: the same but for rounding, and the same bits where the number is a power of two. What travels is what
-// towers sends: all variables to each of n clones, all gradients back, buffers to each clone and back from clone_0.
+// Each clone scales its loss by the number of clones, so that the sum of their gradients is the gradient of the mean
+// over all samples; towers sums first and scales once: the same but for rounding, and the same bits where the number is
+// a power of two. What travels is what towers sends: all variables to each of n clones, all gradients back, buffers to
+// each clone and back from clone_0.
 #include "lockstep/train/deploy.h"
 
 #include <cmath>
@@ -20,7 +21,7 @@
 #include "lockstep/tensor/random.h"
 #include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
-#include "src/train/strategies/replicas.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
@@ -47,7 +48,8 @@ Clones create_clones(const DeploymentConfig& config, const std::function<std::un
   Device& variables_device = *config.variables_device().device;
   if (config.num_ps_tasks > 0)
     throw InvalidArgument(
-        "create_clones: num_ps_tasks is {}: clones read variables of their own process; parameter servers are a strategy of their own, see "
+        "create_clones: num_ps_tasks is {}: clones read variables of their own process; parameter servers are a "
+        "strategy of their own, see "
         "docs/strategies.md",
         config.num_ps_tasks);
   if (!model) throw InvalidArgument("create_clones: no function that makes the model was given");
@@ -72,7 +74,9 @@ Clones create_clones(const DeploymentConfig& config, const std::function<std::un
 
 namespace {
 
-std::string scoped(const Clone& clone, const char* name) { return clone.scope.empty() ? name : clone.scope + "/" + name; }
+std::string scoped(const Clone& clone, const char* name) {
+  return clone.scope.empty() ? name : clone.scope + "/" + name;
+}
 
 // What a clone's thread leaves behind.
 struct CloneResult {
@@ -101,8 +105,8 @@ std::vector<NamedTensor> sum_gradients(Clones::Impl& clones) {
   return sums;
 }
 
-CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, const Tensor& targets, const LossFunction& loss,
-                    const RegularizationFunction& regularization) {
+CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, const Tensor& targets,
+                    const LossFunction& loss, const RegularizationFunction& regularization) {
   const auto index = static_cast<std::size_t>(number);
   const int parts = static_cast<int>(clones.clones.size());
   const Replica& replica = clones.replicas[index];
@@ -131,14 +135,17 @@ CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, cons
 }  // namespace
 
 NamedTensor gather_clone_loss(const Clone& clone, const Tensor& loss, int num_clones) {
-  if (num_clones < 1) throw InvalidArgument("gather_clone_loss: num_clones is {}: at least one clone is needed", num_clones);
-  if (!loss.defined()) throw InvalidArgument("gather_clone_loss: the loss of {} is an undefined tensor", scoped(clone, "clone_loss"));
+  if (num_clones < 1)
+    throw InvalidArgument("gather_clone_loss: num_clones is {}: at least one clone is needed", num_clones);
+  if (!loss.defined())
+    throw InvalidArgument("gather_clone_loss: the loss of {} is an undefined tensor", scoped(clone, "clone_loss"));
   if (num_clones == 1) return {scoped(clone, "clone_loss"), loss};
-  return {scoped(clone, "scaled_clone_loss"), loss * Tensor::full(loss.shape(), 1 / static_cast<float>(num_clones), loss.device())};
+  return {scoped(clone, "scaled_clone_loss"),
+          loss * Tensor::full(loss.shape(), 1 / static_cast<float>(num_clones), loss.device())};
 }
 
-OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, const Tensor& targets, const LossFunction& loss,
-                                const RegularizationFunction& regularization) {
+OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, const Tensor& targets,
+                                const LossFunction& loss, const RegularizationFunction& regularization) {
   Clones::Impl& all = clones.impl();
   if (!loss) throw InvalidArgument("optimize_clones: no loss was given");
   check_batch("deploy", inputs, targets, all.replicas.size());
@@ -148,8 +155,9 @@ OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, cons
     copy_values(all.variables.buffers, replica.buffers, all.traffic);
   }
   std::vector<CloneResult> results(all.replicas.size());
-  all.threads->run(
-      [&](int number) { results[static_cast<std::size_t>(number)] = compute(all, number, inputs, targets, loss, regularization); });
+  all.threads->run([&](int number) {
+    results[static_cast<std::size_t>(number)] = compute(all, number, inputs, targets, loss, regularization);
+  });
   OptimizedClones optimized;
   optimized.gradients = sum_gradients(all);
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -161,23 +169,27 @@ OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, cons
   return optimized;
 }
 
-std::vector<NamedTensor> sum_clones_gradients(const std::vector<std::vector<NamedTensor>>& clone_gradients, Device& device) {
+std::vector<NamedTensor> sum_clones_gradients(const std::vector<std::vector<NamedTensor>>& clone_gradients,
+                                              Device& device) {
   if (clone_gradients.empty()) throw InvalidArgument("sum_clones_gradients: there is no clone");
   std::vector<NamedTensor> sums;
-  for (const auto& [name, gradient] : clone_gradients.front()) sums.push_back({name, gradient.defined() ? gradient.to(device) : gradient});
+  for (const auto& [name, gradient] : clone_gradients.front())
+    sums.push_back({name, gradient.defined() ? gradient.to(device) : gradient});
   for (std::size_t p = 0; p < sums.size(); ++p)
-    if (sums[p].tensor.defined() && sums[p].tensor.is_same(clone_gradients.front()[p].tensor)) sums[p].tensor = sums[p].tensor.clone();
+    if (sums[p].tensor.defined() && sums[p].tensor.is_same(clone_gradients.front()[p].tensor))
+      sums[p].tensor = sums[p].tensor.clone();
   for (std::size_t i = 1; i < clone_gradients.size(); ++i) {
     if (clone_gradients[i].size() != sums.size())
-      throw InvalidArgument("sum_clones_gradients: clone {} has {} gradients, clone 0 {}: as many are needed", i, clone_gradients[i].size(),
-                            sums.size());
+      throw InvalidArgument("sum_clones_gradients: clone {} has {} gradients, clone 0 {}: as many are needed", i,
+                            clone_gradients[i].size(), sums.size());
     for (std::size_t p = 0; p < sums.size(); ++p) {
       const auto& [name, gradient] = clone_gradients[i][p];
       Tensor& sum = sums[p].tensor;
       if (name != sums[p].name || (gradient.defined() && sum.defined() && gradient.shape() != sum.shape()))
-        throw InvalidArgument("sum_clones_gradients: gradient {} of clone {} is '{}' of shape {}, of clone 0 '{}' of shape {}", p, i, name,
-                              gradient.defined() ? gradient.shape().text() : "none", sums[p].name,
-                              sum.defined() ? sum.shape().text() : "none");
+        throw InvalidArgument(
+            "sum_clones_gradients: gradient {} of clone {} is '{}' of shape {}, of clone 0 '{}' of shape {}", p, i,
+            name, gradient.defined() ? gradient.shape().text() : "none", sums[p].name,
+            sum.defined() ? sum.shape().text() : "none");
       if (!gradient.defined()) continue;
       const Tensor here = gradient.to(device);
       if (sum.defined())
@@ -210,7 +222,8 @@ DeployedModel deploy(const DeploymentConfig& config, const Training& training, c
   if (options.group && options.group->world_size() > 1)
     throw InvalidArgument("deploy: .group has {} ranks, expected this one alone: .group = group->split(group->rank())",
                           options.group->world_size());
-  if (!options.next_batch) throw InvalidArgument("deploy: DeployOptions needs .next_batch, from which a step takes its samples");
+  if (!options.next_batch)
+    throw InvalidArgument("deploy: DeployOptions needs .next_batch, from which a step takes its samples");
   DeployedModel deployed;
   deployed.clones = std::make_shared<Clones>(create_clones(config, training.model));
   deployed.optimizer = make_optimizer("deploy", training, deployed.clones->parameters());

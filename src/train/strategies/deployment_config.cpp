@@ -4,29 +4,32 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/train/deploy.h"
-#include "src/core/text.h"
-#include "src/train/strategies/replicas.h"
+#include "src/core/base/text.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
 namespace {
 
 void check(const DeploymentConfig& config) {
-  if (config.num_clones < 1) throw InvalidArgument("DeploymentConfig: num_clones is {}: at least one clone is needed", config.num_clones);
+  if (config.num_clones < 1)
+    throw InvalidArgument("DeploymentConfig: num_clones is {}: at least one clone is needed", config.num_clones);
   if (config.num_ps_tasks < 0)
     throw InvalidArgument("DeploymentConfig: num_ps_tasks is {}: 0 means no parameter server", config.num_ps_tasks);
-  if (config.num_replicas < 1) throw InvalidArgument("DeploymentConfig: num_replicas is {}: this process is one", config.num_replicas);
+  if (config.num_replicas < 1)
+    throw InvalidArgument("DeploymentConfig: num_replicas is {}: this process is one", config.num_replicas);
   if (config.replica_id < 0 || config.replica_id >= config.num_replicas)
-    throw InvalidArgument("DeploymentConfig: replica_id is {}, num_replicas {}: it must be from 0 to {}", config.replica_id,
-                          config.num_replicas, config.num_replicas - 1);
+    throw InvalidArgument("DeploymentConfig: replica_id is {}, num_replicas {}: it must be from 0 to {}",
+                          config.replica_id, config.num_replicas, config.num_replicas - 1);
   if (config.num_replicas > 1 && config.num_ps_tasks < 1)
     throw InvalidArgument(
         "DeploymentConfig: {} replicas have no parameter server to share variables by: set num_ps_tasks, or train with "
         "make_strategy(\"ddp\")",
         config.num_replicas);
   if (config.num_ps_tasks > 0 && (config.worker_job_name.empty() || config.ps_job_name.empty()))
-    throw InvalidArgument("DeploymentConfig: with {} parameter servers both jobs need a name: worker_job_name is '{}', ps_job_name '{}'",
-                          config.num_ps_tasks, config.worker_job_name, config.ps_job_name);
+    throw InvalidArgument(
+        "DeploymentConfig: with {} parameter servers both jobs need a name: worker_job_name is '{}', ps_job_name '{}'",
+        config.num_ps_tasks, config.worker_job_name, config.ps_job_name);
 }
 
 DeploymentDevice on_worker(const DeploymentConfig& config, Device& device) {
@@ -36,7 +39,8 @@ DeploymentDevice on_worker(const DeploymentConfig& config, Device& device) {
 void check_clone(const DeploymentConfig& config, int clone) {
   check(config);
   if (clone < 0 || clone >= config.num_clones)
-    throw InvalidArgument("DeploymentConfig: there is no clone {}: num_clones is {}, they count from 0", clone, config.num_clones);
+    throw InvalidArgument("DeploymentConfig: there is no clone {}: num_clones is {}, they count from 0", clone,
+                          config.num_clones);
 }
 
 }  // namespace
@@ -71,7 +75,8 @@ DeploymentDevice DeploymentConfig::clone_device(int clone) const {
     std::vector<std::string> names;
     for (const Device* device : there) names.push_back(device == nullptr ? "null" : device->name());
     throw InvalidArgument(
-        "DeploymentConfig: {} clones need as many devices, there are {} ({}): fewer clones, more logical devices (Device::configure()), or "
+        "DeploymentConfig: {} clones need as many devices, there are {} ({}): fewer clones, more logical devices "
+        "(Device::configure()), or "
         "clone_on_cpu",
         num_clones, there.size(), joined(names, ", "));
   }
@@ -80,7 +85,8 @@ DeploymentDevice DeploymentConfig::clone_device(int clone) const {
   const auto first = std::find(there.begin(), there.end(), device);
   if (first - there.begin() < clone)
     throw InvalidArgument(
-        "DeploymentConfig: .devices[{}] is {}, and so is .devices[{}]: each clone has a device of its own; Device::configure() makes "
+        "DeploymentConfig: .devices[{}] is {}, and so is .devices[{}]: each clone has a device of its own; "
+        "Device::configure() makes "
         "several "
         "of one",
         clone, device->name(), first - there.begin());

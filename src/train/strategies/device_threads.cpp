@@ -4,7 +4,7 @@
 
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/tensor/random.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 
 namespace lockstep::train {
 

@@ -11,8 +11,9 @@
 
 namespace lockstep::train {
 
-// run() is the only way in which the threads meet: they never wait for each other, only the caller for all of them. So nothing hangs when
-// one of them fails. Work whose parts do wait for each other stops the others itself when one fails, as model_parallel's stages do.
+// run() is the only way in which the threads meet: they never wait for each other, only the caller for all of them. So
+// nothing hangs when one of them fails. Work whose parts do wait for each other stops the others itself when one fails,
+// as model_parallel's stages do.
 class DeviceThreads {
  public:
   explicit DeviceThreads(int count);
@@ -20,9 +21,9 @@ class DeviceThreads {
   DeviceThreads(const DeviceThreads&) = delete;
   DeviceThreads& operator=(const DeviceThreads&) = delete;
 
-  // Calls work(0) ... work(count - 1), each on its own thread, always the same one, with the caller's random state, sample numbers and
-  // autocast; returns when all have ended, and the caller's random state is then that of number 0. Rethrows the exception of the lowest
-  // number. Each computes with its share of this process's cores.
+  // Calls work(0) ... work(count - 1), each on its own thread, always the same one, with the caller's random state,
+  // sample numbers and autocast; returns when all have ended, and the caller's random state is then that of number 0.
+  // Rethrows the exception of the lowest number. Each computes with its share of this process's cores.
   void run(const std::function<void(int device)>& work);
 
  private:

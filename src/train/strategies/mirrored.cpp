@@ -9,10 +9,10 @@
 //     takes part 1 from device 1          takes part 0 from device 0
 //     optimizer                           optimizer
 //
-// What travels: gradients, 2 (n - 1) / n of their bytes to and from each of n devices a step, as an all-reduce among processes, but only
-// once backward has ended; the samples from where they are; after the step buffers (statistics of batch normalisation) from device 0, whose
-// own they are, where the model has some. Gradients are added in the order of the devices and scaled as ddp's on one machine, so that the
-// weights have ddp's bits.
+// What travels: gradients, 2 (n - 1) / n of their bytes to and from each of n devices a step, as an all-reduce among
+// processes, but only once backward has ended; the samples from where they are; after the step buffers (statistics of
+// batch normalisation) from device 0, whose own they are, where the model has some. Gradients are added in the order of
+// the devices and scaled as ddp's on one machine, so that the weights have ddp's bits.
 #include <algorithm>
 #include <optional>
 
@@ -21,7 +21,7 @@
 #include "src/optim/team.h"
 #include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
-#include "src/train/strategies/replicas.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
@@ -40,7 +40,10 @@ class Mirrored : public Strategy {
   static constexpr const char* kName = "mirrored";
 
   Mirrored(Training training, const StrategyOptions& options)
-      : training_(std::move(training)), devices_(options.devices), traffic_(devices_), threads_(static_cast<int>(devices_.size())) {
+      : training_(std::move(training)),
+        devices_(options.devices),
+        traffic_(devices_),
+        threads_(static_cast<int>(devices_.size())) {
     for (Replica& replica : make_replicas(training_, devices_)) mirrors_.push_back({std::move(replica)});
     check_float32(kName, mirrors_[0].replica.parameters);
     for (const NamedTensor& parameter : mirrors_[0].replica.parameters) total_ += whole_lines(parameter.tensor.count());
@@ -69,7 +72,8 @@ class Mirrored : public Strategy {
       threads_.run([&](int device) { gather_parts(device); });
     }
     team_->step([this](const auto& work) { threads_.run(work); });
-    for (std::size_t i = 1; i < mirrors_.size(); ++i) copy_values(mirrors_[0].replica.buffers, mirrors_[i].replica.buffers, traffic_);
+    for (std::size_t i = 1; i < mirrors_.size(); ++i)
+      copy_values(mirrors_[0].replica.buffers, mirrors_[i].replica.buffers, traffic_);
     count_traffic(inputs, targets);
     seen_ = versions();
     double sum = 0;
@@ -99,14 +103,16 @@ class Mirrored : public Strategy {
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
 
  private:
-  // Of what the caller may change between two steps: a checkpoint that is loaded changes weights, buffers and the optimizer's state.
+  // Of what the caller may change between two steps: a checkpoint that is loaded changes weights, buffers and the
+  // optimizer's state.
   struct Versions {
     std::vector<std::uint64_t> weights, state;
     bool operator==(const Versions&) const = default;
   };
   Versions versions() const {
     Versions all;
-    for (const NamedTensor& parameter : mirrors_[0].replica.parameters) all.weights.push_back(parameter.tensor.version());
+    for (const NamedTensor& parameter : mirrors_[0].replica.parameters)
+      all.weights.push_back(parameter.tensor.version());
     for (const NamedTensor& buffer : mirrors_[0].replica.buffers) all.weights.push_back(buffer.tensor.version());
     for (const NamedTensor& state : mirrors_[0].optimizer->state()) all.state.push_back(state.tensor.version());
     return all;
@@ -172,8 +178,10 @@ class Mirrored : public Strategy {
       traffic_.add(inputs.device(), *devices_[to], (inputs.bytes() + targets.bytes()) / devices_.size());
       for (std::size_t from = 0; from < devices_.size(); ++from) {
         if (from == to) continue;
-        traffic_.add(*devices_[from], *devices_[to], part_of(from, static_cast<std::int64_t>(to)).bytes());    // to be added
-        traffic_.add(*devices_[from], *devices_[to], part_of(from, static_cast<std::int64_t>(from)).bytes());  // the means
+        traffic_.add(*devices_[from], *devices_[to],
+                     part_of(from, static_cast<std::int64_t>(to)).bytes());  // to be added
+        traffic_.add(*devices_[from], *devices_[to],
+                     part_of(from, static_cast<std::int64_t>(from)).bytes());  // the means
       }
     }
   }

@@ -3,9 +3,9 @@
 #include <atomic>
 
 #include "lockstep/core/error.h"
-#include "src/nn/build_scope.h"
+#include "src/nn/module/build_scope.h"
 #include "src/train/strategies/kinds.h"
-#include "src/train/strategies/replicas.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
@@ -30,7 +30,8 @@ const StrategyOptions& StrategyChoice::options() const { return impl_->options; 
 
 int StrategyChoice::num_replicas_in_sync() const {
   if (name() == "parameter_server")
-    throw InvalidArgument("{}: the number of workers is known once the strategy is made: ask its workers()->world_size()", name());
+    throw InvalidArgument(
+        "{}: the number of workers is known once the strategy is made: ask its workers()->world_size()", name());
   if (name() == "model_parallel") return 1;
   if (name() == "ddp" || name() == "zero" || name() == "local_sgd") {
     const auto group = options().group ? options().group : default_process_group();
@@ -39,13 +40,16 @@ int StrategyChoice::num_replicas_in_sync() const {
   return static_cast<int>(options().devices.size());
 }
 
-std::optional<StrategyChoice> StrategyChoice::of_thread() { return current() ? std::optional(StrategyChoice(current())) : std::nullopt; }
+std::optional<StrategyChoice> StrategyChoice::of_thread() {
+  return current() ? std::optional(StrategyChoice(current())) : std::nullopt;
+}
 
 StrategyChoice::Entered::Entered(const StrategyChoice& choice) : before_(current()), number_before_(nn::build_scope) {
   if (before_ && before_ != choice.impl_)
     throw InvalidArgument(
-        "scope(): the scope of strategy '{}' within that of {}'{}': one strategy has a scope at a time: leave the outer one", choice.name(),
-        before_->name == choice.name() ? "another " : "", before_->name);
+        "scope(): the scope of strategy '{}' within that of {}'{}': one strategy has a scope at a time: leave the "
+        "outer one",
+        choice.name(), before_->name == choice.name() ? "another " : "", before_->name);
   current() = choice.impl_;
   nn::build_scope = choice.impl_->number;
 }
@@ -55,7 +59,8 @@ StrategyChoice::Entered::~Entered() {
   nn::build_scope = number_before_;
 }
 
-MirroredStrategy::MirroredStrategy(std::vector<Device*> devices) : StrategyChoice("mirrored", {.devices = std::move(devices)}) {}
+MirroredStrategy::MirroredStrategy(std::vector<Device*> devices)
+    : StrategyChoice("mirrored", {.devices = std::move(devices)}) {}
 
 std::unique_ptr<Strategy> make_strategy(Training training) {
   const auto scope = StrategyChoice::of_thread();

@@ -5,17 +5,18 @@
 //                      v    |                              v    |
 //     device 0: tower_0, forward, backward      device 1: tower_1, forward, backward      a part of the batch each
 //
-// The parameter device waits for all towers, averages their gradients in the order of the towers, and updates its variables: the point in
-// which they meet. What travels: all variables to each of n towers and all gradients back, so that the parameter device sends and receives
-// n times their bytes a step; frozen variables only when they have changed; buffers (statistics of batch normalisation) to each tower, and
-// back from tower_0. The weights have ddp's bits on one machine, where ddp adds in the order of the ranks.
+// The parameter device waits for all towers, averages their gradients in the order of the towers, and updates its
+// variables: the point in which they meet. What travels: all variables to each of n towers and all gradients back, so
+// that the parameter device sends and receives n times their bytes a step; frozen variables only when they have
+// changed; buffers (statistics of batch normalisation) to each tower, and back from tower_0. The weights have ddp's
+// bits on one machine, where ddp adds in the order of the ranks.
 #include <algorithm>
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/tensor/random.h"
 #include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
-#include "src/train/strategies/replicas.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
@@ -76,7 +77,8 @@ class Towers : public Strategy {
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
   std::vector<NamedLoss> losses() const override {
     std::vector<NamedLoss> named;
-    for (std::size_t i = 0; i < losses_.size(); ++i) named.push_back({"tower_" + std::to_string(i) + "/loss", losses_[i]});
+    for (std::size_t i = 0; i < losses_.size(); ++i)
+      named.push_back({"tower_" + std::to_string(i) + "/loss", losses_[i]});
     return named;
   }
 

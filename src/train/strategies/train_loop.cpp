@@ -30,7 +30,8 @@ void check(const TrainOp& train_op, const TrainLoopOptions& options) {
 
 }  // namespace
 
-float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op, const TrainLoopOptions& options) {
+float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op,
+            const TrainLoopOptions& options) {
   check(train_op, options);
   const std::string checkpoints = log_dir + "/checkpoints";
   std::int64_t step = 0;

@@ -35,9 +35,11 @@ std::string outcome_of(const std::function<void()>& call) {
 
 TEST(CommThread, ExecutesInOrderAndSynchronousCallsComeLast) {
   std::vector<std::uint64_t> executed;
-  const auto queue = std::make_shared<CommThread>([&](const Operation& operation) { executed.push_back(operation.signature.sequence); });
+  const auto queue = std::make_shared<CommThread>(
+      [&](const Operation& operation) { executed.push_back(operation.signature.sequence); });
   std::vector<Work> works;
-  for (std::uint64_t i = 1; i <= 1000; ++i) works.push_back(CommThread::start(queue, numbered(i)));  // more than there are slots
+  for (std::uint64_t i = 1; i <= 1000; ++i)
+    works.push_back(CommThread::start(queue, numbered(i)));  // more than there are slots
   queue->run(numbered(1001));
   ASSERT_EQ(executed.size(), 1001u);
   for (std::uint64_t i = 0; i < 1001; ++i) EXPECT_EQ(executed[i], i + 1);
@@ -146,7 +148,8 @@ TEST(CommThread, AWaiterIsNotReleasedWhileItsOperationIsExecuted) {
     EXPECT_EQ(waiter.wait_for(100ms), std::future_status::timeout);
     EXPECT_FALSE(work.done());
     gate.set_value();
-    EXPECT_EQ(waiter.get(), succeeds ? "done" : "this rank's process group is gone: wait for a Work before its group goes");
+    EXPECT_EQ(waiter.get(),
+              succeeds ? "done" : "this rank's process group is gone: wait for a Work before its group goes");
     stopping.get();
   }
 }

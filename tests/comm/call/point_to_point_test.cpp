@@ -57,7 +57,8 @@ class EndlessStreams : public ByteChannels {
 // A server's loop: from each of the other ranks one message is asked for, and the next one when it has come.
 class Server {
  public:
-  explicit Server(EndlessStreams& streams) : messages_(std::make_shared<PointToPoint>(Place{0, kRanks, 0, kRanks}, streams)) {
+  explicit Server(EndlessStreams& streams)
+      : messages_(std::make_shared<PointToPoint>(Place{0, kRanks, 0, kRanks}, streams)) {
     for (int peer = 1; peer < kRanks; ++peer) wanted_.push_back(receive_from(peer));
   }
   ~Server() { messages_->leave(); }
@@ -77,11 +78,14 @@ class Server {
     }
     return from;
   }
-  Work send_to(int peer, std::int32_t& number) { return PointToPoint::send(messages_, {&number, 1, DType::kInt32, peer, 0, nullptr, 20s}); }
+  Work send_to(int peer, std::int32_t& number) {
+    return PointToPoint::send(messages_, {&number, 1, DType::kInt32, peer, 0, nullptr, 20s});
+  }
 
  private:
   Work receive_from(int peer) {
-    return PointToPoint::receive(messages_, {&got_.at(static_cast<std::size_t>(peer)), 1, DType::kInt32, peer, 0, nullptr, 20s});
+    return PointToPoint::receive(messages_,
+                                 {&got_.at(static_cast<std::size_t>(peer)), 1, DType::kInt32, peer, 0, nullptr, 20s});
   }
 
   std::shared_ptr<PointToPoint> messages_;

@@ -147,7 +147,8 @@ TEST(FlightRecord, NamesTheJobsRanksInAPartOfTheJob) {
 TEST(FlightRecord, WithoutAPlaceToGoIsRefused) {
   run_ranks(1, "shm", [](ProcessGroup& group) {
     EXPECT_NE(message_of([&] { group.dump_flight_record(); }).find("LOCKSTEP_FLIGHT_DIR"), std::string::npos);
-    EXPECT_NE(message_of([&] { group.dump_flight_record("/proc/none/rank0.json"); }).find("/proc/none"), std::string::npos);
+    EXPECT_NE(message_of([&] { group.dump_flight_record("/proc/none/rank0.json"); }).find("/proc/none"),
+              std::string::npos);
   });
 }
 
@@ -255,9 +256,11 @@ TEST(FlightRecord, IsWrittenBeforeSigtermEndsTheProcess) {
   EXPECT_EQ(read_dump(folder / "rank0.json").reason, "SIGTERM");
 }
 
-// It has the handler and not the thread; what ends it must not be lost. SIGUSR1, which lockrun sends to whoever catches it, must not.
+// It has the handler and not the thread; what ends it must not be lost. SIGUSR1, which lockrun sends to whoever catches
+// it, must not.
 TEST(FlightRecord, AForkedChildEndsBySigterm) {
-  if (testing::kThreadSanitized) GTEST_SKIP() << "TSan runs no signal handler in a child that a process with threads forked";
+  if (testing::kThreadSanitized)
+    GTEST_SKIP() << "TSan runs no signal handler in a child that a process with threads forked";
   const Folder folder;
   const int status = in_child([&] {
     setenv("LOCKSTEP_FLIGHT_DIR", folder.text().c_str(), 1);

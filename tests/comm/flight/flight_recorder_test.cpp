@@ -51,7 +51,8 @@ TEST(FlightRecorder, KeepsTheLastThousandInOrder) {
 TEST(FlightRecorder, ItsClockIsTheWallClock) {
   FlightRecorder recorder;
   const auto now = [] {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
   };
   const std::int64_t before = now();
   const FlightNote note = recorder.collective(signature_of(1), {}, FlightRecorder::By::kCaller);
@@ -68,7 +69,8 @@ TEST(FlightRecorder, ItsClockIsTheWallClock) {
 TEST(FlightRecorder, TellsIssuedStartedFinishedAndFailed) {
   FlightRecorder recorder;
   std::array<FlightNote, 4> notes;
-  for (std::uint64_t i = 0; i < 4; ++i) notes[i] = recorder.collective(signature_of(i + 1), {}, FlightRecorder::By::kLater);
+  for (std::uint64_t i = 0; i < 4; ++i)
+    notes[i] = recorder.collective(signature_of(i + 1), {}, FlightRecorder::By::kLater);
   flight::note_started(notes[0]);
   flight::note_finished(notes[0]);
   flight::note_started(notes[1]);
@@ -119,9 +121,17 @@ TEST(FlightRecorder, CanBeReadWhileItIsWritten) {
 }
 
 TEST(FlightDump, SurvivesJson) {
-  FlightDump dump{
-      .job = "j", .rank = 1, .world_size = 4, .host = "h", .pid = 7, .boot_id = "b", .reason = "error", .written_ns = 9, .monotonic_ns = 8};
-  FlightGroup group{.name = "world", .rank = 1, .world_size = 2, .members = {0, 1}, .backend = "host", .transport = "shm"};
+  FlightDump dump{.job = "j",
+                  .rank = 1,
+                  .world_size = 4,
+                  .host = "h",
+                  .pid = 7,
+                  .boot_id = "b",
+                  .reason = "error",
+                  .written_ns = 9,
+                  .monotonic_ns = 8};
+  FlightGroup group{
+      .name = "world", .rank = 1, .world_size = 2, .members = {0, 1}, .backend = "host", .transport = "shm"};
   group.failure = FlightFailure{"not \xff UTF-8", 5};
   group.operations.push_back({.sequence = 3,
                               .operation = "reduce",
@@ -136,8 +146,13 @@ TEST(FlightDump, SurvivesJson) {
                               .state = FlightState::kStarted,
                               .issued_ns = 1,
                               .started_ns = 2});
-  group.messages.push_back(
-      {.sequence = 1, .operation = "recv", .dtype = "int8", .peer = -1, .tag = 3, .state = FlightState::kFailed, .ended_ns = 3});
+  group.messages.push_back({.sequence = 1,
+                            .operation = "recv",
+                            .dtype = "int8",
+                            .peer = -1,
+                            .tag = 3,
+                            .state = FlightState::kFailed,
+                            .ended_ns = 3});
   dump.groups.push_back(group);
   const FlightDump read = flight_dump_from_json(to_json(dump), "x");
   EXPECT_EQ(to_json(read), to_json(dump));
@@ -146,7 +161,9 @@ TEST(FlightDump, SurvivesJson) {
 }
 
 TEST(FlightDump, WhatIsNoneIsSaid) {
-  const auto said = [](const std::string& text) { return message_of([&] { flight_dump_from_json(text, "rank0.json"); }); };
+  const auto said = [](const std::string& text) {
+    return message_of([&] { flight_dump_from_json(text, "rank0.json"); });
+  };
   EXPECT_NE(said("{\"version\":1").find("rank0.json: not a whole flight record (broken JSON"), std::string::npos);
   EXPECT_NE(said("{}").find("rank0.json: not a flight record"), std::string::npos);
   EXPECT_NE(said("{\"version\":99}").find("format 99"), std::string::npos);
@@ -155,9 +172,11 @@ TEST(FlightDump, WhatIsNoneIsSaid) {
 TEST(FlightRecorder, SaysWhatARankDoes) {
   FlightGroup group;
   EXPECT_EQ(flight::what_it_does(group, 0), "has made no call yet");
-  group.operations.push_back({.sequence = 1, .operation = "barrier", .state = FlightState::kFinished, .ended_ns = 1'000'000'000});
+  group.operations.push_back(
+      {.sequence = 1, .operation = "barrier", .state = FlightState::kFinished, .ended_ns = 1'000'000'000});
   EXPECT_EQ(flight::what_it_does(group, 3'500'000'000), "in no collective; the last, barrier #1, finished 2.5 s ago");
-  group.operations.push_back({.sequence = 2, .operation = "barrier", .state = FlightState::kStarted, .issued_ns = 2'000'000'000});
+  group.operations.push_back(
+      {.sequence = 2, .operation = "barrier", .state = FlightState::kStarted, .issued_ns = 2'000'000'000});
   EXPECT_EQ(flight::what_it_does(group, 3'500'000'000), "in barrier #2 for 1.5 s");
 }
 

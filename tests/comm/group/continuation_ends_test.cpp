@@ -1,5 +1,5 @@
-// How continuations of Work::then() end: what they hold goes with them, the group itself among it, and leaving beside them is no failure.
-// Ranks are threads.
+// How continuations of Work::then() end: what they hold goes with them, the group itself among it, and leaving beside
+// them is no failure. Ranks are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,8 +37,9 @@ void run_two(const std::string& transport, const std::function<void(Group&, int 
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       try {
-        Group group = ProcessGroup::create({rank, 2, rank, 2}, store, "secret",
-                                           {.backend = "host", .transport = transport, .timeout = 30s, .store_timeout = 20s});
+        Group group =
+            ProcessGroup::create({rank, 2, rank, 2}, store, "secret",
+                                 {.backend = "host", .transport = transport, .timeout = 30s, .store_timeout = 20s});
         body(group, rank);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
@@ -124,8 +125,9 @@ TEST_P(ContinuationEnds, WhatOneThatThrewHoldsGoes) {
     const std::weak_ptr<ProcessGroup> alive = group;
     float value = 1;
     const Work first = group->all_reduce_async(&value, 1, DType::kFloat32);
-    EXPECT_THAT(message_of([&] { first.then([held, group](Stream&) { throw std::runtime_error("nothing left"); }).wait(); }),
-                HasSubstr("nothing left"));
+    EXPECT_THAT(
+        message_of([&] { first.then([held, group](Stream&) { throw std::runtime_error("nothing left"); }).wait(); }),
+        HasSubstr("nothing left"));
     EXPECT_TRUE(is_true_soon([&] { return held.use_count() == 1; })) << "while the group is still there";
     group.reset();
     EXPECT_TRUE(is_true_soon([&] { return alive.expired(); }));
@@ -140,7 +142,8 @@ TEST_P(ContinuationEnds, WhatOneThatNeverRanHoldsGoes) {
     const Work mismatch = group->all_reduce_async(values.data(), rank == 0 ? 8 : 7, DType::kFloat32);
     std::vector<Work> chain;
     try {
-      for (int i = 0; i < 5; ++i) chain.push_back(mismatch.then([held, group](Stream&) { FAIL() << "the call before it failed"; }));
+      for (int i = 0; i < 5; ++i)
+        chain.push_back(mismatch.then([held, group](Stream&) { FAIL() << "the call before it failed"; }));
     } catch (const MismatchError&) {
       // it has shown already
     }
@@ -196,8 +199,8 @@ TEST(LeavingBesideAFollower, IsNoFailureOfTheGroup) {
       const Place place{rank, 2, rank, 2};
       auto memory = std::make_unique<host::ThreadMemoryProvider>(meeting);
       auto control = memory->share(host::ControlLayout::bytes(2), 20s);
-      auto slow = std::make_unique<SlowToLeave>(
-          make_host_backend(place, std::make_unique<host::ShmTransport>(place, std::move(memory), std::move(control)), 30s));
+      auto slow = std::make_unique<SlowToLeave>(make_host_backend(
+          place, std::make_unique<host::ShmTransport>(place, std::move(memory), std::move(control)), 30s));
       SlowToLeave& backend = *slow;
       const Group group = ProcessGroup::wrap(place, std::move(slow), 30s);
       std::promise<void> gate;

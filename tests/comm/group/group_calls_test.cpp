@@ -1,4 +1,5 @@
-// The calls of a process group that are more than one operation of a backend, and what threads may do. Ranks are threads.
+// The calls of a process group that are more than one operation of a backend, and what threads may do. Ranks are
+// threads.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -61,7 +62,8 @@ TEST_P(GroupCalls, MessagesWithTagsAndFromAnyRank) {
       return;
     }
     std::int32_t first = -1, second = -1;
-    const int a = group.recv(&first, 1, DType::kInt32, kAnyRank, 4), b = group.recv(&second, 1, DType::kInt32, kAnyRank, 4);
+    const int a = group.recv(&first, 1, DType::kInt32, kAnyRank, 4),
+              b = group.recv(&second, 1, DType::kInt32, kAnyRank, 4);
     EXPECT_EQ(a + b, 3);
     EXPECT_EQ(first, a * 10);
     EXPECT_EQ(second, b * 10);
@@ -70,18 +72,21 @@ TEST_P(GroupCalls, MessagesWithTagsAndFromAnyRank) {
 
 TEST_P(GroupCalls, ObjectsArriveToTheBit) {
   run_ranks(3, GetParam(), [](ProcessGroup& group) {
-    nlohmann::json object = {{"rank", group.rank()}, {"name", "größer"}, {"list", {1, -2.5, 1e-310}}, {"large", std::uint64_t(-1)}};
+    nlohmann::json object = {
+        {"rank", group.rank()}, {"name", "größer"}, {"list", {1, -2.5, 1e-310}}, {"large", std::uint64_t(-1)}};
     object["nan"] = std::nan("");
     const auto from_one = broadcast_object(group, object, 1);
     EXPECT_EQ(from_one["rank"], 1);
     EXPECT_EQ(from_one["list"][2].get<double>(), 1e-310);
     EXPECT_EQ(from_one["large"].get<std::uint64_t>(), std::uint64_t(-1));
     EXPECT_TRUE(std::isnan(from_one["nan"].get<double>()));
-    const auto all = all_gather_object(group, nlohmann::json::array({group.rank(), std::string(group.rank() * 3000, 'x')}));
+    const auto all =
+        all_gather_object(group, nlohmann::json::array({group.rank(), std::string(group.rank() * 3000, 'x')}));
     ASSERT_EQ(all.size(), 3u);
     for (int rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(all[static_cast<std::size_t>(rank)][0], rank);
-      EXPECT_EQ(all[static_cast<std::size_t>(rank)][1].get<std::string>().size(), static_cast<std::size_t>(rank) * 3000);
+      EXPECT_EQ(all[static_cast<std::size_t>(rank)][1].get<std::string>().size(),
+                static_cast<std::size_t>(rank) * 3000);
     }
     EXPECT_EQ(broadcast_object(group, nullptr, 0), nlohmann::json(nullptr));
   });
@@ -95,7 +100,8 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
       const std::string text = message_of(call);
       EXPECT_NE(text.find(because), std::string::npos) << text;
     };
-    refused([&] { group.all_gather(values, values + 4, one, DType::kFloat32); }, "1 counts for `receive`, the group has 2 ranks");
+    refused([&] { group.all_gather(values, values + 4, one, DType::kFloat32); },
+            "1 counts for `receive`, the group has 2 ranks");
     refused([&] { group.all_gather(values, nullptr, two, DType::kFloat32); }, "the pointer to receive is null");
     refused([&] { group.all_gather(nullptr, values, two, DType::kFloat32); }, "the pointer to send is null");
     refused([&] { group.all_gather(values, values + 4, huge, DType::kFloat32); }, "more than memory holds");
@@ -108,8 +114,10 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
     refused([&] { group.allocate(SIZE_MAX - 100); }, "more than memory holds");
     refused([&] { group.allocate(SIZE_MAX / 4); }, "more than memory holds");
     const std::vector<std::size_t> none = {0, 2};
-    if (group.rank() == 0) group.all_gather(values, values, none, DType::kFloat32);  // nothing to send: it overlaps with nothing
-    if (group.rank() == 1) group.all_gather(values + 2, values + 4, none, DType::kFloat32, {.timeout = std::chrono::milliseconds::max()});
+    if (group.rank() == 0)
+      group.all_gather(values, values, none, DType::kFloat32);  // nothing to send: it overlaps with nothing
+    if (group.rank() == 1)
+      group.all_gather(values + 2, values + 4, none, DType::kFloat32, {.timeout = std::chrono::milliseconds::max()});
     std::int32_t number = 0;
     refused([&] { group.all_reduce(&number, 1, DType::kInt32, ReduceOp::kPremulSum); }, "pre-multiplied sum of int32");
     refused([&] { group.send(values, 1, DType::kFloat32, 2); }, "the group has ranks 0..1");
@@ -119,16 +127,20 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
     const void* const odd = reinterpret_cast<std::byte*>(values) + 1;
     auto* const odd_too = const_cast<void*>(odd);
     refused([&] { group.all_reduce(odd_too, 1, DType::kFloat32); }, "must be aligned to 4 bytes, the size of float32");
-    refused([&] { group.reduce_scatter(values, odd_too, 1, DType::kInt64); }, "must be aligned to 8 bytes, the size of int64");
-    refused([&] { group.reduce(odd, nullptr, 1, DType::kBFloat16, ReduceOp::kSum, 1 - group.rank()); }, "must be aligned to 2 bytes");
+    refused([&] { group.reduce_scatter(values, odd_too, 1, DType::kInt64); },
+            "must be aligned to 8 bytes, the size of int64");
+    refused([&] { group.reduce(odd, nullptr, 1, DType::kBFloat16, ReduceOp::kSum, 1 - group.rank()); },
+            "must be aligned to 2 bytes");
     const Region odd_region[] = {{values, 1}, {static_cast<std::byte*>(odd_too) + 4, 1}};
     refused([&] { group.all_reduce_coalesced(odd_region, DType::kFloat32); }, "buffer 1 must be aligned to 4 bytes");
     group.all_reduce(odd_too, 3, DType::kUInt8);      // no type that has an alignment
     group.broadcast(odd_too, 1, DType::kFloat32, 0);  // only copied
     group.all_reduce(odd_too, 0, DType::kFloat32);    // not touched
     refused([&] { group.barrier({.timeout = std::chrono::milliseconds(-1)}); }, "a timeout of -1 ms");
-    refused([&] { group.send(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); }, "a timeout of -5 ms");
-    refused([&] { group.recv(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); }, "a timeout of -5 ms");
+    refused([&] { group.send(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); },
+            "a timeout of -5 ms");
+    refused([&] { group.recv(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); },
+            "a timeout of -5 ms");
     refused([&] { group.monitored_barrier(std::chrono::milliseconds(-7)); }, "a timeout of -7 ms");
     group.barrier();  // nothing of what was refused was numbered
     group.leave();
@@ -184,7 +196,8 @@ TEST_P(GroupCalls, GroupsAreIndependent) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Wires, GroupCalls, ::testing::Values("shm", "tcp"), [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Wires, GroupCalls, ::testing::Values("shm", "tcp"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace
 }  // namespace lockstep

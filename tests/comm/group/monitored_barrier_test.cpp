@@ -44,7 +44,8 @@ TEST_P(MonitoredBarrier, NamesAllWhoAreMissing) {
     }
     const auto started = std::chrono::steady_clock::now();
     const std::string said = message_of([&] { group.monitored_barrier(1s); });
-    EXPECT_NE(said.find("monitored_barrier #2: ranks 1, 4 of 5 did not come within 1 s of rank"), std::string::npos) << said;
+    EXPECT_NE(said.find("monitored_barrier #2: ranks 1, 4 of 5 did not come within 1 s of rank"), std::string::npos)
+        << said;
     EXPECT_LT(std::chrono::steady_clock::now() - started, 10s);
     ended.fetch_add(1);
   });

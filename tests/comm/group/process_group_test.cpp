@@ -1,5 +1,5 @@
-// What the group itself does, over worlds of one and over ranks that are threads. The collectives proper are tested by the
-// conformance suite.
+// What the group itself does, over worlds of one and over ranks that are threads. The collectives proper are tested by
+// the conformance suite.
 #include "lockstep/comm/process_group.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "src/comm/rendezvous/unix_rendezvous.h"
 #include "src/comm/store/memory_store.h"
 #include "src/comm/testing/delay_backend.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep {
@@ -44,7 +44,8 @@ TEST(WorldOfOne, CollectivesAreTheIdentity) {
   EXPECT_EQ(gathered, 3);
   group->barrier();
   group->all_reduce(nullptr, 0, DType::kFloat32);
-  EXPECT_EQ(group->broadcast_text("words", 0, {.device = DeviceKind::kCuda}), "words") << "texts lie on the host whatever is said";
+  EXPECT_EQ(group->broadcast_text("words", 0, {.device = DeviceKind::kCuda}), "words")
+      << "texts lie on the host whatever is said";
   EXPECT_EQ(group->all_gather_text("words"), std::vector<std::string>{"words"});
   const Buffer memory = group->allocate(100);
   EXPECT_EQ(memory.data()[99], std::byte{0});
@@ -57,7 +58,8 @@ TEST(ForkedChild, EndsItsCopyOfAGroupWithoutAWord) {
     std::thread ranks[2];
     for (int rank = 0; rank < 2; ++rank)
       ranks[rank] = std::thread([&, rank] {
-        auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "", {.backend = "host", .transport = transport, .timeout = 20s});
+        auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "",
+                                          {.backend = "host", .transport = transport, .timeout = 20s});
         group->barrier();
         if (rank == 0) {
           const pid_t child = fork();
@@ -82,8 +84,11 @@ TEST(Timeouts, OfAnyLengthAreFine) {
   std::thread ranks[2];
   for (int rank = 0; rank < 2; ++rank)
     ranks[rank] = std::thread([&, rank] {
-      const ProcessGroupOptions options{
-          .backend = "host", .transport = "tcp", .timeout = forever, .stall_timeout = forever, .store_timeout = forever};
+      const ProcessGroupOptions options{.backend = "host",
+                                        .transport = "tcp",
+                                        .timeout = forever,
+                                        .stall_timeout = forever,
+                                        .store_timeout = forever};
       EXPECT_NO_THROW({
         const auto group = ProcessGroup::create({rank, 2, rank, 2}, store, "", options);
         std::this_thread::sleep_for(20ms);
@@ -96,9 +101,11 @@ TEST(Timeouts, OfAnyLengthAreFine) {
 
 TEST(Timeouts, OfNothingAndLessAreRefused) {
   for (const auto wrong : {0ms, -1ms}) {
-    for (const ProcessGroupOptions& options : {ProcessGroupOptions{.timeout = wrong}, ProcessGroupOptions{.store_timeout = wrong},
-                                               ProcessGroupOptions{.stall_timeout = wrong}}) {
-      const std::string text = message_of([&] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", options); });
+    for (const ProcessGroupOptions& options :
+         {ProcessGroupOptions{.timeout = wrong}, ProcessGroupOptions{.store_timeout = wrong},
+          ProcessGroupOptions{.stall_timeout = wrong}}) {
+      const std::string text =
+          message_of([&] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", options); });
       EXPECT_NE(text.find("timeout of " + std::to_string(wrong.count()) + " ms"), std::string::npos) << text;
     }
     EXPECT_THROW(ProcessGroup::wrap({}, make_local_backend(), wrong), InvalidArgument);
@@ -109,20 +116,27 @@ TEST(WorldOfOne, MisuseIsRefusedBeforeAnythingHappens) {
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
   std::int32_t number = 1;
   EXPECT_NE(message_of([&] { group->all_reduce(nullptr, 1, DType::kFloat32); }).find("is null"), std::string::npos);
-  EXPECT_NE(message_of([&] { group->broadcast(std::span(&number, 1), 1); }).find("root 1 does not exist"), std::string::npos);
-  EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kAvg); }).find("average of int32"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->broadcast(std::span(&number, 1), 1); }).find("root 1 does not exist"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kAvg); }).find("average of int32"),
+            std::string::npos);
   EXPECT_THROW(group->all_reduce(&number, SIZE_MAX / 2, DType::kFloat64), InvalidArgument);
   EXPECT_THROW(group->allocate(4, DeviceKind::kCuda), InvalidArgument);
   EXPECT_THROW(group->all_reduce(&number, 1, static_cast<DType>(99)), InvalidArgument);
   std::int32_t numbers[3] = {1, 2, 3};
-  EXPECT_NE(message_of([&] { group->all_gather(numbers, numbers + 1, 2, DType::kInt32); }).find("overlaps"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->all_gather(numbers, numbers + 1, 2, DType::kInt32); }).find("overlaps"),
+            std::string::npos);
   group->all_gather(numbers, numbers, 2, DType::kInt32);
   group->all_gather(numbers, numbers + 2, 1, DType::kInt32);
   EXPECT_EQ(numbers[2], 1);
   EXPECT_THROW(ProcessGroup::create({2, 2, 0, 1}, std::make_shared<MemoryStore>(), ""), InvalidArgument);
-  EXPECT_NE(message_of([] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.backend = "pigeon"}); }).find("'pigeon'"),
+  EXPECT_NE(message_of([] {
+              ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.backend = "pigeon"});
+            }).find("'pigeon'"),
             std::string::npos);
-  EXPECT_NE(message_of([] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.transport = "udp"}); }).find("'udp'"),
+  EXPECT_NE(message_of([] {
+              ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", {.transport = "udp"});
+            }).find("'udp'"),
             std::string::npos);
 }
 
@@ -149,11 +163,16 @@ TEST(WorldOfOne, OperationsWithPartsCopyOrRefuse) {
   expect_copied();
   group->barrier_async().wait();
   float number = 1;
-  EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kBitOr); }).find("bit_or of float32"), std::string::npos);
-  EXPECT_NE(message_of([&] { group->gather(sent, nullptr, 1, DType::kInt32, 0); }).find("receive is null"), std::string::npos);
-  EXPECT_NE(message_of([&] { group->scatter(nullptr, received, 1, DType::kInt32, 0); }).find("send is null"), std::string::npos);
-  EXPECT_NE(message_of([&] { group->gather(sent, received, 1, DType::kInt32, -1); }).find("root -1"), std::string::npos);
-  EXPECT_NE(message_of([&] { group->all_to_all(received, received + 1, 2, DType::kInt32); }).find("the same pointer"), std::string::npos);
+  EXPECT_NE(message_of([&] { group->all_reduce(std::span(&number, 1), ReduceOp::kBitOr); }).find("bit_or of float32"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { group->gather(sent, nullptr, 1, DType::kInt32, 0); }).find("receive is null"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { group->scatter(nullptr, received, 1, DType::kInt32, 0); }).find("send is null"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { group->gather(sent, received, 1, DType::kInt32, -1); }).find("root -1"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] { group->all_to_all(received, received + 1, 2, DType::kInt32); }).find("the same pointer"),
+            std::string::npos);
 }
 
 TEST(WorldOfOne, AbortEndsTheGroup) {
@@ -172,7 +191,9 @@ TEST(Joining, ASecondProcessWithTheSameRankIsNamed) {
 
 TEST(Joining, MissingRanksAreNamed) {
   MemoryStore store;
-  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({2, 4, 0, 1}, store, 1s); }); });
+  auto other = std::async(std::launch::async, [&] {
+    return message_of([&] { register_rank({2, 4, 0, 1}, store, 1s); });
+  });
   const std::string message = message_of([&] { register_rank({0, 4, 0, 1}, store, 1s); });
   EXPECT_NE(message.find("rank 0: ranks 1, 3 of 4 did not come"), std::string::npos) << message;
   const std::string others = other.get();
@@ -187,7 +208,9 @@ TEST(Joining, WithoutRankZeroTheOthersNameIt) {
 
 TEST(Joining, WorldSizesMustAgree) {
   MemoryStore store;
-  auto other = std::async(std::launch::async, [&] { return message_of([&] { register_rank({1, 2, 0, 1}, store, 20s); }); });
+  auto other = std::async(std::launch::async, [&] {
+    return message_of([&] { register_rank({1, 2, 0, 1}, store, 20s); });
+  });
   const std::string message = message_of([&] { register_rank({0, 3, 0, 1}, store, 20s); });
   EXPECT_NE(message.find("rank 0: rank 0 expects 3 ranks, rank 1 expects 2"), std::string::npos) << message;
   const std::string others = other.get();
@@ -214,8 +237,10 @@ TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {
   DelayBackend& wire = *owned;
   const auto group = ProcessGroup::wrap({}, std::move(owned));
   std::vector<float> data(1'000'000, 2.f);
-  const Work first = group->all_reduce_async(data.data(), data.size(), DType::kFloat32, ReduceOp::kAvg, {.purpose = {"bucket", 0}});
-  const Work second = group->all_reduce_async(data.data(), 1, DType::kFloat32, ReduceOp::kAvg, {.purpose = {"bucket", 1}});
+  const Work first =
+      group->all_reduce_async(data.data(), data.size(), DType::kFloat32, ReduceOp::kAvg, {.purpose = {"bucket", 0}});
+  const Work second =
+      group->all_reduce_async(data.data(), 1, DType::kFloat32, ReduceOp::kAvg, {.purpose = {"bucket", 1}});
   EXPECT_FALSE(first.done());
   second.wait();
   EXPECT_TRUE(first.done());

@@ -70,7 +70,8 @@ TEST_P(Split, GroupsMayEndInAnyOrder) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, Split, ::testing::Values("shm", "tcp"), [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Ring, Split, ::testing::Values("shm", "tcp"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 TEST(SplitAlone, AGroupWithoutAStoreSaysSo) {
   const auto group = ProcessGroup::wrap({}, make_local_backend());

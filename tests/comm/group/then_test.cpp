@@ -32,8 +32,9 @@ std::vector<std::string> failures_of(int ranks, const std::string& transport, st
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
-      const auto group = ProcessGroup::create({rank, ranks, rank, ranks}, store, "secret",
-                                              {.backend = "host", .transport = transport, .timeout = timeout, .store_timeout = 20s});
+      const auto group =
+          ProcessGroup::create({rank, ranks, rank, ranks}, store, "secret",
+                               {.backend = "host", .transport = transport, .timeout = timeout, .store_timeout = 20s});
       texts[static_cast<std::size_t>(rank)] = message_of([&] { body(*group); });
     });
   for (std::thread& thread : threads) thread.join();
@@ -41,9 +42,11 @@ std::vector<std::string> failures_of(int ranks, const std::string& transport, st
 }
 
 class Then : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Transports, Then, ::testing::Values("shm", "tcp"), [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Then, ::testing::Values("shm", "tcp"),
+                         [](const auto& test) { return std::string(test.param); });
 
-// The second call sends what was computed of the first one's result; a third, issued meanwhile, comes behind both on all ranks.
+// The second call sends what was computed of the first one's result; a third, issued meanwhile, comes behind both on
+// all ranks.
 TEST_P(Then, ASecondCollectiveFollowsTheFirstAndKeepsItsPlaceAmongTheOthers) {
   for (const int ranks : {2, 4})
     run_ranks(ranks, GetParam(), [ranks](ProcessGroup& group) {
@@ -91,9 +94,12 @@ TEST_P(Then, NothingIsWaitedForInTheCallersThread) {
 TEST_P(Then, WhatIsComputedBetweenCallsIsWhatTheNextOneSends) {
   run_ranks(4, GetParam(), [](ProcessGroup& group) {
     std::vector<float> values(5000, static_cast<float>(group.rank()));
-    group.compute_async([&](Stream&) { std::transform(values.begin(), values.end(), values.begin(), [](float x) { return x + 1; }); });
+    group.compute_async(
+        [&](Stream&) { std::transform(values.begin(), values.end(), values.begin(), [](float x) { return x + 1; }); });
     group.all_reduce_async(values.data(), values.size(), DType::kFloat32)
-        .then([&](Stream&) { std::transform(values.begin(), values.end(), values.begin(), [](float x) { return x / 2; }); })
+        .then([&](Stream&) {
+          std::transform(values.begin(), values.end(), values.begin(), [](float x) { return x / 2; });
+        })
         .wait();
     EXPECT_THAT(values, ::testing::Each(5.0f));
     group.barrier();
@@ -128,7 +134,8 @@ TEST_P(Then, AContinuationThatThrowsOnOneRankEndsTheGroupForAll) {
         .wait();
     group.barrier();
   });
-  for (const std::string& text : failures) EXPECT_THAT(text, HasSubstr("rank 2 cannot go on: the follower #2: no memory for factors"));
+  for (const std::string& text : failures)
+    EXPECT_THAT(text, HasSubstr("rank 2 cannot go on: the follower #2: no memory for factors"));
 }
 
 TEST_P(Then, WhatItThrowsMayBeNoStdException) {
@@ -153,7 +160,11 @@ TEST_P(Then, TheFollowersDeadlineHolds) {
     const Work first = group.all_reduce_async(&value, 1, DType::kFloat32);
     first.wait();
     if (group.rank() == 1) std::this_thread::sleep_for(2s);  // its follower comes too late
-    first.then([&](Stream&) { return group.all_reduce_async(&value, 1, DType::kFloat32, ReduceOp::kSum, {.timeout = 300ms}); }).wait();
+    first
+        .then([&](Stream&) {
+          return group.all_reduce_async(&value, 1, DType::kFloat32, ReduceOp::kSum, {.timeout = 300ms});
+        })
+        .wait();
     group.barrier();
   });
   EXPECT_THAT(failures[0], HasSubstr("all_reduce #2"));
@@ -194,8 +205,9 @@ TEST(Continuations, AreRefusedWhatTheyMustNotDo) {
   float value = 1;
   EXPECT_THAT(refusal_of([](ProcessGroup&, const Work& first) { first.then([](Stream&) { return Work(); }).wait(); }),
               HasSubstr("the follower #2 made no call"));
-  EXPECT_THAT(refusal_of([](ProcessGroup& group, const Work& first) { first.then([&](Stream&) { group.barrier(); }).wait(); }),
-              HasSubstr("which only computes"));
+  EXPECT_THAT(
+      refusal_of([](ProcessGroup& group, const Work& first) { first.then([&](Stream&) { group.barrier(); }).wait(); }),
+      HasSubstr("which only computes"));
   EXPECT_THAT(refusal_of([&](ProcessGroup& group, const Work& first) {
                 first
                     .then([&](Stream&) {
@@ -274,7 +286,8 @@ TEST(Continuations, InAWorldOfOneRunAtOnce) {
 }
 
 TEST(Continuations, OverAWireThatTakesItsTimeAreDoneWithTheirCalls) {
-  const auto group = ProcessGroup::wrap({.rank = 0, .world_size = 2}, std::make_unique<DelayBackend>(DelayCost{.alpha = 30ms}));
+  const auto group =
+      ProcessGroup::wrap({.rank = 0, .world_size = 2}, std::make_unique<DelayBackend>(DelayCost{.alpha = 30ms}));
   float value = 3;
   const Work first = group->all_reduce_async(&value, 1, DType::kFloat32);
   const Work computed = first.then([&](Stream&) { value += 1; });

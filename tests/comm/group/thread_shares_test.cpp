@@ -20,7 +20,8 @@ TEST(ThreadShares, RanksThatNobodyHasBoundShareAllCores) {
 TEST(ThreadShares, BoundRanksHaveTheirOwn) {
   EXPECT_THAT(thread_shares({{"a", {0, 1}}, {"a", {2, 3}}}), ElementsAre(2, 2));
   EXPECT_THAT(thread_shares({{"a", {0, 1, 2}}, {"a", {3, 4}}}), ElementsAre(2, 2)) << "one would wait for the other";
-  EXPECT_THAT(thread_shares({{"a", {0, 1, 2, 3}}, {"a", {0, 1, 2, 3}}, {"a", {4, 5}}, {"a", {6, 7}}}), ElementsAre(2, 2, 2, 2))
+  EXPECT_THAT(thread_shares({{"a", {0, 1, 2, 3}}, {"a", {0, 1, 2, 3}}, {"a", {4, 5}}, {"a", {6, 7}}}),
+              ElementsAre(2, 2, 2, 2))
       << "by halves";
 }
 

@@ -1,5 +1,5 @@
-// Abstract sockets whose names others hold: their queue is full for good, or they belong to another user; and messages with more
-// descriptors than one.
+// Abstract sockets whose names others hold: their queue is full for good, or they belong to another user; and messages
+// with more descriptors than one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -117,30 +117,37 @@ TEST(StoreContact, ANameThatIsHeldEndsAtTheTimeout) {
   const std::string job = new_job();
   FullDoor squatter(name_of(job), SOCK_STREAM);
   EXPECT_THAT(squatter.message_before_it_goes([&] { ask_unix_rendezvous(job, 300ms); }),
-              AllOf(HasSubstr("did not invite this rank within 0.3 s"), HasSubstr("holds its abstract socket"), HasSubstr("MASTER_ADDR")));
+              AllOf(HasSubstr("did not invite this rank within 0.3 s"), HasSubstr("holds its abstract socket"),
+                    HasSubstr("MASTER_ADDR")));
 }
 
 TEST(StoreContact, RankZeroSaysThatItsNameIsHeld) {
   const std::string job = new_job();
   FullDoor squatter(name_of(job), SOCK_STREAM);
-  EXPECT_THAT(squatter.message_before_it_goes([&] {
-    UnixRendezvousServer(job, {1, "secret"});
-  }),
-              AllOf(HasSubstr("rank 0 cannot invite"), HasSubstr("holds its abstract socket"), HasSubstr("MASTER_ADDR")));
+  EXPECT_THAT(
+      squatter.message_before_it_goes([&] {
+        UnixRendezvousServer(job, {1, "secret"});
+      }),
+      AllOf(HasSubstr("rank 0 cannot invite"), HasSubstr("holds its abstract socket"), HasSubstr("MASTER_ADDR")));
 }
 
 TEST(StoreContact, AnotherUsersProcessIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "it takes root to be another user";
   const std::string job = new_job();
   const AnotherUser squatter(name_of(job), SOCK_STREAM);
-  EXPECT_THAT(message_of([&] { ask_unix_rendezvous(job, kLong); }), AllOf(HasSubstr("another user's process"), HasSubstr("MASTER_ADDR")));
-  EXPECT_THAT(message_of([&] { UnixRendezvousServer(job, {1, "secret"}); }), HasSubstr("another user's process holds its abstract socket"));
+  EXPECT_THAT(message_of([&] { ask_unix_rendezvous(job, kLong); }),
+              AllOf(HasSubstr("another user's process"), HasSubstr("MASTER_ADDR")));
+  EXPECT_THAT(message_of([&] {
+                UnixRendezvousServer(job, {1, "secret"});
+              }),
+              HasSubstr("another user's process holds its abstract socket"));
 }
 
 TEST(UnixConnection, AFullQueueEndsAtTheDeadline) {
   const std::string name = name_of(new_job());
   FullDoor squatter(name, SOCK_SEQPACKET);
-  EXPECT_THAT(squatter.message_before_it_goes([&] { connect_to_abstract_name(name, in(300ms)); }), HasSubstr("its queue is full"));
+  EXPECT_THAT(squatter.message_before_it_goes([&] { connect_to_abstract_name(name, in(300ms)); }),
+              HasSubstr("its queue is full"));
 }
 
 TEST(UnixConnection, AnotherUsersListenerIsRefused) {

@@ -22,8 +22,9 @@ using ::testing::HasSubstr;
 
 Deadline soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(20); }
 
-const std::vector<InterfaceAddress> kMachine = {{"lo", "127.0.0.1"},     {"eth0", "10.0.0.5"},   {"lo", "::1"}, {"eth0", "fe80::5%eth0"},
-                                                {"eth0", "2001:db8::5"}, {"ib0", "192.168.7.1"}, {"eth1", ""},  {"ib0", "fe80::5%ib0"}};
+const std::vector<InterfaceAddress> kMachine = {
+    {"lo", "127.0.0.1"},     {"eth0", "10.0.0.5"},   {"lo", "::1"}, {"eth0", "fe80::5%eth0"},
+    {"eth0", "2001:db8::5"}, {"ib0", "192.168.7.1"}, {"eth1", ""},  {"ib0", "fe80::5%ib0"}};
 
 TEST(ChooseAddress, TakesAnInterfaceByName) {
   EXPECT_EQ(choose_address("eth0", kMachine, "10.0.0.1"), "10.0.0.5");
@@ -42,8 +43,8 @@ TEST(ChooseAddress, TakesAnAddressHoweverItIsSpelled) {
 TEST(ChooseAddress, ListsWhatThereIs) {
   for (const char* wrong : {"eth7", "10.0.0.6", "fe80::5%eth1", "eth1"})
     EXPECT_THAT(message_of([&] { choose_address(wrong, kMachine, "10.0.0.1"); }),
-                AllOf(HasSubstr(std::string("LOCKSTEP_INTERFACE=") + wrong), HasSubstr("lo (127.0.0.1, ::1), eth0 (10.0.0.5"),
-                      HasSubstr("eth1 (no address)")));
+                AllOf(HasSubstr(std::string("LOCKSTEP_INTERFACE=") + wrong),
+                      HasSubstr("lo (127.0.0.1, ::1), eth0 (10.0.0.5"), HasSubstr("eth1 (no address)")));
 }
 
 TEST(LinkLocalAddresses, LoseTheirScopeForOthersAndGetTheReadersOwn) {
@@ -56,7 +57,9 @@ TEST(LinkLocalAddresses, LoseTheirScopeForOthersAndGetTheReadersOwn) {
   EXPECT_EQ(with_scope_of("10.0.0.6", "10.0.0.5"), "10.0.0.6");
 }
 
-TEST(InterfaceAddresses, HoldTheLoopback) { EXPECT_THAT(interface_addresses(), Contains(Field(&InterfaceAddress::address, "127.0.0.1"))); }
+TEST(InterfaceAddresses, HoldTheLoopback) {
+  EXPECT_THAT(interface_addresses(), Contains(Field(&InterfaceAddress::address, "127.0.0.1")));
+}
 
 class OwnAddress : public ::testing::Test {
  protected:
@@ -70,11 +73,13 @@ TEST_F(OwnAddress, IsThatOfTheRouteUnlessTheInterfaceIsNamed) {
   setenv(env::kInterface, "127.0.0.1", 1);
   EXPECT_EQ(own_address("no name resolves to this.invalid", 1, soon()), "127.0.0.1");
   setenv(env::kInterface, "no-such-interface", 1);
-  EXPECT_THAT(message_of([] { own_address("127.0.0.1", 1, soon()); }), AllOf(HasSubstr("no-such-interface"), HasSubstr("lo (127.0.0.1")));
+  EXPECT_THAT(message_of([] { own_address("127.0.0.1", 1, soon()); }),
+              AllOf(HasSubstr("no-such-interface"), HasSubstr("lo (127.0.0.1")));
 }
 
 TEST_F(OwnAddress, NeedsARoute) {
-  EXPECT_THAT(message_of([] { address_towards("no name resolves to this.invalid", 1, soon()); }), HasSubstr("does not resolve"));
+  EXPECT_THAT(message_of([] { address_towards("no name resolves to this.invalid", 1, soon()); }),
+              HasSubstr("does not resolve"));
 }
 
 TEST(Connecting, StartsFromTheAddressThatIsAsked) {

@@ -51,8 +51,9 @@ TEST(Ipv6, CarriesAWholeGroup) {
     ranks.emplace_back([&, rank] {
       try {
         const auto store = connect_store(server.endpoint(), "secret", 20s);
-        const auto group = ProcessGroup::create({rank, kRanks, rank, kRanks}, store, "secret",
-                                                {.backend = "host", .transport = "tcp", .timeout = 20s, .store_timeout = 20s}, "::1");
+        const auto group =
+            ProcessGroup::create({rank, kRanks, rank, kRanks}, store, "secret",
+                                 {.backend = "host", .transport = "tcp", .timeout = 20s, .store_timeout = 20s}, "::1");
         speak(*group);
       } catch (const Error& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();

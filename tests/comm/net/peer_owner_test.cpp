@@ -19,7 +19,8 @@ using namespace std::chrono_literals;
 // A connection to a listener here, made by a child process of another user; both ends live until this object ends.
 class Visitor {
  public:
-  Visitor(const char* host, uid_t user, bool resets = false, const std::string& from = "") : listener_(listen_tcp(host, 0)) {
+  Visitor(const char* host, uid_t user, bool resets = false, const std::string& from = "")
+      : listener_(listen_tcp(host, 0)) {
     const Endpoint door = local_endpoint(listener_.get());
     if (pipe(until_) != 0) return;
     child_ = fork();

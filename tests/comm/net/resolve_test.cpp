@@ -20,7 +20,8 @@
 namespace {
 
 constexpr const char* kSlowHost = "silent.name.server.invalid";
-constexpr const char* kLateHost = "late.name.server.invalid";  // loopback, after more seconds than a single address may take
+constexpr const char* kLateHost =
+    "late.name.server.invalid";  // loopback, after more seconds than a single address may take
 
 // Keeps whoever asks for kSlowHost until the test lets it go.
 class SilentServer {

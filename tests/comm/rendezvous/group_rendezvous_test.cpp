@@ -1,5 +1,5 @@
-// Ranks that are lost, or give up, while a group is being made: the others learn it at once, and blame nobody else. And what a group leaves
-// in the store.
+// Ranks that are lost, or give up, while a group is being made: the others learn it at once, and blame nobody else. And
+// what a group leaves in the store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,8 +71,11 @@ TEST_P(LostWhileJoining, IsNamedByAllOthersAtOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, LostWhileJoining, ::testing::Values(Loss{1, "shm"}, Loss{3, "shm"}, Loss{1, "tcp"}, Loss{3, "tcp"}),
-                         [](const auto& tested) { return fmt::format("{}_{}", tested.param.transport, tested.param.rank); });
+INSTANTIATE_TEST_SUITE_P(Ring, LostWhileJoining,
+                         ::testing::Values(Loss{1, "shm"}, Loss{3, "shm"}, Loss{1, "tcp"}, Loss{3, "tcp"}),
+                         [](const auto& tested) {
+                           return fmt::format("{}_{}", tested.param.transport, tested.param.rank);
+                         });
 
 class RankZeroLost : public ::testing::TestWithParam<const char*> {};
 
@@ -85,7 +88,8 @@ TEST_P(RankZeroLost, LeavesTheOthersBlamingNobodyElse) {
   register_and_leave(endpoint, 0, [&](Store&) { server.reset(); });
   for (auto& other : others) {
     ASSERT_EQ(other.wait_for(kSoon), std::future_status::ready);
-    EXPECT_THAT(other.get(), AllOf(HasSubstr("the process that hosts the store, rank 0 or lockrun, has ended"), Not(HasSubstr("gave up"))));
+    EXPECT_THAT(other.get(), AllOf(HasSubstr("the process that hosts the store, rank 0 or lockrun, has ended"),
+                                   Not(HasSubstr("gave up"))));
   }
 }
 
@@ -104,8 +108,8 @@ BackendContext context_of(int rank, std::shared_ptr<Store> store) {
 }
 
 // What the ranks from `first` on, without the last, throw that have registered and then `find_each_other`.
-std::vector<std::future<std::string>> meet_without_the_last(const Endpoint& endpoint, int first,
-                                                            const std::function<void(const BackendContext&)>& find_each_other) {
+std::vector<std::future<std::string>> meet_without_the_last(
+    const Endpoint& endpoint, int first, const std::function<void(const BackendContext&)>& find_each_other) {
   std::vector<std::future<std::string>> others;
   for (int rank = first; rank < first + kRegisteringRanks - 1; ++rank)
     others.push_back(std::async(std::launch::async, [=] {
@@ -127,14 +131,16 @@ void expect_all(std::vector<std::future<std::string>>& others, const ::testing::
 
 TEST(LostLater, WhileOthersWaitForItsConnections) {
   const StoreServer server({.token = "secret"});
-  auto others = meet_without_the_last(server.endpoint(), 0, [](const BackendContext& context) { host::connect_mesh(context, "mesh"); });
+  auto others = meet_without_the_last(server.endpoint(), 0,
+                                      [](const BackendContext& context) { host::connect_mesh(context, "mesh"); });
   register_rank(place_of(3), *connect(server.endpoint()), kTimeout);
   expect_all(others, AllOf(HasSubstr("rank 3 (process "), HasSubstr("has gone")));
 }
 
 TEST(LostLater, WhileItsNodesFirstRankWaitsForIt) {
   const StoreServer server({.token = "secret"});
-  auto others = meet_without_the_last(server.endpoint(), 0, [](const BackendContext& context) { host::find_nodes(context); });
+  auto others =
+      meet_without_the_last(server.endpoint(), 0, [](const BackendContext& context) { host::find_nodes(context); });
   {
     const auto store = connect(server.endpoint());
     register_rank(place_of(3), *store, kTimeout);
@@ -147,7 +153,8 @@ TEST(LostLater, WhileItsNodesFirstRankWaitsForIt) {
 
 TEST(LostLater, RankZeroWithTheStoreAndItsConnections) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = "secret"});
-  auto others = meet_without_the_last(server->endpoint(), 1, [](const BackendContext& context) { host::connect_mesh(context, "mesh"); });
+  auto others = meet_without_the_last(server->endpoint(), 1,
+                                      [](const BackendContext& context) { host::connect_mesh(context, "mesh"); });
   {
     const Fd door = listen_tcp("127.0.0.1", 0);
     const auto store = connect(server->endpoint());
@@ -156,7 +163,8 @@ TEST(LostLater, RankZeroWithTheStoreAndItsConnections) {
     store->get("mesh/address/3", kTimeout);
     server.reset();
   }
-  expect_all(others, AllOf(HasSubstr("the process that hosts the store, rank 0 or lockrun, has ended"), Not(HasSubstr("gave up"))));
+  expect_all(others, AllOf(HasSubstr("the process that hosts the store, rank 0 or lockrun, has ended"),
+                           Not(HasSubstr("gave up"))));
 }
 
 TEST(Joining, WhoGivesUpTellsTheOthersWhy) {
@@ -178,9 +186,14 @@ TEST(Joining, ARankThatIsStartedAgainTakesItsPlace) {
   const StoreServer server({.token = "secret"});
   {
     const auto store = connect(server.endpoint());
-    EXPECT_THAT(message_of([&] { register_rank({1, 2, 0, 1}, *store, 100ms); }), HasSubstr("rank 0 of 2 did not come within 0.1 s"));
+    EXPECT_THAT(message_of([&] {
+                  register_rank({1, 2, 0, 1}, *store, 100ms);
+                }),
+                HasSubstr("rank 0 of 2 did not come within 0.1 s"));
   }
-  auto zero = std::async(std::launch::async, [&] { register_rank({0, 2, 0, 1}, *connect(server.endpoint()), kTimeout); });
+  auto zero = std::async(std::launch::async, [&] {
+    register_rank({0, 2, 0, 1}, *connect(server.endpoint()), kTimeout);
+  });
   register_rank({1, 2, 0, 1}, *connect(server.endpoint()), kTimeout);
   ASSERT_EQ(zero.wait_for(kSoon), std::future_status::ready);
   zero.get();
@@ -195,7 +208,10 @@ TEST(Joining, ARankThatIsNotStartedAgainIsNamedByThoseWhoWait) {
   watching->get("rank/0", kTimeout);
   {
     const auto store = connect(server.endpoint());
-    EXPECT_THAT(message_of([&] { register_rank({1, 3, 0, 1}, *store, 100ms); }), HasSubstr("did not come within 0.1 s"));
+    EXPECT_THAT(message_of([&] {
+                  register_rank({1, 3, 0, 1}, *store, 100ms);
+                }),
+                HasSubstr("did not come within 0.1 s"));
   }
   ASSERT_EQ(zero.wait_for(kSoon), std::future_status::ready) << "it waits for rank 2 until the timeout";
   EXPECT_THAT(zero.get(), AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: rank 2 of 3 did not come")));
@@ -205,21 +221,26 @@ TEST(Joining, ARankThatIsNotStartedAgainIsNamedByThoseWhoWait) {
 TEST(Joining, ARankThatGivesUpWhileItWaitsTellsTheOthersWhy) {
   const StoreServer server({.token = "secret"});
   const auto store = connect(server.endpoint());
-  EXPECT_THAT(message_of([&] { register_rank({1, 3, 0, 1}, *store, 100ms); }), HasSubstr("ranks 0, 2 of 3 did not come"));
+  EXPECT_THAT(message_of([&] {
+                register_rank({1, 3, 0, 1}, *store, 100ms);
+              }),
+              HasSubstr("ranks 0, 2 of 3 did not come"));
   auto zero = std::async(std::launch::async, [&] {
     return message_of([&] { register_rank({0, 3, 0, 1}, *connect(server.endpoint()), kTimeout); });
   });
   ASSERT_EQ(zero.wait_for(kSoon), std::future_status::ready);
-  EXPECT_THAT(zero.get(), AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: ranks 0, 2 of 3 did not come"),
-                                Not(HasSubstr("expects 0 ranks"))));
+  EXPECT_THAT(zero.get(),
+              AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: ranks 0, 2 of 3 did not come"),
+                    Not(HasSubstr("expects 0 ranks"))));
 }
 
 // A process may make and drop groups for as long as it lives.
 TEST(Joining, GroupsLeaveNothingInTheStore) {
   const auto store = std::make_shared<MemoryStore>();
   const auto run = [&](int rank, const char* transport) {
-    const auto all = ProcessGroup::create({rank, 2, rank, 2}, scoped(store, transport), "secret",
-                                          {.backend = "host", .transport = transport, .timeout = kTimeout, .store_timeout = kTimeout});
+    const auto all = ProcessGroup::create(
+        {rank, 2, rank, 2}, scoped(store, transport), "secret",
+        {.backend = "host", .transport = transport, .timeout = kTimeout, .store_timeout = kTimeout});
     for (int i = 0; i < 20; ++i) all->split(0)->barrier();
     all->split(rank);
     all->barrier();

@@ -35,9 +35,12 @@ std::string refusal(const Variables& variables) {
   return "accepted";
 }
 
-const Variables kTorchrun = {
-    {"RANK", "3"},           {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"},
-    {"MASTER_PORT", "29500"}};
+const Variables kTorchrun = {{"RANK", "3"},
+                             {"WORLD_SIZE", "4"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "10.0.0.1"},
+                             {"MASTER_PORT", "29500"}};
 
 Variables with(Variables variables, const std::string& name, const std::string& value) {
   variables[name] = value;
@@ -63,7 +66,8 @@ TEST(JobEnvironment, TorchrunsVariables) {
   EXPECT_FALSE(job.store_is_hosted);
   EXPECT_TRUE(read(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1")).store_is_hosted);
   EXPECT_EQ(job.host_source, "MASTER_ADDR");
-  EXPECT_EQ(read(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1")).host_source, "its launcher's choice") << "the user has set none";
+  EXPECT_EQ(read(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1")).host_source, "its launcher's choice")
+      << "the user has set none";
 }
 
 TEST(JobEnvironment, TorchrunsAgentHoldsThePort) {
@@ -71,7 +75,8 @@ TEST(JobEnvironment, TorchrunsAgentHoldsThePort) {
   EXPECT_EQ(read(under_agent).master_port, 29501);
   EXPECT_NE(read(under_agent).port_source.find("MASTER_PORT=29500"), std::string::npos);
   EXPECT_EQ(read(with(kTorchrun, "TORCHELASTIC_USE_AGENT_STORE", "False")).master_port, 29500);
-  EXPECT_EQ(read(with(under_agent, "LOCKSTEP_STORE_HOSTED", "1")).master_port, 29500) << "lockrun inside of a rank of torchrun";
+  EXPECT_EQ(read(with(under_agent, "LOCKSTEP_STORE_HOSTED", "1")).master_port, 29500)
+      << "lockrun inside of a rank of torchrun";
   const Variables under_lockrun = with(with(kTorchrun, "LOCKSTEP_STORE_HOSTED", "1"), "LOCKSTEP_STORE_PORT", "31000");
   EXPECT_EQ(read(under_lockrun).master_port, 31000) << "MASTER_PORT is left to the program";
   EXPECT_NE(refusal(with(under_agent, "MASTER_PORT", "65535")).find("MASTER_PORT=65535"), std::string::npos);
@@ -81,12 +86,16 @@ TEST(JobEnvironment, KubernetesSetsNoLocalRank) {
   const JobEnvironment job = read(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"));
   EXPECT_EQ(job.place, (Place{3, 4, 0, 1}));
   EXPECT_FALSE(job.master_is_named_for_others);
-  const Variables pod = with(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"), "KUBERNETES_SERVICE_HOST", "10.96.0.1");
+  const Variables pod =
+      with(without(without(kTorchrun, "LOCAL_RANK"), "LOCAL_WORLD_SIZE"), "KUBERNETES_SERVICE_HOST", "10.96.0.1");
   EXPECT_TRUE(read(pod).master_is_named_for_others);
-  EXPECT_FALSE(read(with(kTorchrun, "KUBERNETES_SERVICE_HOST", "10.96.0.1")).master_is_named_for_others) << "several ranks in one pod";
+  EXPECT_FALSE(read(with(kTorchrun, "KUBERNETES_SERVICE_HOST", "10.96.0.1")).master_is_named_for_others)
+      << "several ranks in one pod";
 }
 
-TEST(JobEnvironment, AnAddressMayHaveBrackets) { EXPECT_EQ(read(with(kTorchrun, "MASTER_ADDR", "[fd00::1]")).master_host, "fd00::1"); }
+TEST(JobEnvironment, AnAddressMayHaveBrackets) {
+  EXPECT_EQ(read(with(kTorchrun, "MASTER_ADDR", "[fd00::1]")).master_host, "fd00::1");
+}
 
 TEST(JobEnvironment, WhoeverIsARankAlreadyStartsNone) {
   const auto rank = [](const Variables& variables) {
@@ -104,7 +113,9 @@ TEST(JobEnvironment, WhoeverIsARankAlreadyStartsNone) {
   EXPECT_TRUE(rank({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}}));
 }
 
-TEST(JobEnvironment, AWorldOfOneNeedsNoAddress) { EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone); }
+TEST(JobEnvironment, AWorldOfOneNeedsNoAddress) {
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone);
+}
 
 TEST(JobEnvironment, OpenMpisVariables) {
   const Variables mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
@@ -150,7 +161,8 @@ TEST_F(HydrasVariables, MakeAJobOfOneMachine) {
   EXPECT_EQ(job.kind, Kind::kOneMachine);
   EXPECT_EQ(job.place, (Place{1, 2, 1, 2}));
   EXPECT_EQ(job.job_id.rfind("hydra-" + std::to_string(::getpid()) + "-", 0), 0u) << job.job_id;
-  EXPECT_EQ(job.job_id, read(with(with(variables_, "PMI_RANK", "0"), "MPI_LOCALRANKID", "0")).job_id) << "ranks of one job meet";
+  EXPECT_EQ(job.job_id, read(with(with(variables_, "PMI_RANK", "0"), "MPI_LOCALRANKID", "0")).job_id)
+      << "ranks of one job meet";
   EXPECT_NE(refusal(with(variables_, "PMI_RANK", "2")), "accepted");
 }
 
@@ -165,8 +177,8 @@ TEST_F(HydrasVariables, NameAJobThatKeepsItsName) {
 }
 
 TEST_F(HydrasVariables, OfOneRankNeedNoSocket) {
-  const JobEnvironment job =
-      read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}, {"PMI_FD", "987654"}});
+  const JobEnvironment job = read(
+      {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}, {"PMI_FD", "987654"}});
   EXPECT_EQ(job.kind, Kind::kAlone);
   EXPECT_EQ(job.place, (Place{0, 1, 0, 1}));
 }
@@ -198,19 +210,25 @@ TEST_F(HydrasVariables, ThatSayTooLittleAreRefused) {
 }
 
 TEST(JobEnvironment, ALauncherThatIsNotUnderstoodIsNoWorldOfOne) {
-  for (const char* name :
-       {"PMI_RANK", "PMI_ID", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
-    EXPECT_NE(refusal({{name, "0"}}).find(std::string(name) + "=0 says that"), std::string::npos) << refusal({{name, "0"}});
+  for (const char* name : {"PMI_RANK", "PMI_ID", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID",
+                           "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
+    EXPECT_NE(refusal({{name, "0"}}).find(std::string(name) + "=0 says that"), std::string::npos)
+        << refusal({{name, "0"}});
     EXPECT_EQ(read({{name, "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone);
   }
   EXPECT_EQ(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).kind, Kind::kAlone) << "it says so itself";
 }
 
 TEST(JobEnvironment, WhatKubeflowsTrainerSetsIsNoWorldOfOne) {
-  const Variables pod = {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_NPROC_PER_NODE", "1"}, {"PET_MASTER_ADDR", "a"}, {"PET_MASTER_PORT", "29400"}};
+  const Variables pod = {{"PET_NNODES", "2"},
+                         {"PET_NODE_RANK", "1"},
+                         {"PET_NPROC_PER_NODE", "1"},
+                         {"PET_MASTER_ADDR", "a"},
+                         {"PET_MASTER_PORT", "29400"}};
   EXPECT_NE(refusal(pod).find("PET_NNODES=2 is for a launcher"), std::string::npos) << refusal(pod);
   EXPECT_NE(refusal(pod).find("Start it by lockrun"), std::string::npos) << refusal(pod);
-  EXPECT_NE(refusal(with(with(pod, "PET_NNODES", "1"), "PET_NPROC_PER_NODE", "auto")).find("PET_NPROC_PER_NODE=auto"), std::string::npos);
+  EXPECT_NE(refusal(with(with(pod, "PET_NNODES", "1"), "PET_NPROC_PER_NODE", "auto")).find("PET_NPROC_PER_NODE=auto"),
+            std::string::npos);
   EXPECT_EQ(read(with(pod, "PET_NNODES", "1")).kind, Kind::kAlone) << "one rank is what they ask for";
   EXPECT_EQ(read(with(with(pod, "RANK", "0"), "WORLD_SIZE", "1")).kind, Kind::kAlone) << "a rank of a launcher";
   const auto lookup = [&](const char* name) -> std::optional<std::string> {
@@ -230,14 +248,16 @@ TEST(JobEnvironment, PmisVariablesAreSrunsAndTheOthersNever) {
   }
   for (const char* name : {"MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"})
     for (const Variables& inherited : {task, one_of_two})
-      EXPECT_NE(refusal(with(inherited, name, "1")).find(std::string(name) + "=1 says that"), std::string::npos) << name;
+      EXPECT_NE(refusal(with(inherited, name, "1")).find(std::string(name) + "=1 says that"), std::string::npos)
+          << name;
   EXPECT_EQ(read(with(with(one_of_two, "FLUX_TASK_RANK", "0"), "FLUX_JOB_SIZE", "1")).place, (Place{1, 2, 1, 2}));
 }
 
 TEST(JobEnvironment, RefusalsNameTheVariable) {
   EXPECT_NE(refusal({{"RANK", "1"}}).find("WORLD_SIZE is not"), std::string::npos) << refusal({{"RANK", "1"}});
   EXPECT_NE(refusal({{"WORLD_SIZE", "2"}}).find("RANK is not"), std::string::npos);
-  EXPECT_NE(refusal(with(kTorchrun, "WORLD_SIZE", "four")).find("WORLD_SIZE='four' is not a whole number"), std::string::npos);
+  EXPECT_NE(refusal(with(kTorchrun, "WORLD_SIZE", "four")).find("WORLD_SIZE='four' is not a whole number"),
+            std::string::npos);
   EXPECT_NE(refusal(with(kTorchrun, "WORLD_SIZE", "4x")), "accepted");
   EXPECT_NE(refusal(with(kTorchrun, "WORLD_SIZE", "99999999999999999999")), "accepted");
   EXPECT_NE(refusal(with(kTorchrun, "RANK", "4")).find("rank 4 does not exist in a world of 4"), std::string::npos);
@@ -251,14 +271,16 @@ TEST(JobEnvironment, RefusalsNameTheVariable) {
 TEST(JobEnvironment, TheTokenComesFromAVariableOrAFile) {
   EXPECT_EQ(read({{"LOCKSTEP_TOKEN", " secret\n"}}).token, "secret");
   EXPECT_NE(refusal({{"LOCKSTEP_TOKEN", " \n"}}).find("LOCKSTEP_TOKEN"), std::string::npos);
-  const std::string path = ::testing::TempDir() + "lockstep_token_" + std::to_string(::testing::UnitTest::GetInstance()->random_seed());
+  const std::string path =
+      ::testing::TempDir() + "lockstep_token_" + std::to_string(::testing::UnitTest::GetInstance()->random_seed());
   std::ofstream(path) << "\n from a file\r\n\n";
   EXPECT_EQ(read({{"LOCKSTEP_TOKEN_FILE", path}}).token, "from a file");
   std::ofstream(path) << " \n";
   EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path + " is empty"), std::string::npos);
   std::remove(path.c_str());
   EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", path}}).find(path + " cannot be read: No such file"), std::string::npos);
-  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", "/proc"}}).find("/proc cannot be read: Is a directory"), std::string::npos);
+  EXPECT_NE(refusal({{"LOCKSTEP_TOKEN_FILE", "/proc"}}).find("/proc cannot be read: Is a directory"),
+            std::string::npos);
 }
 
 }  // namespace

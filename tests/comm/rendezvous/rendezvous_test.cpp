@@ -27,7 +27,8 @@ constexpr auto kTime = 20s;
 // Free a moment ago; nobody else binds explicit ports here.
 std::uint16_t free_port() { return local_endpoint(listen_tcp("127.0.0.1", 0).get()).port; }
 
-// A listener whose port is followed by a free one: both below the ports that Linux hands out, so that no program beside this one takes it.
+// A listener whose port is followed by a free one: both below the ports that Linux hands out, so that no program beside
+// this one takes it.
 Fd listen_before_a_free_port() {
   for (int i = 0; i < 100; ++i) {
     const int port = 20'000 + (getpid() % 5'000) * 2 + 20 * i % 2'000;
@@ -121,8 +122,8 @@ TEST(Meet, FailuresSayWhereTheAddressComesFrom) {
   job.host_source = "the first host of SLURM_JOB_NODELIST";
   job.port_source = "made of SLURM_JOB_ID and SLURM_STEP_ID";
   const std::string nobody = message_of([&] { rendezvous(job, 100ms); });
-  const std::string expected = "it was to be 127.0.0.1 (the first host of SLURM_JOB_NODELIST), port " + std::to_string(job.master_port) +
-                               " (made of SLURM_JOB_ID and SLURM_STEP_ID)";
+  const std::string expected = "it was to be 127.0.0.1 (the first host of SLURM_JOB_NODELIST), port " +
+                               std::to_string(job.master_port) + " (made of SLURM_JOB_ID and SLURM_STEP_ID)";
   EXPECT_NE(nobody.find(expected), std::string::npos) << nobody;
   const Rendezvous zero = rendezvous(address_job(0, 2, job.master_port), kTime);
   job.place.rank = job.place.local_rank = 0;
@@ -154,7 +155,8 @@ TEST(Meet, ThePortThatTorchrunsAgentHoldsIsLeftToIt) {
   Rendezvous zero = rendezvous(rank(0), kTime), one = other.get();
   expect_same_store(one, zero);
   const std::string taken = message_of([&] { rendezvous(rank(0), kTime); });
-  EXPECT_NE(taken.find("cannot listen on 127.0.0.1:" + std::to_string(zero.server->endpoint().port)), std::string::npos) << taken;
+  EXPECT_NE(taken.find("cannot listen on 127.0.0.1:" + std::to_string(zero.server->endpoint().port)), std::string::npos)
+      << taken;
   EXPECT_NE(taken.find("MASTER_PORT=" + port), std::string::npos) << taken;
 }
 
@@ -181,7 +183,8 @@ TEST(Meet, RankZeroMayLeaveWithItsServerFirst) {
   std::promise<void> zero_left;
   const auto join = [&](int rank) {
     Rendezvous met = rendezvous(address_job(rank, 2, port), kTime);
-    auto group = ProcessGroup::create({rank, 2, rank, 2}, met.store, met.token, {.transport = "tcp"}, met.advertise_address);
+    auto group =
+        ProcessGroup::create({rank, 2, rank, 2}, met.store, met.token, {.transport = "tcp"}, met.advertise_address);
     float one = 1;
     group->all_reduce(std::span(&one, 1));
     EXPECT_EQ(one, 2);
@@ -227,7 +230,8 @@ class SpawnedRank {
     for (std::string& entry : environment) pointers.push_back(entry.data());
     pointers.push_back(nullptr);
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    std::string program = "/proc/self/exe", filter = fmt::format("--gtest_filter={}.{}", test->test_suite_name(), test->name()),
+    std::string program = "/proc/self/exe",
+                filter = fmt::format("--gtest_filter={}.{}", test->test_suite_name(), test->name()),
                 quiet = "--gtest_brief=1";
     char* arguments[] = {program.data(), filter.data(), quiet.data(), nullptr};
     posix_spawn_file_actions_t actions;
@@ -291,8 +295,11 @@ TEST(GroupsInARow, NoSocketTakesTheNumberOfAStandardStream) {
   }
   const std::string port = std::to_string(free_port());
   const auto variables = [&](const char* rank) {
-    return Variables{
-        {"RANK", rank}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"LOCKSTEP_TRANSPORT", "tcp"}};
+    return Variables{{"RANK", rank},
+                     {"WORLD_SIZE", "2"},
+                     {"MASTER_ADDR", "127.0.0.1"},
+                     {"MASTER_PORT", port},
+                     {"LOCKSTEP_TRANSPORT", "tcp"}};
   };
   SpawnedRank zero(variables("0"), false), one(variables("1"), false);
   EXPECT_EQ(zero.wait(), 0);

@@ -45,7 +45,8 @@ TEST(Slurm, TasksPerNode) {
   EXPECT_THAT(parse("4"), ElementsAre(4));
   EXPECT_THAT(parse("2(x3),1"), ElementsAre(2, 2, 2, 1));
   EXPECT_THAT(parse("1,16(x2),3"), ElementsAre(1, 16, 16, 3));
-  for (const char* bad : {"", "x", "2(3)", "2(x", "2(x3", "2(x)", "2,", ",2", "0", "2 ", "-1", "2(x0)", "99999999999", "1(x99999999)"})
+  for (const char* bad :
+       {"", "x", "2(3)", "2(x", "2(x3", "2(x)", "2,", ",2", "0", "2 ", "-1", "2(x0)", "99999999999", "1(x99999999)"})
     EXPECT_THAT(message_of([&] { parse(bad); }), HasSubstr(std::string("X='") + bad)) << bad;
 }
 
@@ -80,7 +81,8 @@ TEST(Slurm, StepsOfAJobHavePortsOfTheirOwn) {
   EXPECT_LT(*ports.rbegin(), 30000);
   ports.clear();
   for (long job = 4711; job < 4721; ++job)
-    for (long step = 0; step < 300; ++step) EXPECT_TRUE(ports.insert(slurm::port_of_step(job, step)).second) << job << " " << step;
+    for (long step = 0; step < 300; ++step)
+      EXPECT_TRUE(ports.insert(slurm::port_of_step(job, step)).second) << job << " " << step;
 }
 
 TEST(Slurm, ATaskOfAStepOnSeveralMachines) {
@@ -97,9 +99,9 @@ TEST(Slurm, ATaskOfAStepOnSeveralMachines) {
 
 TEST(Slurm, TheStepsOwnVariablesComeFirst) {
   const JobEnvironment job = read_job(with(kTask, {{"SLURM_STEP_NUM_TASKS", "8"},
-                                               {"SLURM_STEP_TASKS_PER_NODE", "4,2(x2)"},
-                                               {"SLURM_STEP_NODELIST", "other[1-3]"},
-                                               {"SLURM_STEP_RESV_PORTS", "12000-12003"}}));
+                                                   {"SLURM_STEP_TASKS_PER_NODE", "4,2(x2)"},
+                                                   {"SLURM_STEP_NODELIST", "other[1-3]"},
+                                                   {"SLURM_STEP_RESV_PORTS", "12000-12003"}}));
   EXPECT_EQ(job.place, (Place{5, 8, 0, 2}));
   EXPECT_EQ(job.master_host, "other1");
   EXPECT_EQ(job.master_port, 12000);
@@ -123,7 +125,8 @@ TEST(Slurm, OnOneMachineNoAddressIsNeeded) {
 }
 
 TEST(Slurm, CountsThatDoNotAddUpSayNothing) {
-  const JobEnvironment job = read_job(with(kTask, {{"SLURM_TASKS_PER_NODE", "9(x3)"}, {"SLURM_NTASKS_PER_NODE", "2"}, {"SLURM_LOCALID", "1"}}));
+  const JobEnvironment job = read_job(
+      with(kTask, {{"SLURM_TASKS_PER_NODE", "9(x3)"}, {"SLURM_NTASKS_PER_NODE", "2"}, {"SLURM_LOCALID", "1"}}));
   EXPECT_EQ(job.place, (Place{5, 6, 1, 2}));
 }
 
@@ -135,20 +138,28 @@ TEST(Slurm, ABatchScriptOrASingleTaskIsAlone) {
 }
 
 TEST(Slurm, LaunchersInsideAStepComeFirst) {
-  EXPECT_EQ(read_job(with(kTask, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}})).place.world_size, 2);
+  EXPECT_EQ(read_job(with(kTask, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}))
+                .place.world_size,
+            2);
   const JobEnvironment mpi = read_job(with(kTask, {{"OMPI_COMM_WORLD_RANK", "1"},
-                                               {"OMPI_COMM_WORLD_SIZE", "4"},
-                                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}));
+                                                   {"OMPI_COMM_WORLD_SIZE", "4"},
+                                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}));
   EXPECT_EQ(mpi.kind, Kind::kMpi);
 }
 
 TEST(Slurm, ALoneWorldSizeMustAgree) {
   EXPECT_EQ(read_job(with(kTask, {{"WORLD_SIZE", "6"}})).place, (Place{5, 6, 0, 1}));
-  EXPECT_THAT(message_of([] { read_job(with(kTask, {{"WORLD_SIZE", "4"}})); }), AllOf(HasSubstr("WORLD_SIZE=4"), HasSubstr("started 6")));
+  EXPECT_THAT(message_of([] {
+                read_job(with(kTask, {{"WORLD_SIZE", "4"}}));
+              }),
+              AllOf(HasSubstr("WORLD_SIZE=4"), HasSubstr("started 6")));
   const Variables alone = with(kTask, {{"SLURM_NTASKS", "1"}, {"SLURM_PROCID", "0"}});
   EXPECT_EQ(read_job(with(alone, {{"WORLD_SIZE", "1"}})).kind, Kind::kAlone);
-  EXPECT_THAT(message_of([&] { read_job(with(alone, {{"WORLD_SIZE", "6"}})); }), AllOf(HasSubstr("WORLD_SIZE=6"), HasSubstr("started 1")));
+  EXPECT_THAT(message_of([&] {
+                read_job(with(alone, {{"WORLD_SIZE", "6"}}));
+              }),
+              AllOf(HasSubstr("WORLD_SIZE=6"), HasSubstr("started 1")));
 }
 
 TEST(Slurm, AStepThatWaitsForAStoppedRankCanBeEnded) {
@@ -164,8 +175,14 @@ TEST(Slurm, AStepThatWaitsForAStoppedRankCanBeEnded) {
 }
 
 TEST(Slurm, RefusalsNameTheVariable) {
-  EXPECT_THAT(message_of([] { read_job(with(kTask, {{"SLURM_PROCID", "6"}})); }), HasSubstr("rank 6 does not exist in a world of 6"));
-  EXPECT_THAT(message_of([] { read_job(with(kTask, {{"SLURM_TASKS_PER_NODE", "3,?"}})); }), HasSubstr("SLURM_TASKS_PER_NODE='3,?'"));
+  EXPECT_THAT(message_of([] {
+                read_job(with(kTask, {{"SLURM_PROCID", "6"}}));
+              }),
+              HasSubstr("rank 6 does not exist in a world of 6"));
+  EXPECT_THAT(message_of([] {
+                read_job(with(kTask, {{"SLURM_TASKS_PER_NODE", "3,?"}}));
+              }),
+              HasSubstr("SLURM_TASKS_PER_NODE='3,?'"));
   Variables hostless = kTask;
   hostless.erase("SLURM_JOB_NODELIST");
   EXPECT_THAT(message_of([&] { read_job(hostless); }), HasSubstr("SLURM_JOB_NODELIST"));

@@ -17,14 +17,17 @@ const std::vector<std::string> kOwn = {"127.0.0.1", "10.1.0.5", "::1", "fd00::5"
 
 TEST(StoreAddress, AsARuleMasterAddrIsRankZerosOwn) {
   EXPECT_THAT(store_addresses("head", {"10.1.0.5"}, kOwn, false, ""), ElementsAre("10.1.0.5"));
-  EXPECT_THAT(store_addresses("head", {"10.9.9.9"}, kOwn, false, ""), ElementsAre("10.9.9.9")) << "listening says what is wrong";
+  EXPECT_THAT(store_addresses("head", {"10.9.9.9"}, kOwn, false, ""), ElementsAre("10.9.9.9"))
+      << "listening says what is wrong";
   EXPECT_THAT(store_addresses("head", {}, kOwn, false, "10.1.0.5"), IsEmpty()) << "it must resolve first";
 }
 
 TEST(StoreAddress, AServicesNameThatLeadsHereIsUsed) {
-  EXPECT_THAT(store_addresses("job-master-0", {"10.1.0.5", "fd00::5"}, kOwn, true, "127.0.0.1"), ElementsAre("10.1.0.5", "fd00::5"));
+  EXPECT_THAT(store_addresses("job-master-0", {"10.1.0.5", "fd00::5"}, kOwn, true, "127.0.0.1"),
+              ElementsAre("10.1.0.5", "fd00::5"));
   EXPECT_THAT(store_addresses("0.0.0.0", {"0.0.0.0"}, kOwn, true, ""), ElementsAre("0.0.0.0"));
-  EXPECT_THAT(store_addresses("127.0.0.1", {"127.0.0.1"}, kOwn, true, ""), ElementsAre("127.0.0.1")) << "said in numbers, it is meant";
+  EXPECT_THAT(store_addresses("127.0.0.1", {"127.0.0.1"}, kOwn, true, ""), ElementsAre("127.0.0.1"))
+      << "said in numbers, it is meant";
   EXPECT_THAT(store_addresses("127.0.0.2", {"127.0.0.2"}, kOwn, true, "10.1.0.5"), ElementsAre("127.0.0.2"));
 }
 
@@ -61,9 +64,12 @@ TEST(HostNames, BracketsAndNumbers) {
   EXPECT_EQ(without_brackets("head"), "head");
   EXPECT_EQ(without_brackets("[]"), "[]");
   std::string why;
-  EXPECT_THAT(resolve_host("127.0.0.1", std::chrono::steady_clock::now() + std::chrono::seconds(20), why), ElementsAre("127.0.0.1"));
-  EXPECT_THAT(resolve_host("::1", std::chrono::steady_clock::now() + std::chrono::seconds(20), why), ElementsAre("::1"));
-  EXPECT_THAT(resolve_host("no-such-host.invalid", std::chrono::steady_clock::now() + std::chrono::seconds(20), why), IsEmpty());
+  EXPECT_THAT(resolve_host("127.0.0.1", std::chrono::steady_clock::now() + std::chrono::seconds(20), why),
+              ElementsAre("127.0.0.1"));
+  EXPECT_THAT(resolve_host("::1", std::chrono::steady_clock::now() + std::chrono::seconds(20), why),
+              ElementsAre("::1"));
+  EXPECT_THAT(resolve_host("no-such-host.invalid", std::chrono::steady_clock::now() + std::chrono::seconds(20), why),
+              IsEmpty());
   EXPECT_NE(why, "");
 }
 

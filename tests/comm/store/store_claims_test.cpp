@@ -41,14 +41,17 @@ TEST(StoreClaims, AClaimEndsWithItsConnection) {
   EXPECT_EQ(owner->claim("rank/1", "first"), "first");
   EXPECT_EQ(other->claim("rank/1", "second"), "first") << "its owner is there";
   other->check_claims("rank/", kClaimsTime);
-  auto waiting =
-      std::async(std::launch::async, [&] { return abandoned_while([&] { connect()->get_while("rank/", "later", kClaimsTime); }); });
+  auto waiting = std::async(std::launch::async, [&] {
+    return abandoned_while([&] { connect()->get_while("rank/", "later", kClaimsTime); });
+  });
   std::this_thread::sleep_for(50ms);
   owner.reset();
   EXPECT_EQ(waiting.get(), "first");
-  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kClaimsTime); }), "first") << "who asks afterwards";
+  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "later", kClaimsTime); }), "first")
+      << "who asks afterwards";
   EXPECT_EQ(abandoned_while([&] { other->check_claims("rank/", kClaimsTime); }), "first");
-  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "rank/1", kClaimsTime); }), "first") << "though the key is there";
+  EXPECT_EQ(abandoned_while([&] { other->get_while("rank/", "rank/1", kClaimsTime); }), "first")
+      << "though the key is there";
   other->set("there", "value");
   EXPECT_EQ(other->get_while("rank/", "there", kClaimsTime), "value") << "a key that is there needs nobody";
   EXPECT_THROW(other->get_while("other/", "later", 20ms), TimeoutError);
@@ -121,7 +124,8 @@ int silence_allowed(int fd) {
   return unacknowledged;
 }
 
-// A job's later groups meet by the connection of its first: a network that fails for some seconds must not have ended it meanwhile.
+// A job's later groups meet by the connection of its first: a network that fails for some seconds must not have ended
+// it meanwhile.
 TEST(StoreClaims, AMachineIsWatchedWhileItHasOneAndNotForTheWholeJob) {
   using store_protocol::Request;
   const StoreServer server({.token = "t"});

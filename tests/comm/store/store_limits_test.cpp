@@ -1,4 +1,5 @@
-// What the store keeps, and how much memory it spends on clients that announce much and send little, or ask and do not read.
+// What the store keeps, and how much memory it spends on clients that announce much and send little, or ask and do not
+// read.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -66,8 +67,8 @@ double resident_mib() {
 }
 
 void say(const Fd& fd, store_protocol::Request request, const std::string& key, std::size_t value_bytes) {
-  const store_protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()), static_cast<std::uint32_t>(value_bytes),
-                                             20'000};
+  const store_protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()),
+                                             static_cast<std::uint32_t>(value_bytes), 20'000};
   const std::string text = std::string(reinterpret_cast<const char*>(&header), sizeof header) + key;
   send_all(fd.get(), std::as_bytes(std::span(text)), std::chrono::steady_clock::now() + kLimitsTime);
 }

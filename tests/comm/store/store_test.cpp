@@ -68,7 +68,8 @@ TEST(TcpStore, ErasesAllKeysBelowAPrefix) {
 
 TEST(TcpStore, KeepsAndWaitsForTwoClients) {
   const StoreServer server({.token = "secret"});
-  const auto a = connect_store(server.endpoint(), "secret", kStoreTime), b = connect_store(server.endpoint(), "secret", kStoreTime);
+  const auto a = connect_store(server.endpoint(), "secret", kStoreTime),
+             b = connect_store(server.endpoint(), "secret", kStoreTime);
   expect_store_behaviour(*a, *b);
   const std::string large(5'000'000, 'x');
   a->set("large", large);
@@ -124,7 +125,8 @@ TEST(TcpStore, ServesTheNetworkWithoutATokenWhenToldTo) {
   const Endpoint reached{"127.0.0.1", server.endpoint().port};
   connect_store(reached, "", kStoreTime)->set("key", "value");
   EXPECT_EQ(connect_store(reached, "", kStoreTime)->get("key", kStoreTime), "value");
-  EXPECT_NE(message_of([&] { connect_store(reached, "another job's", kStoreTime); }).find("token was refused"), std::string::npos);
+  EXPECT_NE(message_of([&] { connect_store(reached, "another job's", kStoreTime); }).find("token was refused"),
+            std::string::npos);
 }
 
 TEST(TcpStore, SaysWhichAddressDoesNotAnswer) {
@@ -245,7 +247,8 @@ class NoMoreDescriptors {
 // The system accepts connections for a process that is stopped, or cannot accept: that is no other program.
 TEST(TcpStore, ASilentListenerIsNotTakenForAnotherProgram) {
   const Fd listener = listen_tcp("127.0.0.1", 0);
-  const std::string message = message_of([&] { connect_store(local_endpoint(listener.get()), "t", std::chrono::milliseconds(1500)); });
+  const std::string message =
+      message_of([&] { connect_store(local_endpoint(listener.get()), "t", std::chrono::milliseconds(1500)); });
   EXPECT_NE(message.find("a process listens there and does not answer"), std::string::npos) << message;
   EXPECT_NE(message.find("too many open files (ulimit -n)"), std::string::npos) << message;
   const Endpoint away = local_endpoint(listener.get());
@@ -283,7 +286,8 @@ TEST(TcpStore, SurvivesRubbish) {
   const Endpoint at = server.endpoint();
   std::string why;
   std::vector<Fd> half_open;
-  for (int i = 0; i < 50; ++i) half_open.push_back(try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kStoreTime, why));
+  for (int i = 0; i < 50; ++i)
+    half_open.push_back(try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kStoreTime, why));
   std::mt19937 random(1);
   for (int round = 0; round < 3000; ++round) {
     const Fd fd = try_connect_tcp(at.host, at.port, std::chrono::steady_clock::now() + kStoreTime, why);
@@ -306,8 +310,10 @@ TEST(TcpStore, ClosesAConnectionThatAnnouncesTooMuch) {
   const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
   const std::uint32_t too_long = store_protocol::kMaxValueBytes + 1;
   for (const store_protocol::RequestHeader header :
-       {store_protocol::RequestHeader{Request::kSet, 1, too_long, 0}, store_protocol::RequestHeader{Request::kSet, 513, 0, 0},
-        store_protocol::RequestHeader{Request::kSet, UINT32_MAX, UINT32_MAX, 0}, store_protocol::RequestHeader{Request::kGet, 0, 0, 0},
+       {store_protocol::RequestHeader{Request::kSet, 1, too_long, 0},
+        store_protocol::RequestHeader{Request::kSet, 513, 0, 0},
+        store_protocol::RequestHeader{Request::kSet, UINT32_MAX, UINT32_MAX, 0},
+        store_protocol::RequestHeader{Request::kGet, 0, 0, 0},
         store_protocol::RequestHeader{static_cast<Request>(77), 1, 0, 0}}) {
     const Fd fd = connect_as_member(server.endpoint(), deadline);
     send_all(fd.get(), std::as_bytes(std::span(&header, 1)), deadline);

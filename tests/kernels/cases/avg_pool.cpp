@@ -36,7 +36,8 @@ std::vector<Pool2dShape> avg_pool2d_shapes() {
   return shapes;
 }
 
-// Whole planes of values near 1, whose sums in float32 would lose digits; one of them narrow, one wide, and two overlapping windows.
+// Whole planes of values near 1, whose sums in float32 would lose digits; one of them narrow, one wide, and two
+// overlapping windows.
 std::vector<Pool2dShape> planes() {
   return {{1, 260, 230, 3, 1, 1, 260, 230, 260, 230, 0, 0, 0, 0},
           {2, 20000, 1, 17, 1, 1, 20000, 1, 20000, 1, 0, 0, 0, 0},
@@ -59,7 +60,8 @@ Row row_of(const Cases& cases, const Layer<Pool2dShape>& layer, const std::strin
 void avg_pool2d(Cases& cases) {
   for (const Pool2dShape& s : avg_pool2d_shapes()) {
     for (const bool count_padding : {false, true})
-      cases.test(fmt::format("{}, padding counts {}", name_of(s), count_padding), {mean_bound(cases.type)}, forward(s, count_padding));
+      cases.test(fmt::format("{}, padding counts {}", name_of(s), count_padding), {mean_bound(cases.type)},
+                 forward(s, count_padding));
     if (x_shape(s).count() > 0)
       cases.test(name_of(s) + ", NaN", {mean_bound(cases.type)}, [=](Bench& b) {
         Floats values = uniform(x_shape(s).count(), 1);
@@ -70,22 +72,24 @@ void avg_pool2d(Cases& cases) {
       });
   }
   for (const Pool2dShape& s : planes())
-    cases.test("a plane, " + name_of(s), {{.value = 1e-6F + (cases.is_half() ? step_of(cases.type) : 0)}}, [=](Bench& b) {
-      Floats values = uniform(x_shape(s).count(), 1);
-      for (float& value : values) value = 1 + value / 8;
-      const InputView x = b.in(x_shape(s), std::move(values));
-      const OutputView y = b.out(y_shape(s), uniform(y_shape(s).count(), 2));
-      return [=, &b] { b.kernels.avg_pool2d(s, true, x, y, b.stream()); };
-    });
-  for (const auto& layer : timed_layers(cases.sizes.batch)) cases.row(row_of(cases, layer, " forward"), forward(layer.shape, true));
+    cases.test("a plane, " + name_of(s), {{.value = 1e-6F + (cases.is_half() ? step_of(cases.type) : 0)}},
+               [=](Bench& b) {
+                 Floats values = uniform(x_shape(s).count(), 1);
+                 for (float& value : values) value = 1 + value / 8;
+                 const InputView x = b.in(x_shape(s), std::move(values));
+                 const OutputView y = b.out(y_shape(s), uniform(y_shape(s).count(), 2));
+                 return [=, &b] { b.kernels.avg_pool2d(s, true, x, y, b.stream()); };
+               });
+  for (const auto& layer : timed_layers(cases.sizes.batch))
+    cases.row(row_of(cases, layer, " forward"), forward(layer.shape, true));
 }
 
 void avg_pool2d_backward(Cases& cases) {
   for (const Pool2dShape& s : avg_pool2d_shapes())
     for (const bool count_padding : {false, true})
       for (const bool accumulate : {false, true})
-        cases.test(fmt::format("{}, padding counts {}, {}", name_of(s), count_padding, accumulate), {mean_bound(cases.type, accumulate)},
-                   backward(s, count_padding, accumulate));
+        cases.test(fmt::format("{}, padding counts {}, {}", name_of(s), count_padding, accumulate),
+                   {mean_bound(cases.type, accumulate)}, backward(s, count_padding, accumulate));
   for (const auto& layer : timed_layers(cases.sizes.batch))
     cases.row(row_of(cases, layer, " backward"), backward(layer.shape, true, false));
 }

@@ -8,9 +8,11 @@ struct Activations {
   Index rows, channels;
 };
 
-// Few channels are taken several rows at a time on the CPU, many in several blocks on a GPU; the last row may stand alone.
+// Few channels are taken several rows at a time on the CPU, many in several blocks on a GPU; the last row may stand
+// alone.
 const std::vector<Activations>& activations() {
-  static const std::vector<Activations> kAll = {{1, 1}, {3, 1}, {2, 3}, {257, 5}, {1031, 16}, {40, 64}, {5, 200}, {3000, 33}};
+  static const std::vector<Activations> kAll = {{1, 1},     {3, 1},   {2, 3},   {257, 5},
+                                                {1031, 16}, {40, 64}, {5, 200}, {3000, 33}};
   return kAll;
 }
 
@@ -52,7 +54,9 @@ Work norm_forward(const Activations& s, bool relu, bool affine) {
   return [=](Bench& b) {
     const Operands of(b, s, affine);
     const OutputView y = b.out({s.rows, s.channels}, uniform(s.rows * s.channels, 6));
-    return [=, &b] { b.kernels.batch_norm({.relu = relu}, of.x, of.mean, of.variance, of.weight, of.bias, y, b.stream()); };
+    return [=, &b] {
+      b.kernels.batch_norm({.relu = relu}, of.x, of.mean, of.variance, of.weight, of.bias, y, b.stream());
+    };
   };
 }
 
@@ -68,8 +72,8 @@ Work norm_backward(const Activations& s, bool relu, bool affine, bool constant, 
     }
     const BatchNormParams params{.relu = relu, .constant_statistics = constant};
     return [=, &b] {
-      b.kernels.batch_norm_backward(params, of.x, y_grad, of.mean, of.variance, of.weight, of.bias, x_grad, weight_grad, bias_grad,
-                                    b.stream());
+      b.kernels.batch_norm_backward(params, of.x, y_grad, of.mean, of.variance, of.weight, of.bias, x_grad, weight_grad,
+                                    bias_grad, b.stream());
     };
   };
 }
@@ -77,11 +81,14 @@ Work norm_backward(const Activations& s, bool relu, bool affine, bool constant, 
 // Of results that are rounded once: differences and factors of size 1 to 4 before.
 Bound result(const Cases& cases, bool accumulate = false) {
   Bound bound{.value = 2e-6F, .absolute = 2e-5F};
-  if (cases.is_half()) bound = {.value = 2 * step_of(cases.type), .absolute = 2e-5F + (accumulate ? step_of(cases.type) : 0)};
+  if (cases.is_half())
+    bound = {.value = 2 * step_of(cases.type), .absolute = 2e-5F + (accumulate ? step_of(cases.type) : 0)};
   return bound;
 }
 
-double passes(const Cases& cases, double count) { return count * cases.element_bytes() * static_cast<double>(cases.sizes.elements); }
+double passes(const Cases& cases, double count) {
+  return count * cases.element_bytes() * static_cast<double>(cases.sizes.elements);
+}
 
 }  // namespace
 
@@ -96,7 +103,8 @@ void batch_norm(Cases& cases) {
   for (const Activations& s : activations())
     for (const bool relu : {false, true})
       for (const bool affine : {false, true})
-        cases.test(fmt::format("{}, relu {}, affine {}", rows_text(s), relu, affine), {result(cases)}, norm_forward(s, relu, affine));
+        cases.test(fmt::format("{}, relu {}, affine {}", rows_text(s), relu, affine), {result(cases)},
+                   norm_forward(s, relu, affine));
   for (const Activations& s : kEmptyActivations) cases.test(rows_text(s), {kExact}, norm_forward(s, true, true));
   for (const Index channels : {16, 64})
     cases.row({.name = fmt::format("batch norm + relu, {} channels", channels), .bytes = passes(cases, 2)},
@@ -109,7 +117,8 @@ void batch_norm_backward(Cases& cases) {
       for (const bool affine : {false, true})
         for (const bool constant : {false, true})
           cases.test(fmt::format("{}, relu {}, affine {}, constant {}", rows_text(s), relu, affine, constant),
-                     {result(cases, constant), {.products = 2e-5F, .absolute = 1e-5F}}, norm_backward(s, relu, affine, constant, constant));
+                     {result(cases, constant), {.products = 2e-5F, .absolute = 1e-5F}},
+                     norm_backward(s, relu, affine, constant, constant));
   for (const Activations& s : kEmptyActivations)
     for (const bool constant : {false, true})
       for (const bool accumulate : {false, true})

@@ -9,13 +9,15 @@ namespace {
 std::vector<std::byte> narrowed(DType type, const Floats& values) {
   const auto count = static_cast<Index>(values.size());
   std::vector<std::byte> bytes(values.size() * size_of(type));
-  reference_kernels().convert(InputView(values.data(), {count}), OutputView(bytes.data(), type, {count}), cpu_device().default_stream());
+  reference_kernels().convert(InputView(values.data(), {count}), OutputView(bytes.data(), type, {count}),
+                              cpu_device().default_stream());
   return bytes;
 }
 
 Floats widened(DType type, const std::byte* bytes, Index count) {
   Floats values(static_cast<std::size_t>(count));
-  reference_kernels().convert(InputView(bytes, type, {count}), OutputView(values.data(), {count}), cpu_device().default_stream());
+  reference_kernels().convert(InputView(bytes, type, {count}), OutputView(values.data(), {count}),
+                              cpu_device().default_stream());
   return values;
 }
 

@@ -1,5 +1,5 @@
-// The arrays of one call of a kernel, on a device, in the type under test. What a case writes against: twin tests put guards around the
-// arrays, benchmarks do not.
+// The arrays of one call of a kernel, on a device, in the type under test. What a case writes against: twin tests put
+// guards around the arrays, benchmarks do not.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +28,13 @@ class Bench {
 
   // Of any type of floats, to which `values` are rounded; as many as the shape has elements.
   InputView in_of(DType of, const Shape& shape, Floats values, Place place = Place::kAligned);
-  OutputView out_of(DType of, const Shape& shape, Floats initial, bool accumulate = false, Place place = Place::kAligned);
+  OutputView out_of(DType of, const Shape& shape, Floats initial, bool accumulate = false,
+                    Place place = Place::kAligned);
 
   // Of the type under test.
-  InputView in(const Shape& shape, Floats values, Place place = Place::kAligned) { return in_of(type, shape, std::move(values), place); }
+  InputView in(const Shape& shape, Floats values, Place place = Place::kAligned) {
+    return in_of(type, shape, std::move(values), place);
+  }
   OutputView out(const Shape& shape, Floats initial, bool accumulate = false, Place place = Place::kAligned) {
     return out_of(type, shape, std::move(initial), accumulate, place);
   }
@@ -50,12 +53,15 @@ class Bench {
   }
   template <typename T>
   T* plain_out(const std::vector<T>& initial) {
-    return reinterpret_cast<T*>(add(bytes_of(initial), sizeof(T), Place::kAligned, [](const std::byte* bytes, Index count) {
-      const auto* const elements = reinterpret_cast<const T*>(bytes);
-      return Floats(elements, elements + count);
-    }));
+    return reinterpret_cast<T*>(
+        add(bytes_of(initial), sizeof(T), Place::kAligned, [](const std::byte* bytes, Index count) {
+          const auto* const elements = reinterpret_cast<const T*>(bytes);
+          return Floats(elements, elements + count);
+        }));
   }
-  InputView labels_in(const std::vector<std::int64_t>& labels) { return {plain_in(labels), {static_cast<Index>(labels.size())}}; }
+  InputView labels_in(const std::vector<std::int64_t>& labels) {
+    return {plain_in(labels), {static_cast<Index>(labels.size())}};
+  }
 
  protected:
   using Bytes = std::vector<std::byte>;

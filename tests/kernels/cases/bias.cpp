@@ -10,7 +10,8 @@ using OfRows = std::function<void(Index rows, Index channels)>;
 void for_all_rows(const Cases& cases, const OfRows& visit) {
   for (const Index rows : {0, 1, 3, 4, 257, 1030, 40001})
     for (const Index channels : {1, 3, 5, 64, 70})
-      if (rows <= 10000 || (channels <= 5 && !cases.is_half())) visit(rows, channels);  // many parts of the rows take long
+      if (rows <= 10000 || (channels <= 5 && !cases.is_half()))
+        visit(rows, channels);  // many parts of the rows take long
 }
 
 Work add_bias(Index rows, Index channels) {
@@ -42,11 +43,13 @@ void bias(Cases& cases) {
 void bias_backward(Cases& cases) {
   for_all_rows(cases, [&](Index rows, Index channels) {
     for (const bool accumulate : {false, true})
-      cases.test(fmt::format("{} rows of {}, {}", rows, channels, accumulate), {kSums}, sum_rows(rows, channels, accumulate));
+      cases.test(fmt::format("{} rows of {}, {}", rows, channels, accumulate), {kSums},
+                 sum_rows(rows, channels, accumulate));
   });
   for (const auto& [name, s] : linear_layers(cases.sizes.batch, cases.sizes.side))
-    cases.row({.name = name + " backward bias", .bytes = cases.element_bytes() * static_cast<double>(y_shape(s).count())},
-              sum_rows(s.batch, s.out_features, false));
+    cases.row(
+        {.name = name + " backward bias", .bytes = cases.element_bytes() * static_cast<double>(y_shape(s).count())},
+        sum_rows(s.batch, s.out_features, false));
 }
 
 }  // namespace lockstep::testing::cases

@@ -37,11 +37,14 @@ Floats some(const Shape& shape, unsigned seed) {
   return values;
 }
 
-constexpr BinaryFunction kFunctions[] = {BinaryFunction::kAdd, BinaryFunction::kSub, BinaryFunction::kMul, BinaryFunction::kDiv};
-constexpr Comparison kComparisons[] = {Comparison::kEqual, Comparison::kNotEqual, Comparison::kGreater, Comparison::kGreaterEqual};
+constexpr BinaryFunction kFunctions[] = {BinaryFunction::kAdd, BinaryFunction::kSub, BinaryFunction::kMul,
+                                         BinaryFunction::kDiv};
+constexpr Comparison kComparisons[] = {Comparison::kEqual, Comparison::kNotEqual, Comparison::kGreater,
+                                       Comparison::kGreaterEqual};
 constexpr const char* kFunctionNames[] = {"a + b", "a - b", "a * b", "a / b"};
 
-constexpr BinaryFunction kPowers[] = {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope, BinaryFunction::kPowExponentSlope};
+constexpr BinaryFunction kPowers[] = {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope,
+                                      BinaryFunction::kPowExponentSlope};
 constexpr const char* kPowerNames[] = {"a ^ b", "a ^ b, slope by a", "a ^ b, slope by b"};
 
 Bound power_bound(const Cases& cases) {
@@ -74,8 +77,23 @@ Work raise(BinaryFunction power, const Broadcast& of, Place place = Place::kAlig
 Work raise_special(BinaryFunction power) {
   return [=](Bench& b) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    const Floats values = {
-        0, -0.0F, 1, -1, 2, -2, 3, -3, 0.5F, -0.5F, 1.5F, -1.5F, 8, 1e-3F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+    const Floats values = {0,
+                           -0.0F,
+                           1,
+                           -1,
+                           2,
+                           -2,
+                           3,
+                           -3,
+                           0.5F,
+                           -0.5F,
+                           1.5F,
+                           -1.5F,
+                           8,
+                           1e-3F,
+                           kInfinity,
+                           -kInfinity,
+                           std::numeric_limits<float>::quiet_NaN()};
     const auto count = static_cast<Index>(values.size());
     const InputView x = b.in({count, 1}, values), y = b.in({count}, values);
     const OutputView out = b.out({count, count}, uniform(count * count, 3));
@@ -126,7 +144,8 @@ Work compare_all(const Broadcast& of) {
 void binary(Cases& cases) {
   for (const Broadcast& of : operand_shapes())
     for (const BinaryFunction function : kFunctions)
-      cases.test(fmt::format("{} of {}", kFunctionNames[static_cast<int>(function)], text_of(of)), {kExact}, compute(function, of));
+      cases.test(fmt::format("{} of {}", kFunctionNames[static_cast<int>(function)], text_of(of)), {kExact},
+                 compute(function, of));
   for (const BinaryFunction function : kFunctions) {
     cases.test("one element off", {kExact}, compute(function, {{1024}, {1024}, {1024}}, Place::kOneElementOff));
     cases.test("in place", {kExact}, in_place(function, 1024));
@@ -142,7 +161,8 @@ void binary(Cases& cases) {
   for (std::size_t i = 0; i < std::size(kPowers); ++i)
     cases.large_row(kPowerNames[i], 3 * cases.element_bytes(), raise(kPowers[i], {{n}, {n}, {n}}));
   for (const BinaryFunction function : kFunctions)
-    cases.large_row(kFunctionNames[static_cast<int>(function)], 3 * cases.element_bytes(), compute(function, {{n}, {n}, {n}}));
+    cases.large_row(kFunctionNames[static_cast<int>(function)], 3 * cases.element_bytes(),
+                    compute(function, {{n}, {n}, {n}}));
   const Index rows = n / 256;
   const double bytes = 2 * cases.element_bytes();
   cases.large_row("a * b, b a row of 256", bytes, compute(BinaryFunction::kMul, {{rows, 256}, {256}, {rows, 256}}));

@@ -1,5 +1,6 @@
-// What every operator of core/operators.def is tried and timed on. One function an operator, in the file of its family: cases::relu(Cases&)
-// adds the tests, on odd shapes, and the rows of bench/operators, on large ones. An operator without its function does not link.
+// What every operator of core/operators.def is tried and timed on. One function an operator, in the file of its family:
+// cases::relu(Cases&) adds the tests, on odd shapes, and the rows of bench/operators, on large ones. An operator
+// without its function does not link.
 //
 //   void relu(Cases& cases) {
 //     for (const Index count : kCounts)
@@ -10,9 +11,9 @@
 //       });
 //   }
 //
-// A test runs that work on the plain kernels and on the device's and compares all outputs; a benchmark prepares the arrays once and repeats
-// the call. A function is called once for each of float32, float16 and bfloat16; one whose operator takes float32 alone returns for the
-// others.
+// A test runs that work on the plain kernels and on the device's and compares all outputs; a benchmark prepares the
+// arrays once and repeats the call. A function is called once for each of float32, float16 and bfloat16; one whose
+// operator takes float32 alone returns for the others.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,8 +27,8 @@
 
 namespace lockstep::testing {
 
-// How far an element may be from the plain kernel's: `products` of the sum of absolute products (or whatever the kernel gives for absolute
-// values), `value` of the value itself, `largest` of the largest expected one, and `absolute`.
+// How far an element may be from the plain kernel's: `products` of the sum of absolute products (or whatever the kernel
+// gives for absolute values), `value` of the value itself, `largest` of the largest expected one, and `absolute`.
 struct Bound {
   float products = 0, value = 0, largest = 0, absolute = 0;
 };
@@ -39,8 +40,8 @@ constexpr bool is_half(DType type) { return type == DType::kFloat16 || type == D
 // The distance of two neighbours of a 16-bit type, relative to them.
 constexpr float step_of(DType type) { return type == DType::kFloat16 ? 0x1p-10F : 0x1p-7F; }
 
-// Sums of products in the type under test, written or added to values in -1 .. 1. What a device rounds once to 16 bits may end at the
-// neighbouring number, what it adds in two steps at the next.
+// Sums of products in the type under test, written or added to values in -1 .. 1. What a device rounds once to 16 bits
+// may end at the neighbouring number, what it adds in two steps at the next.
 constexpr Bound rounded(DType type, bool accumulate = false) {
   if (!is_half(type)) return kSums;
   return {.products = 2e-5F, .value = step_of(type), .absolute = 0x1p-23F + (accumulate ? step_of(type) : 0)};

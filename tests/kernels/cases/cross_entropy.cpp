@@ -40,7 +40,9 @@ struct ScoredRows {
     return b.in({classes}, std::move(weights));
   }
   Shape loss() const { return params.reduction == Reduction::kNone ? Shape{batch} : Shape{}; }
-  InputView loss_grad(Bench& b) const { return b.in(loss(), params.reduction == Reduction::kNone ? uniform(batch, 7) : Floats{0.5F}); }
+  InputView loss_grad(Bench& b) const {
+    return b.in(loss(), params.reduction == Reduction::kNone ? uniform(batch, 7) : Floats{0.5F});
+  }
   OutputView loss_out(Bench& b) const { return b.out(loss(), Floats(static_cast<std::size_t>(loss().count()), 7)); }
   OutputView divisor(Bench& b) const { return params.reduction == Reduction::kMean ? b.out({}, {7}) : OutputView(); }
 };
@@ -53,7 +55,8 @@ struct SoftmaxOfRows {
 SoftmaxOfRows operands(Bench& b, const ScoredRows& rows, float offset = 0) {
   Floats logits = uniform(rows.batch * rows.classes, 1);
   for (float& logit : logits) logit = logit * 30 + offset;
-  const InputView in = b.in({rows.batch, rows.classes}, std::move(logits)), targets = rows.targets(b), weight = rows.weight(b);
+  const InputView in = b.in({rows.batch, rows.classes}, std::move(logits)), targets = rows.targets(b),
+                  weight = rows.weight(b);
   const OutputView loss = rows.loss_out(b), divisor = rows.divisor(b);
   return {in, targets, weight, loss, divisor, b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 3))};
 }
@@ -62,7 +65,8 @@ Work forward(const ScoredRows& rows, float offset = 0) {
   return [=](Bench& b) {
     const SoftmaxOfRows of = operands(b, rows, offset);
     return [=, &b] {
-      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor, of.probabilities, b.stream());
+      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor,
+                                      of.probabilities, b.stream());
     };
   };
 }
@@ -75,27 +79,32 @@ Work backward(const ScoredRows& rows, bool accumulate, Repeat repeat = Repeat::k
     const InputView loss_grad = rows.loss_grad(b);
     const OutputView grad = b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 2), accumulate);
     const auto compute = [=, &b] {
-      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor, of.probabilities, b.stream());
+      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor,
+                                      of.probabilities, b.stream());
     };
     compute();
     return [=, &b] {
       if (repeat == Repeat::kBoth) compute();
-      b.kernels.softmax_cross_entropy_backward(rows.params, of.probabilities, of.targets, of.weight, of.divisor, loss_grad, grad,
-                                               b.stream());
+      b.kernels.softmax_cross_entropy_backward(rows.params, of.probabilities, of.targets, of.weight, of.divisor,
+                                               loss_grad, grad, b.stream());
     };
   };
 }
 
 using OfScoredRows = std::function<void(const std::string& name, const ScoredRows& rows)>;
 
-const char* name_of(Reduction reduction) { return reduction == Reduction::kMean ? "mean" : reduction == Reduction::kSum ? "sum" : "none"; }
+const char* name_of(Reduction reduction) {
+  return reduction == Reduction::kMean ? "mean" : reduction == Reduction::kSum ? "sum" : "none";
+}
 
-constexpr Index kBatches[] = {1, 2, 13, 128, 1031}, kClassCounts[] = {1, 2, 10, 33, 1000}, kFewClassCounts[] = {1, 10, 33};
+constexpr Index kBatches[] = {1, 2, 13, 128, 1031}, kClassCounts[] = {1, 2, 10, 33, 1000},
+                kFewClassCounts[] = {1, 10, 33};
 
 void for_all_labels(const OfScoredRows& visit, std::span<const Index> batches, std::span<const Index> class_counts,
                     const CrossEntropyParams& params, bool weighted) {
   const auto with = [&](const std::string& name, Index batch, Index classes, const Labels& labels) {
-    visit(fmt::format("{}, smoothing {}, {}{}", name, params.label_smoothing, name_of(params.reduction), weighted ? ", weighted" : ""),
+    visit(fmt::format("{}, smoothing {}, {}{}", name, params.label_smoothing, name_of(params.reduction),
+                      weighted ? ", weighted" : ""),
           {batch, classes, labels, weighted, params});
   };
   for (const Index batch : batches)
@@ -120,7 +129,8 @@ void for_all_soft_targets(const OfScoredRows& visit) {
     for (const float smoothing : {0.0F, 0.1F})
       for (const bool weighted : {false, true})
         for (const Index classes : kFewClassCounts)
-          visit(fmt::format("soft targets of {} classes, smoothing {}, {}, weighted {}", classes, smoothing, name_of(reduction), weighted),
+          visit(fmt::format("soft targets of {} classes, smoothing {}, {}, weighted {}", classes, smoothing,
+                            name_of(reduction), weighted),
                 {13, classes, {}, weighted, {smoothing, reduction}});
 }
 
@@ -143,7 +153,8 @@ ScoredRows timed(const Cases& cases) { return {cases.sizes.batch, 10, labels_for
 
 void softmax_cross_entropy(Cases& cases) {
   if (cases.is_half()) return;
-  for_all_cross_entropies([&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, forward(rows)); });
+  for_all_cross_entropies(
+      [&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, forward(rows)); });
   for (const float offset : {1e4F, 1e6F, -1e7F})
     for (const float smoothing : {0.0F, 0.1F, 1.0F})
       cases.test(fmt::format("logits near {}, smoothing {}", offset, smoothing), {kCloseRows},
@@ -153,8 +164,9 @@ void softmax_cross_entropy(Cases& cases) {
 
 void softmax_cross_entropy_backward(Cases& cases) {
   if (cases.is_half()) return;
-  for_all_cross_entropies(
-      [&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, backward(rows, rows.batch % 2 == 1)); });
+  for_all_cross_entropies([&](const std::string& name, const ScoredRows& rows) {
+    cases.test(name, {kCloseRows}, backward(rows, rows.batch % 2 == 1));
+  });
   cases.row({.name = "cross entropy backward"}, backward(timed(cases), false));
 }
 
@@ -162,13 +174,15 @@ void nll_loss(Cases& cases) {
   if (cases.is_half()) return;
   const auto on = [](const ScoredRows& rows) {
     return [=](Bench& b) {
-      const InputView in = b.in({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 1)), targets = rows.targets(b);
+      const InputView in = b.in({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 1)),
+                      targets = rows.targets(b);
       const InputView weight = rows.weight(b);
       const OutputView loss = rows.loss_out(b), divisor = rows.divisor(b);
       return [=, &b] { b.kernels.nll_loss(rows.params, in, targets, weight, loss, divisor, b.stream()); };
     };
   };
-  for_all_nll_losses([&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, on(rows)); });
+  for_all_nll_losses(
+      [&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, on(rows)); });
   cases.row({.name = "negative log likelihood"}, on(timed(cases)));
 }
 
@@ -179,11 +193,13 @@ void nll_loss_backward(Cases& cases) {
       const InputView targets = rows.targets(b), weight = rows.weight(b), loss_grad = rows.loss_grad(b);
       const InputView divisor = rows.params.reduction == Reduction::kMean ? b.in({}, {13}) : InputView();
       const OutputView grad = b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 1), accumulate);
-      return [=, &b] { b.kernels.nll_loss_backward(rows.params, targets, weight, divisor, loss_grad, grad, b.stream()); };
+      return
+          [=, &b] { b.kernels.nll_loss_backward(rows.params, targets, weight, divisor, loss_grad, grad, b.stream()); };
     };
   };
   for_all_nll_losses([&](const std::string& name, const ScoredRows& rows) {
-    for (const bool accumulate : {false, true}) cases.test(fmt::format("{}, {}", name, accumulate), {kCloseRows}, on(rows, accumulate));
+    for (const bool accumulate : {false, true})
+      cases.test(fmt::format("{}, {}", name, accumulate), {kCloseRows}, on(rows, accumulate));
   });
   cases.row({.name = "negative log likelihood backward"}, on(timed(cases), false));
 }

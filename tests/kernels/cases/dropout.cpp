@@ -26,8 +26,8 @@ void dropout(Cases& cases) {
   for (const Index row : {1, 3, 8, 37, 68, 600})
     for (const std::int64_t skipped : {Index{1}, 3 * row, (Index{1} << 33) + 5})
       for (const bool accumulate : {false, true})
-        cases.test(fmt::format("7 rows of {} elements, {} numbers between them, {}", row, skipped, accumulate), {kExact},
-                   drop(7 * row, {0.3F, kSeed, kStream, 3, row, skipped}, accumulate));
+        cases.test(fmt::format("7 rows of {} elements, {} numbers between them, {}", row, skipped, accumulate),
+                   {kExact}, drop(7 * row, {0.3F, kSeed, kStream, 3, row, skipped}, accumulate));
   cases.large_row("dropout", 2 * cases.element_bytes(), drop(cases.sizes.elements, {0.1F, kSeed, kStream, 0}, false));
 }
 

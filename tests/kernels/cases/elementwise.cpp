@@ -12,8 +12,8 @@ void on_all_counts(Cases& cases, const OfCount& work) {
   for (const Index count : kCounts)
     for (const bool flag : {false, true})
       for (const Place place : {Place::kAligned, Place::kOneElementOff})
-        cases.test(fmt::format("{} elements, {}{}", count, flag, place == Place::kAligned ? "" : ", one element off"), {kExact},
-                   work(count, flag, place));
+        cases.test(fmt::format("{} elements, {}{}", count, flag, place == Place::kAligned ? "" : ", one element off"),
+                   {kExact}, work(count, flag, place));
 }
 
 Floats special_values(Index count) {
@@ -82,7 +82,8 @@ void scale(Cases& cases) {
   on_all_counts(cases, [](Index count, bool accumulate, Place place) {
     return [=](Bench& b) {
       const InputView x = b.in({count}, uniform(count, 1), place);
-      const OutputView out = b.out({count}, uniform(count, 3), accumulate), same = b.out({count}, uniform(count, 4), false, place);
+      const OutputView out = b.out({count}, uniform(count, 3), accumulate),
+                       same = b.out({count}, uniform(count, 4), false, place);
       return [=, &b] {
         b.kernels.scale(x, 0.3F, out, b.stream());
         b.kernels.scale(same, 0.3F, same, b.stream());

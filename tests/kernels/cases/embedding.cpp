@@ -11,7 +11,8 @@ struct EmbeddingCase {
   bool outside;  // some indices are no rows
 
   std::string name() const {
-    return fmt::format("{} of {} rows of {}, padding {}{}", count, words, width, padding, outside ? ", some outside" : "");
+    return fmt::format("{} of {} rows of {}, padding {}{}", count, words, width, padding,
+                       outside ? ", some outside" : "");
   }
 };
 
@@ -38,7 +39,8 @@ Work look_up(const EmbeddingCase& c) {
 Work add_gradients(const EmbeddingCase& c, bool accumulate) {
   return [=](Bench& b) {
     const InputView y_grad = b.in({c.count, c.width}, uniform(c.count * c.width, 3)), indices = indices_in(b, c);
-    const OutputView weight_grad = b.floats_out({c.words, c.width}, uniform(c.words * c.width, 4), accumulate, Place::kOneElementOff);
+    const OutputView weight_grad =
+        b.floats_out({c.words, c.width}, uniform(c.words * c.width, 4), accumulate, Place::kOneElementOff);
     return [=, &b] { b.kernels.embedding_backward(y_grad, indices, c.padding, weight_grad, b.stream()); };
   };
 }
@@ -55,7 +57,8 @@ void embedding_backward(Cases& cases) {
   for (const EmbeddingCase& c : kEmbeddings)
     for (const bool accumulate : {false, true})
       cases.test(fmt::format("{}, {}", c.name(), accumulate), {kExact}, add_gradients(c, accumulate));
-  cases.large_row("embedding backward", cases.element_bytes(), add_gradients({65, 256, cases.sizes.elements / 256, -1, false}, false));
+  cases.large_row("embedding backward", cases.element_bytes(),
+                  add_gradients({65, 256, cases.sizes.elements / 256, -1, false}, false));
 }
 
 }  // namespace lockstep::testing::cases

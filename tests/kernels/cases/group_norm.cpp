@@ -11,13 +11,14 @@ struct GroupCase {
   Shape shape() const { return {samples, pixels, channels}; }
   Shape statistics() const { return {samples, groups}; }
   std::string name() const {
-    return fmt::format("{} x {} pixels of {} channels in {} groups{}", samples, pixels, channels, groups, affine ? "" : ", no weight");
+    return fmt::format("{} x {} pixels of {} channels in {} groups{}", samples, pixels, channels, groups,
+                       affine ? "" : ", no weight");
   }
 };
 
-const std::vector<GroupCase> kGroups = {{1, 1, 2, 1, true},   {2, 5, 6, 3, true},   {3, 70, 12, 12, false}, {2, 300, 4, 2, true},
-                                        {1, 9, 130, 5, true}, {2, 16, 64, 8, true}, {0, 4, 6, 2, true},     {2, 0, 6, 3, true},
-                                        {2, 0, 6, 3, false},  {2, 5, 0, 1, true}};
+const std::vector<GroupCase> kGroups = {
+    {1, 1, 2, 1, true},   {2, 5, 6, 3, true}, {3, 70, 12, 12, false}, {2, 300, 4, 2, true}, {1, 9, 130, 5, true},
+    {2, 16, 64, 8, true}, {0, 4, 6, 2, true}, {2, 0, 6, 3, true},     {2, 0, 6, 3, false},  {2, 5, 0, 1, true}};
 
 constexpr float kGroupEpsilon = 0.1F;
 
@@ -27,7 +28,8 @@ InputView parameter(Bench& b, const GroupCase& c, unsigned seed) {
 
 Work group_forward(const GroupCase& c) {
   return [=](Bench& b) {
-    const InputView x = b.in(c.shape(), uniform(c.shape().count(), 1)), weight = parameter(b, c, 2), bias = parameter(b, c, 3);
+    const InputView x = b.in(c.shape(), uniform(c.shape().count(), 1)), weight = parameter(b, c, 2),
+                    bias = parameter(b, c, 3);
     const OutputView y = b.out(c.shape(), uniform(c.shape().count(), 4));
     const OutputView mean = b.floats_out(c.statistics(), uniform(c.statistics().count(), 5));
     const OutputView rstd = b.floats_out(c.statistics(), uniform(c.statistics().count(), 6));
@@ -42,11 +44,13 @@ Work group_backward(const GroupCase& c, bool accumulate) {
                     rstd = b.floats_in(c.statistics(), uniform(c.statistics().count(), 4)),
                     y_grad = b.in(c.shape(), uniform(c.shape().count(), 5));
     const OutputView x_grad = b.out(c.shape(), uniform(c.shape().count(), 6), accumulate);
-    const OutputView weight_grad = b.floats_out({c.channels}, uniform(c.channels, 7), accumulate, Place::kOneElementOff);
+    const OutputView weight_grad =
+        b.floats_out({c.channels}, uniform(c.channels, 7), accumulate, Place::kOneElementOff);
     const OutputView bias_grad = b.floats_out({c.channels}, uniform(c.channels, 8), !accumulate, Place::kOneElementOff);
     return [=, &b] {
-      b.kernels.group_norm_backward(c.groups, x, weight, mean, rstd, y_grad, x_grad, c.affine ? weight_grad : OutputView(),
-                                    c.affine ? bias_grad : OutputView(), b.stream());
+      b.kernels.group_norm_backward(c.groups, x, weight, mean, rstd, y_grad, x_grad,
+                                    c.affine ? weight_grad : OutputView(), c.affine ? bias_grad : OutputView(),
+                                    b.stream());
     };
   };
 }
@@ -63,7 +67,8 @@ GroupCase image(const Cases& cases) { return {cases.sizes.elements / 16384, 256,
 }  // namespace
 
 void group_norm(Cases& cases) {
-  for (const GroupCase& c : kGroups) cases.test(c.name(), {group_bound(cases, 1e-6F, false), kGroupFloats}, group_forward(c));
+  for (const GroupCase& c : kGroups)
+    cases.test(c.name(), {group_bound(cases, 1e-6F, false), kGroupFloats}, group_forward(c));
   cases.large_row("group norm", 2 * cases.element_bytes(), group_forward(image(cases)));
 }
 

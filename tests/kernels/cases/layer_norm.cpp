@@ -9,7 +9,8 @@ struct LayerCase {
   bool centred, weight, bias;
 
   std::string name() const {
-    return fmt::format("{} rows of {}{}{}{}", rows, channels, centred ? "" : ", rms", weight ? ", weight" : "", bias ? ", bias" : "");
+    return fmt::format("{} rows of {}{}{}{}", rows, channels, centred ? "" : ", rms", weight ? ", weight" : "",
+                       bias ? ", bias" : "");
   }
 };
 
@@ -17,7 +18,8 @@ std::vector<LayerCase> layer_cases() {
   std::vector<LayerCase> all;
   for (const Index rows : {0, 1, 3, 77})
     for (const Index channels : {0, 1, 3, 16, 33, 70, 300})
-      for (const bool centred : {true, false}) all.push_back({rows, channels, centred, channels != 3, channels != 3 && channels != 16});
+      for (const bool centred : {true, false})
+        all.push_back({rows, channels, centred, channels != 3, channels != 3 && channels != 16});
   all.push_back({1000, 5, true, true, true});
   return all;
 }
@@ -49,7 +51,8 @@ Work layer_backward(const LayerCase& c, bool accumulate) {
                     mean = optional_floats(b, c.centred, c.rows, 3), rstd = b.floats_in({c.rows}, uniform(c.rows, 4)),
                     y_grad = b.in(shape, uniform(shape.count(), 5));
     const OutputView x_grad = b.out(shape, uniform(shape.count(), 6), accumulate);
-    const OutputView weight_grad = b.floats_out({c.channels}, uniform(c.channels, 7), accumulate, Place::kOneElementOff);
+    const OutputView weight_grad =
+        b.floats_out({c.channels}, uniform(c.channels, 7), accumulate, Place::kOneElementOff);
     const OutputView bias_grad = b.floats_out({c.channels}, uniform(c.channels, 8), !accumulate, Place::kOneElementOff);
     return [=, &b] {
       b.kernels.layer_norm_backward(x, weight, mean, rstd, y_grad, x_grad, c.weight ? weight_grad : OutputView(),
@@ -59,7 +62,8 @@ Work layer_backward(const LayerCase& c, bool accumulate) {
 }
 
 Bound layer_bound(const Cases& cases, Bound bound, bool accumulate) {
-  if (cases.is_half()) bound.value += step_of(cases.type), bound.absolute += accumulate ? 2 * step_of(cases.type) : 0x1p-23F;
+  if (cases.is_half())
+    bound.value += step_of(cases.type), bound.absolute += accumulate ? 2 * step_of(cases.type) : 0x1p-23F;
   return bound;
 }
 
@@ -68,7 +72,8 @@ LayerCase large_layer(const Cases& cases) { return {cases.sizes.elements / 256, 
 }  // namespace
 
 void layer_norm(Cases& cases) {
-  for (const LayerCase& c : layer_cases()) cases.test(c.name(), {layer_bound(cases, kLayerRow, false), kLayerRow}, layer_forward(c));
+  for (const LayerCase& c : layer_cases())
+    cases.test(c.name(), {layer_bound(cases, kLayerRow, false), kLayerRow}, layer_forward(c));
   cases.large_row("layer norm", 2 * cases.element_bytes(), layer_forward(large_layer(cases)));
 }
 
@@ -76,7 +81,8 @@ void layer_norm_backward(Cases& cases) {
   constexpr Bound kColumns{.products = 2e-5F, .largest = 1e-5F, .absolute = 1e-5F};
   for (const LayerCase& c : layer_cases())
     for (const bool accumulate : {false, true})
-      cases.test(c.name(), {layer_bound(cases, {.value = 1e-5F, .largest = 5e-6F, .absolute = 2e-5F}, accumulate), kColumns},
+      cases.test(c.name(),
+                 {layer_bound(cases, {.value = 1e-5F, .largest = 5e-6F, .absolute = 2e-5F}, accumulate), kColumns},
                  layer_backward(c, accumulate));
   cases.large_row("layer norm backward", 3 * cases.element_bytes(), layer_backward(large_layer(cases), false));
 }

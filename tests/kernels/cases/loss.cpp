@@ -10,7 +10,8 @@ namespace {
 
 constexpr Bound kCloseLoss{.largest = 1e-5F, .absolute = 1e-6F};
 
-// x and target of a loss that is a sum over elements; some elements of x are equal to the target's, and large ones of both signs.
+// x and target of a loss that is a sum over elements; some elements of x are equal to the target's, and large ones of
+// both signs.
 struct Elements {
   InputView x, target;
 };
@@ -41,7 +42,8 @@ void add_loss_of_elements(Cases& cases, const std::string& name, LossEntry Kerne
   for (const Index count : kCounts)
     for (const bool mean : {false, true})
       for (const bool with_nan : {false, true})
-        cases.test(fmt::format("{} elements, mean {}, NaN {}", count, mean, with_nan), {kCloseLoss}, on(count, mean, with_nan));
+        cases.test(fmt::format("{} elements, mean {}, NaN {}", count, mean, with_nan), {kCloseLoss},
+                   on(count, mean, with_nan));
   cases.large_row(name, 8, on(cases.sizes.elements, true, false));
 }
 
@@ -54,15 +56,16 @@ void add_gradients_of_elements(Cases& cases, const std::string& name, LossBackwa
       const Elements of = elements_of(b, count, with_nan);
       const InputView loss_grad = b.in({}, {0.5F});
       const OutputView x_grad = (wanted & kOfX) != 0 ? b.out({count}, uniform(count, 3), accumulate) : OutputView();
-      const OutputView target_grad = (wanted & kOfTarget) != 0 ? b.out({count}, uniform(count, 4), accumulate) : OutputView();
+      const OutputView target_grad =
+          (wanted & kOfTarget) != 0 ? b.out({count}, uniform(count, 4), accumulate) : OutputView();
       return [=, &b] { (b.kernels.*entry)(of.x, of.target, loss_grad, mean, x_grad, target_grad, b.stream()); };
     };
   };
   for (const Index count : kCounts)
     for (const bool flag : {false, true})
       for (const Wanted wanted : {kOfX, kOfTarget, kOfBoth})
-        cases.test(fmt::format("{} elements, {}, {}", count, flag, static_cast<int>(wanted)), {{.value = 2e-6F, .absolute = 1e-6F}},
-                   on(count, flag, flag == (wanted == kOfX), wanted, flag));
+        cases.test(fmt::format("{} elements, {}, {}", count, flag, static_cast<int>(wanted)),
+                   {{.value = 2e-6F, .absolute = 1e-6F}}, on(count, flag, flag == (wanted == kOfX), wanted, flag));
   cases.large_row(name + " backward", 12, on(cases.sizes.elements, true, false, kOfX, false));
 }
 

@@ -45,7 +45,8 @@ LrnParams layer_of(const Cases& cases) { return {cases.sizes.batch * 12 * 12, 64
 void lrn(Cases& cases) {
   for (const LrnParams& p : lrn_params()) cases.test(name_of(p), {forward_bound(cases.type), kCloseLrn}, forward(p));
   const LrnParams p = layer_of(cases);
-  cases.row({.name = "lrn forward", .bytes = (2 * cases.element_bytes() + 4) * static_cast<double>(x_shape(p).count())}, forward(p));
+  cases.row({.name = "lrn forward", .bytes = (2 * cases.element_bytes() + 4) * static_cast<double>(x_shape(p).count())},
+            forward(p));
 }
 
 void lrn_backward(Cases& cases) {
@@ -54,7 +55,8 @@ void lrn_backward(Cases& cases) {
     // Of 16 bits, it reads a y that may be the neighbour of the plain kernel's.
     const float step = step_of(cases.type);
     const Bound half{.value = 2 * step, .largest = step, .absolute = accumulate ? step : 0};
-    cases.test(name_of(p), {forward_bound(cases.type), kCloseLrn, cases.is_half() ? half : kCloseLrn}, backward(p, accumulate));
+    cases.test(name_of(p), {forward_bound(cases.type), kCloseLrn, cases.is_half() ? half : kCloseLrn},
+               backward(p, accumulate));
   }
   const LrnParams p = layer_of(cases);
   const auto count = static_cast<double>(x_shape(p).count());

@@ -18,7 +18,8 @@ Work product(const MatmulCase& c) {
   return [=](Bench& b) {
     const Shape a_shape = c.transpose_a ? Shape{c.batch, c.inner, c.rows} : Shape{c.batch, c.rows, c.inner};
     const Shape b_shape = c.transpose_b ? Shape{c.batch, c.columns, c.inner} : Shape{c.batch, c.inner, c.columns};
-    const InputView left = b.in(a_shape, uniform(a_shape.count(), 1)), right = b.in(b_shape, uniform(b_shape.count(), 2));
+    const InputView left = b.in(a_shape, uniform(a_shape.count(), 1)),
+                    right = b.in(b_shape, uniform(b_shape.count(), 2));
     const OutputView out = b.out({c.batch, c.rows, c.columns}, uniform(c.batch * c.rows * c.columns, 3), c.accumulate);
     return [=, &b] { b.kernels.matmul(left, c.transpose_a, right, c.transpose_b, out, b.stream()); };
   };
@@ -27,8 +28,14 @@ Work product(const MatmulCase& c) {
 }  // namespace
 
 void matmul(Cases& cases) {
-  for (const auto& [batch, rows, columns, inner] : std::vector<std::array<Index, 4>>{
-           {1, 1, 1, 1}, {1, 300, 17, 33}, {3, 5, 7, 2}, {2, 64, 32, 16}, {0, 2, 3, 4}, {2, 3, 4, 0}, {2, 0, 3, 4}, {5, 1, 9, 70}})
+  for (const auto& [batch, rows, columns, inner] : std::vector<std::array<Index, 4>>{{1, 1, 1, 1},
+                                                                                     {1, 300, 17, 33},
+                                                                                     {3, 5, 7, 2},
+                                                                                     {2, 64, 32, 16},
+                                                                                     {0, 2, 3, 4},
+                                                                                     {2, 3, 4, 0},
+                                                                                     {2, 0, 3, 4},
+                                                                                     {5, 1, 9, 70}})
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true})
         for (const bool accumulate : {false, true}) {

@@ -74,9 +74,14 @@ struct Lookup {
 };
 
 const std::vector<Lookup>& lookups() {
-  static const std::vector<Lookup> kLookups = {
-      {0, {7}, {20}},      {1, {5, 9}, {5, 3}}, {0, {5, 9}, {12, 9}},    {1, {3, 4, 6}, {2, 9, 5}}, {2, {3, 4, 60}, {3, 4, 1}},
-      {1, {3, 4}, {3, 0}}, {0, {4, 0}, {4, 0}}, {1, {300, 10}, {300, 1}}};
+  static const std::vector<Lookup> kLookups = {{0, {7}, {20}},
+                                               {1, {5, 9}, {5, 3}},
+                                               {0, {5, 9}, {12, 9}},
+                                               {1, {3, 4, 6}, {2, 9, 5}},
+                                               {2, {3, 4, 60}, {3, 4, 1}},
+                                               {1, {3, 4}, {3, 0}},
+                                               {0, {4, 0}, {4, 0}},
+                                               {1, {300, 10}, {300, 1}}};
   return kLookups;
 }
 
@@ -101,7 +106,8 @@ Work look_up(const Lookup& of, bool outside) {
 
 Work add_back(const Lookup& of, bool outside, bool accumulate) {
   return [=](Bench& b) {
-    const InputView index(b.plain_in(places(of, outside)), of.index), y_grad = b.in(of.index, whole_numbers(of.index.count(), 3));
+    const InputView index(b.plain_in(places(of, outside)), of.index),
+        y_grad = b.in(of.index, whole_numbers(of.index.count(), 3));
     const OutputView x_grad = b.out(of.x, whole_numbers(of.x.count(), 4), accumulate);
     return [=, &b] { b.kernels.gather_backward(of.dim, index, y_grad, x_grad, b.stream()); };
   };
@@ -121,7 +127,8 @@ void copy_strided(Cases& cases) {
   const Index n = cases.sizes.elements, rows = n / 1024;
   const double bytes = 2 * cases.element_bytes();
   cases.large_row("transpose to rows of 1024", bytes, copy_floats(permuted({1024, rows}, {1, 0}), false));
-  cases.large_row("heads of 64, transposed", bytes, copy_floats(permuted({n / 65536, 128, 8, 64}, {0, 2, 1, 3}), false));
+  cases.large_row("heads of 64, transposed", bytes,
+                  copy_floats(permuted({n / 65536, 128, 8, 64}, {0, 2, 1, 3}), false));
   cases.large_row("a row repeated", cases.element_bytes(),
                   copy_floats({"", {{rows, 1024}, {0, 1}, strides_of({rows, 1024})}, {1024}, {rows, 1024}}, false));
 }
@@ -129,17 +136,19 @@ void copy_strided(Cases& cases) {
 void gather(Cases& cases) {
   for (const Lookup& of : lookups())
     for (const bool outside : {false, true})
-      cases.test(fmt::format("{} by {} along {}, {}", of.x.text(), of.index.text(), of.dim, outside), {kExact}, look_up(of, outside));
+      cases.test(fmt::format("{} by {} along {}, {}", of.x.text(), of.index.text(), of.dim, outside), {kExact},
+                 look_up(of, outside));
   const Index rows = cases.sizes.elements / 256;
-  cases.large_row("gather half of rows of 256", (2 * cases.element_bytes() + 8) / 2, look_up({1, {rows, 256}, {rows, 128}}, false));
+  cases.large_row("gather half of rows of 256", (2 * cases.element_bytes() + 8) / 2,
+                  look_up({1, {rows, 256}, {rows, 128}}, false));
 }
 
 void gather_backward(Cases& cases) {
   for (const Lookup& of : lookups())
     for (const bool outside : {false, true})
       for (const bool accumulate : {false, true})
-        cases.test(fmt::format("{} by {} along {}, {}, {}", of.x.text(), of.index.text(), of.dim, outside, accumulate), {kExact},
-                   add_back(of, outside, accumulate));
+        cases.test(fmt::format("{} by {} along {}, {}, {}", of.x.text(), of.index.text(), of.dim, outside, accumulate),
+                   {kExact}, add_back(of, outside, accumulate));
   const Index rows = cases.sizes.elements / 256;
   cases.large_row("gather backward, half of rows of 256", (3 * cases.element_bytes() + 8) / 2,
                   add_back({1, {rows, 256}, {rows, 128}}, false, false));

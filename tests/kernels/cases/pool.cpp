@@ -1,5 +1,5 @@
-// Maxima are tried on whole numbers, which collide often. A gradient is a sum over windows in their order: exact in float32 but for an
-// order of our own.
+// Maxima are tried on whole numbers, which collide often. A gradient is a sum over windows in their order: exact in
+// float32 but for an order of our own.
 #include "tests/kernels/cases/cases.h"
 #include "tests/kernels/cases/shapes.h"
 
@@ -40,7 +40,8 @@ Work backward(const Pool2dShape& s, bool accumulate) {
 }
 
 Row row_of(const Cases& cases, const Layer<Pool2dShape>& layer, const std::string& direction) {
-  const auto in = static_cast<double>(x_shape(layer.shape).count()), out = static_cast<double>(y_shape(layer.shape).count());
+  const auto in = static_cast<double>(x_shape(layer.shape).count()),
+             out = static_cast<double>(y_shape(layer.shape).count());
   return {.name = layer.name + direction, .bytes = cases.element_bytes() * in + (cases.element_bytes() + 2) * out};
 }
 
@@ -50,14 +51,17 @@ void max_pool2d(Cases& cases) {
   for (const Pool2dShape& s : pool2d_shapes())
     for (const bool with_nan : {false, true})
       cases.test(fmt::format("{}{}", name_of(s), with_nan ? ", with NaN" : ""), {kExact}, forward(s, with_nan));
-  for (const auto& layer : pooling_layers(cases.sizes.batch)) cases.row(row_of(cases, layer, " forward"), forward(layer.shape, false));
+  for (const auto& layer : pooling_layers(cases.sizes.batch))
+    cases.row(row_of(cases, layer, " forward"), forward(layer.shape, false));
 }
 
 void max_pool2d_backward(Cases& cases) {
   for (const Pool2dShape& s : pool2d_shapes())
     for (const bool accumulate : {false, true})
-      cases.test(fmt::format("{}, {}", name_of(s), accumulate), {kExact, kExact, rounded(cases.type, accumulate)}, backward(s, accumulate));
-  for (const auto& layer : pooling_layers(cases.sizes.batch)) cases.row(row_of(cases, layer, " backward"), backward(layer.shape, false));
+      cases.test(fmt::format("{}, {}", name_of(s), accumulate), {kExact, kExact, rounded(cases.type, accumulate)},
+                 backward(s, accumulate));
+  for (const auto& layer : pooling_layers(cases.sizes.batch))
+    cases.row(row_of(cases, layer, " backward"), backward(layer.shape, false));
 }
 
 }  // namespace lockstep::testing::cases

@@ -27,9 +27,12 @@ inline InputView broken_at_first(Bench& b, const Shape& shape) {
 template <typename LayerShape>
 double bytes_of(const Cases& cases, const LayerShape& s, bool float32_weights) {
   const auto activations = static_cast<double>(x_shape(s).count() + y_shape(s).count());
-  return cases.element_bytes() * activations + (float32_weights ? 4 : cases.element_bytes()) * static_cast<double>(weight_shape(s).count());
+  return cases.element_bytes() * activations +
+         (float32_weights ? 4 : cases.element_bytes()) * static_cast<double>(weight_shape(s).count());
 }
-inline double flops_of(const LinearShape& s) { return 2.0 * static_cast<double>(x_shape(s).count()) * static_cast<double>(s.out_features); }
+inline double flops_of(const LinearShape& s) {
+  return 2.0 * static_cast<double>(x_shape(s).count()) * static_cast<double>(s.out_features);
+}
 inline double flops_of(const Conv2dShape& s) {
   return 2.0 * static_cast<double>(s.batch * s.out_height * s.out_width) * static_cast<double>(weight_shape(s).count());
 }

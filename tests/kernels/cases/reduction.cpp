@@ -52,7 +52,8 @@ Work largest(const Shape& x_shape, Contents contents) {
     const InputView x = b.in(x_shape, std::move(values));
     const Shape result = {x_shape[0], x_shape[2]};
     const OutputView y = b.out(result, uniform(result.count(), 2));
-    const OutputView places(b.plain_out(std::vector<std::int64_t>(static_cast<std::size_t>(result.count()), -7)), result);
+    const OutputView places(b.plain_out(std::vector<std::int64_t>(static_cast<std::size_t>(result.count()), -7)),
+                            result);
     return [=, &b] { b.kernels.max(x, y, places, b.stream()); };
   };
 }
@@ -74,10 +75,11 @@ void sum(Cases& cases) {
 }
 
 void max(Cases& cases) {
-  for (const Shape& x : {Shape{1, 1, 1}, Shape{3, 7, 1}, Shape{2, 5, 3}, Shape{4, 1003, 1}, Shape{1, 70001, 1}, Shape{3, 200, 70},
-                         Shape{1000, 2, 1}, Shape{0, 3, 4}, Shape{4, 3, 0}})
+  for (const Shape& x : {Shape{1, 1, 1}, Shape{3, 7, 1}, Shape{2, 5, 3}, Shape{4, 1003, 1}, Shape{1, 70001, 1},
+                         Shape{3, 200, 70}, Shape{1000, 2, 1}, Shape{0, 3, 4}, Shape{4, 3, 0}})
     for (const Contents contents : {Contents::kNumbers, Contents::kWithNan})
-      cases.test(fmt::format("{}, {}", x.text(), contents == Contents::kNumbers ? "numbers" : "NaN"), {kExact}, largest(x, contents));
+      cases.test(fmt::format("{}, {}", x.text(), contents == Contents::kNumbers ? "numbers" : "NaN"), {kExact},
+                 largest(x, contents));
   const Index n = cases.sizes.elements;
   cases.large_row("largest of all", cases.element_bytes(), largest({1, n, 1}, Contents::kNumbers));
   cases.large_row("largest of rows of 256", cases.element_bytes(), largest({n / 256, 256, 1}, Contents::kNumbers));

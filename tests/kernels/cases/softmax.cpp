@@ -14,7 +14,9 @@ void for_all_softmaxes(const OfSoftmax& visit) {
       for (const bool log : {false, true}) visit(rows, channels, log);
 }
 
-std::string text(Index rows, Index channels, bool log) { return fmt::format("{} rows of {}{}", rows, channels, log ? ", log" : ""); }
+std::string text(Index rows, Index channels, bool log) {
+  return fmt::format("{} rows of {}{}", rows, channels, log ? ", log" : "");
+}
 
 Work softmax_forward(Index rows, Index channels, bool log, float broken = 0) {
   return [=](Bench& b) {
@@ -38,18 +40,21 @@ Work softmax_rows_backward(Index rows, Index channels, bool log, bool accumulate
 }
 
 Bound softmax_bound(const Cases& cases, float absolute) {
-  return {.value = 1e-5F + (cases.is_half() ? step_of(cases.type) : 0), .absolute = absolute + (cases.is_half() ? 0x1p-23F : 0)};
+  return {.value = 1e-5F + (cases.is_half() ? step_of(cases.type) : 0),
+          .absolute = absolute + (cases.is_half() ? 0x1p-23F : 0)};
 }
 
 }  // namespace
 
 void softmax(Cases& cases) {
   for_all_softmaxes([&](Index rows, Index channels, bool log) {
-    cases.test(text(rows, channels, log), {softmax_bound(cases, log ? 1e-5F : 1e-7F)}, softmax_forward(rows, channels, log));
+    cases.test(text(rows, channels, log), {softmax_bound(cases, log ? 1e-5F : 1e-7F)},
+               softmax_forward(rows, channels, log));
   });
   for (const float broken : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
     for (const bool log : {false, true})
-      cases.test(fmt::format("{} in a row, {}", broken, log), {softmax_bound(cases, 1e-5F)}, softmax_forward(2, 40, log, broken));
+      cases.test(fmt::format("{} in a row, {}", broken, log), {softmax_bound(cases, 1e-5F)},
+                 softmax_forward(2, 40, log, broken));
   // Of equal logits -log(channels), whatever they are: the large ones must not take its digits.
   for (const float offset : {1e4F, 1e6F, -1e8F})
     if (!cases.is_half())
@@ -71,7 +76,8 @@ void softmax_backward(Cases& cases) {
                    .absolute = 1e-6F + (cases.is_half() ? 2 * step_of(cases.type) : 0)}},
                  softmax_rows_backward(rows, channels, log, accumulate));
   });
-  cases.large_row("softmax backward", 3 * cases.element_bytes(), softmax_rows_backward(cases.sizes.elements / 256, 256, false, false));
+  cases.large_row("softmax backward", 3 * cases.element_bytes(),
+                  softmax_rows_backward(cases.sizes.elements / 256, 256, false, false));
 }
 
 }  // namespace lockstep::testing::cases

@@ -1,4 +1,5 @@
-// Unary functions and their derivatives. Devices have exp, erf and the like of their own, a few units in the last place apart.
+// Unary functions and their derivatives. Devices have exp, erf and the like of their own, a few units in the last place
+// apart.
 #include <array>
 #include <limits>
 
@@ -31,13 +32,16 @@ constexpr std::array kOperations = {NamedOperation{"gelu", {UnaryFunction::kGelu
                                     NamedOperation{"reciprocal", {UnaryFunction::kReciprocal, 2.5F}},
                                     NamedOperation{"add constant", {UnaryFunction::kAddConstant, -0.3F}}};
 
-Bound close_to(DType type) { return {.value = is_half(type) ? step_of(type) : 4e-6F, .absolute = is_half(type) ? 1e-5F : 2e-6F}; }
+Bound close_to(DType type) {
+  return {.value = is_half(type) ? step_of(type) : 4e-6F, .absolute = is_half(type) ? 1e-5F : 2e-6F};
+}
 
 // -6 .. 6, and what is no number, infinite, beyond what exp() can take, or of a square that overflows.
 Floats arguments(Index count) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const Floats special = {0,      -0.0F, 1,      -1,    100,    -100,      88.9F,      -88.9F,
-                          1e-30F, 1e20F, -1e20F, 3e38F, -3e38F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
+  const Floats special = {
+      0,      -0.0F, 1,      -1,    100,    -100,      88.9F,      -88.9F,
+      1e-30F, 1e20F, -1e20F, 3e38F, -3e38F, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()};
   Floats values = uniform(count, 1);
   for (float& value : values) value *= 6;
   if (values.size() > special.size()) std::copy(special.begin(), special.end(), values.begin());
@@ -71,7 +75,8 @@ Work forward(const UnaryOperation& operation, Index count, bool in_place, Place 
 Work backward(const UnaryOperation& operation, Index count, bool accumulate, Place place) {
   return [=](Bench& b) {
     const InputView saved = b.in({count}, arguments(count)), y_grad = b.in({count}, uniform(count, 2));
-    const OutputView x_grad = b.out({count}, uniform(count, 3), accumulate, place), same = b.out({count}, uniform(count, 4));
+    const OutputView x_grad = b.out({count}, uniform(count, 3), accumulate, place),
+                     same = b.out({count}, uniform(count, 4));
     return [=, &b] {
       b.kernels.unary_backward(operation, saved, y_grad, x_grad, b.stream());
       b.kernels.unary_backward(operation, saved, same, same, b.stream());  // in the memory of y_grad
@@ -87,14 +92,16 @@ Work large_backward(const UnaryOperation& operation, Index count) {
   };
 }
 
-using OfCase = std::function<void(const std::string& what, const UnaryOperation& operation, Index count, bool flag, Place place)>;
+using OfCase =
+    std::function<void(const std::string& what, const UnaryOperation& operation, Index count, bool flag, Place place)>;
 
 void for_all_cases(const OfCase& visit) {
   for (const auto& [name, operation] : kOperations)
     for (const Index count : {0, 1, 17, 64, 1003})
       for (const bool flag : {false, true})
         for (const Place place : {Place::kAligned, Place::kOneElementOff})
-          visit(fmt::format("{} of {} elements, {}, {}", name, count, flag, place == Place::kAligned ? "aligned" : "one element off"),
+          visit(fmt::format("{} of {} elements, {}, {}", name, count, flag,
+                            place == Place::kAligned ? "aligned" : "one element off"),
                 operation, count, flag, place);
 }
 
@@ -106,17 +113,20 @@ void unary(Cases& cases) {
   });
   for (const auto& [name, operation] : kOperations)
     if (is_of_positive(operation))
-      cases.test(fmt::format("{} of positive numbers", name), {close_to(cases.type)}, forward_of_positive(operation, 3003));
+      cases.test(fmt::format("{} of positive numbers", name), {close_to(cases.type)},
+                 forward_of_positive(operation, 3003));
   const Index n = cases.sizes.elements;
   for (const auto& [name, operation] : kOperations)
-    cases.large_row(name, 2 * cases.element_bytes(),
-                    is_of_positive(operation) ? forward_of_positive(operation, n) : forward(operation, n, false, Place::kAligned));
+    cases.large_row(
+        name, 2 * cases.element_bytes(),
+        is_of_positive(operation) ? forward_of_positive(operation, n) : forward(operation, n, false, Place::kAligned));
 }
 
 void unary_backward(Cases& cases) {
-  for_all_cases([&](const std::string& what, const UnaryOperation& operation, Index count, bool accumulate, Place place) {
-    cases.test(what, {close_to(cases.type)}, backward(operation, count, accumulate, place));
-  });
+  for_all_cases(
+      [&](const std::string& what, const UnaryOperation& operation, Index count, bool accumulate, Place place) {
+        cases.test(what, {close_to(cases.type)}, backward(operation, count, accumulate, place));
+      });
   const Index n = cases.sizes.elements;
   for (const auto& [name, operation] : kOperations)
     cases.large_row(fmt::format("{} backward", name), 3 * cases.element_bytes(), large_backward(operation, n));

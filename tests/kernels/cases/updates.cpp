@@ -8,8 +8,10 @@ namespace {
 
 // States are squares: of some of them roots are taken.
 UpdateTensor tensor_on(Bench& b, Index count, unsigned seed, int states, Floats grad, Place place = Place::kAligned) {
-  UpdateTensor tensor{
-      b.out({count}, uniform(count, seed + 1), false, place).floats(), b.in({count}, std::move(grad), place).floats(), {}, count};
+  UpdateTensor tensor{b.out({count}, uniform(count, seed + 1), false, place).floats(),
+                      b.in({count}, std::move(grad), place).floats(),
+                      {},
+                      count};
   for (int k = 0; k < states; ++k) {
     Floats values = uniform(count, seed + 3 + static_cast<unsigned>(k));
     for (float& value : values) value *= value;
@@ -25,7 +27,8 @@ std::vector<UpdateTensor> odd_tensors(Bench& b, int states, bool bad = false) {
     const Index count = i < kCounts.size() ? kCounts[i] : i % 53;
     Floats grad = uniform(count, i + 2);
     if (bad && i == 201) grad.back() = i % 2 == 0 ? kNan : -kInfinity;
-    tensors.push_back(tensor_on(b, count, i, states, std::move(grad), i % 3 == 1 ? Place::kOneElementOff : Place::kAligned));
+    tensors.push_back(
+        tensor_on(b, count, i, states, std::move(grad), i % 3 == 1 ? Place::kOneElementOff : Place::kAligned));
   }
   return tensors;
 }
@@ -69,7 +72,8 @@ void give_clocks(Bench& b, std::vector<UpdateTensor>& tensors, GroupStep& group)
   group.clock = reinterpret_cast<UpdateClock*>(b.plain_out<double>(clocks));
 }
 
-// Three steps on many tensors: plain, with weight decay, under loss scaling, and skipped by it. `params_of(group)` gives the parameters.
+// Three steps on many tensors: plain, with weight decay, under loss scaling, and skipped by it. `params_of(group)`
+// gives the parameters.
 template <auto entry>
 void step_tests(Cases& cases, const std::string& what, int states, auto params_of) {
   struct Surroundings {
@@ -126,20 +130,21 @@ void step_cases(Cases& cases, const std::string& what, int states, auto params_o
 void under_loss_scaling(Cases& cases) {
   for (const bool bad : {false, true})
     for (const float scale : {65536.0F, 3.0F})
-      cases.test(fmt::format("steps at scale {}, {}", scale, bad ? "a bad gradient" : "all finite"), {kExact}, [=](Bench& b) {
-        const std::vector<UpdateTensor> tensors = odd_tensors(b, 1, bad);
-        LossScaleState* const state = loss_scale_on(b, scale, 1);
-        LossScaleStep* const step = loss_scale_step_on(b);
-        const SgdParams params{group_on(b, 5e-4F, &step->begin), 0.9F, false};
-        return [=, &b] {
-          for (int optimizer = 0; optimizer < 4; ++optimizer) {
-            if (optimizer % 2 == 0) b.kernels.begin_loss_scale({2, 0.5F, 3}, state, step, b.stream());
-            b.kernels.find_bad_gradients(tensors, &step->begin, b.stream());
-            b.kernels.sgd_step(tensors, params, b.stream());
-            b.kernels.update_loss_scale({2, 0.5F, 3}, step, state, b.stream());
-          }
-        };
-      });
+      cases.test(fmt::format("steps at scale {}, {}", scale, bad ? "a bad gradient" : "all finite"), {kExact},
+                 [=](Bench& b) {
+                   const std::vector<UpdateTensor> tensors = odd_tensors(b, 1, bad);
+                   LossScaleState* const state = loss_scale_on(b, scale, 1);
+                   LossScaleStep* const step = loss_scale_step_on(b);
+                   const SgdParams params{group_on(b, 5e-4F, &step->begin), 0.9F, false};
+                   return [=, &b] {
+                     for (int optimizer = 0; optimizer < 4; ++optimizer) {
+                       if (optimizer % 2 == 0) b.kernels.begin_loss_scale({2, 0.5F, 3}, state, step, b.stream());
+                       b.kernels.find_bad_gradients(tensors, &step->begin, b.stream());
+                       b.kernels.sgd_step(tensors, params, b.stream());
+                       b.kernels.update_loss_scale({2, 0.5F, 3}, step, state, b.stream());
+                     }
+                   };
+                 });
 }
 
 }  // namespace
@@ -150,10 +155,13 @@ void sgd_step(Cases& cases) {
   const auto momentum = [](const GroupStep& group) { return SgdParams{group, 0.9F, false}; };
   step_cases<&KernelTable::sgd_step>(cases, "sgd", 0, plain);
   step_cases<&KernelTable::sgd_step>(cases, "sgd momentum", 1, momentum);
-  step_tests<&KernelTable::sgd_step>(cases, "sgd nesterov", 1, [](const GroupStep& group) { return SgdParams{group, 0.9F, true}; });
+  step_tests<&KernelTable::sgd_step>(cases, "sgd nesterov", 1, [](const GroupStep& group) {
+    return SgdParams{group, 0.9F, true};
+  });
   const std::vector<Index> tutorial = {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10};
   const std::vector<Index> perceptron = {4194304, 2048, 4194304, 2048, 4194304, 2048, 4194304, 2048, 20480, 10};
-  cases.row({.name = "sgd tutorial network", .bytes = bytes_of_step(tutorial, 0)}, step_of<&KernelTable::sgd_step>(tutorial, 0, plain));
+  cases.row({.name = "sgd tutorial network", .bytes = bytes_of_step(tutorial, 0)},
+            step_of<&KernelTable::sgd_step>(tutorial, 0, plain));
   cases.row({.name = "sgd momentum 16.8 M", .bytes = bytes_of_step(perceptron, 1)},
             step_of<&KernelTable::sgd_step>(perceptron, 1, momentum));
 }
@@ -169,24 +177,27 @@ void adam_step(Cases& cases) {
 void nadam_step(Cases& cases) {
   if (cases.is_half()) return;
   for (const bool decoupled : {false, true})
-    step_cases<&KernelTable::nadam_step>(cases, decoupled ? "nadam decoupled" : "nadam", 2,
-                                         [=](const GroupStep& group) { return NadamParams{group, 0.9, 0.999, 0.96, 1e-7F, decoupled}; });
+    step_cases<&KernelTable::nadam_step>(
+        cases, decoupled ? "nadam decoupled" : "nadam", 2,
+        [=](const GroupStep& group) { return NadamParams{group, 0.9, 0.999, 0.96, 1e-7F, decoupled}; });
 }
 
 void rmsprop_step(Cases& cases) {
   if (cases.is_half()) return;
   for (const bool centered : {false, true})
     for (const float momentum : {0.0F, 0.9F})
-      step_cases<&KernelTable::rmsprop_step>(cases,
-                                             fmt::format("rmsprop{}{}", centered ? " centered" : "", momentum != 0 ? " momentum" : ""),
-                                             1 + (momentum != 0 ? 1 : 0) + (centered ? 1 : 0), [=](const GroupStep& group) {
-                                               return RmspropParams{group, 0.99, 1e-8F, momentum, centered};
-                                             });
+      step_cases<&KernelTable::rmsprop_step>(
+          cases, fmt::format("rmsprop{}{}", centered ? " centered" : "", momentum != 0 ? " momentum" : ""),
+          1 + (momentum != 0 ? 1 : 0) + (centered ? 1 : 0), [=](const GroupStep& group) {
+            return RmspropParams{group, 0.99, 1e-8F, momentum, centered};
+          });
 }
 
 void adagrad_step(Cases& cases) {
   if (cases.is_half()) return;
-  step_cases<&KernelTable::adagrad_step>(cases, "adagrad", 1, [](const GroupStep& group) { return AdagradParams{group, 0.1F, 1e-10F}; });
+  step_cases<&KernelTable::adagrad_step>(cases, "adagrad", 1, [](const GroupStep& group) {
+    return AdagradParams{group, 0.1F, 1e-10F};
+  });
 }
 
 void update_average(Cases& cases) {
@@ -194,7 +205,9 @@ void update_average(Cases& cases) {
   for (const bool ramp : {false, true}) {
     const auto params_of = [=](const GroupStep& group) { return AverageParams{group.clock, 0.3, ramp}; };
     step_tests<&KernelTable::update_average>(cases, ramp ? "ramp" : "constant", 0, params_of);
-    if (!ramp) cases.large_row("moving average", 12, step_of<&KernelTable::update_average>({cases.sizes.elements}, 0, params_of));
+    if (!ramp)
+      cases.large_row("moving average", 12,
+                      step_of<&KernelTable::update_average>({cases.sizes.elements}, 0, params_of));
   }
 }
 

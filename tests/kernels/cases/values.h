@@ -18,12 +18,13 @@ inline Floats uniform(Index count, unsigned seed) {
   std::uniform_real_distribution<float> distribution(-1, 1);
   Floats values(static_cast<std::size_t>(count));
   std::generate_n(values.begin(), std::min(count, kDrawn), [&] { return distribution(random); });
-  for (Index at = kDrawn; at < count; at += kDrawn) std::copy_n(values.begin(), std::min(count - at, kDrawn), values.begin() + at);
+  for (Index at = kDrawn; at < count; at += kDrawn)
+    std::copy_n(values.begin(), std::min(count - at, kDrawn), values.begin() + at);
   return values;
 }
 
-// -3 .. 3: they collide often, which is what maxima are tried on; products and sums of a few thousand of them are exact in float, in
-// whatever order they are added.
+// -3 .. 3: they collide often, which is what maxima are tried on; products and sums of a few thousand of them are exact
+// in float, in whatever order they are added.
 inline Floats whole_numbers(Index count, unsigned seed) {
   std::mt19937 random(seed);
   Floats values(static_cast<std::size_t>(count));

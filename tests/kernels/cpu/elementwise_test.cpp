@@ -54,8 +54,8 @@ TEST(Elementwise, IsThePlainKernels) {
     }
 }
 
-// Rows of which some have infinite, subnormal, zero or negative scales, or none that is a number: there as the plain kernels have it, and
-// elsewhere in the block the same bits as without them.
+// Rows of which some have infinite, subnormal, zero or negative scales, or none that is a number: there as the plain
+// kernels have it, and elsewhere in the block the same bits as without them.
 TEST(Lrn, OfScalesThatAreNoNormalNumbers) {
   constexpr Index kRows = 4, kChannels = 20;
   const Shape of = {kRows, kChannels};
@@ -81,7 +81,8 @@ TEST(Lrn, OfScalesThatAreNoNormalNumbers) {
             ASSERT_EQ(got, ordinary[k][i]) << i;
           }
           if (std::isnan(wanted) || std::isinf(wanted)) {
-            ASSERT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted) << i << ": " << got << ", expected " << wanted;
+            ASSERT_TRUE(std::isnan(wanted) ? std::isnan(got) : got == wanted)
+                << i << ": " << got << ", expected " << wanted;
           } else {
             ASSERT_NEAR(got, wanted, 1e-5F * std::abs(wanted) + 1e-6F) << i << " of beta " << beta << ", bias " << bias;
           }
@@ -89,7 +90,8 @@ TEST(Lrn, OfScalesThatAreNoNormalNumbers) {
     }
 }
 
-// log(1 + e^-30) is 9.4e-14: a product of such 1 + z keeps what is above 1. Of x = 0 the product grows as fast as it can.
+// log(1 + e^-30) is 9.4e-14: a product of such 1 + z keeps what is above 1. Of x = 0 the product grows as fast as it
+// can.
 TEST(BinaryCrossEntropy, KeepsTheDigitsOfSmallLossesAndOfManyLargeOnes) {
   for (const Index count : {1, 15, 16, 513, 8192, 8193, 100'003}) {
     Floats loss(1), x(static_cast<std::size_t>(count)), t(static_cast<std::size_t>(count));
@@ -116,11 +118,13 @@ TEST(Elementwise, ReluLetsNanThroughAndWorksInPlace) {
   }
 }
 
-// Its terms far from zero are products of 0 and of what overflows; so many numbers that vectors and what is left of them are tried.
+// Its terms far from zero are products of 0 and of what overflows; so many numbers that vectors and what is left of
+// them are tried.
 TEST(GeluTanh, HasASlopeFarFromZero) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   Floats x, slope(133), ones(133, 1);
-  while (x.size() < slope.size()) x.insert(x.end(), {16, -16, 1e6F, -1e6F, 5e19F, -5e19F, 3e38F, -3e38F, kInfinity, -kInfinity, kQuietNan});
+  while (x.size() < slope.size())
+    x.insert(x.end(), {16, -16, 1e6F, -1e6F, 5e19F, -5e19F, 3e38F, -3e38F, kInfinity, -kInfinity, kQuietNan});
   x.resize(slope.size());
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     kernels->unary_backward({UnaryFunction::kGeluTanh}, in(x), in(ones), out(slope), stream());
@@ -157,15 +161,16 @@ TEST(CrossEntropy, MatchesValuesByHand) {
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     float loss = 0, divisor = 0;
     Floats probabilities(4), grad = {0, 0, 10, 10};
-    kernels->softmax_cross_entropy({}, in(logits, {2, 2}), targets, {}, {&loss, {}}, {&divisor, {}}, out(probabilities, {2, 2}), stream());
+    kernels->softmax_cross_entropy({}, in(logits, {2, 2}), targets, {}, {&loss, {}}, {&divisor, {}},
+                                   out(probabilities, {2, 2}), stream());
     EXPECT_EQ(divisor, 2);
     EXPECT_NEAR(loss, (std::log(4.0 / 3.0) + std::log(2.0)) / 2, 1e-6);
     expect_close(probabilities, {0.25F, 0.75F, 0.5F, 0.5F}, 1e-6F, "probabilities");
-    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {}, {&divisor, {}}, {&loss_grad, {}},
-                                            out(grad, {2, 2}, true), stream());
+    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {}, {&divisor, {}},
+                                            {&loss_grad, {}}, out(grad, {2, 2}, true), stream());
     expect_close(grad, {0.25F, -0.25F, 9.5F, 10.5F}, 1e-6F, "gradient, accumulated");
-    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {}, {&divisor, {}}, {&loss_grad, {}}, out(grad, {2, 2}),
-                                            stream());
+    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {}, {&divisor, {}},
+                                            {&loss_grad, {}}, out(grad, {2, 2}), stream());
     expect_close(grad, {0.25F, -0.25F, -0.5F, 0.5F}, 1e-6F, "gradient");
   }
 }
@@ -175,8 +180,8 @@ TEST(CrossEntropy, ShowsALogitThatIsNotANumber) {
   const Index label = 0;
   float loss = 0, divisor = 0;
   Floats probabilities(3);
-  tested().softmax_cross_entropy({}, in(logits, {1, 3}), {&label, {1}}, {}, {&loss, {}}, {&divisor, {}}, out(probabilities, {1, 3}),
-                                 stream());
+  tested().softmax_cross_entropy({}, in(logits, {1, 3}), {&label, {1}}, {}, {&loss, {}}, {&divisor, {}},
+                                 out(probabilities, {1, 3}), stream());
   EXPECT_TRUE(std::isnan(loss));
 }
 
@@ -226,11 +231,13 @@ TEST(Sgd, UpdatesToTheBitAsThePlainKernel) {
           for (std::size_t i = 0; i < kCounts.size(); ++i)
             tensors.push_back({state[3 * i].data(), state[3 * i + 1].data(), {state[3 * i + 2].data()}, kCounts[i]});
           const float lr = 0.1F;
-          for (int step = 0; step < 5; ++step) kernels.sgd_step(tensors, {{&lr, decay}, with_momentum ? 0.9F : 0, nesterov}, stream());
+          for (int step = 0; step < 5; ++step)
+            kernels.sgd_step(tensors, {{&lr, decay}, with_momentum ? 0.9F : 0, nesterov}, stream());
           return state;
         };
         const auto expected = run(plain()), actual = run(tested());
-        for (std::size_t i = 0; i < expected.size(); ++i) expect_same_bits(actual[i], expected[i], fmt::format("state {}", i));
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          expect_same_bits(actual[i], expected[i], fmt::format("state {}", i));
       }
 }
 

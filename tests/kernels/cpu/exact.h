@@ -18,7 +18,9 @@ namespace lockstep::testing {
 // Views of whole arrays.
 inline InputView in(const Floats& values, const Shape& shape) { return {values.data(), shape}; }
 inline InputView in(const Floats& values) { return in(values, {static_cast<Index>(values.size())}); }
-inline OutputView out(Floats& values, const Shape& shape, bool accumulate = false) { return {values.data(), shape, accumulate}; }
+inline OutputView out(Floats& values, const Shape& shape, bool accumulate = false) {
+  return {values.data(), shape, accumulate};
+}
 inline OutputView out(Floats& values) { return out(values, {static_cast<Index>(values.size())}); }
 
 inline void expect_same_bits(const Floats& actual, const Floats& expected, const std::string& what) {
@@ -36,7 +38,8 @@ inline void expect_close(const Floats& actual, const Floats& expected, float tol
   ASSERT_EQ(actual.size(), expected.size()) << what;
   float largest = 1e-6F;
   for (const float value : expected) largest = std::max(largest, std::abs(value));
-  for (std::size_t i = 0; i < actual.size(); ++i) ASSERT_NEAR(actual[i], expected[i], tolerance * largest) << what << ": element " << i;
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], expected[i], tolerance * largest) << what << ": element " << i;
 }
 
 inline const KernelTable& plain() { return reference_kernels(); }

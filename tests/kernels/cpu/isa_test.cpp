@@ -19,35 +19,44 @@ namespace {
 
 using Take = std::function<void(const Floats&)>;
 
-// exp and the like, whose values and slopes are many steps, and the gradient of depthwise filters of 64 channels and of six more.
+// exp and the like, whose values and slopes are many steps, and the gradient of depthwise filters of 64 channels and of
+// six more.
 void take_functions(const KernelTable& kernels, const Take& take) {
   constexpr Index kCount = 3 * 9 * 9 * 70;
   Floats x = uniform(kCount, 5), y(kCount), grad(kCount), loss(1), filters(70 * 9);
   for (float& value : x) value *= 6;
   for (const UnaryOperation& operation :
-       {UnaryOperation{UnaryFunction::kGelu}, UnaryOperation{UnaryFunction::kGeluTanh}, UnaryOperation{UnaryFunction::kSilu},
-        UnaryOperation{UnaryFunction::kTanh}, UnaryOperation{UnaryFunction::kSigmoid}, UnaryOperation{UnaryFunction::kExp},
-        UnaryOperation{UnaryFunction::kLog}, UnaryOperation{UnaryFunction::kPow, -3}, UnaryOperation{UnaryFunction::kPow, 0.3F}}) {
+       {UnaryOperation{UnaryFunction::kGelu}, UnaryOperation{UnaryFunction::kGeluTanh},
+        UnaryOperation{UnaryFunction::kSilu}, UnaryOperation{UnaryFunction::kTanh},
+        UnaryOperation{UnaryFunction::kSigmoid}, UnaryOperation{UnaryFunction::kExp},
+        UnaryOperation{UnaryFunction::kLog}, UnaryOperation{UnaryFunction::kPow, -3},
+        UnaryOperation{UnaryFunction::kPow, 0.3F}}) {
     kernels.unary(operation, in(x), out(y), stream()), take(y);
     kernels.unary_backward(operation, in(x), in(y), out(grad), stream()), take(grad);
   }
   Floats bases = uniform(kCount, 8);
   for (float& base : bases) base = 2 + 1.9F * base;
   Floats mixed = bases, whole = x;  // with bases of both signs and zeros, of which the loops are others
-  for (std::size_t i = 0; i < mixed.size(); i += 3) mixed[i] = i % 2 == 0 ? -mixed[i] : 0, whole[i] = std::trunc(whole[i]);
-  for (const BinaryFunction power : {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope, BinaryFunction::kPowExponentSlope}) {
+  for (std::size_t i = 0; i < mixed.size(); i += 3)
+    mixed[i] = i % 2 == 0 ? -mixed[i] : 0, whole[i] = std::trunc(whole[i]);
+  for (const BinaryFunction power :
+       {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope, BinaryFunction::kPowExponentSlope}) {
     kernels.binary(power, in(bases), in(x), out(y), stream()), take(y);
     kernels.binary(power, in(mixed), in(whole), out(y), stream());
     for (float& value : y) value = std::isnan(value) ? 0 : value;  // NaN's bits may differ
     take(y);
   }
   kernels.unary({UnaryFunction::kPow, -1.5F}, in(bases), out(y), stream()), take(y);
-  kernels.binary_cross_entropy_with_logits(in(x), in(uniform(kCount, 6)), true, {loss.data(), {}}, stream()), take(loss);
+  kernels.binary_cross_entropy_with_logits(in(x), in(uniform(kCount, 6)), true, {loss.data(), {}}, stream()),
+      take(loss);
   Conv2dShape s;
-  s.batch = 3, s.in_height = s.in_width = s.out_height = s.out_width = 9, s.in_channels = s.out_channels = s.groups = 70;
-  s.kernel_height = s.kernel_width = 3, s.stride_height = s.stride_width = 1, s.pad_top = s.pad_left = s.pad_bottom = s.pad_right = 1;
+  s.batch = 3, s.in_height = s.in_width = s.out_height = s.out_width = 9,
+  s.in_channels = s.out_channels = s.groups = 70;
+  s.kernel_height = s.kernel_width = 3, s.stride_height = s.stride_width = 1,
+  s.pad_top = s.pad_left = s.pad_bottom = s.pad_right = 1;
   const Shape images = {3, 9, 9, 70};
-  kernels.conv2d_backward_weights(s, in(x, images), in(uniform(kCount, 7), images), out(filters, {70, 3, 3, 1}), OutputView(), stream());
+  kernels.conv2d_backward_weights(s, in(x, images), in(uniform(kCount, 7), images), out(filters, {70, 3, 3, 1}),
+                                  OutputView(), stream());
   take(filters);
 }
 
@@ -66,7 +75,8 @@ std::string digest_of_kernels() {
   const LrnParams lrn{kRows, kChannels, 4, 1, 0.1F, 0.75F};
   const Shape of = {kRows, kChannels};
   kernels.lrn(lrn, in(a, of), out(result, of), out(scale, of), stream()), take(result);
-  kernels.lrn_backward(lrn, in(a, of), in(result, of), in(scale, of), in(b, of), out(grad, of, true), stream()), take(grad);
+  kernels.lrn_backward(lrn, in(a, of), in(result, of), in(scale, of), in(b, of), out(grad, of, true), stream()),
+      take(grad);
   const float lr = 0.1F;
   for (const bool nesterov : {false, true}) {
     const UpdateTensor tensor{result.data(), b.data(), {scale.data()}, kCount};
@@ -101,7 +111,8 @@ TEST(Isa, OneDnnProbe) { std::printf("isa %d\n", onednn_isa()); }
 
 // What the probe prints when it runs under LOCKSTEP_ISA=name.
 std::string probe(const std::string& name, const std::string& which = "Probe") {
-  const std::string command = "LOCKSTEP_ISA=" + name + " '" + ::testing::internal::GetArgvs().front() + "' --gtest_filter=Isa." + which;
+  const std::string command =
+      "LOCKSTEP_ISA=" + name + " '" + ::testing::internal::GetArgvs().front() + "' --gtest_filter=Isa." + which;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "could not be started";
   std::string text;
@@ -122,7 +133,8 @@ TEST(Isa, EveryBuildGivesTheSameBits) {
 
 TEST(Isa, LimitsOneDnn) {
 #if LOCKSTEP_WITH_ONEDNN
-  if (cpu_isa() == Isa::kBaseline) GTEST_SKIP() << "this CPU (or LOCKSTEP_ISA) allows the baseline only: there is nothing to lower";
+  if (cpu_isa() == Isa::kBaseline)
+    GTEST_SKIP() << "this CPU (or LOCKSTEP_ISA) allows the baseline only: there is nothing to lower";
   EXPECT_EQ(probe("baseline", "OneDnnProbe"), fmt::format("isa {}\n", static_cast<int>(dnnl::cpu_isa::sse41)));
   EXPECT_EQ(probe("avx2", "OneDnnProbe"), fmt::format("isa {}\n", static_cast<int>(dnnl::cpu_isa::avx2)));
 #else

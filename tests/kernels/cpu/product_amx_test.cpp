@@ -1,4 +1,5 @@
-// Products on AMX: up to rounding those of doubles, and exact where floats' are. Operands and results end at pages that may not be touched.
+// Products on AMX: up to rounding those of doubles, and exact where floats' are. Operands and results end at pages that
+// may not be touched.
 #include "kernels/cpu/product_amx.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@
 #include <span>
 
 #include "lockstep/core/cpu_dispatch.h"
-#include "src/core/compute_threads.h"
+#include "src/core/process/compute_threads.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -18,7 +19,8 @@ namespace {
 using amx::Operand;
 
 #define LOCKSTEP_SKIP_WITHOUT_AMX() \
-  if (cpu_isa() < Isa::kAmx) GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)"
+  if (cpu_isa() < Isa::kAmx)        \
+  GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)"
 
 // Floats whose last one ends at a page without access.
 class GuardedFloats {
@@ -27,7 +29,8 @@ class GuardedFloats {
     constexpr std::size_t kPage = 4096;
     const std::size_t pages = (count_ * sizeof(float) + kPage - 1) / kPage;
     bytes_ = (pages + 1) * kPage;
-    memory_ = static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory_ =
+        static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_NE(memory_, MAP_FAILED);
     EXPECT_EQ(mprotect(memory_ + pages * kPage, kPage, PROT_NONE), 0);
     data_ = reinterpret_cast<float*>(memory_ + pages * kPage) - count_;
@@ -51,21 +54,28 @@ struct Case {
   bool transpose_a, transpose_b, accumulate, bias, relu;
 
   std::string name() const {
-    return fmt::format("{} x {} x {}{}{}{}{}{}", rows, columns, inner, transpose_a ? " T" : " N", transpose_b ? "T" : "N",
-                       accumulate ? ", added" : "", bias ? ", bias" : "", relu ? ", relu" : "");
+    return fmt::format("{} x {} x {}{}{}{}{}{}", rows, columns, inner, transpose_a ? " T" : " N",
+                       transpose_b ? "T" : "N", accumulate ? ", added" : "", bias ? ", bias" : "",
+                       relu ? ", relu" : "");
   }
   // Rows lie further apart than they are long.
   static constexpr Index kGap = 3;
   Index c_step() const { return columns + kGap; }
-  Operand a(const float* data) const { return transpose_a ? Operand{data, 1, rows + kGap} : Operand{data, inner + kGap, 1}; }
-  Operand b(const float* data) const { return transpose_b ? Operand{data, 1, inner + kGap} : Operand{data, columns + kGap, 1}; }
+  Operand a(const float* data) const {
+    return transpose_a ? Operand{data, 1, rows + kGap} : Operand{data, inner + kGap, 1};
+  }
+  Operand b(const float* data) const {
+    return transpose_b ? Operand{data, 1, inner + kGap} : Operand{data, columns + kGap, 1};
+  }
   // To the end of the last row.
   Index a_count() const { return transpose_a ? inner * (rows + kGap) - kGap : rows * (inner + kGap) - kGap; }
   Index b_count() const { return transpose_b ? columns * (inner + kGap) - kGap : inner * (columns + kGap) - kGap; }
   Index c_count() const { return rows * c_step() - kGap; }
 };
 
-float element(const Operand& matrix, Index row, Index column) { return matrix.data[row * matrix.row_step + column * matrix.column_step]; }
+float element(const Operand& matrix, Index row, Index column) {
+  return matrix.data[row * matrix.row_step + column * matrix.column_step];
+}
 
 struct Exact {
   std::vector<double> values, magnitudes;  // without gaps; and the sums of the products' magnitudes
@@ -75,7 +85,8 @@ Exact exact_product(const Case& c, const Floats& a, const Floats& b, const Float
   Exact exact;
   for (Index row = 0; row < c.rows; ++row)
     for (Index column = 0; column < c.columns; ++column) {
-      double value = (c.accumulate ? before[row * c.c_step() + column] : 0) + (c.bias ? bias[column] : 0), magnitude = std::abs(value);
+      double value = (c.accumulate ? before[row * c.c_step() + column] : 0) + (c.bias ? bias[column] : 0),
+             magnitude = std::abs(value);
       for (Index k = 0; k < c.inner; ++k) {
         const double product = double{element(c.a(a.data()), row, k)} * element(c.b(b.data()), k, column);
         value += product, magnitude += std::abs(product);
@@ -86,7 +97,8 @@ Exact exact_product(const Case& c, const Floats& a, const Floats& b, const Float
 }
 
 amx::Product product_of(const Case& c, const float* a, const float* b, const float* bias, float* result) {
-  return {c.rows, c.columns, c.inner, c.a(a), c.b(b), result, c.c_step(), c.accumulate, c.bias ? bias : nullptr, c.relu};
+  return {c.rows, c.columns, c.inner, c.a(a), c.b(b), result, c.c_step(), c.accumulate, c.bias ? bias : nullptr,
+          c.relu};
 }
 
 std::vector<Case> cases() {
@@ -108,7 +120,8 @@ std::vector<Case> cases() {
                                                                               {257, 256, 40},
                                                                               {64, 700, 33}})
     for (int transposed = 0; transposed < 4; ++transposed, ++flags)
-      all.push_back({rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, flags % 3 == 0, flags % 3 == 1, flags % 5 < 2});
+      all.push_back({rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, flags % 3 == 0, flags % 3 == 1,
+                     flags % 5 < 2});
   return all;
 }
 
@@ -116,7 +129,8 @@ std::vector<Case> cases() {
 TEST(ProductAmx, IsTheProductUpToRounding) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   for (const Case& c : cases()) {
-    const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2), bias = uniform(c.columns, 3), before = uniform(c.c_count(), 4);
+    const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2), bias = uniform(c.columns, 3),
+                 before = uniform(c.c_count(), 4);
     const GuardedFloats own_a(a), own_b(b), own_bias(bias), result(before);
     amx::multiply_alone(product_of(c, own_a.data(), own_b.data(), own_bias.data(), result.data()));
     const Exact exact = exact_product(c, a, b, bias, before);
@@ -135,7 +149,8 @@ TEST(ProductAmx, IsTheProductUpToRounding) {
 TEST(ProductAmx, SumsOfWholeNumbersAreExact) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   for (const Case& c : cases()) {
-    const Floats a = whole_numbers(c.a_count(), 1), b = whole_numbers(c.b_count(), 2), bias = whole_numbers(c.columns, 3);
+    const Floats a = whole_numbers(c.a_count(), 1), b = whole_numbers(c.b_count(), 2),
+                 bias = whole_numbers(c.columns, 3);
     Floats result = whole_numbers(c.c_count(), 4), expected = result;
     const Exact exact = exact_product(c, a, b, bias, result);
     for (Index row = 0; row < c.rows; ++row)
@@ -145,7 +160,8 @@ TEST(ProductAmx, SumsOfWholeNumbersAreExact) {
   }
 }
 
-// Its root mean square error, of sums of 64 to 2048 products, is not above that of sums in float, one product after the other.
+// Its root mean square error, of sums of 64 to 2048 products, is not above that of sums in float, one product after the
+// other.
 TEST(ProductAmx, IsNotLessExactThanSumsInFloat) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   for (const Index inner : {64, 256, 1024, 2048}) {
@@ -158,7 +174,8 @@ TEST(ProductAmx, IsNotLessExactThanSumsInFloat) {
     for (Index row = 0; row < c.rows; ++row)
       for (Index column = 0; column < c.columns; ++column) {
         float sum = 0;
-        for (Index k = 0; k < inner; ++k) sum = std::fma(element(c.a(a.data()), row, k), element(c.b(b.data()), k, column), sum);
+        for (Index k = 0; k < inner; ++k)
+          sum = std::fma(element(c.a(a.data()), row, k), element(c.b(b.data()), k, column), sum);
         const double wanted = exact.values[row * c.columns + column];
         own += std::pow(result[row * c.c_step() + column] - wanted, 2), in_float += std::pow(sum - wanted, 2);
       }
@@ -208,7 +225,8 @@ TEST(ProductAmxThreads, ChangeNoBit) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   set_compute_threads(3);
   if (compute_threads() != 3) GTEST_SKIP() << "OMP_NUM_THREADS is set";
-  for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{{300, 260, 700}, {140, 400, 1500}, {1000, 90, 300}})
+  for (const auto& [rows, columns, inner] :
+       std::vector<std::array<Index, 3>>{{300, 260, 700}, {140, 400, 1500}, {1000, 90, 300}})
     for (int transposed = 0; transposed < 4; ++transposed) {
       const Case c{rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, false, true, true};
       const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2), bias = uniform(columns, 3);
@@ -253,21 +271,28 @@ TEST(ProductAmx, ServesTheDevice) {
   GTEST_SKIP() << "a build without oneDNN multiplies by the reference kernels";
 #endif
   constexpr Index kBatch = 130, kIn = 200, kOut = 97;
-  const Floats x = uniform(kBatch * kIn, 1), weight = uniform(kOut * kIn, 2), bias = uniform(kOut, 3), grad = uniform(kBatch * kOut, 4);
-  Floats y(kBatch * kOut), x_grad = uniform(kBatch * kIn, 5), weight_grad = uniform(kOut * kIn, 6), product(kBatch * kOut);
+  const Floats x = uniform(kBatch * kIn, 1), weight = uniform(kOut * kIn, 2), bias = uniform(kOut, 3),
+               grad = uniform(kBatch * kOut, 4);
+  Floats y(kBatch * kOut), x_grad = uniform(kBatch * kIn, 5), weight_grad = uniform(kOut * kIn, 6),
+                           product(kBatch * kOut);
   Floats own_y = y, own_x_grad = x_grad, own_weight_grad = weight_grad, own_product = product;
   const KernelTable& kernels = tested();
   kernels.linear(in(x, {kBatch, kIn}), in(weight, {kOut, kIn}), in(bias), true, out(y, {kBatch, kOut}), stream());
-  kernels.linear_backward_data(in(grad, {kBatch, kOut}), in(weight, {kOut, kIn}), out(x_grad, {kBatch, kIn}, true), stream());
-  kernels.linear_backward_weights(in(x, {kBatch, kIn}), in(grad, {kBatch, kOut}), out(weight_grad, {kOut, kIn}, true), {}, stream());
-  kernels.matmul(in(x, {1, kBatch, kIn}), false, in(weight, {1, kOut, kIn}), true, out(product, {1, kBatch, kOut}), stream());
-  const Operand rows_of_x{x.data(), kIn, 1}, rows_of_weight{weight.data(), kIn, 1}, columns_of_weight{weight.data(), 1, kIn};
+  kernels.linear_backward_data(in(grad, {kBatch, kOut}), in(weight, {kOut, kIn}), out(x_grad, {kBatch, kIn}, true),
+                               stream());
+  kernels.linear_backward_weights(in(x, {kBatch, kIn}), in(grad, {kBatch, kOut}), out(weight_grad, {kOut, kIn}, true),
+                                  {}, stream());
+  kernels.matmul(in(x, {1, kBatch, kIn}), false, in(weight, {1, kOut, kIn}), true, out(product, {1, kBatch, kOut}),
+                 stream());
+  const Operand rows_of_x{x.data(), kIn, 1}, rows_of_weight{weight.data(), kIn, 1},
+      columns_of_weight{weight.data(), 1, kIn};
   amx::multiply({kBatch, kOut, kIn, rows_of_x, columns_of_weight, own_y.data(), kOut, false, bias.data(), true});
   amx::multiply({kBatch, kIn, kOut, {grad.data(), kOut, 1}, rows_of_weight, own_x_grad.data(), kIn, true});
   amx::multiply({kOut, kIn, kBatch, {grad.data(), 1, kOut}, rows_of_x, own_weight_grad.data(), kIn, true});
   amx::multiply({kBatch, kOut, kIn, rows_of_x, columns_of_weight, own_product.data(), kOut});
   expect_same_bits(y, own_y, "linear"), expect_same_bits(product, own_product, "matmul");
-  expect_same_bits(x_grad, own_x_grad, "backward, data"), expect_same_bits(weight_grad, own_weight_grad, "backward, weights");
+  expect_same_bits(x_grad, own_x_grad, "backward, data"),
+      expect_same_bits(weight_grad, own_weight_grad, "backward, weights");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Updates among ranks that have mapped each other's memory: the mean of their gradients in rank order, the plain update of it, and the new
-// weights on all ranks, to the bit.
+// Updates among ranks that have mapped each other's memory: the mean of their gradients in rank order, the plain update
+// of it, and the new weights on all ranks, to the bit.
 #include <fmt/format.h>
 
 #include <functional>
@@ -38,7 +38,8 @@ const std::map<std::string, Update>& updates_by_name() {
   return all;
 }
 
-// What rank 1 has of a tensor of `count` elements among `ranks`, each array `skip` floats into its memory, with `skip` floats behind it.
+// What rank 1 has of a tensor of `count` elements among `ranks`, each array `skip` floats into its memory, with `skip`
+// floats behind it.
 struct Shared {
   std::vector<Floats> gradients, weights, states;
   Index count, skip;
@@ -85,7 +86,10 @@ struct Shared {
   std::size_t own() const { return weights.size() == 1 ? 0 : 1; }
 
   UpdateTensor whole() {
-    return {weights[own()].data() + skip, nullptr, {states[0].data() + skip, states[1].data() + skip, states[2].data() + skip}, count};
+    return {weights[own()].data() + skip,
+            nullptr,
+            {states[0].data() + skip, states[1].data() + skip, states[2].data() + skip},
+            count};
   }
 };
 
@@ -95,7 +99,8 @@ void expect_same(const Shared& actual, const Shared& expected, const std::string
   for (std::size_t k = 0; k < expected.states.size(); ++k)
     expect_same_bits(actual.states[k], expected.states[k], fmt::format("{}: state {}", what, k));
   for (std::size_t rank = 0; rank < expected.gradients.size(); ++rank)
-    expect_same_bits(actual.gradients[rank], expected.gradients[rank], fmt::format("{}: gradient of rank {}", what, rank));
+    expect_same_bits(actual.gradients[rank], expected.gradients[rank],
+                     fmt::format("{}: gradient of rank {}", what, rank));
 }
 
 TEST(SharedUpdate, IsThePlainUpdateOfTheMeanOnAllRanks) {
@@ -130,7 +135,9 @@ TEST(SharedUpdate, OfLargeTensorsHasTheSameBits) {
 TEST(SharedUpdate, ThatLossScalingSkipsChangesNothing) {
   LossScaleState scale{8, 1, 0, 0};
   const float lr = 0.1F;
-  const Update update = [&](auto& k, auto& t, auto&) { k.sgd_step({&t, 1}, {{&lr, 0, &scale}, 0.9F, false}, stream()); };
+  const Update update = [&](auto& k, auto& t, auto&) {
+    k.sgd_step({&t, 1}, {{&lr, 0, &scale}, 0.9F, false}, stream());
+  };
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     const Shared before(100, 2, 16);
     Shared after = before;

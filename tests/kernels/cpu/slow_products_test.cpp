@@ -1,9 +1,10 @@
-// A build without oneDNN says so: once, by what takes long. The entries are put into a table here, so that any build tests them.
+// A build without oneDNN says so: once, by what takes long. The entries are put into a table here, so that any build
+// tests them.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include "lockstep/tensor/tensor.h"
-#include "src/core/cpu_device.h"
+#include "src/core/device/cpu_device.h"
 #include "tests/support/log_lines.h"
 
 namespace lockstep::testing {
@@ -18,7 +19,8 @@ class SlowProducts : public ::testing::Test {
   void TearDown() override { unsetenv("LOCAL_RANK"); }
   // y (rows, 1024) of x (rows, 1024).
   void multiply(std::int64_t rows) {
-    const Tensor x = Tensor::full({rows, 1024}, 1), weight = Tensor::full({1024, 1024}, 1), y = Tensor::zeros({rows, 1024});
+    const Tensor x = Tensor::full({rows, 1024}, 1), weight = Tensor::full({1024, 1024}, 1),
+                 y = Tensor::zeros({rows, 1024});
     table_.linear(x, weight, {}, false, y, cpu_device().default_stream());
     EXPECT_EQ(y.data<float>()[0], 1024);
   }
@@ -54,7 +56,8 @@ TEST_F(SlowProducts, AreConvolutionsAndProductsOfBatchesToo) {
   tell_of_slow_products(table_);
   const std::string before = log.text();
   const Conv2dShape shape{1, 64, 64, 16, 64, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1};
-  const Tensor x = Tensor::full({1, 64, 64, 16}, 1), weight = Tensor::full({32, 3, 3, 16}, 1), y = Tensor::zeros({1, 64, 64, 32});
+  const Tensor x = Tensor::full({1, 64, 64, 16}, 1), weight = Tensor::full({32, 3, 3, 16}, 1),
+               y = Tensor::zeros({1, 64, 64, 32});
   table_.conv2d(shape, x, weight, {}, false, y, cpu_device().default_stream());
   EXPECT_NE(log.text(), before);
   EXPECT_EQ(y.data<float>()[0], 2 * 2 * 16);

@@ -21,7 +21,8 @@ namespace vm = vector_math;
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 // The largest error over `steps` even steps, in units in the last place of the float nearest to the value.
-double largest_error(float low, float high, const std::function<float(float)>& function, const std::function<double(double)>& exact) {
+double largest_error(float low, float high, const std::function<float(float)>& function,
+                     const std::function<double(double)>& exact) {
   constexpr int kSteps = 200'003;
   double worst = 0;
   for (int i = 0; i <= kSteps; ++i) {
@@ -95,7 +96,8 @@ TEST(VectorMath, TheNormalDistribution) {
   EXPECT_LE(largest_error(-1, 20, cdf, exact), 4);
   EXPECT_LE(largest_error(-3, -1, cdf, exact), 11);
   EXPECT_LE(largest_error(
-                -1, 1, [](float x) { return vm::normal_distribution(x).gaussian; }, [](double x) { return std::exp(-x * x / 2); }),
+                -1, 1, [](float x) { return vm::normal_distribution(x).gaussian; },
+                [](double x) { return std::exp(-x * x / 2); }),
             3);
   for (float x = -12.9F; x < -3; x += 1e-4F) {
     const double wanted = exact(double{x}), gaussian = std::exp(-double{x} * x / 2);
@@ -110,7 +112,8 @@ TEST(VectorMath, TheNormalDistribution) {
   }
 }
 
-// What GELU takes: the same cdf without a division, whose error below -5.5 stays far below what float32's GELU adds to anything.
+// What GELU takes: the same cdf without a division, whose error below -5.5 stays far below what float32's GELU adds to
+// anything.
 TEST(VectorMath, TheNormalDistributionAlone) {
   const auto cdf = [](float x) { return vm::normal_cdf(x); };
   const auto exact = [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; };
@@ -145,8 +148,10 @@ TEST(VectorMath, PowersAreWithinAUnit) {
 }
 
 TEST(VectorMath, PowersOfSpecialValuesAreThoseOfC) {
-  const float bases[] = {0.0F, -0.0F, kInfinity, -kInfinity, kNan, 1, -1, 2, -2, 1e-40F, -1e-40F, 3e38F, -3e38F, 0.9999999F, -0.5F};
-  for (const float exponent : {-3.0F, -2.0F, -1.0F, -0.5F, 0.5F, 1.0F, 2.0F, 3.0F, 1e-20F, 1e-45F, 1e30F, -1e30F, 16777215.0F})
+  const float bases[] = {0.0F, -0.0F,  kInfinity, -kInfinity, kNan,   1,          -1,   2,
+                         -2,   1e-40F, -1e-40F,   3e38F,      -3e38F, 0.9999999F, -0.5F};
+  for (const float exponent :
+       {-3.0F, -2.0F, -1.0F, -0.5F, 0.5F, 1.0F, 2.0F, 3.0F, 1e-20F, 1e-45F, 1e30F, -1e30F, 16777215.0F})
     for (const float base : bases) {
       const auto wanted = static_cast<float>(std::pow(double{base}, double{exponent}));
       const float got = vm::power(base, vm::power_rule(double{exponent}));
@@ -164,16 +169,19 @@ TEST(VectorMath, PowersTakeExponentsInDouble) {
     for (float x = 0.2F; x < 12; x *= 1.01F) {
       const double wanted = std::pow(double{x}, exponent);
       ASSERT_NEAR(double{vm::power(x, rule)}, wanted, 1.2e-7 * wanted) << x << " to the " << exponent;
-      ASSERT_EQ(vm::power(x, rule), vm::power_of_normal(x, rule.exponent, rule.exponent_low)) << x << " to the " << exponent;
+      ASSERT_EQ(vm::power(x, rule), vm::power_of_normal(x, rule.exponent, rule.exponent_low))
+          << x << " to the " << exponent;
     }
   }
 }
 
-// Of exponents that differ from element to element: every special one with every other, and the same results as of one exponent.
+// Of exponents that differ from element to element: every special one with every other, and the same results as of one
+// exponent.
 TEST(VectorMath, PowersOfAnyTwoAreThoseOfC) {
-  const std::vector<float> values = {0.0F,   -0.0F,      kInfinity,  -kInfinity,  kNan,     1,         -1,       2,          -2,
-                                     3,      -3,         0.5F,       -0.5F,       2.5F,     -2.5F,     1e-40F,   -1e-40F,    3e38F,
-                                     -3e38F, 0.9999999F, 1.0000001F, -1.0000001F, 16777215, -16777215, 16777216, 8388607.5F, 1e-20F};
+  const std::vector<float> values = {0.0F,        -0.0F,    kInfinity, -kInfinity, kNan,       1,          -1,
+                                     2,           -2,       3,         -3,         0.5F,       -0.5F,      2.5F,
+                                     -2.5F,       1e-40F,   -1e-40F,   3e38F,      -3e38F,     0.9999999F, 1.0000001F,
+                                     -1.0000001F, 16777215, -16777215, 16777216,   8388607.5F, 1e-20F};
   for (const float base : values)
     for (const float exponent : values) {
       const auto wanted = static_cast<float>(std::pow(double{base}, double{exponent}));
@@ -210,11 +218,13 @@ TEST(VectorMath, NormalNumbersAreFoundAmongOthers) {
 
 // Whatever its sign and payload.
 TEST(VectorMath, NanStaysNan) {
-  for (const std::uint32_t bits : {0x7fc00000U, 0xffc00000U, 0x7fc00001U, 0x7fc00002U, 0x7fffffffU, 0xffffffffU, 0x7fd55555U}) {
+  for (const std::uint32_t bits :
+       {0x7fc00000U, 0xffc00000U, 0x7fc00001U, 0x7fc00002U, 0x7fffffffU, 0xffffffffU, 0x7fd55555U}) {
     const auto x = std::bit_cast<float>(bits);
-    for (const float value : {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
-                              vm::normal_distribution(x).gaussian, vm::normal_cdf(x), vm::power(x, vm::power_rule(-1.5)),
-                              vm::power(x, vm::power_rule(3)), vm::power(x, 3.0F), vm::power(2.0F, x)})
+    for (const float value :
+         {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
+          vm::normal_distribution(x).gaussian, vm::normal_cdf(x), vm::power(x, vm::power_rule(-1.5)),
+          vm::power(x, vm::power_rule(3)), vm::power(x, 3.0F), vm::power(2.0F, x)})
       EXPECT_TRUE(std::isnan(value)) << std::hex << bits;
   }
 }

@@ -17,9 +17,11 @@ struct Pooled {
 };
 
 Pooled pool(const KernelTable& kernels, const Pool2dShape& s, const Floats& x, const Floats& y_grad, bool accumulate) {
-  Pooled result{Floats(y_shape(s).count()), uniform(x_shape(s).count(), 9), std::vector<std::uint16_t>(y_shape(s).count(), 999)};
+  Pooled result{Floats(y_shape(s).count()), uniform(x_shape(s).count(), 9),
+                std::vector<std::uint16_t>(y_shape(s).count(), 999)};
   kernels.max_pool2d(s, in(x, x_shape(s)), out(result.y, y_shape(s)), result.argmax.data(), stream());
-  kernels.max_pool2d_backward(s, in(y_grad, y_shape(s)), result.argmax.data(), out(result.x_grad, x_shape(s), accumulate), stream());
+  kernels.max_pool2d_backward(s, in(y_grad, y_shape(s)), result.argmax.data(),
+                              out(result.x_grad, x_shape(s), accumulate), stream());
   return result;
 }
 
@@ -40,7 +42,8 @@ TEST(MaxPool, IsThePlainKernels) {
       const std::string name = name_of(s);
       // Whole numbers collide often: the first of equals must win.
       const Floats x = whole_numbers(x_shape(s).count(), 1), y_grad = uniform(y_shape(s).count(), 2);
-      const Pooled expected = pool(plain(), s, x, y_grad, accumulate), actual = pool(tested(), s, x, y_grad, accumulate);
+      const Pooled expected = pool(plain(), s, x, y_grad, accumulate),
+                   actual = pool(tested(), s, x, y_grad, accumulate);
       expect_same_bits(actual.y, expected.y, name);
       EXPECT_EQ(actual.argmax, expected.argmax) << name;
       expect_same_bits(actual.x_grad, expected.x_grad, name + ", gradient");
@@ -86,12 +89,13 @@ TEST(Lrn, IsCloseToThePlainKernels) {
     const auto run = [&](const KernelTable& kernels) {
       std::vector<Floats> results = {Floats(count), Floats(count), uniform(count, 3)};
       kernels.lrn(params, in(x, of), out(results[0], of), out(results[1], of), stream());
-      kernels.lrn_backward(params, in(x, of), in(results[0], of), in(results[1], of), in(y_grad, of), out(results[2], of, accumulate),
-                           stream());
+      kernels.lrn_backward(params, in(x, of), in(results[0], of), in(results[1], of), in(y_grad, of),
+                           out(results[2], of, accumulate), stream());
       return results;
     };
     const auto expected = run(plain()), actual = run(tested());
-    for (std::size_t i = 0; i < expected.size(); ++i) expect_close(actual[i], expected[i], 2e-6F, fmt::format("{}, result {}", name, i));
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      expect_close(actual[i], expected[i], 2e-6F, fmt::format("{}, result {}", name, i));
   }
 }
 

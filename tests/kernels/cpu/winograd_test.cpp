@@ -12,7 +12,8 @@
 namespace lockstep::testing {
 namespace {
 
-Conv2dShape shape_of(Index kernel, Index batch, Index height, Index width, Index in, Index out, std::array<Index, 4> pads) {
+Conv2dShape shape_of(Index kernel, Index batch, Index height, Index width, Index in, Index out,
+                     std::array<Index, 4> pads) {
   return conv2d_shape(batch, height, width, in, out, kernel, kernel, 1, 1, pads);
 }
 
@@ -35,20 +36,23 @@ TEST(Winograd, IsCloseToThePlainKernels) {
   for (const Conv2dShape& s : shapes()) {
     ASSERT_TRUE(winograd::suits(s)) << name_of(s);
     const Index x_count = x_shape(s).count(), y_count = y_shape(s).count(), weights = weight_shape(s).count();
-    const Floats x = uniform(x_count, 1), weight = uniform(weights, 2), bias = uniform(s.out_channels, 3), y_grad = uniform(y_count, 4);
+    const Floats x = uniform(x_count, 1), weight = uniform(weights, 2), bias = uniform(s.out_channels, 3),
+                 y_grad = uniform(y_count, 4);
     for (const bool flag : {false, true}) {
       const std::string name = fmt::format("{}, {}", name_of(s), flag);
       Floats expected(y_count), actual(y_count);
-      plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(), flag,
-                     out(expected, y_shape(s)), stream());
+      plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(),
+                     flag, out(expected, y_shape(s)), stream());
       winograd::conv2d(s, x.data(), weight.data(), flag ? bias.data() : nullptr, flag, actual.data());
       expect_close(actual, expected, kTolerance, name);
       expected = actual = uniform(x_count, 5);
-      plain().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(expected, x_shape(s), flag), stream());
+      plain().conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)),
+                                   out(expected, x_shape(s), flag), stream());
       winograd::conv2d_backward_data(s, y_grad.data(), weight.data(), actual.data(), flag);
       expect_close(actual, expected, kTolerance, name + ", data");
       expected = actual = uniform(weights, 6);
-      plain().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(expected, weight_shape(s), flag), {}, stream());
+      plain().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)),
+                                      out(expected, weight_shape(s), flag), {}, stream());
       winograd::conv2d_backward_weights(s, x.data(), y_grad.data(), actual.data(), flag);
       expect_close(actual, expected, kTolerance, name + ", weights");
     }
@@ -57,9 +61,9 @@ TEST(Winograd, IsCloseToThePlainKernels) {
 
 TEST(WinogradOfFewChannels, IsCloseToThePlainKernels) {
   if (cpu_isa() < Isa::kAvx512) GTEST_SKIP() << "needs a CPU with AVX-512 (LOCKSTEP_ISA not lowered)";
-  for (const Conv2dShape& s :
-       {shape_of(5, 3, 12, 12, 3, 64, {2, 2, 2, 2}), shape_of(5, 1, 8, 7, 1, 16, {0, 0, 0, 0}), shape_of(5, 2, 7, 6, 4, 48, {1, 4, 3, 0}),
-        shape_of(5, 90, 9, 9, 2, 32, {2, 0, 1, 2}), shape_of(5, 1, 3, 4, 3, 16, {2, 2, 2, 2})}) {
+  for (const Conv2dShape& s : {shape_of(5, 3, 12, 12, 3, 64, {2, 2, 2, 2}), shape_of(5, 1, 8, 7, 1, 16, {0, 0, 0, 0}),
+                               shape_of(5, 2, 7, 6, 4, 48, {1, 4, 3, 0}), shape_of(5, 90, 9, 9, 2, 32, {2, 0, 1, 2}),
+                               shape_of(5, 1, 3, 4, 3, 16, {2, 2, 2, 2})}) {
     ASSERT_TRUE(winograd_narrow::suits(s)) << name_of(s);
     const Index y_count = y_shape(s).count(), weights = weight_shape(s).count();
     const Floats x = uniform(x_shape(s).count(), 1), weight = uniform(weights, 2), bias = uniform(s.out_channels, 3),
@@ -67,13 +71,14 @@ TEST(WinogradOfFewChannels, IsCloseToThePlainKernels) {
     for (const bool flag : {false, true}) {
       const std::string name = fmt::format("{}, {}", name_of(s), flag);
       Floats expected(y_count), actual(y_count);
-      plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(), flag,
-                     out(expected, y_shape(s)), stream());
+      plain().conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), flag ? in(bias, bias_shape(s)) : InputView(),
+                     flag, out(expected, y_shape(s)), stream());
       winograd_narrow::conv2d(s, x.data(), weight.data(), flag ? bias.data() : nullptr, flag, actual.data());
       expect_close(actual, expected, kTolerance, name);
       expected = actual = uniform(weights, 6);
       Floats expected_bias = whole_numbers(s.out_channels, 7), actual_bias = expected_bias;
-      plain().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(expected, weight_shape(s), flag),
+      plain().conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)),
+                                      out(expected, weight_shape(s), flag),
                                       flag ? OutputView() : out(expected_bias, bias_shape(s), true), stream());
       winograd_narrow::conv2d_backward_weights(s, x.data(), y_grad.data(), out(actual, weight_shape(s), flag),
                                                flag ? OutputView() : out(actual_bias, bias_shape(s), true));
@@ -88,10 +93,11 @@ TEST(WinogradOfFewChannels, LeavesOtherShapesAlone) {
   if (cpu_isa() >= Isa::kAvx512) {
     EXPECT_TRUE(winograd_narrow::suits(good));
   }
-  for (auto change : {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 3; },
-                      +[](Conv2dShape& s) { s.in_channels = 5; }, +[](Conv2dShape& s) { s.out_channels = 24; },
-                      +[](Conv2dShape& s) { s.pad_bottom = 5; }, +[](Conv2dShape& s) { s.batch = 0; },
-                      +[](Conv2dShape& s) { s.groups = 3; }, +[](Conv2dShape& s) { s.out_height = s.out_width = 2; }}) {
+  for (auto change :
+       {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 3; },
+        +[](Conv2dShape& s) { s.in_channels = 5; }, +[](Conv2dShape& s) { s.out_channels = 24; },
+        +[](Conv2dShape& s) { s.pad_bottom = 5; }, +[](Conv2dShape& s) { s.batch = 0; },
+        +[](Conv2dShape& s) { s.groups = 3; }, +[](Conv2dShape& s) { s.out_height = s.out_width = 2; }}) {
     Conv2dShape shape = good;
     change(shape);
     EXPECT_FALSE(winograd_narrow::suits(shape)) << name_of(shape);
@@ -102,15 +108,17 @@ TEST(WinogradOfFewChannels, LeavesOtherShapesAlone) {
 TEST(Winograd, LayersOfTheDeviceAreCloseToThePlainKernels) {
   const Conv2dShape s = shape_of(5, 2, 12, 12, 64, 64, {2, 2, 2, 2});
   const Index pixels = s.batch * 144 * 64, weights = 64 * 25 * 64;
-  const Floats x = uniform(pixels, 1), weight = uniform(weights, 2), bias = uniform(64, 3), y_grad = whole_numbers(pixels, 4);
+  const Floats x = uniform(pixels, 1), weight = uniform(weights, 2), bias = uniform(64, 3),
+               y_grad = whole_numbers(pixels, 4);
   for (const bool accumulate : {false, true}) {
     const auto run = [&](const KernelTable& kernels) {
       std::vector<Floats> results = {Floats(pixels), uniform(pixels, 5), uniform(weights, 6), whole_numbers(64, 7)};
-      kernels.conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true, out(results[0], y_shape(s)),
-                     stream());
-      kernels.conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)), out(results[1], x_shape(s), accumulate),
-                                   stream());
-      kernels.conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)), out(results[2], weight_shape(s), accumulate),
+      kernels.conv2d(s, in(x, x_shape(s)), in(weight, weight_shape(s)), in(bias, bias_shape(s)), true,
+                     out(results[0], y_shape(s)), stream());
+      kernels.conv2d_backward_data(s, in(y_grad, y_shape(s)), in(weight, weight_shape(s)),
+                                   out(results[1], x_shape(s), accumulate), stream());
+      kernels.conv2d_backward_weights(s, in(x, x_shape(s)), in(y_grad, y_shape(s)),
+                                      out(results[2], weight_shape(s), accumulate),
                                       out(results[3], bias_shape(s), !accumulate), stream());
       return results;
     };
@@ -138,12 +146,13 @@ TEST(Winograd, LeavesOtherShapesAlone) {
   if (cpu_isa() >= Isa::kAvx512) {
     EXPECT_TRUE(winograd::suits(good));
   }
-  for (auto change : {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = 3; },
-                      +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 4; }, +[](Conv2dShape& s) { s.in_channels = 3; },
-                      +[](Conv2dShape& s) { s.out_channels = 72; }, +[](Conv2dShape& s) { s.out_channels = 128; },
-                      +[](Conv2dShape& s) { s.batch = 100, s.out_channels = 1024; }, +[](Conv2dShape& s) { s.pad_left = 5; },
-                      +[](Conv2dShape& s) { s.batch = 0; }, +[](Conv2dShape& s) { s.groups = 2; },
-                      +[](Conv2dShape& s) { s.in_height = s.out_height = 1; }}) {
+  for (auto change :
+       {+[](Conv2dShape& s) { s.stride_width = 2; }, +[](Conv2dShape& s) { s.kernel_height = 3; },
+        +[](Conv2dShape& s) { s.kernel_height = s.kernel_width = 4; }, +[](Conv2dShape& s) { s.in_channels = 3; },
+        +[](Conv2dShape& s) { s.out_channels = 72; }, +[](Conv2dShape& s) { s.out_channels = 128; },
+        +[](Conv2dShape& s) { s.batch = 100, s.out_channels = 1024; }, +[](Conv2dShape& s) { s.pad_left = 5; },
+        +[](Conv2dShape& s) { s.batch = 0; }, +[](Conv2dShape& s) { s.groups = 2; },
+        +[](Conv2dShape& s) { s.in_height = s.out_height = 1; }}) {
     Conv2dShape shape = good;
     change(shape);
     EXPECT_FALSE(winograd::suits(shape)) << name_of(shape);

@@ -73,7 +73,8 @@ class Multiprocessor {
       const std::size_t index = order_ == Order::kForwards ? i : grid.count() - 1 - i;
       place_.block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
                       static_cast<unsigned>(index / grid.x / grid.y)};
-      // The dynamic one is new for every block, and NaN before somebody writes; arrays of a fixed size keep what the block before left.
+      // The dynamic one is new for every block, and NaN before somebody writes; arrays of a fixed size keep what the
+      // block before left.
       const std::unique_ptr<std::byte[]> shared(new std::byte[shared_bytes]);
       std::memset(shared.get(), 0xff, shared_bytes);
       shared_ = shared.get();
@@ -143,7 +144,8 @@ class Multiprocessor {
       if ((mask >> lane & 1U) == 0) continue;
       if (first + lane >= threads_count_) return false;
       const Thread& thread = threads_[first + lane];
-      if (thread.state != State::kAtShuffle || thread.mask != mask || (mask >> thread.wanted_lane & 1U) == 0) return false;
+      if (thread.state != State::kAtShuffle || thread.mask != mask || (mask >> thread.wanted_lane & 1U) == 0)
+        return false;
     }
     return true;
   }
@@ -168,8 +170,8 @@ class Multiprocessor {
     return true;
   }
 
-  // Of a thread that waits for ever the stack goes, and all that lies on it: kernels have nothing that a destructor must see. Its work
-  // comes before the host's next step, as that of threads that end.
+  // Of a thread that waits for ever the stack goes, and all that lies on it: kernels have nothing that a destructor
+  // must see. Its work comes before the host's next step, as that of threads that end.
   void give_up(std::unique_ptr<Fiber>& fiber) {
 #ifdef EMULATED_UNDER_TSAN
     void* const here = __tsan_get_current_fiber();
@@ -349,10 +351,11 @@ std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read) {
   return multiprocessor().exchange(mask, value, lane_to_read);
 }
 
-// The limits of every architecture since sm_30; more than 48 KiB of shared memory must be asked for, which no kernel of ours does.
+// The limits of every architecture since sm_30; more than 48 KiB of shared memory must be asked for, which no kernel of
+// ours does.
 bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes) {
-  return grid.count() > 0 && grid.x < 1U << 31 && grid.y < 65536 && grid.z < 65536 && block.count() > 0 && block.count() <= kMostThreads &&
-         block.z <= 64 && shared_bytes <= kMostShared;
+  return grid.count() > 0 && grid.x < 1U << 31 && grid.y < 65536 && grid.z < 65536 && block.count() > 0 &&
+         block.count() <= kMostThreads && block.z <= 64 && shared_bytes <= kMostShared;
 }
 
 void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body) {

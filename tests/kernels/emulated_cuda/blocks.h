@@ -1,14 +1,15 @@
 // Runs the threads of a CUDA block as coroutines of one CPU thread, block after block.
 //
-// A thread runs until it waits for others, in __syncthreads() or a shuffle; then the next one runs. So every wait that the kernel forgot
-// shows: forwards, thread 0 is the first to run, backwards the last, and values that depend on it differ. Checked besides: threads
-// that end, or are in a shuffle, while others of their block wait in __syncthreads() for ever (undefined on a GPU), lanes that a shuffle's
-// mask names and that do not come, sizes of grid, block and shared memory. Under ThreadSanitizer every thread is one of its fibers, which
-// nothing but __syncthreads() orders: it reports every race in shared memory and within a block. AddressSanitizer sees accesses
-// outside of scratch memory and of arrays whose guards are poisoned.
+// A thread runs until it waits for others, in __syncthreads() or a shuffle; then the next one runs. So every wait that
+// the kernel forgot shows: forwards, thread 0 is the first to run, backwards the last, and values that depend on it
+// differ. Checked besides: threads that end, or are in a shuffle, while others of their block wait in __syncthreads()
+// for ever (undefined on a GPU), lanes that a shuffle's mask names and that do not come, sizes of grid, block and
+// shared memory. Under ThreadSanitizer every thread is one of its fibers, which nothing but __syncthreads() orders: it
+// reports every race in shared memory and within a block. AddressSanitizer sees accesses outside of scratch memory and
+// of arrays whose guards are poisoned.
 //
-// Not seen: races between blocks, memory that nobody wrote (but for shared memory whose size the launch says, which is NaN at first), bank
-// conflicts, speed.
+// Not seen: races between blocks, memory that nobody wrote (but for shared memory whose size the launch says, which is
+// NaN at first), bank conflicts, speed.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ namespace emulated_cuda {
 
 struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
-  Dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}  // NOLINT(google-explicit-constructor): as CUDA's
+  Dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1)
+      : x(x), y(y), z(z) {}  // NOLINT(google-explicit-constructor): as CUDA's
   std::size_t count() const { return std::size_t{x} * y * z; }
 };
 

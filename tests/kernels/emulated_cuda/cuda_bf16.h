@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 // NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): CUDA's names.
 struct __nv_bfloat16 {

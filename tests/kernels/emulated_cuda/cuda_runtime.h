@@ -1,5 +1,5 @@
-// A GPU's programming model on the CPU: what kernels/cuda needs of CUDA, so that its files compile as plain C++ and run without a GPU. It
-// stands in for the toolkit's header of this name. What it checks and what it cannot, see blocks.h.
+// A GPU's programming model on the CPU: what kernels/cuda needs of CUDA, so that its files compile as plain C++ and run
+// without a GPU. It stands in for the toolkit's header of this name. What it checks and what it cannot, see blocks.h.
 #pragma once
 
 #include <math.h>  // NOLINT: kernels call isnan() and expf() without std::
@@ -40,7 +40,9 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 // Of counts, whose sum no order changes.
-inline unsigned atomicAdd(unsigned* address, unsigned value) { return __atomic_fetch_add(address, value, __ATOMIC_RELAXED); }
+inline unsigned atomicAdd(unsigned* address, unsigned value) {
+  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
+}
 inline float atomicExch(float* address, float value) { return std::exchange(*address, value); }
 
 inline void __syncthreads() { emulated_cuda::barrier(0); }

@@ -45,7 +45,8 @@ bool is_dense(const Tensor_attributes& tensor) {
 }
 
 std::size_t index_of(const Tensor_attributes& tensor, std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
-  return static_cast<std::size_t>(a * tensor.stride[0] + b * tensor.stride[1] + c * tensor.stride[2] + d * tensor.stride[3]);
+  return static_cast<std::size_t>(a * tensor.stride[0] + b * tensor.stride[1] + c * tensor.stride[2] +
+                                  d * tensor.stride[3]);
 }
 
 void round_to_bfloat16(std::vector<float>& values) {
@@ -61,15 +62,16 @@ void round_inputs(const Engine& engine, std::vector<float>& values) {
 
 // Calls `product(x, weight, y)` with the indices of the values of each product that a convolution sums.
 template <typename Product>
-void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weight, const Tensor_attributes& y, const Geometry& geometry,
-                      Product&& product) {
+void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weight, const Tensor_attributes& y,
+                      const Geometry& geometry, Product&& product) {
   const std::int64_t filters = weight.dim[0] / (x.dim[1] / weight.dim[1]);  // of a group
   for (std::int64_t n = 0; n < y.dim[0]; ++n)
     for (std::int64_t p = 0; p < y.dim[2]; ++p)
       for (std::int64_t q = 0; q < y.dim[3]; ++q)
         for (std::int64_t r = 0; r < weight.dim[2]; ++r)
           for (std::int64_t s = 0; s < weight.dim[3]; ++s) {
-            const std::int64_t row = p * geometry.stride[0] - geometry.pre[0] + r, column = q * geometry.stride[1] - geometry.pre[1] + s;
+            const std::int64_t row = p * geometry.stride[0] - geometry.pre[0] + r,
+                               column = q * geometry.stride[1] - geometry.pre[1] + s;
             if (row < 0 || row >= x.dim[2] || column < 0 || column >= x.dim[3]) continue;
             for (std::int64_t k = 0; k < weight.dim[0]; ++k)
               for (std::int64_t c = 0; c < weight.dim[1]; ++c)
@@ -111,18 +113,21 @@ Tensor Graph::pointwise(const Tensor&, const Pointwise_attributes&) {
 
 error_t Graph::validate() {
   if (!output_ || !output_->is_output || !is_float_inside_) return error_t("no output, or sums that are not float");
-  if (convolved_ != output_) convolved_->dim = output_->dim, convolved_->stride = output_->stride;  // a virtual tensor: inferred
+  if (convolved_ != output_)
+    convolved_->dim = output_->dim, convolved_->stride = output_->stride;  // a virtual tensor: inferred
   for (const Tensor& each : {x_, weight_, y_, output_})
     if (!is_dense(*each)) return error_t("a tensor with gaps, or without elements");
   if (geometry_.dilation != Sizes{1, 1}) return error_t("dilated");
   if (geometry_.pre != geometry_.post) return error_t("two sides that are padded unlike");
   for (const std::size_t d : {std::size_t{2}, std::size_t{3}}) {
     const std::int64_t reach = x_->dim[d] + geometry_.pre[d - 2] + geometry_.post[d - 2] - weight_->dim[d];
-    if (reach < 0 || y_->dim[d] != reach / geometry_.stride[d - 2] + 1) return error_t("y's size is not the convolution's");
+    if (reach < 0 || y_->dim[d] != reach / geometry_.stride[d - 2] + 1)
+      return error_t("y's size is not the convolution's");
   }
   // Groups are as many as the filters' channels fit into the image's.
   const std::int64_t groups = x_->dim[1] / weight_->dim[1];
-  if (y_->dim[0] != x_->dim[0] || y_->dim[1] != weight_->dim[0] || x_->dim[1] != groups * weight_->dim[1] || y_->dim[1] % groups != 0)
+  if (y_->dim[0] != x_->dim[0] || y_->dim[1] != weight_->dim[0] || x_->dim[1] != groups * weight_->dim[1] ||
+      y_->dim[1] % groups != 0)
     return error_t("other channels");
   if (bias_ && bias_->dim != Sizes{1, y_->dim[1], 1, 1}) return error_t("a bias that does not broadcast");
   return {};
@@ -189,10 +194,11 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<std::int64_t, vo
     if (each && (pointers.count(each->uid) == 0 || reinterpret_cast<std::uintptr_t>(pointers[each->uid]) % 16 != 0))
       return error_t("a tensor is not there, or not aligned to 16 bytes");
   // The graph may be gone when the stream comes to it.
-  emulated_cuda::on_stream(handle->stream, [graph = *this, engine = *built_, number = ++executions_, pointers, workspace]() mutable {
-    std::memset(workspace, 0xff, kWorkspace);
-    graph.compute(engine, number, pointers);
-  });
+  emulated_cuda::on_stream(handle->stream,
+                           [graph = *this, engine = *built_, number = ++executions_, pointers, workspace]() mutable {
+                             std::memset(workspace, 0xff, kWorkspace);
+                             graph.compute(engine, number, pointers);
+                           });
   return {};
 }
 
@@ -214,13 +220,15 @@ void Graph::compute(const Engine& engine, int execution, std::unordered_map<std:
       y[o] += x[i] * weight[w];
   });
   if (engine.has(NumericalNote_t::REDUCED_PRECISION_REDUCTION)) round_to_bfloat16(result);
-  if (engine.has(NumericalNote_t::NONDETERMINISTIC) && !result.empty()) result.back() += 1e-3F * static_cast<float>(execution);
+  if (engine.has(NumericalNote_t::NONDETERMINISTIC) && !result.empty())
+    result.back() += 1e-3F * static_cast<float>(execution);
   if (bias_)
     for (std::int64_t n = 0; n < y_->dim[0]; ++n)
       for (std::int64_t k = 0; k < y_->dim[1]; ++k)
         for (std::int64_t p = 0; p < y_->dim[2]; ++p)
           for (std::int64_t q = 0; q < y_->dim[3]; ++q)
-            result[index_of(*y_, n, k, p, q)] += read_element(dtype_of(*bias_), pointers[bias_->uid], static_cast<std::size_t>(k));
+            result[index_of(*y_, n, k, p, q)] +=
+                read_element(dtype_of(*bias_), pointers[bias_->uid], static_cast<std::size_t>(k));
   for (std::size_t i = 0; i < result.size(); ++i)
     write_element(dtype_of(*output_), pointers[output_->uid], i, clamps_ && result[i] < 0 ? 0 : result[i]);
 }

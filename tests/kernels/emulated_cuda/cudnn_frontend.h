@@ -1,13 +1,14 @@
-// As cuda_runtime.h beside it: what kernels/cuda/conv2d.cpp calls of cudnn-frontend. A graph is checked against the shapes and strides that
-// its tensors name, https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Convolutions.html, and computed by plain loops.
+// As cuda_runtime.h beside it: what kernels/cuda/conv2d.cpp calls of cudnn-frontend. A graph is checked against the
+// shapes and strides that its tensors name,
+// https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Convolutions.html, and computed by plain loops.
 //
-// A graph has several engines, whose numerical notes say how they compute, and that they do compute so: in TF32, in bfloat16, other bits in
-// every call. Those that the caller does not want come first in the heuristics' order; deselected ones count and cannot be built. Where a
-// convolution's stride is four, none is left that keeps float32.
+// A graph has several engines, whose numerical notes say how they compute, and that they do compute so: in TF32, in
+// bfloat16, other bits in every call. Those that the caller does not want come first in the heuristics' order;
+// deselected ones count and cannot be built. Where a convolution's stride is four, none is left that keeps float32.
 //
-// "Not supported", so that the caller's other ways are tried, too: graphs that fuse something behind a convolution to an odd number of
-// channels, five channels of 16 bits, and kernels seven wide unless the workspace may be a GiB. With kernels thirteen wide the driver
-// fails.
+// "Not supported", so that the caller's other ways are tried, too: graphs that fuse something behind a convolution to
+// an odd number of channels, five channels of 16 bits, and kernels seven wide unless the workspace may be a GiB. With
+// kernels thirteen wide the driver fails.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,8 @@ enum class error_code_t {
 class error_t {
  public:
   error_t() = default;
-  explicit error_t(std::string message, error_code_t code = error_code_t::INVALID_VALUE) : code_(code), message_(std::move(message)) {}
+  explicit error_t(std::string message, error_code_t code = error_code_t::INVALID_VALUE)
+      : code_(code), message_(std::move(message)) {}
   error_code_t get_code() const { return code_; }
   bool is_good() const { return message_.empty(); }
   bool is_bad() const { return !is_good(); }
@@ -104,7 +106,9 @@ class Graph {
  public:
   Graph& set_io_data_type(DataType_t) { return *this; }
   Graph& set_intermediate_data_type(DataType_t type) { return is_float_inside_ = type == DataType_t::FLOAT, *this; }
-  Graph& set_compute_data_type(DataType_t type) { return is_float_inside_ = is_float_inside_ && type == DataType_t::FLOAT, *this; }
+  Graph& set_compute_data_type(DataType_t type) {
+    return is_float_inside_ = is_float_inside_ && type == DataType_t::FLOAT, *this;
+  }
 
   Tensor tensor(const Tensor_attributes& attributes);
   Tensor conv_fprop(const Tensor& x, const Tensor& weight, const Conv_fprop_attributes& attributes);

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "lockstep/core/dtype.h"
-#include "src/core/half.h"
+#include "src/core/base/half.h"
 
 namespace emulated_cuda {
 
@@ -17,14 +17,15 @@ constexpr std::size_t kWorkspace = 1000;  // written to its last byte, so that a
 inline float read_element(lockstep::DType type, const void* data, std::size_t i) {
   if (type == lockstep::DType::kFloat32) return static_cast<const float*>(data)[i];
   const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];
-  return type == lockstep::DType::kFloat16 ? lockstep::widen(lockstep::Float16{bits}) : lockstep::widen(lockstep::BFloat16{bits});
+  return type == lockstep::DType::kFloat16 ? lockstep::widen(lockstep::Float16{bits})
+                                           : lockstep::widen(lockstep::BFloat16{bits});
 }
 inline void write_element(lockstep::DType type, void* data, std::size_t i, float value) {
   if (type == lockstep::DType::kFloat32)
     static_cast<float*>(data)[i] = value;
   else
-    static_cast<std::uint16_t*>(data)[i] =
-        type == lockstep::DType::kFloat16 ? lockstep::narrow_float16(value).bits : lockstep::narrow_bfloat16(value).bits;
+    static_cast<std::uint16_t*>(data)[i] = type == lockstep::DType::kFloat16 ? lockstep::narrow_float16(value).bits
+                                                                             : lockstep::narrow_bfloat16(value).bits;
 }
 // TF32 keeps 10 bits of the fraction.
 inline float round_to_tf32(float value) {

@@ -10,7 +10,9 @@
 
 namespace {
 
-lockstep::testing::HostStream* as_host_stream(void* stream) { return static_cast<lockstep::testing::HostStream*>(stream); }
+lockstep::testing::HostStream* as_host_stream(void* stream) {
+  return static_cast<lockstep::testing::HostStream*>(stream);
+}
 
 }  // namespace
 

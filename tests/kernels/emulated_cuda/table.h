@@ -1,5 +1,5 @@
-// The kernel table of kernels/cuda, compiled for this emulation. Its functions work on host memory; on the CPU's stream at once, on one of a
-// recording device in that stream's order.
+// The kernel table of kernels/cuda, compiled for this emulation. Its functions work on host memory; on the CPU's stream
+// at once, on one of a recording device in that stream's order.
 #pragma once
 
 #include <atomic>

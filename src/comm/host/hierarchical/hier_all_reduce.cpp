@@ -1,12 +1,16 @@
-// all_reduce, reduce and broadcast of ranks on several nodes: a small message takes one exchange, a larger one goes around the ring.
+// all_reduce, reduce and broadcast of ranks on several nodes: a small message takes one exchange, a larger one goes
+// around the ring.
 //
-// Terms, of K nodes and a message of B bytes: rounds and slots are control_block.h's; rails, blocks, slices and chunks ring_plan.h's. Rail
-// 0 leads its node.
+// Terms, of K nodes and a message of B bytes: rounds and slots are control_block.h's; rails, blocks, slices and chunks
+// ring_plan.h's. Rail 0 leads its node.
 //
 //   messages             steps                                  bytes that leave a node
-//   up to kSmallSum      a round, an exchange of rails 0,       all_reduce: (K-1) B, the node's sum to every other node; reduce: B, but
-//                        a round                                none from the root's node; broadcast: (K-1) B from the root's node alone
-//   larger               2 (K-1) steps of a ring for            all_reduce: 2 (K-1)/K B; reduce and broadcast: B, but none from the last
+//   up to kSmallSum      a round, an exchange of rails 0,       all_reduce: (K-1) B, the node's sum to every other
+//   node; reduce: B, but
+//                        a round                                none from the root's node; broadcast: (K-1) B from the
+//                        root's node alone
+//   larger               2 (K-1) steps of a ring for            all_reduce: 2 (K-1)/K B; reduce and broadcast: B, but
+//   none from the last
 //                        all_reduce, else K-1                   node of the ring
 #include <algorithm>
 #include <cstring>
@@ -31,8 +35,8 @@ void HierTransport::all_reduce() {
   carry({static_cast<std::byte*>(operation_.receive), true, true}, plan_of(RingPlan::Journey::kAllReduce));
 }
 
-// Every rank leaves its values in its slot; rail 0 sums the node's, exchanges sums with the other nodes and leaves the result in
-// its own slot of the next round.
+// Every rank leaves its values in its slot; rail 0 sums the node's, exchanges sums with the other nodes and leaves the
+// result in its own slot of the next round.
 void HierTransport::all_reduce_small() {
   const Signature& call = operation_.signature;
   const std::size_t bytes = operation_.bytes();
@@ -95,7 +99,8 @@ void HierTransport::reduce_small() {
     }
     run_rail();
     std::byte* const out = node_.slot(0, round + 1);
-    if (is_last) reduce({call.dtype, call.op, layout_.nodes(), 1, in_.data(), &out, call.count, order_, place_.world_size});
+    if (is_last)
+      reduce({call.dtype, call.op, layout_.nodes(), 1, in_.data(), &out, call.count, order_, place_.world_size});
   }
   wait_longer();
   node_.rounds().barrier();

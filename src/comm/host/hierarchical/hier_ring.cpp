@@ -15,8 +15,8 @@ constexpr std::size_t kPartAroundTheRing = 64 * 1024;
 
 RingPlan HierTransport::plan_of(RingPlan::Journey journey, int root) const {
   const Signature& call = operation_.signature;
-  return RingPlan({call.count, call.dtype, layout_.nodes(), my_node(), layout_.rails(), is_on_a_rail() ? local_rank() : 0,
-                   RingPlan::kBlockBytes, journey, layout_.node_of(root)});
+  return RingPlan({call.count, call.dtype, layout_.nodes(), my_node(), layout_.rails(),
+                   is_on_a_rail() ? local_rank() : 0, RingPlan::kBlockBytes, journey, layout_.node_of(root)});
 }
 
 void HierTransport::broadcast_large(int root, std::byte* data) {
@@ -34,7 +34,8 @@ void HierTransport::all_gather() {
   if (bytes < kPartAroundTheRing) return over_the_mesh();
   auto* const parts = static_cast<std::byte*>(operation_.receive);
   copy_bytes(parts + static_cast<std::size_t>(place_.rank) * bytes, operation_.send, bytes);
-  for (int rank = 0; rank < place_.world_size; ++rank) broadcast_large(rank, parts + static_cast<std::size_t>(rank) * bytes);
+  for (int rank = 0; rank < place_.world_size; ++rank)
+    broadcast_large(rank, parts + static_cast<std::size_t>(rank) * bytes);
 }
 
 void HierTransport::reduce_scatter() {
@@ -72,8 +73,9 @@ void HierTransport::carry_in_place(const Cargo& cargo, const RingPlan& plan) {
   node_.rounds().barrier();
 }
 
-// A block is copied to its rank's window in the turn before it is needed, and back when it has its result. Then the window is
-// free: one more than there are blocks under way. The root's neighbours read what it sends in the turn in which it does.
+// A block is copied to its rank's window in the turn before it is needed, and back when it has its result. Then the
+// window is free: one more than there are blocks under way. The root's neighbours read what it sends in the turn in
+// which it does.
 void HierTransport::carry_through_windows(const Cargo& cargo, const RingPlan& plan) {
   const std::size_t element = size_of(operation_.signature.dtype);
   node_.need_windows(plan_of(RingPlan::Journey::kAllReduce).window() + 1, RingPlan::kBlockBytes, operation_.timeout);
@@ -83,7 +85,8 @@ void HierTransport::carry_through_windows(const Cargo& cargo, const RingPlan& pl
     if (cargo.gives) copy_bytes(node_.window(local_rank(), block), own(block), bytes_of(block));
   };
   if (is_on_a_rail())
-    ring_->begin(operation_.signature, plan, cargo.root, [&](int rank, std::size_t block) { return node_.window(rank, block); });
+    ring_->begin(operation_.signature, plan, cargo.root,
+                 [&](int rank, std::size_t block) { return node_.window(rank, block); });
   wait_longer();
   const std::size_t lag = cargo.from_root ? 0 : plan.window();
   give(0);

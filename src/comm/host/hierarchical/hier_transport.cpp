@@ -31,7 +31,8 @@ HierTransport::HierTransport(const Place& place, NodeRendezvous rendezvous, Conn
       control_(std::move(rendezvous.control)),
       mesh_(std::move(connections.mesh)),
       detector_(*connections.detector),
-      node_(*provider_, control_, layout_.local_rank_of(place.rank), layout_.size_of_node(layout_.node_of(place.rank)), detector_),
+      node_(*provider_, control_, layout_.local_rank_of(place.rank), layout_.size_of_node(layout_.node_of(place.rank)),
+            detector_),
       rail_peers_(std::move(connections.rail)),
       ends_(detector_, ranks_of_rail(layout_, local_rank())),
       in_(static_cast<std::size_t>(std::max(node_.ranks(), layout_.nodes()))) {
@@ -78,11 +79,13 @@ void HierTransport::begin(const Operation& operation) {
   detector_.begins(operation_);
 }
 
-// A rank that waits for another node waits longer than the ranks of a node wait for each other, and one that waits for such a rank longer
-// still: so the deadline names the rank that is late, and not one that waits for it.
+// A rank that waits for another node waits longer than the ranks of a node wait for each other, and one that waits for
+// such a rank longer still: so the deadline names the rank that is late, and not one that waits for it.
 void HierTransport::wait_longer() { operation_.timeout = timeout_ + 2 * kMargin; }
 
-std::chrono::steady_clock::time_point HierTransport::rail_deadline() const { return ends_.started() + timeout_ + kMargin; }
+std::chrono::steady_clock::time_point HierTransport::rail_deadline() const {
+  return ends_.started() + timeout_ + kMargin;
+}
 
 void HierTransport::begin_rail() { rail_->begin(header_of(operation_)); }
 
@@ -130,8 +133,8 @@ void HierTransport::over_the_mesh() {
   mesh_->execute(operation_);
 }
 
-// A node whose ranks agree with each other is spoken for by any of them. The others go on: should the nodes disagree, they
-// hear of it from the failure detector.
+// A node whose ranks agree with each other is spoken for by any of them. The others go on: should the nodes disagree,
+// they hear of it from the failure detector.
 void HierTransport::compare_between_nodes() {
   node_.rounds().barrier();
   if (!leads()) return;
@@ -166,18 +169,21 @@ Buffer HierTransport::allocate(const Operation& operation) {
     }
     run_rail();
   }
-  const bool failed_somewhere = std::count(failed.begin(), failed.end(), std::byte{0}) != static_cast<std::ptrdiff_t>(failed.size());
+  const bool failed_somewhere =
+      std::count(failed.begin(), failed.end(), std::byte{0}) != static_cast<std::ptrdiff_t>(failed.size());
   node_.rounds().payload()[0] = std::byte{failed_somewhere ? std::uint8_t{1} : std::uint8_t{0}};
   node_.rounds().publish();
   const bool told = !leads() && node_.rounds().await(0).payload[0] != std::byte{0};
   node_.rounds().await_all();
-  if (failure.empty() && (failed_somewhere || told)) failure = "shared memory could not be mapped on another node; see its ranks' message";
+  if (failure.empty() && (failed_somewhere || told))
+    failure = "shared memory could not be mapped on another node; see its ranks' message";
   detector_.finished();
   if (!failure.empty()) throw Error("{}: {}", node_.rounds().doing(), failure);
   return node_.add(std::move(segment), bytes);
 }
 
-std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, NodeRendezvous rendezvous, ReduceOrder order) {
+std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, NodeRendezvous rendezvous,
+                                               ReduceOrder order) {
   const int rank = context.place.rank;
   const auto& layout = rendezvous.layout;
   const int node = layout.node_of(rank), local_rank = layout.local_rank_of(rank);
@@ -188,8 +194,8 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
   HierTransport::Connections connections;
   auto peers = connect_mesh(context, "tcp", wanted_sockets_per_peer(context.place.world_size));
   auto message_peers = connect_mesh(context, "tcp-messages");
-  const MachinePeers machine{ControlLayout(rendezvous.control->data(), layout.size_of_node(node)), rendezvous.provider.get(), local_rank,
-                             layout.members(node)};
+  const MachinePeers machine{ControlLayout(rendezvous.control->data(), layout.size_of_node(node)),
+                             rendezvous.provider.get(), local_rank, layout.members(node)};
   auto detector = make_failure_detector(context, &machine);
   connections.detector = detector.get();
   if (local_rank < layout.rails()) {
@@ -197,12 +203,15 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
     of_rail.place.rank = node;
     of_rail.place.world_size = layout.nodes();
     try {
-      connections.rail = connect_mesh(of_rail, fmt::format("rail{}", local_rank), wanted_sockets_per_peer(layout.nodes()));
+      connections.rail =
+          connect_mesh(of_rail, fmt::format("rail{}", local_rank), wanted_sockets_per_peer(layout.nodes()));
     } catch (const RendezvousError& error) {
-      throw RendezvousError("rank {}, as node {} of {} ({}): {}", rank, node, layout.nodes(), layout.describe(), error.what());
+      throw RendezvousError("rank {}, as node {} of {} ({}): {}", rank, node, layout.nodes(), layout.describe(),
+                            error.what());
     }
   }
-  connections.mesh = std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(detector), order);
+  connections.mesh = std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers),
+                                                    std::move(detector), order);
   return std::make_unique<HierTransport>(context.place, std::move(rendezvous), std::move(connections), order);
 }
 

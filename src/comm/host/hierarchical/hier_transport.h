@@ -1,17 +1,19 @@
 // Collectives of ranks on several machines, some of which share memory: shared memory inside a node, TCP between nodes.
 //
-// Every call begins with a round of the node's ranks (rounds.h), in which they compare their calls and say where their data
-// lies; ranks of unlike nodes compare theirs by the headers in front of what they send. Rails, blocks, chunks, turns: see
-// ring_plan.h.
-//   all_reduce  a rail sums its chunk of all local ranks' buffers, sends and receives, and stores the results into all local
-//               buffers as they come; then one more round. If not all of the node's buffers are registered memory, its ranks copy
-//               theirs through windows of shared memory, a round a turn. 2 (K-1)/K bytes leave a node for each byte of the message.
-//               Up to 8 KiB in one exchange: rail 0 sends the node's sum to all other nodes, K-1 bytes a byte.
-//   broadcast   the root's node sends what its root has, every other node passes on what it gets and copies it to its ranks;
-//   reduce      the other way round, sums instead of copies. One message leaves each node but the last.
-//   all_gather  a broadcast of every rank's part;  reduce_scatter  a reduce of every rank's part; parts of 64 KiB at least.
-//   barrier     a round, one exchange of rail 0, a round.
-//   the others  over the connections between all ranks (tcp_transport.h), after rail 0 of every node has compared the calls.
+// Every call begins with a round of the node's ranks (rounds.h), in which they compare their calls and say where their
+// data lies; ranks of unlike nodes compare theirs by the headers in front of what they send. Rails, blocks, chunks,
+// turns: see ring_plan.h.
+//   all_reduce  a rail sums its chunk of all local ranks' buffers, sends and receives, and stores the results into all
+//   local
+//               buffers as they come; then one more round. If not all of the node's buffers are registered memory, its
+//               ranks copy theirs through windows of shared memory, a round a turn. 2 (K-1)/K bytes leave a node for
+//               each byte of the message. Up to 8 KiB in one exchange: rail 0 sends the node's sum to all other nodes,
+//               K-1 bytes a byte.
+//   broadcast   the root's node sends what its root has, every other node passes on what it gets and copies it to its
+//   ranks; reduce      the other way round, sums instead of copies. One message leaves each node but the last.
+//   all_gather  a broadcast of every rank's part;  reduce_scatter  a reduce of every rank's part; parts of 64 KiB at
+//   least. barrier     a round, one exchange of rail 0, a round. the others  over the connections between all ranks
+//   (tcp_transport.h), after rail 0 of every node has compared the calls.
 #pragma once
 
 #include <atomic>
@@ -131,6 +133,7 @@ class HierTransport : public Transport {
 };
 
 // Collective. For a group in several nodes, of which one at least has several ranks.
-std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, NodeRendezvous rendezvous, ReduceOrder order);
+std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, NodeRendezvous rendezvous,
+                                               ReduceOrder order);
 
 }  // namespace lockstep::host

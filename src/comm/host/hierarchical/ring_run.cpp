@@ -39,9 +39,11 @@ void RingRun::turn(std::size_t turn, std::chrono::steady_clock::time_point deadl
 void RingRun::depart(const Step& step) {
   if (step.departure == RingPlan::Departure::kNothing) return;
   std::byte* leaving = scratch(step.block, step.index);
-  if (step.departure == RingPlan::Departure::kResult) leaving = at(root_ >= 0 ? root_ : node_.local_rank, step.block, step.send);
+  if (step.departure == RingPlan::Departure::kResult)
+    leaving = at(root_ >= 0 ? root_ : node_.local_rank, step.block, step.send);
   if (step.departure == RingPlan::Departure::kOwnSum) {
-    for (int rank = 0; rank < node_.ranks; ++rank) in_[static_cast<std::size_t>(rank)] = at(rank, step.block, step.send);
+    for (int rank = 0; rank < node_.ranks; ++rank)
+      in_[static_cast<std::size_t>(rank)] = at(rank, step.block, step.send);
     reduce(in_.data(), node_.ranks, &leaving, 1, partial_op(), count_of(step.block, step.send));
     bytes_read_ += bytes_of(step.block, step.send) * static_cast<std::size_t>(node_.ranks - 1);
   }
@@ -51,14 +53,16 @@ void RingRun::depart(const Step& step) {
 void RingRun::expect(const Step& step) {
   if (step.arrival == RingPlan::Arrival::kNothing) return;
   const bool is_result = step.arrival == RingPlan::Arrival::kCopy;
-  std::byte* const to = is_result ? at(node_.local_rank, step.block, step.receive) : scratch(step.block, step.index + 1);
+  std::byte* const to =
+      is_result ? at(node_.local_rank, step.block, step.receive) : scratch(step.block, step.index + 1);
   rail_.receive(plan_->previous_node(), to, bytes_of(step.block, step.receive));
 }
 
 void RingRun::finish(const Step& step) {
   std::byte* const arrived = scratch(step.block, step.index + 1);
   const std::size_t count = count_of(step.block, step.receive);
-  for (int rank = 0; rank < node_.ranks; ++rank) out_[static_cast<std::size_t>(rank)] = at(rank, step.block, step.receive);
+  for (int rank = 0; rank < node_.ranks; ++rank)
+    out_[static_cast<std::size_t>(rank)] = at(rank, step.block, step.receive);
   switch (step.arrival) {
     case RingPlan::Arrival::kNothing:
       return;
@@ -80,14 +84,17 @@ void RingRun::finish(const Step& step) {
 }
 
 // The sum that arrived comes first.
-void RingRun::add_own_values(const std::byte* arrived, std::byte* const* out, int outputs, ReduceOp op, const Step& step) {
+void RingRun::add_own_values(const std::byte* arrived, std::byte* const* out, int outputs, ReduceOp op,
+                             const Step& step) {
   in_[0] = arrived;
-  for (int rank = 0; rank < node_.ranks; ++rank) in_[static_cast<std::size_t>(rank) + 1] = at(rank, step.block, step.receive);
+  for (int rank = 0; rank < node_.ranks; ++rank)
+    in_[static_cast<std::size_t>(rank) + 1] = at(rank, step.block, step.receive);
   reduce(in_.data(), node_.ranks + 1, out, outputs, op, count_of(step.block, step.receive));
   bytes_read_ += bytes_of(step.block, step.receive) * static_cast<std::size_t>(node_.ranks - 1);
 }
 
-void RingRun::reduce(const std::byte* const* in, int inputs, std::byte* const* out, int outputs, ReduceOp op, std::size_t count) {
+void RingRun::reduce(const std::byte* const* in, int inputs, std::byte* const* out, int outputs, ReduceOp op,
+                     std::size_t count) {
   host::reduce({call_.dtype, op, inputs, outputs, in, out, count, node_.order, node_.all_ranks});
 }
 

@@ -28,8 +28,8 @@ class RingRun {
   };
   RingRun(const Node& node, TcpExchange& rail) : node_(node), rail_(rail) {}
 
-  // The plan outlives the run. `root`: the only local rank that has the values of a broadcast on its first node, and gets those of
-  // a reduce on the last; -1: all have, and get, them.
+  // The plan outlives the run. `root`: the only local rank that has the values of a broadcast on its first node, and
+  // gets those of a reduce on the last; -1: all have, and get, them.
   void begin(const Signature& call, const RingPlan& plan, int root, BlockAt block_at);
   void turn(std::size_t turn, std::chrono::steady_clock::time_point deadline);
 
@@ -43,7 +43,8 @@ class RingRun {
   void expect(const Step& step);
   void finish(const Step& step);
   void add_own_values(const std::byte* arrived, std::byte* const* out, int outputs, ReduceOp op, const Step& step);
-  void reduce(const std::byte* const* in, int inputs, std::byte* const* out, int outputs, ReduceOp op, std::size_t count);
+  void reduce(const std::byte* const* in, int inputs, std::byte* const* out, int outputs, ReduceOp op,
+              std::size_t count);
   // Of a chunk: where it lies in a local rank's buffer, and how long it is.
   std::byte* at(int local_rank, std::size_t block, int chunk) const;
   std::size_t count_of(std::size_t block, int chunk) const { return plan_->chunk(block, chunk).count(); }

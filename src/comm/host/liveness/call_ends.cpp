@@ -34,7 +34,8 @@ void send_goodbye(const std::vector<TcpPeer>& peers) noexcept {
   goodbye.kind = FrameHeader::kGoodbye;
   for (const TcpPeer& peer : peers) {
     if (!peer.socket) continue;
-    [[maybe_unused]] const auto sent = send(peer.socket.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);  // it may be gone
+    [[maybe_unused]] const auto sent =
+        send(peer.socket.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);  // it may be gone
     shutdown(peer.socket.get(), SHUT_WR);
   }
 }
@@ -48,7 +49,10 @@ void CallEnds::begin(const Operation& operation) {
 TcpExchange::Events CallEnds::events() {
   return {
       .lost = [this](int peer) { end_cut(peer); },
-      .left = [this](int peer) { end(GroupErrorKind::kPeerLost, detector_.name_of_rank(rank_of(peer)) + " has left the group"); },
+      .left =
+          [this](int peer) {
+            end(GroupErrorKind::kPeerLost, detector_.name_of_rank(rank_of(peer)) + " has left the group");
+          },
       .mismatch = [this](int peer, const FrameHeader& theirs) { end_mismatch(peer, theirs); },
       .late = [this](const std::vector<int>& peers, bool arrived) { end_late(peers, arrived); },
       .slept =
@@ -70,22 +74,26 @@ void CallEnds::end(GroupErrorKind kind, const std::string& text) const {
 void CallEnds::end_cut(int peer) const {
   const int rank = rank_of(peer);
   const auto until = Clock::now() + kCauseFollows;
-  while (!detector_.await_over(std::chrono::milliseconds(10)) && !detector_.has_left(rank) && Clock::now() < until) continue;
+  while (!detector_.await_over(std::chrono::milliseconds(10)) && !detector_.has_left(rank) && Clock::now() < until)
+    continue;
   end(GroupErrorKind::kPeerLost,
-      detector_.name_of_rank(rank) + (detector_.has_left(rank) ? " has left the group" : " closed its connection without a goodbye"));
+      detector_.name_of_rank(rank) +
+          (detector_.has_left(rank) ? " has left the group" : " closed its connection without a goodbye"));
 }
 
 void CallEnds::end_mismatch(int peer, const FrameHeader& theirs) const {
   const std::string name(theirs.purpose, strnlen(theirs.purpose, sizeof theirs.purpose));
   const Purpose purpose{name.empty() ? nullptr : name.c_str(), theirs.signature.purpose_index};
-  end(GroupErrorKind::kMismatch, describe_mismatch({detector_.rank(), operation_->signature, operation_->purpose, operation_->pass},
-                                                   {rank_of(peer), theirs.signature, purpose, theirs.pass}));
+  end(GroupErrorKind::kMismatch,
+      describe_mismatch({detector_.rank(), operation_->signature, operation_->purpose, operation_->pass},
+                        {rank_of(peer), theirs.signature, purpose, theirs.pass}));
 }
 
 void CallEnds::end_late(const std::vector<int>& peers, bool arrived) const {
   std::vector<int> ranks;
   for (const int peer : peers) ranks.push_back(rank_of(peer));
-  end(GroupErrorKind::kTimeout, detector_.describe_absence(*operation_, Clock::now() - started_, ranks, arrived ? "finish" : "arrive"));
+  end(GroupErrorKind::kTimeout,
+      detector_.describe_absence(*operation_, Clock::now() - started_, ranks, arrived ? "finish" : "arrive"));
 }
 
 }  // namespace lockstep::host

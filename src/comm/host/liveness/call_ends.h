@@ -19,7 +19,8 @@ void send_goodbye(const std::vector<TcpPeer>& peers) noexcept;
 class CallEnds {
  public:
   // `ranks`: the exchange's peers as the group counts them; empty: it counts alike.
-  explicit CallEnds(FailureDetector& detector, std::vector<int> ranks = {}) : detector_(detector), ranks_(std::move(ranks)) {}
+  explicit CallEnds(FailureDetector& detector, std::vector<int> ranks = {})
+      : detector_(detector), ranks_(std::move(ranks)) {}
   CallEnds(const CallEnds&) = delete;
   CallEnds& operator=(const CallEnds&) = delete;
 

@@ -15,7 +15,8 @@
 
 namespace lockstep::host {
 
-ControlConnections::ControlConnections(int rank, std::vector<TcpPeer> peers, std::chrono::milliseconds lost_after, Deadline deadline)
+ControlConnections::ControlConnections(int rank, std::vector<TcpPeer> peers, std::chrono::milliseconds lost_after,
+                                       Deadline deadline)
     : rank_(rank), links_(peers.size()) {
   for (std::size_t peer = 0; peer < peers.size(); ++peer) {
     links_[peer].socket = std::move(peers[peer].socket);
@@ -30,7 +31,8 @@ ControlConnections::ControlConnections(int rank, std::vector<TcpPeer> peers, std
   }
 }
 
-// Closing a connection that holds unread heartbeats would reset it, and a goodbye that was lost on its way would not be sent again.
+// Closing a connection that holds unread heartbeats would reset it, and a goodbye that was lost on its way would not be
+// sent again.
 ControlConnections::~ControlConnections() {
   char unread[4096];
   for (const Link& link : links_)
@@ -57,8 +59,9 @@ void ControlConnections::greet(Deadline deadline) {
     Frame frame;
     must(receive_all(link.socket.get(), std::as_writable_bytes(std::span(&frame, 1)), deadline), peer);
     if (frame.kind != ControlMessage::kHello || frame.text_bytes > kLongestText)
-      throw RendezvousError("backend host: rank {} speaks another protocol on its control connection; do all ranks run the same build?",
-                            peer);
+      throw RendezvousError(
+          "backend host: rank {} speaks another protocol on its control connection; do all ranks run the same build?",
+          peer);
     link.host.resize(frame.text_bytes);
     must(receive_all(link.socket.get(), bytes_of(link.host), deadline), peer);
   }
@@ -66,7 +69,8 @@ void ControlConnections::greet(Deadline deadline) {
 
 void ControlConnections::add_to(std::vector<pollfd>& polls) const {
   for (const Link& link : links_)
-    if (link.socket) polls.push_back({link.socket.get(), static_cast<short>(link.outbox.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    if (link.socket)
+      polls.push_back({link.socket.get(), static_cast<short>(link.outbox.empty() ? POLLIN : POLLIN | POLLOUT), 0});
 }
 
 void ControlConnections::receive(std::vector<ControlMessage>& news) {
@@ -100,9 +104,12 @@ bool ControlConnections::take_frames(int peer, std::string& inbox, std::vector<C
   while (inbox.size() - at >= sizeof frame) {
     std::memcpy(&frame, inbox.data() + at, sizeof frame);
     const bool has_error = frame.kind == ControlMessage::kProposal || frame.kind == ControlMessage::kGroupError;
-    const bool is_known = has_error || frame.kind == ControlMessage::kGoodbye || frame.kind == ControlMessage::kHeartbeat;
+    const bool is_known =
+        has_error || frame.kind == ControlMessage::kGoodbye || frame.kind == ControlMessage::kHeartbeat;
     if (!is_known || frame.text_bytes > kLongestText) return false;
-    if (has_error && (frame.group_error == 0 || frame.group_error > static_cast<std::uint32_t>(GroupErrorKind::kFailed))) return false;
+    if (has_error &&
+        (frame.group_error == 0 || frame.group_error > static_cast<std::uint32_t>(GroupErrorKind::kFailed)))
+      return false;
     if (inbox.size() - at - sizeof frame < frame.text_bytes) break;
     std::string text = inbox.substr(at + sizeof frame, frame.text_bytes);
     text.resize(std::min(text.size(), text.find('\0')));  // the padding
@@ -140,7 +147,8 @@ void ControlConnections::beat(int peer, const Heartbeat& beat) {
   Frame frame;
   frame.kind = ControlMessage::kHeartbeat;
   frame.activity = beat.activity;
-  frame.age_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(beat.age.count(), std::numeric_limits<std::uint32_t>::max()));
+  frame.age_ms =
+      static_cast<std::uint32_t>(std::min<std::int64_t>(beat.age.count(), std::numeric_limits<std::uint32_t>::max()));
   link.outbox.assign(reinterpret_cast<const char*>(&frame), sizeof frame);
   flush(link);
 }

@@ -1,7 +1,7 @@
 // The control connections of a group: what the failure detectors of ranks that share no memory tell each other.
 //
-// Frames of one size, some followed by a text. Nothing here blocks, except that ranks greet each other at the beginning: what a
-// peer does not take at once is kept and goes later.
+// Frames of one size, some followed by a text. Nothing here blocks, except that ranks greet each other at the
+// beginning: what a peer does not take at once is kept and goes later.
 #pragma once
 
 #include <poll.h>
@@ -73,7 +73,8 @@ class ControlConnections {
   };
   static_assert(std::is_trivially_copyable_v<Frame>);
   static constexpr std::size_t kLongestText = 4096;
-  // Urgent messages are padded to this length, and a connection is ready when as much has come: heartbeats wake no thread.
+  // Urgent messages are padded to this length, and a connection is ready when as much has come: heartbeats wake no
+  // thread.
   static constexpr std::size_t kUrgentBytes = 1024;
   struct Link {
     ProcessFd socket;  // none: this rank itself, or it has ended

@@ -68,8 +68,8 @@ class FailureDetector::AtExit {
   std::set<Impl*> detectors_;
 };
 
-FailureDetector::Impl::Impl(FailureDetector& detector, const FailureDetectorOptions& options, const MachinePeers* machine,
-                            std::vector<TcpPeer> links)
+FailureDetector::Impl::Impl(FailureDetector& detector, const FailureDetectorOptions& options,
+                            const MachinePeers* machine, std::vector<TcpPeer> links)
     : place_(options.place),
       detector_(detector),
       machine_(machine != nullptr ? std::optional(*machine) : std::nullopt),
@@ -101,7 +101,8 @@ void FailureDetector::Impl::sign_in() {
   for (std::size_t local = 0; local < machine_->ranks.size(); ++local) {
     const auto rank = static_cast<std::size_t>(machine_->ranks[local]);
     peers_[rank].local_rank = static_cast<int>(local);
-    if (local < liveness_fds.size() && static_cast<int>(local) != machine_->local_rank) lines_[rank] = liveness_fds[local];
+    if (local < liveness_fds.size() && static_cast<int>(local) != machine_->local_rank)
+      lines_[rank] = liveness_fds[local];
   }
   ControlBlock& control = machine_->layout.control();
   shared_.emplace(control);
@@ -111,11 +112,13 @@ void FailureDetector::Impl::sign_in() {
   detector_.activity_ = ActivityWriter(own_record_);
   const std::string host = host_name();
   std::memcpy(own.host, host.data(), std::min(host.size(), sizeof own.host - 1));  // the block is zero bytes before
-  own.pid.store(getpid());                                                         // last: a reader that sees it sees the host's name
+  own.pid.store(getpid());  // last: a reader that sees it sees the host's name
 }
 
 std::string FailureDetector::Impl::name_of_rank(int rank) const {
-  const auto named = [rank](int pid, const char* host) { return fmt::format("rank {} (pid {} on host {})", rank, pid, host); };
+  const auto named = [rank](int pid, const char* host) {
+    return fmt::format("rank {} (pid {} on host {})", rank, pid, host);
+  };
   if (links_) return named(links_->pid_of(rank), links_->host_of(rank).c_str());
   const RankBlock& its = block(rank);
   const int pid = its.pid.load();
@@ -131,7 +134,8 @@ std::string FailureDetector::Impl::last_seen(int rank) {
 // A call that this rank has finished, all others have come to: newer than what the last heartbeat said, maybe.
 std::uint64_t FailureDetector::Impl::calls_in_common() const {
   const Activity own = own_record_->read();
-  if (own.state() == Activity::kNone || own.kind() == OperationKind::kAllocate) return 0;  // allocations have numbers of their own
+  if (own.state() == Activity::kNone || own.kind() == OperationKind::kAllocate)
+    return 0;  // allocations have numbers of their own
   return own.state() == Activity::kFinished ? own.sequence() : own.sequence() - 1;
 }
 
@@ -154,8 +158,8 @@ std::string FailureDetector::Impl::whereabouts(int rank) const {
   return fmt::format("has come to every call up to #{} and not to the next", common);
 }
 
-std::string FailureDetector::Impl::describe_absence(const Operation& operation, Clock::duration waited, const std::vector<int>& absent,
-                                                    std::string_view did_not) {
+std::string FailureDetector::Impl::describe_absence(const Operation& operation, Clock::duration waited,
+                                                    const std::vector<int>& absent, std::string_view did_not) {
   constexpr std::size_t kInDetail = 3;
   const Lock lock(mutex_);
   look_at_machine();
@@ -264,7 +268,8 @@ void FailureDetector::Impl::leave() noexcept {
 
 FailureDetector::FailureDetector(const FailureDetectorOptions& options, const MachinePeers& machine)
     : impl_(std::make_unique<Impl>(*this, options, &machine, std::vector<TcpPeer>())) {}
-FailureDetector::FailureDetector(const FailureDetectorOptions& options, std::vector<TcpPeer> links, const MachinePeers* machine)
+FailureDetector::FailureDetector(const FailureDetectorOptions& options, std::vector<TcpPeer> links,
+                                 const MachinePeers* machine)
     : impl_(std::make_unique<Impl>(*this, options, machine, std::move(links))) {}
 FailureDetector::~FailureDetector() = default;
 

@@ -1,13 +1,15 @@
-// Finds out which ranks are alive, and why a group is over: one failure detector per rank and group, with a thread of its own.
+// Finds out which ranks are alive, and why a group is over: one failure detector per rank and group, with a thread of
+// its own.
 //
-// A group ends with one group error, the same on all ranks. Ranks that share a control block write it there, the first one
-// wins. Others have a control connection between any two (control_connections.h): a rank that sees a reason proposes it to the lowest
-// rank that lives, that rank takes the first it gets, and each rank that learns the group error tells all others. A rank that does not
-// answer in time is passed over, so that agreeing takes a moment, and never long. The store has no part in it: neither its host's death nor
-// a call that blocks in it delays a group error.
+// A group ends with one group error, the same on all ranks. Ranks that share a control block write it there, the first
+// one wins. Others have a control connection between any two (control_connections.h): a rank that sees a reason
+// proposes it to the lowest rank that lives, that rank takes the first it gets, and each rank that learns the group
+// error tells all others. A rank that does not answer in time is passed over, so that agreeing takes a moment, and
+// never long. The store has no part in it: neither its host's death nor a call that blocks in it delays a group error.
 //
-// A process that dies closes its liveness fd, or its control connections; one that is stopped, or lost with its machine, sends no
-// heartbeats. They come from the thread here, so that a rank may compute for as long as it likes, and carry what it did last.
+// A process that dies closes its liveness fd, or its control connections; one that is stopped, or lost with its
+// machine, sends no heartbeats. They come from the thread here, so that a rank may compute for as long as it likes, and
+// carry what it did last.
 #pragma once
 
 #include <atomic>
@@ -45,9 +47,10 @@ class FailureDetector {
  public:
   // Ranks of one machine.
   FailureDetector(const FailureDetectorOptions& options, const MachinePeers& machine);
-  // Ranks of several machines, or that share no memory. Collective: `links` is connect_mesh()'s, by rank. With a `machine`, the
-  // group error is told to its control block as well, whose sleepers are woken.
-  FailureDetector(const FailureDetectorOptions& options, std::vector<TcpPeer> links, const MachinePeers* machine = nullptr);
+  // Ranks of several machines, or that share no memory. Collective: `links` is connect_mesh()'s, by rank. With a
+  // `machine`, the group error is told to its control block as well, whose sleepers are woken.
+  FailureDetector(const FailureDetectorOptions& options, std::vector<TcpPeer> links,
+                  const MachinePeers* machine = nullptr);
   ~FailureDetector();
   FailureDetector(const FailureDetector&) = delete;
   FailureDetector& operator=(const FailureDetector&) = delete;
@@ -58,11 +61,13 @@ class FailureDetector {
   void declare(GroupErrorKind kind, const std::string& text);
   // Waits for a group error, for one who saw a consequence and wants the cause; false: there is none after that time.
   bool await_over(std::chrono::milliseconds at_most);
-  // Called once, from whatever thread, when the group is over: shut sockets down, wake sleepers. It must not wait for others, and
-  // what it uses must outlive the failure detector, or its stop().
+  // Called once, from whatever thread, when the group is over: shut sockets down, wake sleepers. It must not wait for
+  // others, and what it uses must outlive the failure detector, or its stop().
   void on_over(std::function<void()> wake);
   // Throws the group error as an error; `doing` begins the text.
-  [[noreturn]] void throw_group_error(std::string_view doing) const { lockstep::throw_group_error(group_error(), doing); }
+  [[noreturn]] void throw_group_error(std::string_view doing) const {
+    lockstep::throw_group_error(group_error(), doing);
+  }
   void throw_if_over(const std::function<std::string()>& doing) const {
     if (over()) [[unlikely]]
       throw_group_error(doing());
@@ -82,10 +87,10 @@ class FailureDetector {
   int rank() const;
   // "last seen in all_reduce #39 (bucket 2), 31 s ago"; "" of this rank itself.
   std::string last_seen(int rank) const;
-  // "rank 0 waited 300.0 s in all_reduce #40 for rank 2 (pid 4711 on host b), which did not arrive; rank 2 has finished ...".
-  // `did_not`: "arrive" or "finish".
-  std::string describe_absence(const Operation& operation, std::chrono::steady_clock::duration waited, const std::vector<int>& absent,
-                               std::string_view did_not) const;
+  // "rank 0 waited 300.0 s in all_reduce #40 for rank 2 (pid 4711 on host b), which did not arrive; rank 2 has finished
+  // ...". `did_not`: "arrive" or "finish".
+  std::string describe_absence(const Operation& operation, std::chrono::steady_clock::duration waited,
+                               const std::vector<int>& absent, std::string_view did_not) const;
 
   // Goodbye: this rank has finished and is not lost. Call it before what peers watch is closed.
   void leave() noexcept;

@@ -1,5 +1,5 @@
-// The inside of FailureDetector: failure_detector.cpp has the group error, failure_detector_thread.cpp the thread that looks for
-// heartbeats.
+// The inside of FailureDetector: failure_detector.cpp has the group error, failure_detector_thread.cpp the thread that
+// looks for heartbeats.
 #pragma once
 
 #include <poll.h>
@@ -16,14 +16,15 @@
 
 namespace lockstep::host {
 
-inline constexpr auto kTimeToAnswer = std::chrono::milliseconds(500);       // of one rank that is asked for the group error
+inline constexpr auto kTimeToAnswer = std::chrono::milliseconds(500);  // of one rank that is asked for the group error
 inline constexpr auto kLongestAgreement = std::chrono::milliseconds(1500);  // then every rank believes itself
 
 class FailureDetector::Impl {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Impl(FailureDetector& detector, const FailureDetectorOptions& options, const MachinePeers* machine, std::vector<TcpPeer> links);
+  Impl(FailureDetector& detector, const FailureDetectorOptions& options, const MachinePeers* machine,
+       std::vector<TcpPeer> links);
   ~Impl();
 
   GroupError group_error() const { return shared_ ? shared_->get() : own_.get(); }
@@ -35,7 +36,9 @@ class FailureDetector::Impl {
   std::string last_seen(int rank);
   std::string describe_absence(const Operation& operation, Clock::duration waited, const std::vector<int>& absent,
                                std::string_view did_not);
-  int rank_of_local(int local_rank) const { return machine_ ? machine_->ranks[static_cast<std::size_t>(local_rank)] : local_rank; }
+  int rank_of_local(int local_rank) const {
+    return machine_ ? machine_->ranks[static_cast<std::size_t>(local_rank)] : local_rank;
+  }
   void leave() noexcept;
   bool has_left(int rank) const { return peers_[static_cast<std::size_t>(rank)].left.load(); }
   void wake_all() {

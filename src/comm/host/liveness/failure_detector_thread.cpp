@@ -1,4 +1,5 @@
-// The thread of a failure detector: sleeps until a peer says something or goes, and about once a second looks which peers are still there.
+// The thread of a failure detector: sleeps until a peer says something or goes, and about once a second looks which
+// peers are still there.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,7 +25,8 @@ void FailureDetector::Impl::stop() noexcept {
   thread_.join();
 }
 
-// polls[0] is the wake signal, polls[r + 1] the liveness fd of rank r; a negative descriptor is passed over. Then the links.
+// polls[0] is the wake signal, polls[r + 1] the liveness fd of rank r; a negative descriptor is passed over. Then the
+// links.
 void FailureDetector::Impl::run() {
   std::vector<pollfd> polls;
   Lock lock(mutex_);
@@ -71,7 +73,8 @@ void FailureDetector::Impl::read_lines(const std::vector<pollfd>& polls) {
   }
 }
 
-// A peer that is told a group error may end at once: news of group errors come before news of ends, whichever link they come on.
+// A peer that is told a group error may end at once: news of group errors come before news of ends, whichever link they
+// come on.
 void FailureDetector::Impl::read_links(Lock& lock) {
   std::vector<ControlMessage> news;
   links_->flush();
@@ -125,13 +128,14 @@ void FailureDetector::Impl::lost(int rank, int error, Lock& lock) {
   look_at_machine();
   const std::string did = did_last(rank);
   if (error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH)
-    return propose(
-        {GroupErrorKind::kPeerLost, fmt::format("{} cannot be reached: its machine has acknowledged nothing for {} ({}); it {}; is "
-                                                "that machine up, and the network between?",
-                                                name_of_rank(rank), seconds_text(lost_after_), std::strerror(error), did)},
-        lock);
+    return propose({GroupErrorKind::kPeerLost,
+                    fmt::format("{} cannot be reached: its machine has acknowledged nothing for {} ({}); it {}; is "
+                                "that machine up, and the network between?",
+                                name_of_rank(rank), seconds_text(lost_after_), std::strerror(error), did)},
+                   lock);
   propose({GroupErrorKind::kPeerLost,
-           fmt::format("{} died: its process is gone without a goodbye; it {}; what it said last may tell why", name_of_rank(rank), did)},
+           fmt::format("{} died: its process is gone without a goodbye; it {}; what it said last may tell why",
+                       name_of_rank(rank), did)},
           lock);
 }
 
@@ -147,11 +151,13 @@ void FailureDetector::Impl::blame_stalled(Lock& lock) {
     clock_.forget(rank);
     if (rank != stalled.front()) others += fmt::format("{}{}", others.empty() ? "; nor have ranks " : ", ", rank);
   }
-  propose({GroupErrorKind::kPeerLost,
-           fmt::format("{} has sent no heartbeat for {}; it {}{}; is its process stopped, its machine down, or the network cut?{}",
-                       name_of_rank(stalled.front()), seconds_text(stall_timeout_), did_last(stalled.front()), others,
-                       slurm::how_to_end_step(env::text))},
-          lock);
+  propose(
+      {GroupErrorKind::kPeerLost,
+       fmt::format(
+           "{} has sent no heartbeat for {}; it {}{}; is its process stopped, its machine down, or the network cut?{}",
+           name_of_rank(stalled.front()), seconds_text(stall_timeout_), did_last(stalled.front()), others,
+           slurm::how_to_end_step(env::text))},
+      lock);
 }
 
 }  // namespace lockstep::host

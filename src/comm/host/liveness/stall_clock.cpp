@@ -5,7 +5,10 @@
 namespace lockstep::host {
 
 StallClock::StallClock(int ranks, Duration stall_after, Duration longest_pause, Clock::time_point now)
-    : stall_after_(stall_after), longest_pause_(longest_pause), last_look_(now), peers_(static_cast<std::size_t>(ranks)) {}
+    : stall_after_(stall_after),
+      longest_pause_(longest_pause),
+      last_look_(now),
+      peers_(static_cast<std::size_t>(ranks)) {}
 
 void StallClock::look(Clock::time_point now) {
   slept_ = slept(now);

@@ -1,8 +1,8 @@
 // Which peers have stopped: a pure state machine, fed with the time and with counters that the peers raise.
 //
-// A rank may itself have been stopped, with its job (Ctrl-Z, a suspended machine) or alone, and must not blame its peers for
-// that time: it looks at the clock often, and of the time between two looks no more counts than the longest pause that it
-// makes of its own will. Time that counts is called awake time here.
+// A rank may itself have been stopped, with its job (Ctrl-Z, a suspended machine) or alone, and must not blame its
+// peers for that time: it looks at the clock often, and of the time between two looks no more counts than the longest
+// pause that it makes of its own will. Time that counts is called awake time here.
 #pragma once
 
 #include <chrono>

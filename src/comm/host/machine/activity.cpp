@@ -44,7 +44,8 @@ std::string Sighting::last_seen(std::chrono::steady_clock::time_point now) const
   if (activity.state() == Activity::kNone) return "had made no call yet";
   if (activity.state() == Activity::kInside)
     return fmt::format("was last seen in {}, {} ago", activity.text(), seconds_text(now - seen_at));
-  return fmt::format("had finished {} {} ago and was in the program's own code", activity.text(), seconds_text(now - since));
+  return fmt::format("had finished {} {} ago and was in the program's own code", activity.text(),
+                     seconds_text(now - since));
 }
 
 // The news of a heartbeat is as old as the heartbeat.

@@ -1,4 +1,5 @@
-// The last activity of a rank: a note that it keeps at hardly any cost, for its own failure detector and those of its machine to read.
+// The last activity of a rank: a note that it keeps at hardly any cost, for its own failure detector and those of its
+// machine to read.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,8 @@ struct Activity {
   std::string text() const;
 };
 
-// Written by the one thread that executes operations, read by failure detectors, also of other processes. All zero bytes: nothing yet.
+// Written by the one thread that executes operations, read by failure detectors, also of other processes. All zero
+// bytes: nothing yet.
 struct alignas(64) ActivityRecord {
   std::atomic<std::uint64_t> word;
   std::atomic<std::uint64_t> beats;  // heartbeats, by the rank's failure detector
@@ -67,8 +69,11 @@ struct Sighting {
   Activity activity;
   std::chrono::steady_clock::time_point since{}, seen_at{};
 
-  void see(const Activity& seen, std::chrono::steady_clock::time_point at) { see(seen, at, seen.word != activity.word ? at : since); }
-  void see(const Activity& seen, std::chrono::steady_clock::time_point at, std::chrono::steady_clock::time_point since_when) {
+  void see(const Activity& seen, std::chrono::steady_clock::time_point at) {
+    see(seen, at, seen.word != activity.word ? at : since);
+  }
+  void see(const Activity& seen, std::chrono::steady_clock::time_point at,
+           std::chrono::steady_clock::time_point since_when) {
     since = since_when;
     activity = seen;
     seen_at = at;

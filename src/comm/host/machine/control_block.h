@@ -1,10 +1,11 @@
-// The control memory that the ranks of one machine share: one fixed layout at the start of a segment that all of them map.
+// The control memory that the ranks of one machine share: one fixed layout at the start of a segment that all of them
+// map.
 //
-// Terms. Round: one step of all ranks of the node. In round k a rank fills its line, and its slot or tile, then publishes k in the line; a
-// rank that has seen k in all lines knows that all have arrived. Line: a rank's part in a round, one cache line. Slot: a rank's kSlotBytes
-// for a message that all ranks read whole. Tile: one of a rank's three windows of kTileBytes, through which unregistered memory travels.
-// Slice: the 1/n of a message that one of n ranks reduces, in whole cache lines (reduce_kernels.h).
-// Lines are doubled by the round's parity: a line of round k is
+// Terms. Round: one step of all ranks of the node. In round k a rank fills its line, and its slot or tile, then
+// publishes k in the line; a rank that has seen k in all lines knows that all have arrived. Line: a rank's part in a
+// round, one cache line. Slot: a rank's kSlotBytes for a message that all ranks read whole. Tile: one of a rank's three
+// windows of kTileBytes, through which unregistered memory travels. Slice: the 1/n of a message that one of n ranks
+// reduces, in whole cache lines (reduce_kernels.h). Lines are doubled by the round's parity: a line of round k is
 // written again in round k + 2, which its owner enters only after all ranks published k + 1, that is, read round k.
 #pragma once
 
@@ -15,7 +16,7 @@
 #include "lockstep/comm/operation.h"
 #include "src/comm/call/group_error.h"
 #include "src/comm/host/machine/activity.h"
-#include "src/core/cache_line.h"
+#include "src/core/base/cache_line.h"
 
 namespace lockstep::host {
 
@@ -24,8 +25,8 @@ inline constexpr std::size_t kSlotBytes = 8192;        // a rank's slot for mess
 inline constexpr std::size_t kTileBytes = 512 * 1024;  // a rank's window for memory that is not registered
 inline constexpr int kTiles = 3;                       // filled, being reduced, being read
 
-// From one rank to another, for messages. Ranks that share a core change places when a channel is full or empty, so that few ranks get much
-// room; all channels together have 64 MiB of addresses at most, and memory once they are used.
+// From one rank to another, for messages. Ranks that share a core change places when a channel is full or empty, so
+// that few ranks get much room; all channels together have 64 MiB of addresses at most, and memory once they are used.
 constexpr std::size_t channel_bytes(int ranks) {
   constexpr std::size_t kAll = std::size_t{64} << 20, kLeast = std::size_t{64} << 10, kMost = std::size_t{4} << 20;
   std::size_t bytes = kMost;
@@ -102,14 +103,17 @@ class ControlLayout {
   }
   Channel& channel(int from, int to) const {
     const std::size_t number = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
-    return *reinterpret_cast<Channel*>(base_ + channels_at(ranks_) + number * (sizeof(Channel) + channel_bytes(ranks())));
+    return *reinterpret_cast<Channel*>(base_ + channels_at(ranks_) +
+                                       number * (sizeof(Channel) + channel_bytes(ranks())));
   }
 
  private:
   static constexpr std::size_t kBlocksAt = 4096;
   static_assert(sizeof(ControlBlock) <= kBlocksAt);
   static std::size_t flat_at(std::size_t ranks) { return kBlocksAt + ranks * sizeof(RankBlock); }
-  static std::size_t tiles_at(std::size_t ranks) { return (flat_at(ranks) + ranks * 2 * kSlotBytes + 4095) / 4096 * 4096; }
+  static std::size_t tiles_at(std::size_t ranks) {
+    return (flat_at(ranks) + ranks * 2 * kSlotBytes + 4095) / 4096 * 4096;
+  }
   static std::size_t channels_at(std::size_t ranks) { return tiles_at(ranks) + ranks * kTiles * kTileBytes; }
 
   std::byte* base_;

@@ -64,7 +64,10 @@ LivenessPipe make_liveness_pipe() {
 class MemfdProvider : public SharedMemoryProvider {
  public:
   MemfdProvider(int local_rank, std::vector<UnixConnection> links, std::vector<Fd> peer_fds, LivenessPipe own_pipe)
-      : local_rank_(local_rank), links_(std::move(links)), peer_fds_(std::move(peer_fds)), own_pipe_(std::move(own_pipe)) {
+      : local_rank_(local_rank),
+        links_(std::move(links)),
+        peer_fds_(std::move(peer_fds)),
+        own_pipe_(std::move(own_pipe)) {
     for (const Fd& line : peer_fds_) watched_.push_back(line.get());
   }
 
@@ -76,7 +79,8 @@ class MemfdProvider : public SharedMemoryProvider {
   void wake_peers() noexcept override {
     const std::lock_guard lock(pipe_mutex_);
     if (!own_pipe_.write) return;
-    [[maybe_unused]] const auto written = write(own_pipe_.write.get(), "!", 1);  // a pipe that holds nothing else has room
+    [[maybe_unused]] const auto written =
+        write(own_pipe_.write.get(), "!", 1);  // a pipe that holds nothing else has room
   }
   void close() noexcept override {
     const std::lock_guard lock(pipe_mutex_);
@@ -108,7 +112,9 @@ class MemfdProvider : public SharedMemoryProvider {
   std::shared_ptr<SharedSegment> take(std::size_t bytes, Deadline deadline) {
     Fd fd;
     const auto message = links_[0].receive(512, &fd, deadline);
-    if (!fd) throw Error("{}: {}", links_[0].peer, std::string_view(reinterpret_cast<const char*>(message.data()), message.size()));
+    if (!fd)
+      throw Error("{}: {}", links_[0].peer,
+                  std::string_view(reinterpret_cast<const char*>(message.data()), message.size()));
     return std::make_shared<MemfdSegment>(fd.get(), bytes);
   }
 
@@ -155,14 +161,16 @@ Hello challenge(const UnixConnection& link, const Nonce& nonce, Fd& line, int ow
 
 Fd accept_one(const Fd& listener, const NodeMembers& members, Deadline deadline) {
   for (;;) {
-    if (auto link = accept_own_user(listener.get(), std::min(deadline, Clock::now() + kPresenceTime))) return *std::move(link);
+    if (auto link = accept_own_user(listener.get(), std::min(deadline, Clock::now() + kPresenceTime)))
+      return *std::move(link);
     if (members.check_presence) members.check_presence();
-    if (Clock::now() >= deadline) throw Error("not all ranks of this machine connected to the abstract socket of the lowest one in time");
+    if (Clock::now() >= deadline)
+      throw Error("not all ranks of this machine connected to the abstract socket of the lowest one in time");
   }
 }
 
-UnixConnection welcome_one(const Fd& listener, const NodeMembers& members, std::vector<Fd>& lines, std::size_t& local_rank,
-                           Deadline deadline) {
+UnixConnection welcome_one(const Fd& listener, const NodeMembers& members, std::vector<Fd>& lines,
+                           std::size_t& local_rank, Deadline deadline) {
   UnixConnection link{accept_one(listener, members, deadline), "a connecting process"};
   deadline = std::min(deadline, Clock::now() + kMemoryHandshakeTime);
   ProofExchange exchange(members.token, Role::kMemoryAcceptor, members.rank());
@@ -222,7 +230,8 @@ std::unique_ptr<SharedMemoryProvider> join(Fd socket, const NodeMembers& members
   crypto::Digest answer{};
   const auto proof = link.receive(sizeof answer, nullptr, deadline);
   if (proof.size() == sizeof answer) std::memcpy(answer.data(), proof.data(), sizeof answer);
-  if (!exchange.accepts(answer)) throw Error("the process that answers as {} could not prove that it knows the job's token", link.peer);
+  if (!exchange.accepts(answer))
+    throw Error("the process that answers as {} could not prove that it knows the job's token", link.peer);
   std::vector<Fd> lines(n);
   for (std::size_t of = 0; of < n; ++of) {
     if (static_cast<int>(of) == members.local_rank) continue;

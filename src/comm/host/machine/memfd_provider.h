@@ -22,7 +22,8 @@ struct NodeMembers {
   int leader() const { return ranks.front(); }
 };
 
-// Collective. The leader gives its listener, the others their connection to it. Throws Error that says who failed, and how.
+// Collective. The leader gives its listener, the others their connection to it. Throws Error that says who failed, and
+// how.
 std::unique_ptr<SharedMemoryProvider> make_memfd_provider(Fd socket, const NodeMembers& members, Deadline deadline);
 
 }  // namespace lockstep::host

@@ -36,7 +36,8 @@ NodeLayout::NodeLayout(const std::vector<int>& leaders) {
     local_rank_of_.push_back(static_cast<int>(node.size()));
     node.push_back(rank);
   }
-  for (const auto& node : members_) rails_ = rails_ == 0 ? static_cast<int>(node.size()) : std::min(rails_, static_cast<int>(node.size()));
+  for (const auto& node : members_)
+    rails_ = rails_ == 0 ? static_cast<int>(node.size()) : std::min(rails_, static_cast<int>(node.size()));
 }
 
 std::string NodeLayout::describe() const {

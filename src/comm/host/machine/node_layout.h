@@ -19,8 +19,8 @@ class NodeLayout {
   int local_rank_of(int rank) const { return local_rank_of_[static_cast<std::size_t>(rank)]; }
   const std::vector<int>& members(int node) const { return members_[static_cast<std::size_t>(node)]; }
   int size_of_node(int node) const { return static_cast<int>(members(node).size()); }
-  // Ranks of every node that carry data to the other nodes, each to those of its own local rank: as many as the smallest
-  // node has.
+  // Ranks of every node that carry data to the other nodes, each to those of its own local rank: as many as the
+  // smallest node has.
   int rails() const { return rails_; }
 
   bool is_one_node() const { return nodes() == 1; }

@@ -48,7 +48,8 @@ constexpr std::chrono::milliseconds kForTheAnswer(2000);
 constexpr std::chrono::milliseconds kDoorTime(5000);  // for one rank's abstract socket; then another wire is taken
 constexpr char kMissed = '!';                         // instead of a decision: then the text that names them
 
-// Rank 0's part: the words of all, in rank order. Throws RendezvousError that names all who are missing, as the others will.
+// Rank 0's part: the words of all, in rank order. Throws RendezvousError that names all who are missing, as the others
+// will.
 std::vector<std::string> collect(const BackendContext& context, const std::string& key, const std::string& mine) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   std::vector<std::string> said = {mine};
@@ -71,7 +72,8 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
 
 // Sends every rank's word on `about` to rank 0, which makes one answer of them for all.
 template <typename Decide>
-std::string decide_together(const BackendContext& context, const std::string& about, const std::string& mine, Decide&& decide) {
+std::string decide_together(const BackendContext& context, const std::string& about, const std::string& mine,
+                            Decide&& decide) {
   const std::string key = "shm/" + about;
   if (context.place.rank != 0) {
     context.store->set(fmt::format("{}/{}", key, context.place.rank), mine);
@@ -176,8 +178,10 @@ std::string settle(Proposal proposal, const std::vector<std::string>& failures) 
   return proposal.encode();
 }
 
-// For users who wonder why it is slow. Said once, by the rank that decides; a group that asked for shared memory alone gets it as an error.
-void tell_of_failures(const BackendContext& context, const Proposal& proposal, const std::vector<std::string>& failures) {
+// For users who wonder why it is slow. Said once, by the rank that decides; a group that asked for shared memory alone
+// gets it as an error.
+void tell_of_failures(const BackendContext& context, const Proposal& proposal,
+                      const std::vector<std::string>& failures) {
   const NodeLayout layout(proposal.leaders);
   const auto has_failed = [&](int rank) { return !failures[static_cast<std::size_t>(rank)].empty(); };
   for (int node = 0; node < layout.nodes() && context.transport != "shm"; ++node) {
@@ -186,8 +190,10 @@ void tell_of_failures(const BackendContext& context, const Proposal& proposal, c
     if (failed == members.end()) continue;
     std::string numbers;
     for (const int rank : members) numbers += fmt::format("{}{}", numbers.empty() ? "" : ", ", rank);
-    log::warn("backend host: ranks {} are on one machine and cannot share its memory: they exchange over TCP, which is slower. Rank {}: {}",
-              numbers, *failed, failures[static_cast<std::size_t>(*failed)]);
+    log::warn(
+        "backend host: ranks {} are on one machine and cannot share its memory: they exchange over TCP, which is "
+        "slower. Rank {}: {}",
+        numbers, *failed, failures[static_cast<std::size_t>(*failed)]);
   }
 }
 
@@ -197,8 +203,8 @@ NodeRendezvous find_nodes(const BackendContext& context) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   const int rank = context.place.rank;
   Found found = find_leader(context);
-  const Proposal proposed =
-      Proposal::decode(decide_together(context, "leaders", join_lines(std::to_string(found.leader), found.refusal), propose));
+  const Proposal proposed = Proposal::decode(
+      decide_together(context, "leaders", join_lines(std::to_string(found.leader), found.refusal), propose));
   NodeRendezvous rendezvous;
   const NodeLayout layout(proposed.leaders);
   const auto& members = layout.members(layout.node_of(rank));
@@ -206,16 +212,18 @@ NodeRendezvous find_nodes(const BackendContext& context) {
   std::unique_ptr<SharedMemoryProvider> provider;
   const std::string failure = reason_of_failure([&] {
     if (local_ranks == 1) return;
-    provider = make_memfd_provider(std::move(local_rank == 0 ? found.listener : found.connection),
-                                   {members, local_rank, context.token, [&] { check_presence(context, deadline); }}, deadline);
+    provider =
+        make_memfd_provider(std::move(local_rank == 0 ? found.listener : found.connection),
+                            {members, local_rank, context.token, [&] { check_presence(context, deadline); }}, deadline);
     rendezvous.control = provider->share(ControlLayout::bytes(local_ranks), context.store_timeout);
   });
   found = {};  // first: a rank that still waits for this one hears at once that it gave up
   if (!failure.empty()) provider.reset();
-  const Proposal settled = Proposal::decode(decide_together(context, "nodes", failure, [&](const std::vector<std::string>& failures) {
-    tell_of_failures(context, proposed, failures);
-    return settle(proposed, failures);
-  }));
+  const Proposal settled =
+      Proposal::decode(decide_together(context, "nodes", failure, [&](const std::vector<std::string>& failures) {
+        tell_of_failures(context, proposed, failures);
+        return settle(proposed, failures);
+      }));
   rendezvous.layout = NodeLayout(settled.leaders);
   rendezvous.refusal = settled.refusal;
   if (rendezvous.layout.size_of_node(rendezvous.layout.node_of(rank)) == 1) {

@@ -14,7 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kWritingTime = std::chrono::milliseconds(200);  // of a group error by a rank that has to wait for its core
+constexpr auto kWritingTime =
+    std::chrono::milliseconds(200);  // of a group error by a rank that has to wait for its core
 
 }  // namespace
 
@@ -29,7 +30,8 @@ void SharedGroupError::declare(GroupErrorKind kind, std::string_view text) {
     record.state.store(GroupErrorRecord::kWritten);
   }
   // Another rank is writing: its group error is that of all ranks, unless it dies before it is done.
-  for (const auto until = Clock::now() + kWritingTime; record.state.load() != GroupErrorRecord::kWritten && Clock::now() < until;)
+  for (const auto until = Clock::now() + kWritingTime;
+       record.state.load() != GroupErrorRecord::kWritten && Clock::now() < until;)
     sched_yield();
   local_.declare(kind, text);
   wake_all();

@@ -28,7 +28,9 @@ class PrivateSegment : public SharedSegment {
 
 }  // namespace
 
-std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes) { return std::make_shared<PrivateSegment>(bytes); }
+std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes) {
+  return std::make_shared<PrivateSegment>(bytes);
+}
 
 std::shared_ptr<SharedSegment> ThreadRendezvous::segment(std::size_t index, std::size_t bytes) {
   const std::lock_guard lock(mutex_);

@@ -13,7 +13,8 @@ namespace lockstep::host {
 // Zeroed private pages of this process.
 std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes);
 
-// Where the threads of one group meet; make one and give it to all of them. Keeps what they share for as long as it lives.
+// Where the threads of one group meet; make one and give it to all of them. Keeps what they share for as long as it
+// lives.
 class ThreadRendezvous {
  public:
   // The segment of the `index`-th call, made by the rank that comes first.
@@ -37,7 +38,9 @@ class ThreadMemoryProvider : public SharedMemoryProvider {
 // A rank that shares its memory with no other.
 class PrivateMemoryProvider : public SharedMemoryProvider {
  public:
-  std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds) override { return map_private_segment(bytes); }
+  std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds) override {
+    return map_private_segment(bytes);
+  }
 };
 
 }  // namespace lockstep::host

@@ -28,7 +28,9 @@ Slice slice_of(std::size_t count, DType dtype, int rank, int ranks) {
   const std::size_t per_line = kCacheLine / size_of(dtype);
   const std::size_t lines = (count + per_line - 1) / per_line;
   const auto r = static_cast<std::size_t>(rank), n = static_cast<std::size_t>(ranks);
-  const auto boundary = [&](std::size_t k) { return std::min(count, (lines / n * k + std::min(k, lines % n)) * per_line); };
+  const auto boundary = [&](std::size_t k) {
+    return std::min(count, (lines / n * k + std::min(k, lines % n)) * per_line);
+  };
   return {boundary(r), boundary(r + 1)};
 }
 

@@ -1,5 +1,5 @@
-// Sums (products, minima, ...) of the ranks' values, in an order of their ranks alone: the same bits on whatever path they
-// came.
+// Sums (products, minima, ...) of the ranks' values, in an order of their ranks alone: the same bits on whatever path
+// they came.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@ enum class ReduceOrder : std::uint8_t {
   kTree,  // (0 + 1) + (2 + 3): neighbours, then neighbouring pairs, ...; with many ranks, smaller errors of rounding
 };
 
-// out[j][i] = in[0][i] + in[1][i] + ... for all j and all i < count, in the given order. An output may be one of the inputs (the same
-// pointer), never one that overlaps otherwise. kAvg multiplies the sum by 1 / divisor in the accumulation type; float16
-// and bfloat16 accumulate in float. NaN wins in kMin and kMax. A result that is NaN is the positive quiet NaN without payload,
-// whatever NaNs went in. The bitwise operations are for integers.
+// out[j][i] = in[0][i] + in[1][i] + ... for all j and all i < count, in the given order. An output may be one of the
+// inputs (the same pointer), never one that overlaps otherwise. kAvg multiplies the sum by 1 / divisor in the
+// accumulation type; float16 and bfloat16 accumulate in float. NaN wins in kMin and kMax. A result that is NaN is the
+// positive quiet NaN without payload, whatever NaNs went in. The bitwise operations are for integers.
 struct Reduction {
   DType dtype;
   ReduceOp op;

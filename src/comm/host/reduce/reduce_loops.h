@@ -1,4 +1,5 @@
-// The loops behind reduce(), for the files that compile them: each for some types, since every loop is built three times.
+// The loops behind reduce(), for the files that compile them: each for some types, since every loop is built three
+// times.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 
 #include "lockstep/core/cpu_dispatch.h"
 #include "src/comm/host/reduce/reduce_kernels.h"
-#include "src/core/cache_line.h"
-#include "src/core/half.h"
+#include "src/core/base/cache_line.h"
+#include "src/core/base/half.h"
 
 namespace lockstep::host {
 
@@ -29,8 +30,8 @@ LOCKSTEP_HALF_INLINE std::uint16_t with_one_nan(std::uint16_t bits) {
   return (bits & 0x7fff) > kInfinity ? kNan : bits;
 }
 
-// How a type lies in memory, and in which one it is summed. 16-bit floats are read and written as plain integers: GCC makes
-// no vectors of a loop that hands a struct on.
+// How a type lies in memory, and in which one it is summed. 16-bit floats are read and written as plain integers: GCC
+// makes no vectors of a loop that hands a struct on.
 template <typename T>
 struct Element {
   using Sum = T;
@@ -52,14 +53,18 @@ struct Element<BFloat16> {
   using Sum = float;
   using Stored = std::uint16_t;
   static LOCKSTEP_HALF_INLINE float load(Stored bits) { return widen(BFloat16{bits}); }
-  static LOCKSTEP_HALF_INLINE Stored store(float value) { return with_one_nan<0x7f80, 0x7fc0>(narrow_bfloat16(value).bits); }
+  static LOCKSTEP_HALF_INLINE Stored store(float value) {
+    return with_one_nan<0x7f80, 0x7fc0>(narrow_bfloat16(value).bits);
+  }
 };
 template <>
 struct Element<Float16> {
   using Sum = float;
   using Stored = std::uint16_t;
   static LOCKSTEP_HALF_INLINE float load(Stored bits) { return widen(Float16{bits}); }
-  static LOCKSTEP_HALF_INLINE Stored store(float value) { return with_one_nan<0x7c00, 0x7e00>(narrow_float16(value).bits); }
+  static LOCKSTEP_HALF_INLINE Stored store(float value) {
+    return with_one_nan<0x7c00, 0x7e00>(narrow_float16(value).bits);
+  }
 };
 
 template <typename T>
@@ -177,7 +182,8 @@ LOCKSTEP_HALF_INLINE void tree(const Reduction& job, Sum<T> scale) {
 
 // Whole numbers wrap, and a minimum is the same in any order: only rounding tells orders apart.
 template <typename T, ReduceOp kOp>
-inline constexpr bool kDependsOnOrder = std::is_floating_point_v<Sum<T>> && (kOp != ReduceOp::kMin) && (kOp != ReduceOp::kMax);
+inline constexpr bool kDependsOnOrder = std::is_floating_point_v<Sum<T>> && (kOp != ReduceOp::kMin) &&
+                                        (kOp != ReduceOp::kMax);
 
 // The shapes worth a loop of their own: sums of gradients, few ranks, into one, two or all buffers.
 template <typename T, ReduceOp kOp>
@@ -187,9 +193,11 @@ inline constexpr bool kHasFusedLoop = (std::is_same_v<T, float> || std::is_same_
 template <typename T, ReduceOp kOp>
 LOCKSTEP_HALF_INLINE void reduce_shape(const Reduction& job) {
   Sum<T> scale = 1;
-  if constexpr (std::is_floating_point_v<Sum<T>>) scale /= static_cast<Sum<T>>(job.divisor != 0 ? job.divisor : job.inputs);
+  if constexpr (std::is_floating_point_v<Sum<T>>)
+    scale /= static_cast<Sum<T>>(job.divisor != 0 ? job.divisor : job.inputs);
   if constexpr (kDependsOnOrder<T, kOp>)
-    if (job.order == ReduceOrder::kTree && job.inputs > 3) return tree<T, kOp>(job, scale);  // up to three it is the ranks' order
+    if (job.order == ReduceOrder::kTree && job.inputs > 3)
+      return tree<T, kOp>(job, scale);  // up to three it is the ranks' order
   if constexpr (kHasFusedLoop<T, kOp>) {
     switch (job.inputs * 8 + job.outputs) {
       case 2 * 8 + 1:

@@ -3,14 +3,15 @@
 #include <algorithm>
 
 #include "lockstep/core/error.h"
-#include "src/core/cache_line.h"
+#include "src/core/base/cache_line.h"
 
 namespace lockstep::host {
 
 RingPlan::RingPlan(const Shape& shape) : shape_(shape) {
-  LOCKSTEP_CHECK(shape.nodes >= 2 && shape.node >= 0 && shape.node < shape.nodes && shape.rail >= 0 && shape.rail < shape.rails &&
-                     shape.block_bytes % kCacheLine == 0 && shape.block_bytes > 0,
-                 "node {} of {}, rail {} of {}, blocks of {} bytes", shape.node, shape.nodes, shape.rail, shape.rails, shape.block_bytes);
+  LOCKSTEP_CHECK(shape.nodes >= 2 && shape.node >= 0 && shape.node < shape.nodes && shape.rail >= 0 &&
+                     shape.rail < shape.rails && shape.block_bytes % kCacheLine == 0 && shape.block_bytes > 0,
+                 "node {} of {}, rail {} of {}, blocks of {} bytes", shape.node, shape.nodes, shape.rail, shape.rails,
+                 shape.block_bytes);
   per_block_ = shape.block_bytes / size_of(shape.dtype);
   blocks_ = (shape.count + per_block_ - 1) / per_block_;
 }
@@ -69,8 +70,10 @@ RingPlan::Step RingPlan::step_along_the_ring(std::size_t block, int index) const
   const int first = is_reduce ? (shape_.root_node + 1) % n : shape_.root_node;
   const int place = (shape_.node - first + n) % n;  // on the way
   Step step{block, index, 0, 0, Departure::kNothing, Arrival::kNothing};
-  if (place == index) step.departure = !is_reduce ? Departure::kResult : index == 0 ? Departure::kOwnSum : Departure::kPartial;
-  if (place == index + 1) step.arrival = !is_reduce ? Arrival::kCopy : place == n - 1 ? Arrival::kResult : Arrival::kPartial;
+  if (place == index)
+    step.departure = !is_reduce ? Departure::kResult : index == 0 ? Departure::kOwnSum : Departure::kPartial;
+  if (place == index + 1)
+    step.arrival = !is_reduce ? Arrival::kCopy : place == n - 1 ? Arrival::kResult : Arrival::kPartial;
   return step;
 }
 

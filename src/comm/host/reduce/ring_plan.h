@@ -1,24 +1,25 @@
 // How a message goes around the nodes, seen from one rank: a pure function of the call and the layout.
 //
-// Terms. Block: a range of the message; every block makes the same journey, one block behind the other. Rail: one rank of
-// every node; rail r of R carries slice r of each block. Chunk: the 1/K of a rail's slice that is summed at one of the K nodes.
-// Turn: at its beginning the steps of the blocks that are under way are started, at its end those of the turn before are
-// done. So the data of a turn travels while the ranks sum the data that came in the one before.
+// Terms. Block: a range of the message; every block makes the same journey, one block behind the other. Rail: one rank
+// of every node; rail r of R carries slice r of each block. Chunk: the 1/K of a rail's slice that is summed at one of
+// the K nodes. Turn: at its beginning the steps of the blocks that are under way are started, at its end those of the
+// turn before are done. So the data of a turn travels while the ranks sum the data that came in the one before.
 //
-// Three nodes or more make a ring. A rail's slice of B bytes takes 2 (K-1) steps, in which each node sends a chunk to the next
-// one and receives one from the one before: 2 (K-1)/K B bytes leave each node.
-//   K-1 steps of sums    chunk c begins at node c+1 as the sum of that node's ranks, each next node adds its own ranks' values,
+// Three nodes or more make a ring. A rail's slice of B bytes takes 2 (K-1) steps, in which each node sends a chunk to
+// the next one and receives one from the one before: 2 (K-1)/K B bytes leave each node.
+//   K-1 steps of sums    chunk c begins at node c+1 as the sum of that node's ranks, each next node adds its own ranks'
+//   values,
 //                        and node c, the last one, has the result;
 //   K-1 steps of copies  the results go around, from node c to node c-1.
 // Two nodes exchange their sums of the whole slice, B bytes as well, in one step, and both add them.
 //
-// A broadcast goes along the ring from the root's node to the one before it, a reduce from the node behind the root's to the
-// root's, which adds its ranks' values last: B bytes leave every node but the last.
+// A broadcast goes along the ring from the root's node to the one before it, a reduce from the node behind the root's
+// to the root's, which adds its ranks' values last: B bytes leave every node but the last.
 //
-// The order of sums is thus a matter of (count, node layout) alone: where a chunk begins, the values are added in the order of
-// that node's ranks; each following node adds its ranks' values, in their order, to what it receives; every rank gets the
-// bits that the last node computed. With two nodes: (sum of node 0's ranks) + (sum of node 1's ranks). A partial sum is rounded to
-// the element type when it is sent.
+// The order of sums is thus a matter of (count, node layout) alone: where a chunk begins, the values are added in the
+// order of that node's ranks; each following node adds its ranks' values, in their order, to what it receives; every
+// rank gets the bits that the last node computed. With two nodes: (sum of node 0's ranks) + (sum of node 1's ranks). A
+// partial sum is rounded to the element type when it is sent.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,8 @@
 
 namespace lockstep::host {
 
-NodeBuffers::NodeBuffers(SharedMemoryProvider& provider, std::shared_ptr<SharedSegment> control, int local_rank, int ranks,
-                         FailureDetector& detector)
+NodeBuffers::NodeBuffers(SharedMemoryProvider& provider, std::shared_ptr<SharedSegment> control, int local_rank,
+                         int ranks, FailureDetector& detector)
     : provider_(provider),
       control_(std::move(control)),
       layout_(control_->data(), ranks),
@@ -43,7 +43,8 @@ std::vector<std::byte*> NodeBuffers::peer_addresses(const void* data, std::size_
   return addresses;
 }
 
-std::shared_ptr<SharedSegment> NodeBuffers::share(std::size_t bytes_each, std::chrono::milliseconds timeout, std::string& failure) {
+std::shared_ptr<SharedSegment> NodeBuffers::share(std::size_t bytes_each, std::chrono::milliseconds timeout,
+                                                  std::string& failure) {
   std::shared_ptr<SharedSegment> segment;
   std::string own_failure;
   try {
@@ -69,7 +70,8 @@ void NodeBuffers::need_windows(std::size_t count, std::size_t bytes, std::chrono
   std::string failure;
   windows_ = share(count * bytes, timeout, failure);
   if (!windows_) {
-    detector_.declare(GroupErrorKind::kFailed, fmt::format("{}; it is needed for messages in memory that is not registered", failure));
+    detector_.declare(GroupErrorKind::kFailed,
+                      fmt::format("{}; it is needed for messages in memory that is not registered", failure));
     detector_.throw_group_error(rounds_.doing());
   }
   window_count_ = count;

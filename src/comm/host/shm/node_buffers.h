@@ -20,7 +20,8 @@ namespace lockstep::host {
 class NodeBuffers {
  public:
   // `control` is the provider's first segment. The provider outlives this.
-  NodeBuffers(SharedMemoryProvider& provider, std::shared_ptr<SharedSegment> control, int local_rank, int ranks, FailureDetector& detector);
+  NodeBuffers(SharedMemoryProvider& provider, std::shared_ptr<SharedSegment> control, int local_rank, int ranks,
+              FailureDetector& detector);
 
   int ranks() const { return layout_.ranks(); }
   int local_rank() const { return local_rank_; }
@@ -29,8 +30,8 @@ class NodeBuffers {
 
   // A round in which the ranks say where their data of this call lies; true: all in one registered segment.
   bool locate(const void* data, std::size_t bytes);
-  // After that, if it was true: `bytes` of the rank's data, from `offset` on. Throws std::runtime_error, by which the backend ends the
-  // group: it has less registered memory there.
+  // After that, if it was true: `bytes` of the rank's data, from `offset` on. Throws std::runtime_error, by which the
+  // backend ends the group: it has less registered memory there.
   std::byte* at(int rank, std::size_t offset, std::size_t bytes) const {
     return own_.at(rank, offsets_[static_cast<std::size_t>(rank)], offset, bytes);
   }
@@ -38,14 +39,15 @@ class NodeBuffers {
   // See Backend::peer_addresses.
   std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const;
 
-  // Collective: a segment of that many bytes for each rank, with one round in which the ranks say whether they have it. What
-  // kept this node's ranks from it is left in `failure`, and null returned.
+  // Collective: a segment of that many bytes for each rank, with one round in which the ranks say whether they have it.
+  // What kept this node's ranks from it is left in `failure`, and null returned.
   std::shared_ptr<SharedSegment> share(std::size_t bytes_each, std::chrono::milliseconds timeout, std::string& failure);
   Buffer add(std::shared_ptr<SharedSegment> segment, std::size_t bytes) {
     return RegisteredMemory::add(memory_, std::move(segment), bytes);
   }
 
-  // Windows through which unregistered memory passes: made on first use, a collective then. A node that cannot have them ends the group.
+  // Windows through which unregistered memory passes: made on first use, a collective then. A node that cannot have
+  // them ends the group.
   void need_windows(std::size_t count, std::size_t bytes, std::chrono::milliseconds timeout);
   std::byte* window(int rank, std::size_t index) const {
     return windows_->data() + (static_cast<std::size_t>(rank) * window_count_ + index % window_count_) * window_bytes_;

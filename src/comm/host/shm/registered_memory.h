@@ -28,7 +28,8 @@ class RegisteredMemory {
 
   // Takes a segment of ranks * stride_of(bytes) bytes; the segment's number is that of the call, the same on all ranks.
   // The result is this rank's part; it leaves the registry (and the memory goes) when its last handle does.
-  static Buffer add(const std::shared_ptr<RegisteredMemory>& self, std::shared_ptr<SharedSegment> segment, std::size_t bytes);
+  static Buffer add(const std::shared_ptr<RegisteredMemory>& self, std::shared_ptr<SharedSegment> segment,
+                    std::size_t bytes);
 
   // Where [data, data + bytes) lies if it is inside one of this rank's parts.
   struct Found {
@@ -37,10 +38,11 @@ class RegisteredMemory {
     std::size_t stride = 0;
     std::size_t part_bytes = 0;  // of every rank
 
-    // Where `bytes` bytes lie, from `skip` bytes on in the buffer that begins `offset` bytes into the rank's part: which is what that rank
-    // said. Throws std::runtime_error (no Error, see refuse()): they are not all inside.
+    // Where `bytes` bytes lie, from `skip` bytes on in the buffer that begins `offset` bytes into the rank's part:
+    // which is what that rank said. Throws std::runtime_error (no Error, see refuse()): they are not all inside.
     std::byte* at(int rank, std::uint64_t offset, std::size_t skip, std::size_t bytes) const {
-      if (offset > part_bytes || skip > part_bytes - offset || bytes > part_bytes - offset - skip) refuse(rank, offset, skip + bytes);
+      if (offset > part_bytes || skip > part_bytes - offset || bytes > part_bytes - offset - skip)
+        refuse(rank, offset, skip + bytes);
       return base + static_cast<std::size_t>(rank) * stride + offset + skip;
     }
 

@@ -111,8 +111,10 @@ void Rounds::sleep_until_woken(int peer) {
   control.sleepers.fetch_add(1);
   const std::uint32_t seen = control.wake_word.load();
   if (!has_arrived(peer) && !detector_.over() && layout_.block(peer).left.load() == 0) {
-    const auto remaining = std::chrono::duration_cast<std::chrono::nanoseconds>(started_ + operation_->timeout - Clock::now());
-    futex_wait(control.wake_word, seen, std::clamp<std::chrono::nanoseconds>(remaining, std::chrono::microseconds(1), kLongestSleep));
+    const auto remaining =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(started_ + operation_->timeout - Clock::now());
+    futex_wait(control.wake_word, seen,
+               std::clamp<std::chrono::nanoseconds>(remaining, std::chrono::microseconds(1), kLongestSleep));
   }
   control.sleepers.fetch_sub(1);
 }
@@ -150,7 +152,8 @@ void Rounds::report_timeout() {
   std::vector<int> missing;
   for (int other = 0; other < layout_.ranks(); ++other)
     if (other != rank_ && !has_arrived(other)) missing.push_back(detector_.rank_of_local(other));
-  detector_.declare(GroupErrorKind::kTimeout, detector_.describe_absence(*operation_, Clock::now() - started_, missing, "arrive"));
+  detector_.declare(GroupErrorKind::kTimeout,
+                    detector_.describe_absence(*operation_, Clock::now() - started_, missing, "arrive"));
   detector_.throw_group_error(doing());
 }
 

@@ -1,8 +1,8 @@
 // Arriving and waiting: the rounds of ranks that share a control block (see control_block.h for the protocol).
 //
 // Waiting is a few pauses, then yields for up to a millisecond, then sleep on a futex: quick while the peers have cores
-// of their own, fair when they share one, idle when they are late or when other work has the core (backoff.h). Every wait ends: the line arrives, or the group error, a
-// goodbye or the deadline makes it throw.
+// of their own, fair when they share one, idle when they are late or when other work has the core (backoff.h). Every
+// wait ends: the line arrives, or the group error, a goodbye or the deadline makes it throw.
 #pragma once
 
 #include <chrono>

@@ -1,15 +1,17 @@
 // all_reduce through shared memory: in a line, in a slot, in place, or through tiles.
 //
-// Terms, of n ranks with a message of B bytes each (control_block.h has rounds, lines, slots and tiles): a slice is the 1/n of the message
-// that one rank reduces, in whole cache lines.
+// Terms, of n ranks with a message of B bytes each (control_block.h has rounds, lines, slots and tiles): a slice is the
+// 1/n of the message that one rank reduces, in whole cache lines.
 //
 //   path      messages                       rounds                 bytes that a rank moves
 //   line      up to line_bytes               1                      reads (n-1) B of its peers' lines
-//   slot      up to flat_bytes               1                      copies B into its slot, reads (n-1) B of its peers' slots
-//   in place  larger, in registered memory   2                      reads (n-1)/n B of its peers' buffers and writes as many to them
-//   tiles     larger, in other memory        2 more than tiles      as in place, with tiles for buffers; and copies 2 (n-1)/n B into its
+//   slot      up to flat_bytes               1                      copies B into its slot, reads (n-1) B of its peers'
+//   slots in place  larger, in registered memory   2                      reads (n-1)/n B of its peers' buffers and
+//   writes as many to them tiles     larger, in other memory        2 more than tiles      as in place, with tiles for
+//   buffers; and copies 2 (n-1)/n B into its
 //                                                                   own tiles and back
-// Rank order: each slice is summed in the order of the ranks, or by LOCKSTEP_REDUCE_ORDER, so all paths give the same bits.
+// Rank order: each slice is summed in the order of the ranks, or by LOCKSTEP_REDUCE_ORDER, so all paths give the same
+// bits.
 #include <algorithm>
 #include <cstring>
 

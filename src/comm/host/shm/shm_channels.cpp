@@ -13,17 +13,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSleepSlice = std::chrono::milliseconds(50);  // a goodbye that came a moment before the sleep is seen then
+constexpr auto kSleepSlice =
+    std::chrono::milliseconds(50);  // a goodbye that came a moment before the sleep is seen then
 
 }  // namespace
 
 ShmChannels::ShmChannels(const ControlLayout& layout, int rank, FailureDetector& detector)
-    : layout_(layout),
-      rank_(rank),
-      bytes_(channel_bytes(layout.ranks())),
-      detector_(detector) {}
+    : layout_(layout), rank_(rank), bytes_(channel_bytes(layout.ranks())), detector_(detector) {}
 
-// The counts and `sleepers` are sequentially consistent: either a sleeper sees what moved, or the mover sees the sleeper.
+// The counts and `sleepers` are sequentially consistent: either a sleeper sees what moved, or the mover sees the
+// sleeper.
 void ShmChannels::wake_peers() {
   if (layout_.control().sleepers.load() != 0) detector_.wake_all();
 }
@@ -64,12 +63,14 @@ bool ShmChannels::can_move(const std::vector<bool>& writing) const {
     const Channel& in = layout_.channel(peer, rank_);
     if (in.written.load() != in.read.load()) return true;
     const Channel& out = layout_.channel(rank_, peer);
-    if (writing[static_cast<std::size_t>(peer)] && out.written.load() - out.read.load() <= bytes_ - bytes_ / 4) return true;
+    if (writing[static_cast<std::size_t>(peer)] && out.written.load() - out.read.load() <= bytes_ - bytes_ / 4)
+      return true;
   }
   return detector_.over();
 }
 
-// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, then sleeps again and again.
+// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, then sleeps again
+// and again.
 void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until) noexcept {
   const auto woken = [&] { return can_move(writing) || interrupted_.exchange(false); };
   if (!has_yielded_.exchange(true) && yields_.until(woken, until)) return;
@@ -78,7 +79,8 @@ void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until
   const std::uint32_t seen = control.wake_word.load();
   if (!woken()) {
     const auto rest = std::chrono::duration_cast<std::chrono::nanoseconds>(until - Clock::now());
-    futex_wait(control.wake_word, seen, std::clamp<std::chrono::nanoseconds>(rest, std::chrono::microseconds(1), kSleepSlice));
+    futex_wait(control.wake_word, seen,
+               std::clamp<std::chrono::nanoseconds>(rest, std::chrono::microseconds(1), kSleepSlice));
   }
   control.sleepers.fetch_sub(1);
 }

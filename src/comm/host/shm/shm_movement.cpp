@@ -38,17 +38,19 @@ void ShmTransport::move_small(const Offer& offer) {
     if (pull.bytes != 0) read_from_peer(pull.to, slot(pull.peer) + pull.offset, pull.bytes);
 }
 
-// An offer passes through its rank's tiles piece by piece; each rank that pulls from that piece copies its share. A tile is filled
-// again three steps later, two rounds after it was read.
+// An offer passes through its rank's tiles piece by piece; each rank that pulls from that piece copies its share. A
+// tile is filled again three steps later, two rounds after it was read.
 void ShmTransport::move_by_tiles(const Offer& offer) {
   const std::size_t tile = tuning_.tile_bytes;
   std::uint64_t step = 0;
   for (std::size_t begin = 0; begin < offer.largest; begin += tile, ++step) {
-    if (begin < offer.bytes) std::memcpy(layout_.tile(place_.rank, step), offer.data + begin, std::min(tile, offer.bytes - begin));
+    if (begin < offer.bytes)
+      std::memcpy(layout_.tile(place_.rank, step), offer.data + begin, std::min(tile, offer.bytes - begin));
     rounds_.barrier();
     for (const Pull& pull : pulls_) {
       const std::size_t from = std::max(begin, pull.offset), to = std::min(begin + tile, pull.offset + pull.bytes);
-      if (from < to) read_from_peer(pull.to + (from - pull.offset), layout_.tile(pull.peer, step) + (from - begin), to - from);
+      if (from < to)
+        read_from_peer(pull.to + (from - pull.offset), layout_.tile(pull.peer, step) + (from - begin), to - from);
     }
   }
 }
@@ -155,7 +157,8 @@ void ShmTransport::all_to_all_v(const Operation& operation) {
   counts.say(me, layout.send_counts, layout.receive_counts);
   pulls_.clear();
   for (std::size_t rank = 0; rank < n; ++rank)
-    if (rank != me) pulls_.push_back({static_cast<int>(rank), 0, counts.row_bytes(), reinterpret_cast<std::byte*>(counts.row(rank))});
+    if (rank != me)
+      pulls_.push_back({static_cast<int>(rank), 0, counts.row_bytes(), reinterpret_cast<std::byte*>(counts.row(rank))});
   const auto* row = reinterpret_cast<const std::byte*>(counts.row(me));
   move({row, counts.row_bytes(), row, counts.row_bytes(), counts.row_bytes()});
   const std::string disagreement = counts.disagreement();

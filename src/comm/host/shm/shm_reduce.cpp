@@ -13,7 +13,8 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
   const Signature& call = operation.signature;
   const std::size_t bytes = operation.bytes();
   const bool is_root = call.root == place_.rank;
-  if (is_root && operation.send != operation.receive && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);
+  if (is_root && operation.send != operation.receive && bytes != 0)
+    std::memcpy(operation.receive, operation.send, bytes);
   if (ranks() == 1) return;
   const auto* data = static_cast<const std::byte*>(is_root ? operation.receive : operation.send);
   if (bytes <= tuning_.flat_bytes) {
@@ -60,7 +61,8 @@ void ShmTransport::reduce_by_tiles(const Operation& operation, const std::byte* 
       count_read(own.count() * element * static_cast<std::size_t>(ranks() - 1));
     }
     rounds_.barrier();
-    if (step > 0 && is_root) read_tile(result + (step - 1) * tuning_.tile_bytes, count_of(step - 1), call.dtype, step - 1);
+    if (step > 0 && is_root)
+      read_tile(result + (step - 1) * tuning_.tile_bytes, count_of(step - 1), call.dtype, step - 1);
   }
 }
 
@@ -88,7 +90,8 @@ void ShmTransport::reduce_scatter(const Operation& operation) {
     return sum();
   }
   if (!buffers_.locate(send, all)) return reduce_scatter_by_tiles(operation);
-  for (int rank = 0; rank < ranks(); ++rank) in_[static_cast<std::size_t>(rank)] = buffers_.at(rank, own, operation.bytes());
+  for (int rank = 0; rank < ranks(); ++rank)
+    in_[static_cast<std::size_t>(rank)] = buffers_.at(rank, own, operation.bytes());
   sum();
   rounds_.barrier();
 }
@@ -106,7 +109,8 @@ void ShmTransport::reduce_scatter_by_tiles(const Operation& operation) {
   for (std::size_t begin = 0; begin < bytes; begin += share, ++step) {
     const std::size_t length = std::min(share, bytes - begin);
     for (std::size_t owner = 0; owner < in_.size(); ++owner)
-      if (owner != me) std::memcpy(layout_.tile(place_.rank, step) + owner * share, send + owner * bytes + begin, length);
+      if (owner != me)
+        std::memcpy(layout_.tile(place_.rank, step) + owner * share, send + owner * bytes + begin, length);
     rounds_.barrier();
     for (std::size_t rank = 0; rank < in_.size(); ++rank)
       in_[rank] = rank == me ? send + me * bytes + begin : layout_.tile(static_cast<int>(rank), step) + me * share;

@@ -20,8 +20,9 @@ MachinePeers all_ranks(const ControlLayout& layout, SharedMemoryProvider* provid
 
 }  // namespace
 
-ShmTransport::ShmTransport(const Place& place, std::unique_ptr<SharedMemoryProvider> provider, std::shared_ptr<SharedSegment> control,
-                           const Tuning& tuning, std::chrono::milliseconds stall_timeout)
+ShmTransport::ShmTransport(const Place& place, std::unique_ptr<SharedMemoryProvider> provider,
+                           std::shared_ptr<SharedSegment> control, const Tuning& tuning,
+                           std::chrono::milliseconds stall_timeout)
     : place_(place),
       tuning_(tuning),
       provider_(std::move(provider)),
@@ -80,8 +81,8 @@ void ShmTransport::dispatch(const Operation& operation) {
   LOCKSTEP_CHECK(false, "backend host: cannot execute {}", name_of(operation.signature.kind));
 }
 
-// Agree on the size, map, and agree on the outcome: a rank that could not map must not leave the others with memory that
-// they believe to be shared.
+// Agree on the size, map, and agree on the outcome: a rank that could not map must not leave the others with memory
+// that they believe to be shared.
 Buffer ShmTransport::allocate(const Operation& operation) {
   rounds_.begin(operation);
   detector_.begins(operation);

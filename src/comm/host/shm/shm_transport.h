@@ -1,18 +1,19 @@
 // Collectives through shared memory, for ranks on one machine.
 //
-// Up to 48 bytes travel inside the line that announces the rank, up to 512 or so in a slot beside it: one round (tuning.h
-// has the limits). Larger messages begin with a round in which every rank says where its data lies. If all lie in one
-// registered segment they are worked on in place:
+// Up to 48 bytes travel inside the line that announces the rank, up to 512 or so in a slot beside it: one round
+// (tuning.h has the limits). Larger messages begin with a round in which every rank says where its data lies. If all
+// lie in one registered segment they are worked on in place:
 //   all_reduce  each rank takes its own 1/n slice, loads all ranks' values of it, adds them in rank order, and stores
 //               the result into all buffers; n reads and n writes an element, no staging; then one more round.
 //   reduce, reduce_scatter  the same, the result stored into the root's buffer, or the owner's.
-//   broadcast, all_gather, gather, scatter, all_to_all  each rank copies what it lacks from its peers' buffers; then one
+//   broadcast, all_gather, gather, scatter, all_to_all  each rank copies what it lacks from its peers' buffers; then
+//   one
 //               more round.
 // Otherwise the data goes through tiles, windows of shared memory that every rank owns three of, a round a tile.
 //
-// Results are written where their inputs were read, also in tiles. A core that has just read a cache line of a peer gets
-// it for writing as well; to write a line of its own that a peer has read since costs a round trip (two Zen 4 cores,
-// 128 KiB in tiles: 12 us one way, 108 the other).
+// Results are written where their inputs were read, also in tiles. A core that has just read a cache line of a peer
+// gets it for writing as well; to write a line of its own that a peer has read since costs a round trip (two Zen 4
+// cores, 128 KiB in tiles: 12 us one way, 108 the other).
 #pragma once
 
 #include <atomic>
@@ -36,8 +37,9 @@ namespace lockstep::host {
 class ShmTransport : public Transport {
  public:
   // `control` is the provider's first segment, ControlLayout::bytes(world_size) of it.
-  ShmTransport(const Place& place, std::unique_ptr<SharedMemoryProvider> provider, std::shared_ptr<SharedSegment> control,
-               const Tuning& tuning = {}, std::chrono::milliseconds stall_timeout = FailureDetectorOptions{}.stall_timeout);
+  ShmTransport(const Place& place, std::unique_ptr<SharedMemoryProvider> provider,
+               std::shared_ptr<SharedSegment> control, const Tuning& tuning = {},
+               std::chrono::milliseconds stall_timeout = FailureDetectorOptions{}.stall_timeout);
   ~ShmTransport() override;
 
   std::string_view name() const override { return "shm"; }
@@ -75,7 +77,8 @@ class ShmTransport : public Transport {
     std::size_t bytes;
     std::byte* to;
   };
-  // The data that this rank gives (bytes may be 0), and the buffer by which the ranks find out whether all data is registered.
+  // The data that this rank gives (bytes may be 0), and the buffer by which the ranks find out whether all data is
+  // registered.
   struct Offer {
     const std::byte* data;
     std::size_t bytes;

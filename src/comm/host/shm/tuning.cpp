@@ -39,7 +39,8 @@ class Reader {
   void bytes(const char* key, std::size_t low, std::size_t high, std::size_t multiple, std::size_t& value) {
     const auto given = take(key);
     if (!given) return;
-    if (!given->is_number_integer()) throw InvalidArgument("{}: \"{}\" is {}, not a whole number", where_, key, given->dump());
+    if (!given->is_number_integer())
+      throw InvalidArgument("{}: \"{}\" is {}, not a whole number", where_, key, given->dump());
     const auto number = given->is_number_unsigned() ? given->get<std::uint64_t>() : std::uint64_t{0};
     const bool is_negative = !given->is_number_unsigned() && given->get<std::int64_t>() < 0;
     if (is_negative || number < low || number > high || number % multiple != 0)
@@ -113,7 +114,8 @@ void pass_over_earlier_keys(Reader& reader, const std::string& where) {
     if (reader.take(key)) found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", key);
   if (!found.empty())
     log::warn(
-        "{}: {} of an earlier version: passed over, large messages in unregistered memory always go through tiles; leave the keys out",
+        "{}: {} of an earlier version: passed over, large messages in unregistered memory always go through tiles; "
+        "leave the keys out",
         where, found);
 }
 
@@ -128,7 +130,8 @@ Tuning default_tuning(int ranks, int cores) {
 }
 
 TuningOrigin tuning_origin_here(int ranks) {
-  return {static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)), ranks};  // the machine's: this rank is perhaps bound to a few
+  return {static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)),
+          ranks};  // the machine's: this rank is perhaps bound to a few
 }
 
 std::string to_json(const TuningTable& table) {
@@ -180,8 +183,8 @@ Tuning agree_on_tuning(const BackendContext& context) {
   const Tuning tuning = parse_tuning(text, "the table of rank 0").tuning;
   const auto wanted = order_from_environment();
   if (wanted && *wanted != tuning.reduce_order)
-    throw InvalidArgument("{} is '{}' on rank {} and rank 0 sums in {} order: set it alike on all ranks", env::kReduceOrder,
-                          name_of(*wanted), context.place.rank, name_of(tuning.reduce_order));
+    throw InvalidArgument("{} is '{}' on rank {} and rank 0 sums in {} order: set it alike on all ranks",
+                          env::kReduceOrder, name_of(*wanted), context.place.rank, name_of(tuning.reduce_order));
   return tuning;
 }
 

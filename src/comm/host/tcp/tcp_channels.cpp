@@ -51,7 +51,8 @@ void TcpChannels::write_last(int peer, const std::byte* data, std::size_t bytes)
 
 bool TcpChannels::is_delivered(int peer) noexcept {
   auto& last = last_[static_cast<std::size_t>(peer)];
-  last.erase(last.begin(), last.begin() + static_cast<std::ptrdiff_t>(last.empty() ? 0 : write(peer, last.data(), last.size())));
+  last.erase(last.begin(),
+             last.begin() + static_cast<std::ptrdiff_t>(last.empty() ? 0 : write(peer, last.data(), last.size())));
   std::byte unread[4096];
   ssize_t received = 0;
   while ((received = recv(socket_of(peer), unread, sizeof unread, MSG_DONTWAIT)) > 0) continue;
@@ -64,7 +65,8 @@ void TcpChannels::linger() noexcept {
   constexpr auto kLinger = std::chrono::seconds(1);
   const auto deadline = std::chrono::steady_clock::now() + kLinger;
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer)
-    while (peers_[static_cast<std::size_t>(peer)].socket && !is_delivered(peer) && std::chrono::steady_clock::now() < deadline)
+    while (peers_[static_cast<std::size_t>(peer)].socket && !is_delivered(peer) &&
+           std::chrono::steady_clock::now() < deadline)
       poll(nullptr, 0, 1);
 }
 
@@ -80,8 +82,8 @@ std::size_t TcpChannels::read(int peer, std::byte* data, std::size_t bytes) {
   return 0;
 }
 
-// A peer that left in the middle of a message said goodbye to the failure detector, not here. One that died has not, and the failure
-// detector says so.
+// A peer that left in the middle of a message said goodbye to the failure detector, not here. One that died has not,
+// and the failure detector says so.
 bool TcpChannels::has_gone(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   return closed_[index] || (cut_[index] && detector_.has_left(peer));

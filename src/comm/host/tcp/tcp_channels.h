@@ -36,8 +36,8 @@ class TcpChannels : public ByteChannels {
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
-  // Until what was written has arrived, the peer is gone, or a second has passed: closing a socket that holds unread data
-  // would throw away what is still on its way to the peer.
+  // Until what was written has arrived, the peer is gone, or a second has passed: closing a socket that holds unread
+  // data would throw away what is still on its way to the peer.
   void linger() noexcept;
   bool is_delivered(int peer) noexcept;
   int socket_of(int peer) const { return peers_[static_cast<std::size_t>(peer)].socket.get(); }

@@ -116,11 +116,13 @@ void TcpTransport::all_to_all_v(const Operation& operation) {
   for (int peer = 0; peer < ranks(); ++peer) {
     if (peer == place_.rank) continue;
     exchange_.send(peer, reinterpret_cast<const std::byte*>(counts.row(me)), counts.row_bytes());
-    exchange_.receive(peer, reinterpret_cast<std::byte*>(counts.row(static_cast<std::size_t>(peer))), counts.row_bytes());
+    exchange_.receive(peer, reinterpret_cast<std::byte*>(counts.row(static_cast<std::size_t>(peer))),
+                      counts.row_bytes());
   }
   run_exchange();
   const std::string disagreement = counts.disagreement();
-  if (!disagreement.empty()) ends_.end(GroupErrorKind::kMismatch, describe(operation.signature, operation.purpose) + ": " + disagreement);
+  if (!disagreement.empty())
+    ends_.end(GroupErrorKind::kMismatch, describe(operation.signature, operation.purpose) + ": " + disagreement);
   auto* to = static_cast<std::byte*>(operation.receive);
   for (int peer = 0; peer < ranks(); ++peer) {
     const auto p = static_cast<std::size_t>(peer);

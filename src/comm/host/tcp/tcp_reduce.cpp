@@ -1,10 +1,12 @@
 // Reductions over TCP, block by block.
 //
-// Terms, of n ranks with a message of B bytes each. Slice: the 1/n of a block that one rank, its owner, reduces. Block: n slices of at most
-// kSliceBytes. Exchange: pieces to and from all peers at once, until all have arrived (tcp_exchange.h).
+// Terms, of n ranks with a message of B bytes each. Slice: the 1/n of a block that one rank, its owner, reduces. Block:
+// n slices of at most kSliceBytes. Exchange: pieces to and from all peers at once, until all have arrived
+// (tcp_exchange.h).
 //
 //   call            exchanges                 bytes that leave a rank
-//   all_reduce      1 more than blocks        2 (n-1)/n B: its values of the peers' slices, then the sums of its own slice to every peer
+//   all_reduce      1 more than blocks        2 (n-1)/n B: its values of the peers' slices, then the sums of its own
+//   slice to every peer
 //     up to 8 KiB   1                         (n-1) B: its values to every peer, all ranks compute the whole
 //   reduce          1 more than blocks        (n-1)/n B of values, and B/n of sums to the root
 //   reduce_scatter  B / kSliceBytes           (n-1) B, where B is one rank's part
@@ -22,7 +24,9 @@ namespace {
 constexpr std::size_t kSmallBytes = 8 * 1024;    // up to here latency counts, not bytes
 constexpr std::size_t kSliceBytes = 512 * 1024;  // of a block, at most: its values and sums stay in cache
 
-std::size_t elements_per_block(DType dtype, int ranks) { return static_cast<std::size_t>(ranks) * kSliceBytes / size_of(dtype); }
+std::size_t elements_per_block(DType dtype, int ranks) {
+  return static_cast<std::size_t>(ranks) * kSliceBytes / size_of(dtype);
+}
 
 // One block of a message and how it is divided.
 struct Block {
@@ -115,7 +119,8 @@ void TcpTransport::reduce_to_root(const Operation& operation) {
   const Signature& call = operation.signature;
   const std::size_t bytes = operation.bytes();
   const bool is_root = call.root == place_.rank;
-  if (is_root && operation.send != operation.receive && bytes != 0) std::memcpy(operation.receive, operation.send, bytes);
+  if (is_root && operation.send != operation.receive && bytes != 0)
+    std::memcpy(operation.receive, operation.send, bytes);
   if (ranks() == 1) return;
   void* const data = is_root ? operation.receive : const_cast<void*>(operation.send);  // only the root's is written
   const std::size_t per_block = elements_per_block(call.dtype, ranks());

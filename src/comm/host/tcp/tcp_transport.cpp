@@ -127,7 +127,8 @@ std::unique_ptr<FailureDetector> make_failure_detector(const BackendContext& con
   auto links = connect_mesh(context, "watch");
   try {
     return std::make_unique<FailureDetector>(
-        FailureDetectorOptions{.place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout},
+        FailureDetectorOptions{
+            .place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout},
         std::move(links), machine);
   } catch (const RendezvousError&) {
     blame_who_has_gone(context);
@@ -139,7 +140,8 @@ std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, Red
   auto peers = connect_mesh(context, "tcp", wanted_sockets_per_peer(context.place.world_size));
   auto message_peers = connect_mesh(context, "tcp-messages");
   auto detector = make_failure_detector(context, nullptr);
-  return std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(detector), order);
+  return std::make_unique<TcpTransport>(context.place, std::move(peers), std::move(message_peers), std::move(detector),
+                                        order);
 }
 
 }  // namespace lockstep::host

@@ -1,11 +1,12 @@
 // Collectives over TCP: a connection to every peer, each call's signature in front of its data on all of them.
 //
 //   all_reduce  block by block (tcp_reduce.cpp): every rank sends each slice's owner its values, the owner
-//               adds them in rank order and sends the result to all. A block's values travel together with the results of
-//               the block before. 2 (n-1)/n bytes leave a rank for each byte of the message. Small messages go whole to
-//               every rank: n-1 bytes a byte, one exchange.
+//               adds them in rank order and sends the result to all. A block's values travel together with the results
+//               of the block before. 2 (n-1)/n bytes leave a rank for each byte of the message. Small messages go whole
+//               to every rank: n-1 bytes a byte, one exchange.
 //   reduce      the same, results go to the root only;  reduce_scatter  the owners keep them.
-//   broadcast, scatter  the root sends to all;  gather  all send to the root;  all_gather, all_to_all  every rank to all.
+//   broadcast, scatter  the root sends to all;  gather  all send to the root;  all_gather, all_to_all  every rank to
+//   all.
 #pragma once
 
 #include <atomic>
@@ -44,7 +45,9 @@ class TcpTransport : public Transport {
   void on_over(std::function<void(const std::string&)> call) override {
     detector_->on_over([this, call = std::move(call)] { call(detector_->group_error().text); });
   }
-  TransportCounters counters() const override { return {0, bytes_sent_.load(std::memory_order_relaxed) + channels_.bytes_sent()}; }
+  TransportCounters counters() const override {
+    return {0, bytes_sent_.load(std::memory_order_relaxed) + channels_.bytes_sent()};
+  }
 
  private:
   void all_reduce(const Operation& operation);
@@ -87,7 +90,8 @@ class TcpTransport : public Transport {
   bool said_goodbye_ = false;
 };
 
-// Collective: connects the failure detectors of all ranks; with a `machine`, also of those that share memory with this one.
+// Collective: connects the failure detectors of all ranks; with a `machine`, also of those that share memory with this
+// one.
 std::unique_ptr<FailureDetector> make_failure_detector(const BackendContext& context, const MachinePeers* machine);
 
 // Collective, see connect_mesh().

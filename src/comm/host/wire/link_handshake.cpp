@@ -76,7 +76,8 @@ void LinkHandshake::received(std::size_t bytes) {
 
 LinkHandshake::Step LinkHandshake::answer_connector() {
   const auto hello = heard<ConnectorHello>();
-  const bool is_higher = hello.rank > static_cast<std::uint32_t>(self_->rank) && hello.rank < static_cast<std::uint32_t>(self_->ranks);
+  const bool is_higher =
+      hello.rank > static_cast<std::uint32_t>(self_->rank) && hello.rank < static_cast<std::uint32_t>(self_->ranks);
   if (hello.magic != kMagic || !is_higher || hello.to != static_cast<std::uint32_t>(self_->rank) ||
       hello.socket >= static_cast<std::uint32_t>(self_->sockets))
     return Step::kRefused;
@@ -103,6 +104,8 @@ LinkHandshake::Step LinkHandshake::check_connector() {
   return Step::kDone;
 }
 
-LinkHandshake::Step LinkHandshake::check_acceptor() { return exchange_->accepts(heard<crypto::Digest>()) ? Step::kDone : Step::kRefused; }
+LinkHandshake::Step LinkHandshake::check_acceptor() {
+  return exchange_->accepts(heard<crypto::Digest>()) ? Step::kDone : Step::kRefused;
+}
 
 }  // namespace lockstep::host

@@ -1,7 +1,8 @@
-// How two ranks find out that both belong to the job before anything else travels between them, as a machine over bytes: it
-// knows no socket and no clock.
+// How two ranks find out that both belong to the job before anything else travels between them, as a machine over
+// bytes: it knows no socket and no clock.
 //
-// Connector: its rank and a nonce. Acceptor: its rank and its nonce. Connector: its proof. Acceptor: its proof (see token.h).
+// Connector: its rank and a nonce. Acceptor: its rank and its nonce. Connector: its proof. Acceptor: its proof (see
+// token.h).
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,8 @@ class LinkHandshake {
   static LinkHandshake connect(const Self& self, int peer, int socket);
   static LinkHandshake accept(const Self& self);
 
-  // Where the next bytes of the peer belong; none are wanted when it is empty. More must not be read: what follows is data.
+  // Where the next bytes of the peer belong; none are wanted when it is empty. More must not be read: what follows is
+  // data.
   std::span<std::byte> wanted() { return std::span(in_).subspan(received_); }
   bool wants_more() const { return received_ < in_.size(); }
   void received(std::size_t bytes);

@@ -18,7 +18,8 @@ constexpr std::size_t kShareFrom = 128 * 1024;  // bytes of a piece that is wort
 constexpr std::size_t kInboxBytes = 16 * 1024;  // a header and so much data come in one system call
 constexpr std::size_t kPiecesAtOnce = 16;       // of one system call
 
-// A peer that computes answers within some microseconds, and sleeping costs 20-50. Another thread on the core runs meanwhile.
+// A peer that computes answers within some microseconds, and sleeping costs 20-50. Another thread on the core runs
+// meanwhile.
 constexpr int kLooksBeforeSleep = 400;  // system calls, spread over the peers
 constexpr int kLooksBeforeYield = 8;
 
@@ -37,7 +38,8 @@ bool TcpExchange::Channel::sends() const {
   return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.out.idle(); });
 }
 bool TcpExchange::Channel::is_due() const {
-  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.in.is_due() || lane.out.is_due(); });
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](const Lane& lane) { return lane.in.is_due() || lane.out.is_due(); });
 }
 
 TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
@@ -77,7 +79,9 @@ void TcpExchange::send(int peer, const std::byte* data, std::size_t bytes) {
   add(channel(peer), &Lane::out, const_cast<std::byte*>(data), bytes, const_cast<std::byte*>(kZeros));
 }
 
-void TcpExchange::receive(int peer, std::byte* data, std::size_t bytes) { add(channel(peer), &Lane::in, data, bytes, padding_.data()); }
+void TcpExchange::receive(int peer, std::byte* data, std::size_t bytes) {
+  add(channel(peer), &Lane::in, data, bytes, padding_.data());
+}
 
 void TcpExchange::mark() {
   is_marked_ = true;
@@ -133,7 +137,8 @@ void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
   }
 }
 
-// Data that comes with its header waits in the inbox until the header is compared. More than what is planned is not read.
+// Data that comes with its header waits in the inbox until the header is compared. More than what is planned is not
+// read.
 ssize_t TcpExchange::receive_once(int peer, Lane& lane) {
   if (!lane.in.at_header()) {
     std::array<iovec, kPiecesAtOnce> room;
@@ -197,7 +202,8 @@ bool TcpExchange::send_some(int peer, Lane& lane) {
   return progress;
 }
 
-// A peer that has nothing left to do may hang up: it has finished and goes, or the failure detector finds out that it died.
+// A peer that has nothing left to do may hang up: it has finished and goes, or the failure detector finds out that it
+// died.
 void TcpExchange::add_polls(int peer) {
   const Channel& each = channel(peer);
   for (const Lane& lane : each.lanes) {

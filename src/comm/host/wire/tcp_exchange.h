@@ -1,12 +1,12 @@
 // Moves a list of pieces to and from all peers at once: full duplex, whatever the sizes of the socket buffers.
 //
 // First the plan, then the run: pieces to one peer leave in the order in which they were added, pieces from one arrive
-// so; what one side sends as one piece the other receives as one. A header in front says which operation the sender is in; the
-// run compares it before it gives any data to the caller's memory.
+// so; what one side sends as one piece the other receives as one. A header in front says which operation the sender is
+// in; the run compares it before it gives any data to the caller's memory.
 //
-// A peer with several sockets gets the header and small pieces on the first, and a share of each large piece on every one. On the
-// wire each piece ends on a multiple of 64 bytes: the kernel copies to where the piece before ended, at half the speed if
-// that is an odd address.
+// A peer with several sockets gets the header and small pieces on the first, and a share of each large piece on every
+// one. On the wire each piece ends on a multiple of 64 bytes: the kernel copies to where the piece before ended, at
+// half the speed if that is an odd address.
 #pragma once
 
 #include <poll.h>
@@ -38,10 +38,11 @@ class TcpExchange {
  public:
   // Called by run() when something ends it; all of them throw.
   struct Events {
-    std::function<void(int peer)> lost;                                     // closed without a goodbye
-    std::function<void(int peer)> left;                                     // said goodbye
-    std::function<void(int peer, const FrameHeader& theirs)> mismatch;      // is in another operation
-    std::function<void(const std::vector<int>& peers, bool arrived)> late;  // the deadline; `arrived`: but have not finished
+    std::function<void(int peer)> lost;                                 // closed without a goodbye
+    std::function<void(int peer)> left;                                 // said goodbye
+    std::function<void(int peer, const FrameHeader& theirs)> mismatch;  // is in another operation
+    std::function<void(const std::vector<int>& peers, bool arrived)>
+        late;  // the deadline; `arrived`: but have not finished
     // How long this process was stopped since the operation began, or since the last answer: no rank is late for that.
     std::function<std::chrono::nanoseconds()> slept;
   };

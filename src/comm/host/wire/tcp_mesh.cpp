@@ -41,8 +41,8 @@ constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kUnauthenticated = 64;  // half-open handshakes beyond those that the ranks need
 constexpr int kReportedUnauthenticated = 10;
 
-// No TCP_USER_TIMEOUT here: it would end the connection to a peer that lives but is late, once its window is full. Machines that
-// vanish are noticed on the failure detector's connections.
+// No TCP_USER_TIMEOUT here: it would end the connection to a peer that lives but is late, once its window is full.
+// Machines that vanish are noticed on the failure detector's connections.
 void configure(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -87,7 +87,8 @@ std::string advance(Attempt& attempt) {
     if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "";
     if (moved <= 0) {
       attempt.failure = ECONNRESET;
-      return "it closed the connection in the handshake; does it know another token, or do too many connections come to its port?";
+      return "it closed the connection in the handshake; does it know another token, or do too many connections come "
+             "to its port?";
     }
     if (sends)
       handshake.sent(static_cast<std::size_t>(moved));
@@ -97,7 +98,8 @@ std::string advance(Attempt& attempt) {
   return handshake.refused() ? "it could not prove that it knows the job's token" : "";
 }
 
-// All handshakes of a rank at once: those with the lower ranks, which it connects to, and those with peers that connect to it.
+// All handshakes of a rank at once: those with the lower ranks, which it connects to, and those with peers that connect
+// to it.
 class MeshBuilder {
  public:
   MeshBuilder(const BackendContext& context, Fd listener, int sockets, Deadline deadline)
@@ -152,18 +154,20 @@ class MeshBuilder {
     look_around_ = Clock::now() + kPresenceTime;
   }
 
-  // New ones are polled from the next turn on: they stand behind those that were. Some at a time, or a flood at the door would keep
-  // all others waiting.
+  // New ones are polled from the next turn on: they stand behind those that were. Some at a time, or a flood at the
+  // door would keep all others waiting.
   void accept_some() {
     for (int turn = 0; turn < kAcceptAtOnce; ++turn) {
       Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) {
         // Without descriptors or memory the listener stays readable: come back later instead of spinning.
-        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) accept_again_ = Clock::now() + kAcceptPause;
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR)
+          accept_again_ = Clock::now() + kAcceptPause;
         return;
       }
       if (unauthenticated() >= kUnauthenticated + static_cast<std::size_t>(missing_)) drop_oldest_unauthenticated();
-      attempts_.push_back({std::move(fd), LinkHandshake::accept(self_), std::min(deadline_, Clock::now() + kHandshakeTime)});
+      attempts_.push_back(
+          {std::move(fd), LinkHandshake::accept(self_), std::min(deadline_, Clock::now() + kHandshakeTime)});
     }
   }
 
@@ -173,21 +177,22 @@ class MeshBuilder {
   }
   // Not one of those in polls_, whose entries must keep their places: its connection ends at the next turn.
   void drop_oldest_unauthenticated() {
-    const auto oldest = std::find_if(attempts_.begin(), attempts_.end(),
-                                     [](const Attempt& a) { return a.is_unauthenticated() && a.give_up != Deadline{}; });
+    const auto oldest = std::find_if(attempts_.begin(), attempts_.end(), [](const Attempt& a) {
+      return a.is_unauthenticated() && a.give_up != Deadline{};
+    });
     if (oldest != attempts_.end()) oldest->give_up = Deadline{};
   }
 
   void start(Attempt& attempt) {
     attempt.handshake.emplace(LinkHandshake::connect(self_, attempt.reached, attempt.socket));
     attempt.again = {};
-    attempt.fd =
-        start_connect_tcp(attempt.address.host, attempt.address.port, attempt.trouble, attempt.failure, context_.advertise_address);
+    attempt.fd = start_connect_tcp(attempt.address.host, attempt.address.port, attempt.trouble, attempt.failure,
+                                   context_.advertise_address);
     attempt.is_connecting = static_cast<bool>(attempt.fd);
     if (!attempt.fd) start_again_or_fail(attempt);
   }
-  // A machine on whose network no host answers, or whose own address is not usable yet, may have come up this moment. A rank whose door is
-  // flooded closes the oldest unauthenticated peer.
+  // A machine on whose network no host answers, or whose own address is not usable yet, may have come up this moment. A
+  // rank whose door is flooded closes the oldest unauthenticated peer.
   void start_again_or_fail(Attempt& attempt) const {
     const int why = attempt.failure;
     const bool is_unreachable = why == EHOSTUNREACH || why == ENETUNREACH || why == EADDRNOTAVAIL;
@@ -235,8 +240,8 @@ class MeshBuilder {
 
   [[noreturn]] void fail(const Attempt& attempt) const {
     blame_who_has_gone(context_);
-    throw RendezvousError("backend host: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached, attempt.address.text(),
-                          attempt.trouble);
+    throw RendezvousError("backend host: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached,
+                          attempt.address.text(), attempt.trouble);
   }
 
   // An unauthenticated peer that keeps trying must not fill the log.
@@ -251,8 +256,8 @@ class MeshBuilder {
     std::string ranks;
     for (int peer = 0; peer < self_.ranks; ++peer) {
       const TcpPeer& at = peers_[static_cast<std::size_t>(peer)];
-      const bool complete =
-          at.socket && std::all_of(at.more.begin(), at.more.end(), [](const ProcessFd& fd) { return static_cast<bool>(fd); });
+      const bool complete = at.socket && std::all_of(at.more.begin(), at.more.end(),
+                                                     [](const ProcessFd& fd) { return static_cast<bool>(fd); });
       if (peer != self_.rank && !complete) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", peer);
     }
     return ranks;
@@ -286,7 +291,9 @@ int wanted_sockets_per_peer(int ranks) {
   return static_cast<int>(env::integer(env::kSocketsPerPeer, 1, kMaxSockets).value_or(ranks <= kFewRanks ? 2 : 1));
 }
 
-std::string to_text(const MeshAddress& address) { return fmt::format("{} {} {}", address.host, address.port, address.sockets); }
+std::string to_text(const MeshAddress& address) {
+  return fmt::format("{} {} {}", address.host, address.port, address.sockets);
+}
 
 MeshAddress parse_mesh_address(const std::string& text) {
   const std::size_t first = text.find(' '), second = text.find(' ', first + 1);
@@ -306,16 +313,21 @@ void shut_down(const std::vector<TcpPeer>& peers) noexcept {
 // Which of the user's settings this rank's address comes from.
 std::string origin_of_address() {
   if (const auto interface = env::text(env::kInterface)) return fmt::format("{}={}", env::kInterface, *interface);
-  if (env::text("KUBERNETES_SERVICE_HOST")) return "the pod's own, since KUBERNETES_SERVICE_HOST is set without LOCAL_RANK";
-  if (const auto master = env::text(env::kMasterAddr)) return fmt::format("the way to {}={}", env::kMasterAddr, *master);
+  if (env::text("KUBERNETES_SERVICE_HOST"))
+    return "the pod's own, since KUBERNETES_SERVICE_HOST is set without LOCAL_RANK";
+  if (const auto master = env::text(env::kMasterAddr))
+    return fmt::format("the way to {}={}", env::kMasterAddr, *master);
   return "the way to rank 0";
 }
 
 // Without a token every process that reaches the port can be a rank.
 void check_may_listen(const BackendContext& context) {
-  if (!context.token.empty() || is_loopback(context.advertise_address) || env::integer(env::kInsecure, 0, 1).value_or(0) == 1) return;
+  if (!context.token.empty() || is_loopback(context.advertise_address) ||
+      env::integer(env::kInsecure, 0, 1).value_or(0) == 1)
+    return;
   throw RendezvousError(
-      "backend host: rank {} would listen for the other ranks on {} ({}), which is not loopback, and the job has no token, anyone on the "
+      "backend host: rank {} would listen for the other ranks on {} ({}), which is not loopback, and the job has no "
+      "token, anyone on the "
       "network "
       "could join it: {}; or, with all ranks on this machine, {}=lo",
       context.place.rank, context.advertise_address, origin_of_address(), kHowToMakeAToken, env::kInterface);

@@ -7,7 +7,7 @@
 
 #include "lockstep/comm/backend_context.h"
 #include "src/comm/net/socket.h"
-#include "src/core/process_fd.h"
+#include "src/core/process/process_fd.h"
 
 namespace lockstep::host {
 
@@ -17,13 +17,13 @@ struct TcpPeer {
   std::vector<ProcessFd> more = {};  // the second socket and so on
 };
 
-// LOCKSTEP_SOCKETS_PER_PEER, else two: on loopback 4 to 64 MiB take 10 to 25 % less time than over one, and less than 1 MiB as much. With
-// many peers there are streams enough: one.
+// LOCKSTEP_SOCKETS_PER_PEER, else two: on loopback 4 to 64 MiB take 10 to 25 % less time than over one, and less than 1
+// MiB as much. With many peers there are streams enough: one.
 int wanted_sockets_per_peer(int ranks);
 
-// Collective; `name` tells the meshes of one group apart in the store. By rank. Of `sockets`, rank 0's number counts. All listen on the
-// context's advertised address alone and connect from it. Throws RendezvousError that names the rank and address, or the ranks that
-// did not come.
+// Collective; `name` tells the meshes of one group apart in the store. By rank. Of `sockets`, rank 0's number counts.
+// All listen on the context's advertised address alone and connect from it. Throws RendezvousError that names the rank
+// and address, or the ranks that did not come.
 std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::string& name, int sockets = 1);
 
 // Wakes every thread that waits on one of these connections, on both sides, for good.

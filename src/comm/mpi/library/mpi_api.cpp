@@ -26,8 +26,9 @@ Api load_api(const std::string& file) {
   // Open MPI's own plugins look for it among what is visible to all.
   api.library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (api.library == nullptr)
-    throw InvalidArgument("MPI cannot be loaded: {}; install Open MPI (libopenmpi3), put its folder into LD_LIBRARY_PATH, or use {}=host",
-                          dlerror(), env::kBackend);
+    throw InvalidArgument(
+        "MPI cannot be loaded: {}; install Open MPI (libopenmpi3), put its folder into LD_LIBRARY_PATH, or use {}=host",
+        dlerror(), env::kBackend);
   std::string missing;
 #define LOCKSTEP_MPI_LOOK_UP(function)                                                   \
   api.function = reinterpret_cast<decltype(&::function)>(dlsym(api.library, #function)); \

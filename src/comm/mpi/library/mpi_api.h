@@ -1,4 +1,5 @@
-// MPI's functions and objects, found at run time: a program that does not use MPI starts where there is none. In place of <mpi.h>.
+// MPI's functions and objects, found at run time: a program that does not use MPI starts where there is none. In place
+// of <mpi.h>.
 #pragma once
 
 #include <mpi.h>
@@ -8,13 +9,14 @@
 namespace lockstep::mpi {
 
 struct Api {
-#define LOCKSTEP_MPI_FUNCTIONS(apply)                                                                                                    \
-  apply(MPI_Initialized) apply(MPI_Init_thread) apply(MPI_Query_thread) apply(MPI_Finalize) apply(MPI_Error_string) apply(MPI_Comm_size) \
-      apply(MPI_Comm_rank) apply(MPI_Comm_group) apply(MPI_Comm_create_group) apply(MPI_Comm_set_errhandler) apply(MPI_Group_incl)       \
-          apply(MPI_Group_free) apply(MPI_Op_create) apply(MPI_Test) apply(MPI_Iprobe) apply(MPI_Irecv) apply(MPI_Isend)                 \
-              apply(MPI_Get_count) apply(MPI_Ibarrier) apply(MPI_Ibcast) apply(MPI_Iallreduce) apply(MPI_Ireduce)                        \
-                  apply(MPI_Ireduce_scatter_block) apply(MPI_Iallgather) apply(MPI_Iallgatherv) apply(MPI_Igather) apply(MPI_Iscatter)   \
-                      apply(MPI_Ialltoall) apply(MPI_Ialltoallv)
+#define LOCKSTEP_MPI_FUNCTIONS(apply)                                                                                  \
+  apply(MPI_Initialized) apply(MPI_Init_thread) apply(MPI_Query_thread) apply(MPI_Finalize) apply(MPI_Error_string)    \
+      apply(MPI_Comm_size) apply(MPI_Comm_rank) apply(MPI_Comm_group) apply(MPI_Comm_create_group)                     \
+          apply(MPI_Comm_set_errhandler) apply(MPI_Group_incl) apply(MPI_Group_free) apply(MPI_Op_create)              \
+              apply(MPI_Test) apply(MPI_Iprobe) apply(MPI_Irecv) apply(MPI_Isend) apply(MPI_Get_count)                 \
+                  apply(MPI_Ibarrier) apply(MPI_Ibcast) apply(MPI_Iallreduce) apply(MPI_Ireduce)                       \
+                      apply(MPI_Ireduce_scatter_block) apply(MPI_Iallgather) apply(MPI_Iallgatherv) apply(MPI_Igather) \
+                          apply(MPI_Iscatter) apply(MPI_Ialltoall) apply(MPI_Ialltoallv)
 #define LOCKSTEP_MPI_POINTER(function) decltype(&::function) function = nullptr;
   LOCKSTEP_MPI_FUNCTIONS(LOCKSTEP_MPI_POINTER)
 #undef LOCKSTEP_MPI_POINTER

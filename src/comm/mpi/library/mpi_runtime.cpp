@@ -56,8 +56,8 @@ class Runtime {
           level);
   }
 
-  // A rank that ends by an error leaves MPI_Finalize out: mpirun then ends the others. One that ends well waits for those that
-  // still work, asleep between looks, which MPI_Finalize is not.
+  // A rank that ends by an error leaves MPI_Finalize out: mpirun then ends the others. One that ends well waits for
+  // those that still work, asleep between looks, which MPI_Finalize is not.
   ~Runtime() {
     if (!is_ours_ || is_broken.load() || exit_status != 0) return;
     MPI_Request all_are_here = MPI_REQUEST_NULL;
@@ -123,8 +123,10 @@ void start(int ranks) {
   int world = 0;
   check(api().MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
   if (world < ranks)
-    throw InvalidArgument("the group has {} ranks, but mpirun started {}: every rank must be a process of MPI's own, and mpirun Open MPI's",
-                          ranks, world);
+    throw InvalidArgument(
+        "the group has {} ranks, but mpirun started {}: every rank must be a process of MPI's own, and mpirun Open "
+        "MPI's",
+        ranks, world);
 }
 
 bool wait(MPI_Request& request, Clock::time_point deadline, const std::function<void()>& trouble, MPI_Status* status) {

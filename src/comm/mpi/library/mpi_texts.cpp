@@ -45,7 +45,8 @@ std::vector<std::string> all_gather_texts(const std::string& mine, int ranks, st
   MPI_Request request = MPI_REQUEST_NULL;
   {
     const auto held = lock();
-    check(api().MPI_Iallgather(own.get(), sizeof(Text), MPI_BYTE, all->data(), sizeof(Text), MPI_BYTE, MPI_COMM_WORLD, &request),
+    check(api().MPI_Iallgather(own.get(), sizeof(Text), MPI_BYTE, all->data(), sizeof(Text), MPI_BYTE, MPI_COMM_WORLD,
+                               &request),
           "MPI_Iallgather");
   }
   try {

@@ -21,7 +21,8 @@ class TwoRanks : public ::testing::Test {
     const Fd listener = listen_tcp("127.0.0.1", 0);
     std::string why;
     Fd ends[2] = {try_connect_tcp("127.0.0.1", local_endpoint(listener.get()).port, deadline, why), Fd()};
-    while (!ends[1] && std::chrono::steady_clock::now() < deadline) ends[1] = Fd(accept(listener.get(), nullptr, nullptr));
+    while (!ends[1] && std::chrono::steady_clock::now() < deadline)
+      ends[1] = Fd(accept(listener.get(), nullptr, nullptr));
     const auto greet = [&](std::size_t rank) {
       std::vector<TcpPeer> peers(2);
       peers[1 - rank].socket = std::move(ends[rank]);

@@ -118,12 +118,14 @@ TEST_F(ActivityTest, InsideAndThenFinished) {
   EXPECT_EQ(sighting_.last_seen(now_ + milliseconds(30900)), "was last seen in all_reduce #39 (bucket 2), 31 s ago");
   sighting_.see(record_.read(), now_ + seconds(40));
   EXPECT_EQ(sighting_.whereabouts(now_ + seconds(40)), "has been in all_reduce #39 (bucket 2) for 40 s");
-  EXPECT_EQ(sighting_.whereabouts(now_ + seconds(41)), "has been in all_reduce #39 (bucket 2) for 41 s, by its heartbeat of 1.0 s ago");
+  EXPECT_EQ(sighting_.whereabouts(now_ + seconds(41)),
+            "has been in all_reduce #39 (bucket 2) for 41 s, by its heartbeat of 1.0 s ago");
   writer_.finish();
   sighting_.see(record_.read(), now_ + seconds(50));
   EXPECT_EQ(sighting_.whereabouts(now_ + seconds(50)),
             "has finished all_reduce #39 (bucket 2) 0.0 s ago and not come since: it is in the program's own code");
-  EXPECT_EQ(sighting_.last_seen(now_ + seconds(62)), "had finished all_reduce #39 (bucket 2) 12 s ago and was in the program's own code");
+  EXPECT_EQ(sighting_.last_seen(now_ + seconds(62)),
+            "had finished all_reduce #39 (bucket 2) 12 s ago and was in the program's own code");
 }
 
 TEST_F(ActivityTest, PurposesChangeFromCallToCall) {

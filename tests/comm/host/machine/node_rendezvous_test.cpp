@@ -47,10 +47,10 @@ std::vector<std::string> failures_without(const std::vector<int>& missing) {
 }
 
 TEST(NodeRendezvous, AllWhoCameNameTheSameRanksThatDidNot) {
-  for (const auto& [missing, text] :
-       std::vector<std::pair<std::vector<int>, std::string>>{{{3}, "rank 3 of 4 did not come within 1 s, though it had registered"},
-                                                             {{1, 3}, "ranks 1, 3 of 4 did not come within 1 s"},
-                                                             {{0}, "rank 0 of 4 did not come within 1 s"}}) {
+  for (const auto& [missing, text] : std::vector<std::pair<std::vector<int>, std::string>>{
+           {{3}, "rank 3 of 4 did not come within 1 s, though it had registered"},
+           {{1, 3}, "ranks 1, 3 of 4 did not come within 1 s"},
+           {{0}, "rank 0 of 4 did not come within 1 s"}}) {
     const auto failures = failures_without(missing);
     ASSERT_EQ(failures.size(), kRendezvousRanks - missing.size());
     for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr(text));

@@ -130,8 +130,10 @@ TEST_P(Plans, EveryElementIsSummedOnceByEveryNodeAndComesToAllAlike) {
       ++times[i];
       ASSERT_EQ(std::set<int>(sum.begin(), sum.end()).size(), static_cast<std::size_t>(nodes)) << "at " << i;
       ASSERT_EQ(sum.size(), static_cast<std::size_t>(nodes));
-      for (std::size_t term = 1; term < sum.size(); ++term) ASSERT_EQ(sum[term], (sum[term - 1] + 1) % nodes) << "not in the nodes' order";
-      for (int node = 1; node < nodes; ++node) ASSERT_EQ(simulation.results_of(node)[i], sum) << "nodes differ at " << i;
+      for (std::size_t term = 1; term < sum.size(); ++term)
+        ASSERT_EQ(sum[term], (sum[term - 1] + 1) % nodes) << "not in the nodes' order";
+      for (int node = 1; node < nodes; ++node)
+        ASSERT_EQ(simulation.results_of(node)[i], sum) << "nodes differ at " << i;
     }
   }
   for (std::size_t i = 0; i < times.size(); ++i) ASSERT_EQ(times[i], 1) << "element " << i;
@@ -148,7 +150,8 @@ TEST_P(Plans, ANodeSendsTwiceKMinusOneKthsOfTheMessage) {
   std::size_t all = 0;
   for (const std::size_t one : sent) all += one;
   EXPECT_EQ(all, static_cast<std::size_t>(2 * (nodes - 1) * count));
-  const std::size_t lines_of_blocks = static_cast<std::size_t>(count / 1024 + 1) * static_cast<std::size_t>(rails) * 16 * 2;
+  const std::size_t lines_of_blocks =
+      static_cast<std::size_t>(count / 1024 + 1) * static_cast<std::size_t>(rails) * 16 * 2;
   for (const std::size_t one : sent)
     EXPECT_LE(one, all / sent.size() + lines_of_blocks) << "no node sends more than its part, but for whole lines";
 }
@@ -157,8 +160,9 @@ INSTANTIATE_TEST_SUITE_P(Ring, Plans,
                          ::testing::Combine(::testing::Values(2, 3, 4, 5, 8), ::testing::Values(1, 2, 3),
                                             ::testing::Values(1, 15, 16, 1000, 1024, 1025, 9973)),
                          [](const auto& tested) {
-                           return std::to_string(std::get<0>(tested.param)) + "_nodes_" + std::to_string(std::get<1>(tested.param)) +
-                                  "_rails_" + std::to_string(std::get<2>(tested.param));
+                           return std::to_string(std::get<0>(tested.param)) + "_nodes_" +
+                                  std::to_string(std::get<1>(tested.param)) + "_rails_" +
+                                  std::to_string(std::get<2>(tested.param));
                          });
 
 TEST(RingPlan, TheSumOfAChunkBeginsBehindTheNodeThatHasItsResult) {
@@ -185,7 +189,8 @@ TEST(RingPlan, ABroadcastComesToAllNodesAndAReduceToTheRoots) {
       for (int hop = 1; hop <= nodes; ++hop) order.push_back((root + hop) % nodes);
       for (int node = 0; node < nodes; ++node) {
         for (const Terms& value : broadcast.results_of(node)) ASSERT_EQ(value, Terms{77}) << "node " << node;
-        for (const Terms& value : reduce.results_of(node)) ASSERT_EQ(value, node == root ? order : Terms()) << "node " << node;
+        for (const Terms& value : reduce.results_of(node))
+          ASSERT_EQ(value, node == root ? order : Terms()) << "node " << node;
         EXPECT_EQ(broadcast.elements_sent(node), node == (root + nodes - 1) % nodes ? 0u : 5000u);
         EXPECT_EQ(reduce.elements_sent(node), node == root ? 0u : 5000u);
       }
@@ -197,7 +202,8 @@ TEST(RingPlan, NoChunkIsLargerThanItSays) {
     for (const std::size_t count : {1u, 100u, 1024u, 5000u}) {
       const RingPlan plan({count, DType::kFloat32, nodes, 1, 2, 1, 4096});
       for (std::size_t block = 0; block < plan.blocks(); ++block)
-        for (int chunk = 0; chunk < plan.chunks(); ++chunk) EXPECT_LE(plan.chunk(block, chunk).count() * 4, plan.largest_chunk_bytes());
+        for (int chunk = 0; chunk < plan.chunks(); ++chunk)
+          EXPECT_LE(plan.chunk(block, chunk).count() * 4, plan.largest_chunk_bytes());
     }
 }
 

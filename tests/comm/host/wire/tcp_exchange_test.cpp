@@ -166,11 +166,13 @@ TEST_P(Sockets, TellAGoodbyeFromADeath) {
     std::vector<std::byte> mine(1'000'000);
     exchange.begin(header(7));
     exchange.receive(0, mine.data(), mine.size());
-    EXPECT_THAT(message_of([&] { exchange.run(std::chrono::steady_clock::now() + 20s); }), HasSubstr(says_goodbye ? "left 0" : "lost 0"));
+    EXPECT_THAT(message_of([&] { exchange.run(std::chrono::steady_clock::now() + 20s); }),
+                HasSubstr(says_goodbye ? "left 0" : "lost 0"));
   }
 }
 
-// It has given all it owed, but its buffers had no room for a goodbye: whether it left or died is not for this exchange to tell.
+// It has given all it owed, but its buffers had no room for a goodbye: whether it left or died is not for this exchange
+// to tell.
 TEST_P(Sockets, LetAPeerGoThatHasFinished) {
   Pair early(GetParam()), late(GetParam());
   std::vector<TcpPeer> peers(3);
@@ -223,7 +225,8 @@ TEST_P(Sockets, AllReduceExactly) {
     run_ranks(ranks, "tcp", [&](ProcessGroup& group) {
       for (const std::size_t count : {std::size_t{5}, std::size_t{100'001}, std::size_t{1'500'003}}) {
         std::vector<float> values(count);
-        for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i % 1000 + static_cast<std::size_t>(group.rank()));
+        for (std::size_t i = 0; i < count; ++i)
+          values[i] = static_cast<float>(i % 1000 + static_cast<std::size_t>(group.rank()));
         const std::uint64_t before = group.backend().counters().tcp_bytes;
         group.all_reduce(std::span(values));
         auto sent = static_cast<std::int64_t>(group.backend().counters().tcp_bytes - before);
@@ -232,7 +235,9 @@ TEST_P(Sockets, AllReduceExactly) {
         const std::size_t copies = count * sizeof(float) <= 8192 ? (others + 1) * others : 2 * others;
         EXPECT_EQ(static_cast<std::size_t>(sent), copies * count * sizeof(float));
         for (std::size_t i = 0; i < count; ++i)
-          ASSERT_EQ(values[i], static_cast<float>(ranks) * static_cast<float>(i % 1000) + static_cast<float>(ranks * (ranks - 1) / 2)) << i;
+          ASSERT_EQ(values[i], static_cast<float>(ranks) * static_cast<float>(i % 1000) +
+                                   static_cast<float>(ranks * (ranks - 1) / 2))
+              << i;
       }
     });
   }

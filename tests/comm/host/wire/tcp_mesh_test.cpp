@@ -81,14 +81,16 @@ TEST(LinkHandshake, AnUnauthenticatedPeerHearsNothingMadeWithTheToken) {
   const Nonce mine = at(said, said.size() - sizeof(Nonce));
   for (std::size_t nonce = 0; nonce + sizeof(Nonce) <= heard.size(); ++nonce)
     for (std::size_t proof = 0; proof + sizeof(crypto::Digest) <= heard.size(); ++proof)
-      EXPECT_FALSE(is_proven(at(heard, proof), "secret", Role::kLinkAcceptor, mine, at(heard, nonce), 1)) << nonce << " " << proof;
+      EXPECT_FALSE(is_proven(at(heard, proof), "secret", Role::kLinkAcceptor, mine, at(heard, nonce), 1))
+          << nonce << " " << proof;
 }
 
 TEST(TokenProof, IsNoneForAnotherKindOfConnection) {
   const Nonce a = make_nonce(), b = make_nonce();
   const auto over_tcp = prove("secret", Role::kLinkConnector, a, b, 1);
   EXPECT_TRUE(is_proven(over_tcp, "secret", Role::kLinkConnector, a, b, 1));
-  for (const Role role : {Role::kLinkAcceptor, Role::kMemoryConnector, Role::kMemoryAcceptor, Role::kStoreClient, Role::kNodeAgent})
+  for (const Role role :
+       {Role::kLinkAcceptor, Role::kMemoryConnector, Role::kMemoryAcceptor, Role::kStoreClient, Role::kNodeAgent})
     EXPECT_FALSE(is_proven(over_tcp, "secret", role, a, b, 1));
 }
 
@@ -132,7 +134,8 @@ TEST(LinkHandshake, RefusesWhatWasChangedOnTheWay) {
 TEST(MeshAddress, IsReadBackAsItWasTold) {
   for (const MeshAddress& address : {MeshAddress{"10.0.0.1", 4000, 1}, MeshAddress{"fe80::1", 65535, 16}})
     EXPECT_EQ(parse_mesh_address(to_text(address)), address);
-  for (const char* damaged : {"", "10.0.0.1", "10.0.0.1 4000", "10.0.0.1 0 1", "10.0.0.1 4000 0", "10.0.0.1 x 1", "10.0.0.1 4000 17"})
+  for (const char* damaged :
+       {"", "10.0.0.1", "10.0.0.1 4000", "10.0.0.1 0 1", "10.0.0.1 4000 0", "10.0.0.1 x 1", "10.0.0.1 4000 17"})
     EXPECT_THROW(parse_mesh_address(damaged), Error) << damaged;
 }
 
@@ -149,7 +152,8 @@ BackendContext context_of(int rank, int ranks, std::shared_ptr<Store> store, con
 }
 
 // By rank: its connections. Ranks are told `sockets[rank]`.
-std::vector<std::vector<TcpPeer>> connect_all(const std::vector<int>& sockets, const std::string& address = "127.0.0.1") {
+std::vector<std::vector<TcpPeer>> connect_all(const std::vector<int>& sockets,
+                                              const std::string& address = "127.0.0.1") {
   const auto store = std::make_shared<MemoryStore>();
   const int ranks = static_cast<int>(sockets.size());
   std::vector<std::future<std::vector<TcpPeer>>> meshes;
@@ -239,8 +243,8 @@ TEST(TcpMesh, ARankThatIsDroppedInItsHandshakeTriesAgain) {
   const LinkHandshake::Self zero{0, 2, 1, 1, "secret"};
   auto acceptor = LinkHandshake::accept(zero);
   while (taken && !acceptor.done()) {
-    const IoResult result =
-        acceptor.to_send().empty() ? receive_all(taken.get(), acceptor.wanted(), until) : send_all(taken.get(), acceptor.to_send(), until);
+    const IoResult result = acceptor.to_send().empty() ? receive_all(taken.get(), acceptor.wanted(), until)
+                                                       : send_all(taken.get(), acceptor.to_send(), until);
     ASSERT_EQ(result, IoResult::kDone);
     if (acceptor.to_send().empty())
       acceptor.received(acceptor.wanted().size());
@@ -280,7 +284,8 @@ TEST(TcpMesh, NamesWhoDidNotCome) {
   EXPECT_THAT(message_of([&] { connect_mesh(context, "mesh"); }), AllOf(HasSubstr("rank 0"), HasSubstr("ranks 1, 2")));
   context.place.rank = 2;
   store->set("silent/address/0", to_text({"127.0.0.1", 1, 1}));
-  EXPECT_THAT(message_of([&] { connect_mesh(context, "silent"); }), HasSubstr("rank 2: rank 1 of 3 did not come within 0.2 s, though"));
+  EXPECT_THAT(message_of([&] { connect_mesh(context, "silent"); }),
+              HasSubstr("rank 2: rank 1 of 3 did not come within 0.2 s, though"));
   store->set("gone/address/0", to_text({"127.0.0.1", 1, 1}));
   EXPECT_THAT(message_of([&] { connect_mesh(context_of(1, 2, store), "gone"); }),
               AllOf(HasSubstr("rank 1 cannot reach rank 0 at 127.0.0.1:1"), HasSubstr("refused")));

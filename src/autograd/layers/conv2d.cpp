@@ -1,0 +1,115 @@
+#include "lockstep/autograd/extend.h"
+#include "lockstep/autograd/ops.h"
+#include "src/autograd/engine/window.h"
+
+namespace lockstep {
+
+namespace {
+
+// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when ReLU was fused.
+class Conv2dNode : public Node {
+ public:
+  Conv2dNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const Conv2dShape& shape,
+             bool relu)
+      : Node(std::move(inputs), std::move(saved)), name_(name), shape_(shape), relu_(relu) {}
+  const char* name() const override { return name_; }
+
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    const KernelTable& kernels = kernels_of(result_grad);
+    Stream& stream = stream_of(result_grad);
+    if (relu_) kernels.relu_backward(saved(2), result_grad, stream);
+    const auto& [x_grad, weight_grad, bias_grad] = std::tie(targets[0], targets[1], targets[2]);
+    // Weights before data: their bucket can leave while the data gradient is still computed by the layers below.
+    if (weight_grad)
+      kernels.conv2d_backward_weights(shape_, saved(0), result_grad, weight_grad, bias_grad, stream);
+    else if (bias_grad)
+      kernels.bias_backward(result_grad, bias_grad, stream);
+    if (x_grad) kernels.conv2d_backward_data(shape_, result_grad, saved(1), x_grad, stream);
+  }
+
+ private:
+  const char* name_;  // conv2d or conv1d
+  Conv2dShape shape_;
+  bool relu_;
+};
+
+// What conv2d() and conv1d() have in common once a sequence is an image of height 1: `x` (N, H, W, C).
+struct Convolution {
+  const char* name;
+  Size2 kernel, stride;
+  PaddingRule padding;
+  Activation activation;
+  std::int64_t groups;
+};
+
+void check_filters(const Convolution& c, const Tensor& weight, const Tensor& bias, const Tensor& x,
+                   const Shape& given) {
+  const std::int64_t filters = weight.shape()[0], seen = weight.shape()[weight.shape().dims() - 1],
+                     channels = x.shape()[3];
+  if (c.groups < 1 || channels % c.groups != 0 || filters % c.groups != 0)
+    throw InvalidArgument("{}: {} groups must divide the {} channels of x {} and the {} filters of {} {}", c.name,
+                          c.groups, channels, given.text(), filters, name_argument("weight", weight),
+                          weight.shape().text());
+  if (seen * c.groups != channels)
+    throw InvalidArgument("{}: {} {} wants {} channels{}, x {} has {}", c.name, name_argument("weight", weight),
+                          weight.shape().text(), seen * c.groups,
+                          c.groups == 1 ? "" : fmt::format(" in {} groups", c.groups), given.text(), channels);
+  if (!bias.defined()) return;
+  check_input(c.name, "bias (O)", bias, 1, &x.device());
+  if (bias.count() != filters)
+    throw InvalidArgument("{}: {} {} does not match {} {}", c.name, name_argument("bias", bias), bias.shape().text(),
+                          name_argument("weight", weight), weight.shape().text());
+}
+
+// `given`: the shape of x as the caller knows it.
+Tensor convolve(const Convolution& c, const Tensor& x, const Tensor& weight, const Tensor& bias, const Shape& given) {
+  check_filters(c, weight, bias, x, given);
+  const Shape& in = x.shape();
+  const WindowGeometry place = place_window(c.name, {in[1], in[2]}, c.kernel, c.stride, c.padding);
+  const Conv2dShape shape{in[0],
+                          in[1],
+                          in[2],
+                          in[3],
+                          place.out_height,
+                          place.out_width,
+                          weight.shape()[0],
+                          c.kernel[0],
+                          c.kernel[1],
+                          c.stride[0],
+                          c.stride[1],
+                          place.padding.top,
+                          place.padding.left,
+                          place.padding.bottom,
+                          place.padding.right,
+                          c.groups};
+  const Tensor y = empty_like(x, {in[0], place.out_height, place.out_width, weight.shape()[0]});
+  const bool relu = c.activation == Activation::kReLU;
+  const Tensor read_weight = read_as(x, weight);
+  kernels_of(x).conv2d(shape, x, read_weight, read_as(x, bias), relu, y, stream_of(x));
+  record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detach(y)} : std::vector{x, read_weight},
+                     c.name, shape, relu);
+  return y;
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options) {
+  check_activation("conv2d", "x (N, H, W, C)", input, 4);
+  const Tensor x = autocast(input);
+  check_input("conv2d", "weight (O, KH, KW, C)", weight, 4, &x.device());
+  const Convolution how{"conv2d",           {weight.shape()[1], weight.shape()[2]},
+                        options.stride,     options.padding,
+                        options.activation, options.groups};
+  return convolve(how, x, weight, bias, input.shape());
+}
+
+Tensor conv1d(const Tensor& input, const Tensor& weight, const Tensor& bias, const Conv1dOptions& options) {
+  check_activation("conv1d", "x (N, L, C)", input, 3);
+  const Tensor x = autocast(input);
+  check_input("conv1d", "weight (O, K, C)", weight, 3, &x.device());
+  const Convolution how{"conv1d",           {1, weight.shape()[1]}, {1, options.stride}, with_height(options.padding),
+                        options.activation, options.groups};
+  return without_height(convolve(how, with_height(x), weight, bias, input.shape()));
+}
+
+}  // namespace lockstep

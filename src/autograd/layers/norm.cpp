@@ -1,0 +1,121 @@
+#include "lockstep/autograd/normalization.h"
+
+#include "src/autograd/math/row_views.h"
+
+namespace lockstep {
+
+namespace {
+
+// Inputs: x, weight, bias. Saved: x, rstd, then the mean where there is one, then the weight where there is one.
+class LayerNormNode : public Node {
+ public:
+  LayerNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& rows, bool centred)
+      : Node(std::move(inputs), std::move(saved)), rows_(rows), centred_(centred) {}
+  const char* name() const override { return centred_ ? "layer_norm" : "rms_norm"; }
+
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    const InputView mean = centred_ ? InputView(saved(2)) : InputView();
+    const InputView weight = input(1).defined() ? InputView(saved(centred_ ? 3 : 2)) : InputView();
+    kernels_of(result_grad)
+        .layer_norm_backward(in_shape(saved(0), rows_), weight, mean, saved(1), in_shape(result_grad, rows_),
+                             out_shape(targets[0], rows_), targets[1], targets[2], stream_of(result_grad));
+  }
+
+ private:
+  Shape rows_;
+  bool centred_;
+};
+
+// Inputs: x, weight, bias. Saved: x, mean, rstd, then the weight where there is one.
+class GroupNormNode : public Node {
+ public:
+  GroupNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& pixels, std::int64_t groups)
+      : Node(std::move(inputs), std::move(saved)), pixels_(pixels), groups_(groups) {}
+  const char* name() const override { return "group_norm"; }
+
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    const InputView weight = input(1).defined() ? InputView(saved(3)) : InputView();
+    kernels_of(result_grad)
+        .group_norm_backward(groups_, in_shape(saved(0), pixels_), weight, saved(1), saved(2),
+                             in_shape(result_grad, pixels_), out_shape(targets[0], pixels_), targets[1], targets[2],
+                             stream_of(result_grad));
+  }
+
+ private:
+  Shape pixels_;
+  std::int64_t groups_;
+};
+
+struct NormCall {
+  const char* operation;
+  bool centred;
+  float eps;
+};
+
+void check_parameters(const NormCall& call, const Tensor& x, const Shape& shape, const Tensor& weight,
+                      const Tensor& bias) {
+  if (!(call.eps >= 0)) throw InvalidArgument("{}: eps must not be negative, got {}", call.operation, call.eps);
+  for (const auto& [what, parameter] : {std::pair("weight", &weight), std::pair("bias", &bias)}) {
+    if (!parameter->defined()) continue;
+    check_input(call.operation, what, *parameter, kAnyDims, &x.device());
+    if (parameter->shape() != shape)
+      throw InvalidArgument("{}: {} {} expected, got {}", call.operation, name_argument(what, *parameter), shape.text(),
+                            parameter->shape().text());
+  }
+}
+
+// x as (rows, elements that one mean is over).
+Shape check_norm(const NormCall& call, const Tensor& x, const Shape& over, const Tensor& weight, const Tensor& bias) {
+  check_activation(call.operation, "x", x);
+  const auto extents = x.shape().extents();
+  if (over.dims() == 0 || over.dims() > extents.size() || Shape(extents.last(over.dims())) != over)
+    throw InvalidArgument("{}: over {} expected as the last dimensions of x, got x {}", call.operation, over.text(),
+                          x.shape().text());
+  check_parameters(call, x, over, weight, bias);
+  return {count_of_first(x.shape(), extents.size() - over.dims()), over.count()};
+}
+
+Tensor norm(const NormCall& call, const Tensor& given, const Shape& over, const Tensor& weight, const Tensor& bias) {
+  const Tensor x = autocast_to_float32(given);
+  const Shape rows = check_norm(call, x, over, weight, bias);
+  const Tensor y = empty_like(x), rstd = empty_like(x, {rows[0]}, DType::kFloat32);
+  const Tensor mean = call.centred ? empty_like(rstd) : Tensor();
+  kernels_of(x).layer_norm(in_shape(x, rows), weight, bias, call.eps, out_shape(y, rows), mean, rstd, stream_of(x));
+  std::vector<Tensor> saved = {x, rstd};
+  for (const Tensor* each : {&mean, &weight})
+    if (each->defined()) saved.push_back(*each);
+  record<LayerNormNode>(y, {x, weight, bias}, std::move(saved), rows, call.centred);
+  return y;
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Shape& over, const Tensor& weight, const Tensor& bias, float eps) {
+  return norm({"layer_norm", true, eps}, x, over, weight, bias);
+}
+
+Tensor rms_norm(const Tensor& x, const Shape& over, const Tensor& weight, float eps) {
+  return norm({"rms_norm", false, eps}, x, over, weight, {});
+}
+
+Tensor group_norm(const Tensor& given, std::int64_t groups, const Tensor& weight, const Tensor& bias, float eps) {
+  const Tensor x = autocast_to_float32(given);
+  check_activation("group_norm", "x (N, ..., C)", x);
+  const std::size_t dims = x.shape().dims();
+  if (dims < 2) throw InvalidArgument("group_norm: x (N, ..., C) expected, got {}", x.shape().text());
+  const std::int64_t samples = x.shape()[0], channels = x.shape()[dims - 1];
+  if (groups < 1 || channels % groups != 0)
+    throw InvalidArgument("group_norm: {} groups do not divide the {} channels of x {}", groups, channels,
+                          x.shape().text());
+  check_parameters({"group_norm", true, eps}, x, {channels}, weight, bias);
+  const Shape pixels{samples, Shape(x.shape().extents().subspan(1, dims - 2)).count(), channels};
+  const Tensor y = empty_like(x), mean = empty_like(x, {samples, groups}, DType::kFloat32), rstd = empty_like(mean);
+  kernels_of(x).group_norm(groups, in_shape(x, pixels), weight, bias, eps, out_shape(y, pixels), mean, rstd,
+                           stream_of(x));
+  std::vector<Tensor> saved = {x, mean, rstd};
+  if (weight.defined()) saved.push_back(weight);
+  record<GroupNormNode>(y, {x, weight, bias}, std::move(saved), pixels, groups);
+  return y;
+}
+
+}  // namespace lockstep

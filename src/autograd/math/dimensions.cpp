@@ -1,0 +1,45 @@
+#include "src/autograd/math/dimensions.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/autograd/extend.h"
+#include "lockstep/core/error.h"
+
+namespace lockstep {
+
+std::size_t dimension_of(std::string_view operation, int dim, const Shape& shape) {
+  const int dims = static_cast<int>(shape.dims());
+  if (dim < -dims || dim >= dims)
+    throw InvalidArgument("{}: dimension {} of shape {}, expected one from {} to {}", operation, dim, shape.text(),
+                          -dims, dims - 1);
+  return static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
+}
+
+Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b, const Tensor& a_operand,
+                      const Tensor& b_operand) {
+  std::array<std::int64_t, Shape::kMaxDims> extents{};
+  const std::size_t dims = std::max(a.dims(), b.dims());
+  for (std::size_t dim = 0; dim < dims; ++dim) {
+    const std::int64_t of_a = dim + a.dims() < dims ? 1 : a[dim + a.dims() - dims],
+                       of_b = dim + b.dims() < dims ? 1 : b[dim + b.dims() - dims];
+    if (of_a != of_b && of_a != 1 && of_b != 1)
+      throw InvalidArgument(
+          "{}: shapes {} and {} do not match: extents {} and {}, dimension {} from the last; expected equal ones, or 1 "
+          "where an operand "
+          "repeats",
+          operation, name_argument(a.text(), a_operand), name_argument(b.text(), b_operand), of_a, of_b, dims - dim);
+    extents[dim] = of_a == 1 ? of_b : of_a;
+  }
+  return Shape(std::span(extents).first(dims));
+}
+
+Tensor constant_like(const Tensor& x, float value) {
+  const Tensor scalar = Tensor::full({}, value, x.device());
+  if (x.dtype() == DType::kFloat32) return scalar;
+  const Tensor rounded = empty_like(x, {});
+  kernels_of(x).convert(scalar, rounded, stream_of(x));
+  return rounded;
+}
+
+}  // namespace lockstep

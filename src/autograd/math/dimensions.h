@@ -1,0 +1,27 @@
+// What operators do with the dimensions that a caller names.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "lockstep/core/dtype.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+// `dim` counts from the end where it is negative. Throws InvalidArgument when a tensor of this shape has no such
+// dimension.
+std::size_t dimension_of(std::string_view operation, int dim, const Shape& shape);
+
+// The shape that both are repeated to fill. Throws InvalidArgument where extents differ and neither is 1, with the
+// operands' names.
+Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b, const Tensor& a_operand = {},
+                      const Tensor& b_operand = {});
+
+// A scalar on x's device, of x's float type.
+Tensor constant_like(const Tensor& x, float value);
+
+// The same memory under another shape of equal count.
+inline InputView viewed(const Tensor& x, const Shape& shape) { return {x.buffer().data(), x.dtype(), shape}; }
+
+}  // namespace lockstep

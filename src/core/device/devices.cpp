@@ -1,0 +1,215 @@
+// The list of devices: the one place in core/ that knows which device kinds and CPU kernel families are built in.
+#include <mutex>
+#include <optional>
+
+#include "lockstep/core/device.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "lockstep/core/logical_devices.h"
+#include "src/core/device/cpu_device.h"
+#include "src/core/device/cuda_loader.h"
+#include "src/core/device/device_choice.h"
+#include "src/core/device/device_configuration.h"
+#include "src/core/device/gpu.h"
+#include "src/core/process/compute_threads.h"
+
+namespace lockstep {
+
+namespace {
+
+KernelTable cpu_kernels() {
+  KernelTable table = reference_kernels();
+  use_fast_cpu_kernels(table);
+#if LOCKSTEP_WITH_ONEDNN
+  use_onednn_kernels(table);
+#else
+  tell_of_slow_products(table);
+#endif
+  return table;
+}
+
+// Asked once: devices come and go with the process.
+const GpuSearch& gpus_here() {
+  static const GpuSearch kFound = find_gpus();  // a failure is tried again by the next call
+  return kFound;
+}
+
+// What was asked for, until it is used.
+class Configured {
+ public:
+  DeviceConfiguration now() {
+    const std::lock_guard lock(mutex_);
+    return current();
+  }
+  // From now on that kind stays as it is.
+  DeviceConfiguration use(DeviceKind kind) {
+    const std::lock_guard lock(mutex_);
+    const DeviceConfiguration configuration = current();
+    (kind == DeviceKind::kCpu ? uses_cpu_ : uses_gpus_) = true;
+    return configuration;
+  }
+  void change(const DeviceOptions& options) {
+    const std::lock_guard lock(mutex_);
+    const DeviceConfiguration before = current(), after = changed_by(before, options);
+    DeviceConfiguration other_cpus = before;
+    other_cpus.cpus = after.cpus;
+    if (uses_cpu_ && after.cpus != before.cpus)
+      throw InvalidArgument(
+          "Device::configure: the CPU is in use already, as {} logical device{}: call it before the first tensor is "
+          "made",
+          before.cpus, before.cpus == 1 ? "" : "s");
+    if (after != other_cpus) {
+      if (uses_gpus_)
+        throw InvalidArgument("Device::configure: GPUs are in use already: call it before the first use of one");
+      check_gpus_exist(after, gpus_here());
+    }
+    configured_ = after;
+  }
+
+ private:
+  DeviceConfiguration& current() {
+    if (!configured_) {
+      const auto asked = env::text(env::kLogicalDevices);
+      configured_ = asked ? parse_logical_devices(env::kLogicalDevices, *asked) : DeviceConfiguration{};
+    }
+    return *configured_;
+  }
+
+  std::mutex mutex_;
+  std::optional<DeviceConfiguration> configured_;
+  bool uses_cpu_ = false, uses_gpus_ = false;
+};
+
+Configured& configured() {
+  static auto* const kOne = new Configured;  // never destroyed, as the devices
+  return *kOne;
+}
+
+// Never destroyed: buffers may outlive static destruction.
+const std::vector<Device*>& cpu_devices() {
+  static const std::vector<Device*>* const kDevices = [] {
+    const int count = configured().use(DeviceKind::kCpu).cpus;  // throws for a LOCKSTEP_LOGICAL_DEVICES that is none
+    const KernelTable kernels = cpu_kernels();
+    auto* devices = new std::vector<Device*>;
+    for (int i = 0; i < count; ++i) devices->push_back(new CpuDevice(kernels, i, count == 1));
+    return devices;
+  }();
+  return *kDevices;
+}
+
+MemoryPolicy policy_of(const DeviceConfiguration& configuration, int ordinal, int part, int share) {
+  const GpuSplit split = configuration.split_of(ordinal);
+  if (!split.limits.empty()) return {MemoryPolicy::Kind::kLimit, split.limits[static_cast<std::size_t>(part)]};
+  const std::size_t bytes = gpus_here().gpus[static_cast<std::size_t>(ordinal)].memory_bytes;
+  if (configuration.grow == false && split.parts == 1 && share == 1) return {MemoryPolicy::Kind::kAll};
+  return memory_policy_of(env::text(env::kGpuMemory), bytes, share * split.parts);
+}
+
+Device& gpu(int ordinal, int share, int part = 0) {
+  const auto& gpus = gpus_here().gpus;
+  if (ordinal >= static_cast<int>(gpus.size()))
+    throw InvalidArgument("{}=cuda:{}: this process sees {} GPU{}, counted from 0 (CUDA_VISIBLE_DEVICES is '{}')",
+                          env::kDevice, ordinal, gpus.size(), gpus.size() == 1 ? "" : "s",
+                          env::text("CUDA_VISIBLE_DEVICES").value_or(""));
+  const DeviceConfiguration configuration = configured().use(DeviceKind::kCuda);
+  check_gpus_exist(configuration, gpus_here());
+  if (!configuration.sees(ordinal))
+    throw InvalidArgument("cuda:{} is not among the GPUs that Device::configure() left visible", ordinal);
+  return cuda_library().device(ordinal, gpu_device_name(ordinal, configuration.split_of(ordinal), part),
+                               policy_of(configuration, ordinal, part, share));
+}
+
+}  // namespace
+
+void Device::configure(const DeviceOptions& options) { configured().change(options); }
+
+Device& cpu_device() {
+  static Device& kFirst = *cpu_devices().front();
+  return kFirst;
+}
+
+std::vector<PhysicalDevice> physical_devices() {
+  const DeviceConfiguration configuration = configured().now();
+  std::vector<PhysicalDevice> devices{{DeviceKind::kCpu, 0, "cpu", fmt::format("{} cores", affinity().size())}};
+  for (const cuda::Gpu& gpu : gpus_here().gpus)
+    if (configuration.sees(gpu.ordinal))
+      devices.push_back(
+          {DeviceKind::kCuda, gpu.ordinal, fmt::format("cuda:{}", gpu.ordinal), gpu.name, gpu.memory_bytes});
+  return devices;
+}
+
+std::vector<Device*> logical_devices(DeviceKind kind) {
+  if (kind == DeviceKind::kCpu) return cpu_devices();
+  std::vector<Device*> devices;
+  const DeviceConfiguration configuration = configured().now();
+  check_gpus_exist(configuration, gpus_here());
+  for (const cuda::Gpu& found : gpus_here().gpus)
+    for (int part = 0; configuration.sees(found.ordinal) && part < configuration.split_of(found.ordinal).parts; ++part)
+      devices.push_back(&gpu(found.ordinal, 1, part));
+  return devices;
+}
+
+std::vector<Device*> logical_devices() {
+  std::vector<Device*> devices = logical_devices(DeviceKind::kCpu);
+  for (Device* gpu : logical_devices(DeviceKind::kCuda)) devices.push_back(gpu);
+  return devices;
+}
+
+Device& device_named(const std::string& name) {
+  std::string known;
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (kind == DeviceKind::kCuda && !name.starts_with("cuda")) break;
+    for (Device* device : logical_devices(kind)) {
+      if (device->name() == name) return *device;
+      known += (known.empty() ? "" : ", ") + device->name();
+    }
+  }
+  throw InvalidArgument(
+      "there is no device '{}': {}{}", name, known,
+      name.starts_with("cuda") && !gpus_here().why_none.empty() ? "; no GPU: " + gpus_here().why_none : "");
+}
+
+std::string describe_devices() {
+  const DeviceConfiguration configuration = configured().now();
+  std::string text = fmt::format("1 physical CPU, {} logical", configuration.cpus);
+  std::size_t gpus = 0, parts = 0;
+  for (const cuda::Gpu& gpu : gpus_here().gpus) {
+    if (!configuration.sees(gpu.ordinal)) continue;
+    ++gpus;
+    parts += static_cast<std::size_t>(configuration.split_of(gpu.ordinal).parts);
+  }
+  return gpus == 0 ? text + "; no GPU"
+                   : fmt::format("{}; {} physical GPU{}, {} logical", text, gpus, gpus == 1 ? "" : "s", parts);
+}
+
+namespace {
+
+// Said by one rank a machine, once; lockrun says it itself and then asks for the CPU.
+void tell_that_the_cpu_computes(int local_rank, const std::string& why) {
+  static const bool kTold = [&] {
+    if (local_rank == 0) log::info("computing on the CPU: {}", why);
+    return true;
+  }();
+  static_cast<void>(kTold);
+}
+
+}  // namespace
+
+Device& local_device(int local_rank) {
+  const DeviceChoice choice = parse_device_choice(env::text(env::kDevice).value_or("auto"));
+  if (choice.kind == DeviceChoice::Kind::kCpu) return cpu_device();
+  const GpuSearch& found = gpus_here();
+  if (found.gpus.empty() && choice.kind == DeviceChoice::Kind::kAuto) {
+    tell_that_the_cpu_computes(local_rank, found.why_none);
+    return cpu_device();
+  }
+  if (found.gpus.empty())
+    throw cuda::NoGpu("{} asks for a GPU: {}; {}=cpu computes without one", env::kDevice, found.why_none, env::kDevice);
+  const int share = static_cast<int>(env::integer(env::kShareGpu, 1, kMaxShare).value_or(1));
+  if (choice.ordinal) return gpu(*choice.ordinal, share);
+  const bool own = env::text("CUDA_VISIBLE_DEVICES").has_value();
+  return gpu(gpu_of_local_rank(local_rank, static_cast<int>(found.gpus.size()), share, own), share);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,219 @@
+#include "src/ddp/checks/gradient_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/kernels.h"
+#include "lockstep/core/log.h"
+#include "src/core/base/text.h"
+#include "src/ddp/checks/missing_gradients.h"
+#include "src/ddp/wrapper/agreed_options.h"
+
+namespace lockstep {
+
+namespace {
+
+// The largest norm that stays as it is.
+float limit_of(const DistributedDataParallelOptions& options) {
+  if (options.max_grad_norm > 0) return options.max_grad_norm;
+  return options.on_nonfinite_gradient == OnNonfiniteGradient::kIgnore ? 0 : INFINITY;
+}
+
+NormResult* norm_in(const Tensor& result) {
+  static_assert(sizeof(NormResult) == 2 * sizeof(float) && offsetof(NormResult, norm) == 0);
+  return reinterpret_cast<NormResult*>(result.data<float>());
+}
+
+}  // namespace
+
+GradientCheck::GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
+                             const DistributedDataParallelOptions& options)
+    : group_(group),
+      parameters_(parameters),
+      max_norm_(limit_of(options)),
+      on_nonfinite_(options.on_nonfinite_gradient),
+      loss_scaler_(options.loss_scaler),
+      hook_(options.comm_hook) {}
+
+ReducerOptions GradientCheck::watching(ReducerOptions options) {
+  if (can_stop() && group_.world_size() > 1)
+    options.before_reduction = [this](std::size_t bucket) { sum_squares(bucket, tensors_, own_sums_); };
+  if (is_on()) options.after_reduction = [this](std::size_t bucket) { sum_squares(bucket, averages_, sums_); };
+  return options;
+}
+
+void GradientCheck::set_partial(const Reducer& reducer, PartialAverages* partial) {
+  partial_ = partial;
+  follow(reducer);
+}
+
+void GradientCheck::follow(const Reducer& reducer) {
+  if (!is_on()) return;
+  order_.clear();
+  tensors_.clear();
+  averages_.clear();
+  begins_.clear();
+  for (const BucketLayout& layout : reducer.buckets()) {
+    begins_.push_back(order_.size());
+    for (const Slot& slot : layout.slots) {
+      auto* const values = reinterpret_cast<float*>(reducer.slot(slot.gradient).data());
+      order_.push_back(slot.gradient);
+      tensors_.push_back({values, values, {}, parameters_[slot.gradient].tensor.count()});
+      averages_.push_back(tensors_.back());
+      if (partial_ == nullptr || partial_->keeps_own()) continue;
+      const auto [begin, count] = partial_->range_of(slot.gradient);
+      averages_.back() = {values + begin, values + begin, {}, static_cast<std::int64_t>(count)};
+    }
+  }
+  begins_.push_back(order_.size());
+  if (device_ != nullptr) return;
+  check_hook();
+  device_ = &parameters_.front().tensor.device();
+  const auto count = static_cast<std::int64_t>(order_.size());
+  sums_ = Tensor::zeros({count}, DType::kFloat64, *device_);
+  if (can_stop()) own_sums_ = Tensor::zeros({count}, DType::kFloat64, *device_);
+  host_sums_.resize(order_.size());
+  result_ = Tensor::zeros({2}, DType::kFloat32, *device_);
+  present_.reserve(order_.size());
+}
+
+// The error of a gradient that is no number is none, and goes into the next one.
+void GradientCheck::check_hook() const {
+  if (!hook_ || on_nonfinite_ != OnNonfiniteGradient::kSkipStep) return;
+  for (const HookState& state : hook_->state())
+    if (state.count > 0 && state.dtype == DType::kFloat32)
+      throw InvalidArgument(
+          "DistributedDataParallel: on_nonfinite_gradient kSkipStep goes not with the comm_hook {}: what it keeps of a "
+          "gradient that is no "
+          "number ('{}') would spoil all later ones: take kThrow, or a hook without such state (bf16, fp16, int8)",
+          hook_->describe(), state.name);
+}
+
+void GradientCheck::sum_squares(std::size_t bucket, const Tensors& tensors, const Tensor& sums) const {
+  if (partial_ != nullptr && partial_->keeps_own()) return;  // report() and the partner take what they need
+  const std::size_t begin = begins_[bucket], end = begins_[bucket + 1];
+  device_->kernels().square_sums(std::span(tensors).subspan(begin, end - begin), sums.data<double>() + begin,
+                                 device_->default_stream());
+}
+
+void GradientCheck::finish(std::uint64_t step) {
+  if (!is_on()) return;
+  if (partial_ != nullptr) partial_->sum_squares(sums_);
+  take_norm();
+  if (can_stop()) {
+    auto is_bad = static_cast<std::uint8_t>(has_nonfinite(sums_));
+    if (hook_) group_.all_reduce(std::span(&is_bad, 1), ReduceOp::kBitOr, {.purpose = {"finite gradients"}});
+    if (is_bad != 0) return stop(step);
+  }
+  if (std::isfinite(max_norm_) && (partial_ == nullptr || !partial_->keeps_own())) clip();
+}
+
+const float* GradientCheck::clip_factor() const {
+  return is_on() && std::isfinite(max_norm_) ? &norm_in(result_)->factor : nullptr;
+}
+
+void GradientCheck::stop(std::uint64_t step) {
+  std::string text = report(step);
+  drop_gradients();
+  if (on_nonfinite_ == OnNonfiniteGradient::kThrow)
+    throw Error(
+        "{}. Look at the samples and the loss of that rank in this step, clip the gradients, or lower the learning "
+        "rate; "
+        ".on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep goes on without such a step",
+        text);
+  last_skipped_ = std::move(text);
+  ++skipped_steps_;
+  if (group_.rank() != 0) return;
+  if (loss_scaler_ == nullptr)
+    log::warn("{}: the step is skipped on all ranks", last_skipped_);
+  else  // as happens while the scale is sought
+    log::info("{}: the step is skipped on all ranks, and the loss scale falls", last_skipped_);
+}
+
+// A gradient that no rank has computed is zero in its bucket; a hook may make something of it.
+void GradientCheck::take_norm() {
+  const KernelTable& kernels = device_->kernels();
+  Stream& stream = device_->default_stream();
+  for (std::size_t k = 0; hook_ && k < order_.size(); ++k)
+    if (!wants_and_has_grad(parameters_[order_[k]].tensor))
+      kernels.fill({reinterpret_cast<float*>(sums_.data<double>() + k), {sizeof(double) / sizeof(float)}}, 0, stream);
+  const NormParams params{max_norm_, loss_scaler_ == nullptr ? nullptr : loss_scaler_->data_on(*device_)};
+  kernels.norm_of_sums(sums_.data<double>(), sums_.count(), params, norm_in(result_), stream);
+}
+
+void GradientCheck::clip() {
+  const float* const factor = &norm_in(result_)->factor;
+  if (device_->kind() == DeviceKind::kCpu && *factor == 1) return;
+  present_.clear();
+  for (std::size_t k = 0; k < order_.size(); ++k) {
+    const Tensor& parameter = parameters_[order_[k]].tensor;
+    if (!wants_and_has_grad(parameter)) continue;
+    grad(parameter).mark_changed();
+    if (averages_[k].count > 0) present_.push_back(averages_[k]);
+  }
+  device_->kernels().scale_gradients(present_, {factor}, device_->default_stream());
+}
+
+// Waits for the device.
+bool GradientCheck::has_nonfinite(const Tensor& sums) {
+  Stream& stream = device_->default_stream();
+  device_->copy(host_sums_.data(), sums.data<double>(), sums.bytes(), stream);
+  stream.synchronize();
+  return std::any_of(host_sums_.begin(), host_sums_.end(), [](double sum) { return !std::isfinite(sum); });
+}
+
+// Which rank has what: told only now, as it happens seldom.
+std::string GradientCheck::report(std::uint64_t step) {
+  constexpr unsigned kOwn = 1, kAverage = 2;
+  const std::size_t count = parameters_.size(), ranks = static_cast<std::size_t>(group_.world_size());
+  std::vector<std::uint8_t> mine(count), all(ranks * count);
+  const auto note = [&](const Tensor& sums, unsigned bit) {
+    if (!has_nonfinite(sums)) return;
+    for (std::size_t k = 0; k < count; ++k)
+      if (!std::isfinite(host_sums_[k])) mine[order_[k]] = static_cast<std::uint8_t>(mine[order_[k]] | bit);
+  };
+  note(sums_, kAverage);
+  if (partial_ != nullptr && partial_->keeps_own())
+    device_->kernels().square_sums(tensors_, own_sums_.data<double>(), device_->default_stream());
+  note(ranks == 1 ? sums_ : own_sums_, kOwn);
+  group_.all_gather(mine.data(), all.data(), count, DType::kUInt8, {.purpose = {"infinite gradients"}});
+  std::vector<std::string> where;
+  std::vector<std::uint8_t> anywhere(count);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < count; ++i) {
+      anywhere[i] = static_cast<std::uint8_t>(anywhere[i] | all[rank * count + i]);
+      if ((all[rank * count + i] & kOwn) != 0) names.push_back(parameters_[i].name);
+    }
+    if (!names.empty()) where.push_back(fmt::format("on rank {}: {}", rank, quoted(names)));
+  }
+  std::vector<std::string> names;  // each rank's is finite, and the sum is not
+  for (std::size_t i = 0; i < count; ++i)
+    if (anywhere[i] == kAverage) names.push_back(parameters_[i].name);
+  if (!names.empty()) where.push_back(fmt::format("in the average alone, which overflowed: {}", quoted(names)));
+  return fmt::format("DistributedDataParallel: step {}: gradients are infinite or no number, {}", step,
+                     joined(where, "; "));
+}
+
+// An optimizer then changes nothing; with a loss scaler it lowers the scale.
+void GradientCheck::drop_gradients() {
+  for (const NamedTensor& parameter : parameters_)
+    if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
+  if (loss_scaler_ == nullptr) return;
+  constexpr float kFound = 1;
+  device_->upload(&loss_scaler_->data_on(*device_)->found_bad, &kFound, sizeof kFound, device_->default_stream());
+}
+
+float GradientCheck::last_norm() const {
+  if (!is_on())
+    throw InvalidArgument(
+        "DistributedDataParallel::last_grad_norm: nothing asked for it: set .max_grad_norm (INFINITY: without "
+        "clipping)");
+  return Tensor::wrap(result_.buffer().window(0, sizeof(float)), {}).item();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,104 @@
+#include "src/ddp/checks/missing_gradients.h"
+
+#include <algorithm>
+#include <string>
+
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "src/ddp/wrapper/agreed_options.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t kBits = 8;  // of an element of used_
+
+}  // namespace
+
+bool wants_and_has_grad(const Tensor& parameter) { return requires_grad(parameter) && has_grad(parameter); }
+
+MissingGradients::MissingGradients(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
+                                   const DistributedDataParallelOptions& options)
+    : group_(group),
+      parameters_(parameters),
+      policy_(options.static_graph             ? Policy::kFixed
+              : options.find_unused_parameters ? Policy::kFind
+                                               : Policy::kRefuse),
+      used_(parameters.size() / kBits + 1) {
+  missing_.reserve(parameters.size());
+  unused_.reserve(parameters.size());
+}
+
+void MissingGradients::settle(const std::vector<std::size_t>& missing, std::uint64_t step) {
+  drop_frozen(missing);
+  if (policy_ == Policy::kRefuse) {
+    if (!missing_.empty()) refuse(step);
+  } else if (policy_ == Policy::kFind) {
+    take_what_others_have(true);
+  } else if (fixed_) {
+    compare_with_first(step);
+    take_what_others_have(false);
+  } else {
+    fixed_ = missing_;
+    take_what_others_have(true);
+  }
+}
+
+void MissingGradients::follow(const std::vector<std::size_t>& missing) {
+  drop_frozen(missing);
+  if (policy_ == Policy::kFind) return take_what_others_have(true);
+  for (const std::size_t i : missing_) mark_grad_written(parameters_[i].tensor);
+}
+
+void MissingGradients::drop_frozen(const std::vector<std::size_t>& missing) {
+  missing_.clear();
+  unused_.clear();
+  for (const std::size_t i : missing) (requires_grad(parameters_[i].tensor) ? missing_ : unused_).push_back(i);
+}
+
+void MissingGradients::refuse(std::uint64_t step) {
+  std::vector<std::string> names;
+  for (const std::size_t i : missing_) names.push_back(parameters_[i].name);
+  fail_on_all_ranks(
+      group_,
+      fmt::format(
+          "DistributedDataParallel: rank {}, step {}: backward did not reach {} of {} parameters: {}. Use them in "
+          "forward() and the loss, freeze them before the module is wrapped, or set .find_unused_parameters = true, "
+          "or .static_graph = true where they are the same in each step",
+          group_.rank(), step, names.size(), parameters_.size(), quoted(names)));
+}
+
+// Unless it asks, by what the ranks said in the first pass.
+void MissingGradients::take_what_others_have(bool ask) {
+  if (ask) {
+    std::fill(used_.begin(), used_.end(), std::uint8_t{0xff});
+    for (const std::size_t i : missing_)
+      used_[i / kBits] = static_cast<std::uint8_t>(used_[i / kBits] & ~(1U << (i % kBits)));
+    group_.all_reduce(std::span(used_), ReduceOp::kBitOr, {.purpose = {"used parameters"}});
+  }
+  for (const std::size_t i : missing_)
+    if ((used_[i / kBits] >> (i % kBits) & 1) != 0)
+      mark_grad_written(parameters_[i].tensor);
+    else
+      unused_.push_back(i);
+}
+
+void MissingGradients::compare_with_first(std::uint64_t step) {
+  std::vector<std::string> gone, come;
+  for (const std::size_t i : missing_)
+    if (!std::binary_search(fixed_->begin(), fixed_->end(), i)) gone.push_back(parameters_[i].name);
+  for (const std::size_t i : *fixed_)
+    if (requires_grad(parameters_[i].tensor) && !std::binary_search(missing_.begin(), missing_.end(), i))
+      come.push_back(parameters_[i].name);
+  if (gone.empty() && come.empty()) return;
+  std::string difference;
+  if (!gone.empty()) difference += fmt::format("did not reach {}", quoted(gone));
+  if (!come.empty()) difference += fmt::format("{}reached {}", difference.empty() ? "" : " and ", quoted(come));
+  fail_on_all_ranks(
+      group_,
+      fmt::format("DistributedDataParallel: rank {}, step {}: backward {}, unlike in step 1, and static_graph says "
+                  "that each step uses the same parameters: set .find_unused_parameters = true instead",
+                  group_.rank(), step, difference));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#include "src/ddp/checks/pass_partner.h"
+
+#include <algorithm>
+
+#include "lockstep/core/error.h"
+#include "src/optim/step_parts.h"
+
+namespace lockstep {
+
+namespace {
+
+const NamedTensor* find_in(const std::vector<NamedTensor>& list, const Tensor& tensor) {
+  const auto found =
+      std::find_if(list.begin(), list.end(), [&](const NamedTensor& entry) { return entry.tensor.is_same(tensor); });
+  return found == list.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+Buffer memory_on(Device& device, const Buffer& memory) {
+  if (memory.device() == &device || device.kind() != DeviceKind::kCpu || memory.device()->kind() != DeviceKind::kCpu)
+    return memory;
+  return Buffer(memory.data(), memory.bytes(), &device, [memory] {});
+}
+
+std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer& optimizer) {
+  if (PassAccess::partner(ddp) != nullptr)
+    return "another ZeroRedundancyOptimizer or StepInBackward works with the wrapper: a wrapper has one at a time";
+  if (const optim::StepOwner* owner = optim::StepParts(optimizer).owner(); owner != nullptr)
+    return fmt::format("{} belongs to a {} already", optimizer.kind(), owner->name());
+  if (optimizer.slice_ranks() > 1)
+    return fmt::format("{} has slices of its state alone, of a ZeroRedundancyOptimizer that is gone: make a new one",
+                       optimizer.kind());
+  if (ddp.is_joining() || !ddp.synchronizes())
+    return "it is made within join() or no_sync(): make it before the training";
+  if (ddp.reducer().in_pass()) return "it is made while backward runs: make it before the training";
+  const std::vector<NamedTensor> wrapped = ddp.parameters();
+  for (const auto& [name, tensor] : wrapped)
+    if (find_in(optimizer.parameters(), tensor) == nullptr)
+      return fmt::format("parameter '{}' is not in the optimizer {}: give it all of ddp.parameters()", name,
+                         optimizer.kind());
+  for (const auto& [name, tensor] : optimizer.parameters())
+    if (find_in(wrapped, tensor) == nullptr)
+      return fmt::format("the optimizer's parameter '{}' is none that the wrapper averages: give it ddp.parameters()",
+                         name);
+  return "";
+}
+
+std::vector<std::size_t> indices_in(const optim::Optimizer& optimizer, const DistributedDataParallel& ddp) {
+  std::vector<std::size_t> indices;
+  for (const NamedTensor& parameter : ddp.parameters()) {
+    const NamedTensor* found = find_in(optimizer.parameters(), parameter.tensor);
+    LOCKSTEP_CHECK(found != nullptr, "parameter '{}' is not in the optimizer", parameter.name);
+    indices.push_back(static_cast<std::size_t>(found - optimizer.parameters().data()));
+  }
+  return indices;
+}
+
+}  // namespace lockstep

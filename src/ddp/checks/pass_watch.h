@@ -1,0 +1,67 @@
+// Whether the ranks are in step: before a pass's first call each rank says where it stands, and that call compares it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <unordered_set>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/tensor/named_tensor.h"
+#include "src/core/base/batch_position.h"
+#include "src/optim/live_optimizers.h"
+
+namespace lockstep {
+
+// Numbers count from the wrapper's construction. Of the weights, each pass looks at some elements of up to kLooks
+// tensors, in turns: replicas that have parted differ in nearly all, and reading all would cost a step's time. A GPU's
+// are not read: its host would wait for it.
+class PassWatch {
+ public:
+  // `trained`: the parameters that are reduced; `replicated`: all that are equal on all ranks. Both must outlive it.
+  // Collective only in that all ranks make it.
+  PassWatch(ProcessGroup& group, const std::vector<NamedTensor>& trained, const std::vector<NamedTensor>& replicated);
+
+  // A pass that is reduced begins: the group's next call compares where this rank stands. Allocates nothing once all
+  // optimizers are known.
+  void begin_pass(std::uint64_t step);
+  // A recorded step runs again: a pass and a step that no code of the host's has counted.
+  void begin_replay();
+  // The same in join(), where ranks with data and without do unequal things: the pass and the set of trained
+  // parameters.
+  void begin_pass_in_join(std::uint64_t step);
+  // A pass that stays on this rank, under no_sync().
+  void note_local_pass();
+  // Counts begin anew on all ranks, with the next pass: after join(), in which they were unequal.
+  void restart() noexcept { restarts_ = true; }
+  // Weights may differ from now on: something averages them from time to time.
+  void let_weights_differ() { weights_may_differ_ = true; }
+  bool weights_may_differ() const { return weights_may_differ_; }
+
+ private:
+  static constexpr std::size_t kLooks = 32;
+  struct Watched {  // an optimizer
+    const optim::Optimizer* optimizer;
+    std::uint32_t begun, steps;  // before the wrapper
+  };
+  void find_optimizers(bool are_new);
+  void add_optimizers(PassState& state);
+  void add_trained(PassState& state) const;
+  std::uint32_t batch();
+  std::uint32_t weights(std::uint64_t step) const;
+
+  ProcessGroup& group_;
+  const std::vector<NamedTensor>&trained_, &replicated_;
+  std::unordered_set<const void*> keys_;  // of trained_
+  std::uint32_t wrapper_, replays_ = 0;
+  bool restarts_ = false;
+  std::uint64_t last_step_ = 0;
+  std::uint64_t generation_ = 0;
+  std::vector<optim::LiveOptimizers::Found> groups_;
+  std::vector<Watched> optimizers_;
+  BatchPosition last_local_;         // at which a pass under no_sync() was
+  std::uint32_t local_batches_ = 0;  // of the loader's pass, that such passes used up
+  bool weights_may_differ_ = false;
+};
+
+}  // namespace lockstep

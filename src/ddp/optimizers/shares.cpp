@@ -1,0 +1,169 @@
+#include "src/ddp/optimizers/shares.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/ddp/checks/replicas.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr const char* kActs[] = {"has no data left", "begins a forward that sends buffers", "begins a backward",
+                                 "begins a backward with a weight", "lets the error of its last backward end join()"};
+
+double number_of(Shares::Act act) { return static_cast<double>(act); }
+
+}  // namespace
+
+Shares::Shares(ProcessGroup& group) : group_(group), cards_(static_cast<std::size_t>(group.world_size())) {}
+
+Shares::~Shares() {
+  try {
+    work_.wait();  // the cards belong to it
+  } catch (const std::exception& error) {
+    log::debug("DistributedDataParallel: dropped an exchange of weights: {}", error.what());
+  }
+}
+
+void Shares::begin_join(const JoinOptions& options) {
+  if (join_) throw InvalidArgument("DistributedDataParallel::join: called inside join()");
+  check_same_lines(group_,
+                   {fmt::format("divide_by_initial_world_size {}", options.divide_by_initial_world_size),
+                    fmt::format("throw_on_early_termination {}", options.throw_on_early_termination),
+                    options.after_step ? "after_step" : "no after_step"},
+                   "DistributedDataParallel::join", "have different options");
+  join_ = options;
+  was_uneven_ = has_ended_join_ = false;
+}
+
+void Shares::begin_epoch(std::int64_t steps) const {
+  if (join_)
+    throw InvalidArgument(
+        "DistributedDataParallel::begin_epoch: called in join(), where ranks have unequal numbers of steps and make no "
+        "calls but the "
+        "wrapper's passes: call it before join(), or leave it out");
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group_.world_size()));
+  group_.all_gather(&steps, all.data(), 1, DType::kInt64, {.purpose = {"steps of an epoch"}});
+  std::map<std::int64_t, std::string> ranks_by_steps;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::string& ranks = ranks_by_steps[all[rank]];
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  }
+  if (ranks_by_steps.size() == 1) return;
+  std::string text;
+  for (const auto& [number, ranks] : ranks_by_steps)
+    text += fmt::format("{}{} on rank {}", text.empty() ? "" : "; ", number, ranks);
+  throw MismatchError(
+      "DistributedDataParallel::begin_epoch: the ranks have different numbers of steps before them: {}. Give each as "
+      "many batches (a "
+      "DistributedSampler does), or train in join()",
+      text);
+}
+
+void Shares::exchange(Act act, std::uint64_t step) {
+  if (join_ && has_ended_join_)
+    throw InvalidArgument(
+        "DistributedDataParallel::join: an error of step {} has ended it on all ranks: let it leave `train`", step_);
+  std::exchange(work_, {}).wait();  // of a pass that an exception ended
+  own_ = {number_of(act), act == Act::kNothing ? 0 : weight_.value_or(1)};
+  has_data_ = act != Act::kNothing;
+  step_ = step;
+  exchanging_ = true;
+  work_ = group_.all_gather_async(&own_, cards_.data(), 2, DType::kFloat64, {.purpose = {"weights"}});
+}
+
+Shares::Act Shares::read() {
+  exchanging_ = false;
+  std::exchange(work_, {}).wait();
+  has_ended_join_ = join_.has_value();  // unless this returns: a pure function of the cards
+  int first = -1, first_without = -1;
+  for (int rank = 0; rank < group_.world_size(); ++rank) {
+    const Card& card = cards_[static_cast<std::size_t>(rank)];
+    if (card.act == number_of(Act::kNothing)) {
+      if (first_without < 0) first_without = rank;
+      continue;
+    }
+    if (first < 0) first = rank;
+    const double expected = cards_[static_cast<std::size_t>(first)].act;
+    if (card.act != expected)
+      throw MismatchError(
+          "DistributedDataParallel::join: step {}: rank {} {}, rank {} {}: ranks with data must do the same", step_,
+          first, kActs[static_cast<int>(expected)], rank, kActs[static_cast<int>(card.act)]);
+  }
+  const bool all_have_ended = first < 0;
+  if (!all_have_ended) first_with_data_ = first;
+  was_uneven_ = was_uneven_ || (!all_have_ended && first_without >= 0);
+  const auto act = all_have_ended ? Act::kNothing : static_cast<Act>(cards_[static_cast<std::size_t>(first)].act);
+  if (act == Act::kThrow) return act;
+  if (!all_have_ended && first_without >= 0 && join_ && join_->throw_on_early_termination)
+    throw Error(
+        "DistributedDataParallel::join: step {}: rank {} has no data left, rank {} has, and throw_on_early_termination "
+        "is set: give the "
+        "ranks equal numbers of batches, or leave it away",
+        step_, first_without, first);
+  has_ended_join_ = false;
+  return act;
+}
+
+Shares::Act Shares::announce(Act own, std::uint64_t step) {
+  exchange(own, step);
+  return read();
+}
+
+void Shares::begin_pass(std::uint64_t step) {
+  exchanging_ = false;  // of a pass that an exception ended
+  if (!weight_ && !join_) return;
+  exchange(weight_ ? Act::kWeightedPass : Act::kPass, step);
+  weight_.reset();  // of this pass alone, however it ends
+}
+
+void Shares::check_weights() const {
+  for (std::size_t rank = 0; rank < cards_.size(); ++rank)
+    if (const auto& [act, weight] = cards_[rank];
+        act != number_of(Act::kNothing) && !(weight > 0 && std::isfinite(weight)))
+      throw InvalidArgument(
+          "DistributedDataParallel: step {}: rank {} set the weight {}, expected the number of its samples, above 0: a "
+          "rank without "
+          "samples "
+          "takes part by join()",
+          step_, rank, weight);
+}
+
+// Buckets are averaged over all ranks: of the mean by weights, rank r's values are multiplied with weight * ranks / sum
+// of weights. Ranks of equal weights have the factor 1, and so the bits of the plain mean.
+float Shares::factor() {
+  if (exchanging_)
+    read();
+  else if (!join_)
+    return 1;
+  bool weighted = false;
+  check_weights();
+  double smallest = INFINITY, largest = 0;
+  int with_data = 0;
+  for (const auto& [act, weight] : cards_) {
+    if (act == number_of(Act::kNothing)) continue;
+    weighted = act == number_of(Act::kWeightedPass);
+    smallest = std::min(smallest, weight);
+    largest = std::max(largest, weight);
+    ++with_data;
+  }
+  if (!has_data_) return 1;  // of zeros
+  const bool are_equal = smallest == largest;
+  if (are_equal && (with_data == group_.world_size() || (!weighted && join_->divide_by_initial_world_size))) return 1;
+  const double ranks = group_.world_size();
+  if (are_equal) return static_cast<float>(ranks / with_data);
+  int exponent = 0;  // of the largest: by powers of two the sum neither overflows nor is rounded otherwise
+  std::frexp(largest, &exponent);
+  double sum = 0;
+  for (const auto& [act, weight] : cards_)
+    if (act != number_of(Act::kNothing)) sum += std::ldexp(weight, -exponent);
+  return static_cast<float>(std::ldexp(own_.weight, -exponent) * ranks / sum);
+}
+
+}  // namespace lockstep

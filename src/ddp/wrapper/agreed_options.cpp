@@ -1,0 +1,218 @@
+#include "src/ddp/wrapper/agreed_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+
+#include "lockstep/core/error.h"
+#include "src/core/base/text.h"
+#include "src/ddp/checks/replicas.h"
+#include "src/ddp/wrapper/has_sync_batch_norm.h"
+#include "src/nn/module/trainable.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr double kMiB = 1 << 20, kLargestCap = 1 << 20;  // MiB; a TiB
+constexpr std::size_t kNamesInMessages = 20;
+
+bool has_name(std::span<const NamedTensor> tensors, const std::string& name) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
+}
+
+// Pairs of options that cannot be, each with its reason; docs/ddp.md has them in its table.
+std::string refused_pair(const DistributedDataParallelOptions& options) {
+  if (options.find_unused_parameters && options.static_graph)
+    return "find_unused_parameters lets the unused parameters differ from step to step, static_graph says that they do "
+           "not: set one of "
+           "them";
+  if (options.find_unused_parameters && options.comm_hook && !options.comm_hook->averages())
+    return fmt::format(
+        "find_unused_parameters gives a parameter that a rank left alone the others' average, and the comm_hook {} "
+        "leaves each rank its "
+        "own: set one of them",
+        options.comm_hook->describe());
+  if (options.loss_scaler != nullptr && options.on_nonfinite_gradient == OnNonfiniteGradient::kThrow)
+    return "on_nonfinite_gradient kThrow ends a training whose scaled gradients overflow, as they do while a "
+           "loss_scaler seeks its scale: "
+           "take kSkipStep, which lowers the scale";
+  return "";
+}
+
+bool looks_at_gradients(const DistributedDataParallelOptions& options) {
+  return options.max_grad_norm > 0 || options.on_nonfinite_gradient != OnNonfiniteGradient::kIgnore;
+}
+
+// "", or why the norm over these parameters cannot be taken: on GPUs one device holds the sums.
+std::string refused_parameters(const std::vector<NamedTensor>& trained) {
+  for (const auto& [name, tensor] : trained) {
+    if (tensor.dtype() != DType::kFloat32)
+      return fmt::format("max_grad_norm and on_nonfinite_gradient read gradients of float32: '{}' is {}", name,
+                         name_of(tensor.dtype()));
+    const Device &device = tensor.device(), &first = trained.front().tensor.device();
+    if (&device != &first && (device.kind() != DeviceKind::kCpu || first.kind() != DeviceKind::kCpu))
+      return fmt::format(
+          "max_grad_norm and on_nonfinite_gradient take all gradients on one device: '{}' is on {}, '{}' on {}", name,
+          device.name(), trained.front().name, first.name());
+  }
+  return "";
+}
+
+// "" when the options can be.
+std::string refusal_of(const nn::Module& module, const DistributedDataParallelOptions& options) {
+  if (options.bucket_cap_mb.empty())
+    return "bucket_cap_mb is empty: name a cap in MiB, {25}, or one for each bucket, {1, 25}";
+  for (const double cap : options.bucket_cap_mb)
+    if (!(cap > 0) || !(cap <= kLargestCap))
+      return fmt::format("bucket_cap_mb holds {}, expected MiB above 0, at most {}", cap, kLargestCap);
+  if (std::string pair = refused_pair(options); !pair.empty()) return pair;
+  if (!(options.max_grad_norm >= 0))
+    return fmt::format("max_grad_norm is {}, expected a norm above 0, or 0 for none", options.max_grad_norm);
+  if (options.loss_scaler != nullptr && !looks_at_gradients(options))
+    return "loss_scaler is used by max_grad_norm and on_nonfinite_gradient alone: set one of them, or give the scaler "
+           "to the optimizer "
+           "only";
+  const std::vector<NamedTensor> parameters = module.named_parameters(), buffers = module.named_buffers();
+  for (const std::string& name : options.ignored_parameters)
+    if (!has_name(parameters, name) && !has_name(buffers, name))
+      return fmt::format(
+          "ignored_parameters names '{}', which is no parameter or buffer of the module: see named_parameters()", name);
+  const std::vector<Tensor> ignored = tensors_named(module, options.ignored_parameters);
+  for (const std::string& name : options.delayed_parameters) {
+    const auto found =
+        std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) { return p.name == name; });
+    if (found == parameters.end() || !requires_grad(found->tensor))
+      return fmt::format(
+          "delayed_parameters names '{}', which is no parameter that requires a gradient: see named_parameters()",
+          name);
+    if (is_among(found->tensor, ignored))
+      return fmt::format(
+          "'{}' is among ignored_parameters and delayed_parameters: what is ignored is not reduced, early or late",
+          name);
+  }
+  const std::vector<NamedTensor> trained = nn::trainable_parameters(module);
+  if (!trained.empty() && without(module, trained, options.ignored_parameters).empty())
+    return "ignored_parameters names all parameters that require a gradient: nothing is left to reduce";
+  return looks_at_gradients(options) ? refused_parameters(without(module, trained, options.ignored_parameters)) : "";
+}
+
+const char* choice_name(OnNonfiniteGradient choice) {
+  return choice == OnNonfiniteGradient::kIgnore  ? "kIgnore"
+         : choice == OnNonfiniteGradient::kThrow ? "kThrow"
+                                                 : "kSkipStep";
+}
+
+std::vector<std::string> option_lines(const DistributedDataParallelOptions& options) {
+  std::vector<std::string> caps;
+  for (const double cap : options.bucket_cap_mb) caps.push_back(fmt::format("{}", cap));
+  return {fmt::format("bucket_cap_mb {{{}}}", joined(caps, ", ")),
+          fmt::format("forward_sync_buffers {}", options.forward_sync_buffers),
+          fmt::format("find_unused_parameters {}", options.find_unused_parameters),
+          fmt::format("static_graph {}", options.static_graph),
+          fmt::format("ignored_parameters {{{}}}", joined(options.ignored_parameters, ", ")),
+          fmt::format("delayed_parameters {{{}}}", joined(options.delayed_parameters, ", ")),
+          options.comm_hook ? "a comm_hook " + options.comm_hook->describe() : "no comm_hook",
+          fmt::format("max_grad_norm {}", options.max_grad_norm),
+          fmt::format("on_nonfinite_gradient {}", choice_name(options.on_nonfinite_gradient)),
+          options.loss_scaler != nullptr ? "a loss_scaler" : "no loss_scaler"};
+}
+
+}  // namespace
+
+void check_options(ProcessGroup& group, const nn::Module& module, const DistributedDataParallelOptions& options,
+                   const std::string& refusal) {
+  refuse_on_all_ranks(group, "DistributedDataParallel", refusal.empty() ? refusal_of(module, options) : refusal);
+  check_same_lines(group, option_lines(options), "DistributedDataParallel", "have different options");
+}
+
+void refuse_on_all_ranks(ProcessGroup& group, const char* operation, const std::string& own_refusal) {
+  const std::vector<std::string> refusals = group.all_gather_text(own_refusal, {.purpose = {"options check"}});
+  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
+    if (!refusals[rank].empty()) throw InvalidArgument("{}: rank {}: {}", operation, rank, refusals[rank]);
+}
+
+std::vector<Tensor> tensors_named(const nn::Module& module, const std::vector<std::string>& names) {
+  std::vector<Tensor> named;
+  if (names.empty()) return named;
+  for (const auto& list : {module.named_parameters(), module.named_buffers()})
+    for (const auto& [name, tensor] : list)
+      if (std::find(names.begin(), names.end(), name) != names.end()) named.push_back(tensor);
+  return named;
+}
+
+bool is_among(const Tensor& tensor, const std::vector<Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const Tensor& other) { return other.is_same(tensor); });
+}
+
+std::string refusal_of_join(const nn::Module& module, bool is_static, const CommHook& hook) {
+  if (is_static)
+    return "not with static_graph, by which each rank's first step says what the later ones use, and a rank without "
+           "data has none: set "
+           ".find_unused_parameters instead";
+  if (hook && !hook->averages())
+    return fmt::format(
+        "not with the comm_hook {}, which leaves each rank its own gradients: a rank without data has none",
+        hook->describe());
+  if (has_sync_batch_norm(module))
+    return "not with SyncBatchNorm, whose forward needs the samples of all ranks: give the ranks equal numbers of "
+           "batches (begin_epoch() "
+           "compares them), or leave the layers as BatchNorm";
+  return "";
+}
+
+std::vector<NamedTensor> without(const nn::Module& module, const std::vector<NamedTensor>& tensors,
+                                 const std::vector<std::string>& ignored) {
+  const std::vector<Tensor> left_out = tensors_named(module, ignored);
+  std::vector<NamedTensor> others;
+  for (const NamedTensor& entry : tensors)
+    if (!is_among(entry.tensor, left_out)) others.push_back(entry);
+  return others;
+}
+
+std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std::vector<NamedTensor>& parameters,
+                                             const std::vector<std::string>& delayed_names) {
+  const std::vector<Tensor> delayed = tensors_named(module, delayed_names);
+  std::vector<GradientInfo> gradients;
+  for (const auto& [name, tensor] : parameters)
+    gradients.push_back({name, static_cast<std::size_t>(tensor.count()), tensor.dtype(), tensor.device().kind(),
+                         is_among(tensor, delayed), tensor.shape()});
+  return gradients;
+}
+
+std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const std::vector<NamedTensor>& parameters) {
+  std::unordered_map<std::string_view, std::size_t> by_name;
+  for (std::size_t i = 0; i < parameters.size(); ++i) by_name.emplace(parameters[i].name, i);
+  std::vector<std::size_t> order;
+  for (const std::string& name : names) {
+    const auto found = by_name.find(name);
+    if (found == by_name.end())
+      throw InvalidArgument(
+          "DistributedDataParallel::rebuild_buckets: '{}' is none of the {} parameters that are reduced", name,
+          parameters.size());
+    order.push_back(found->second);
+  }
+  return order;
+}
+
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor) {
+  BucketCaps caps;
+  for (const double cap : options.bucket_cap_mb) caps.push_back(static_cast<std::size_t>(std::ceil(cap * kMiB)));
+  return {std::move(caps), options.comm_hook, std::move(factor)};
+}
+
+void fail_on_all_ranks(ProcessGroup& group, const std::string& reason) {
+  if (group.world_size() > 1) group.abort(reason);
+  throw InvalidArgument("{}", reason);
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), kNamesInMessages);
+  std::string text = fmt::format("'{}'", joined(std::span(names).first(shown), "', '"));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+}  // namespace lockstep

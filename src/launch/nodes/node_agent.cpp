@@ -1,0 +1,161 @@
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "lockstep/core/error.h"
+#include "src/launch/nodes/node_link.h"
+#include "src/launch/supervise/waiting.h"
+
+namespace lockstep::launch {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Node 0 decides within seconds of the first report; one that is frozen keeps its connection.
+constexpr seconds kWaitForVerdict(15);
+// Node 0 gives up by itself, and says so: this is for one that is frozen.
+constexpr int kCoordinatorPatience = 2;
+
+}  // namespace
+
+NodeAgent::NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience)
+    : NodeLink(std::move(own), patience), coordinator_(coordinator), token_(std::move(token)) {
+  connect();
+  // As this machine reaches it: no rank has a name to look up.
+  store_ = channel_->peer_address();
+  channel_->send({.kind = NodeMessage::Kind::kJoin, .nodes = {own_}});
+  await_start();
+}
+
+void NodeAgent::connect() {
+  Waiting waiting(patience_.to_meet);
+  for (std::string why;;) {
+    if (Fd fd = try_connect_tcp(coordinator_.host, coordinator_.port, waiting.deadline(), why)) {
+      channel_.emplace(std::move(fd), NodeChannel::Side::kAgent, token_);
+      if (shake_hands(std::min(waiting.deadline(), Clock::now() + kHandshakeTime))) return;
+      why = channel_->state() == NodeChannel::State::kShaking
+                ? "a process listens there and does not answer: it is stopped or busy, or has too many open files "
+                  "(ulimit -n)"
+                : "another service than lockrun answers there";
+    }
+    if (waiting.is_over())
+      throw RendezvousError(
+          "node {}: node 0 did not answer at {} within {} s ({}): is its lockrun running, and does --master-addr name "
+          "it?",
+          own_.node, coordinator_.text(), waiting.timeout_s(), why);
+    if (waiting.word_is_due())
+      fmt::print(stderr, "lockrun: node {} waits for node 0 at {}: {} {}\n", own_.node, coordinator_.text(), why,
+                 waiting.progress());
+    std::this_thread::sleep_for(kPauseBetweenTries);
+  }
+}
+
+// False: worth another try.
+bool NodeAgent::shake_hands(Clock::time_point until) {
+  using State = NodeChannel::State;
+  while (channel_->state() == State::kShaking && Clock::now() < until) {
+    pollfd polled = channel_->to_poll();
+    ::poll(&polled, 1, kLookMs);
+    channel_->move();
+  }
+  if (channel_->state() == State::kRefused && token_.empty())
+    throw RendezvousError(
+        "node {}: refused: node 0 at {} is another user's process or has a token, and this node has none: give all "
+        "nodes the same "
+        "LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE)",
+        own_.node, coordinator_.text());
+  if (channel_->state() == State::kRefused)
+    throw RendezvousError(
+        "node {}: node 0 at {} refuses the token: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between the two",
+        own_.node, coordinator_.text());
+  if (channel_->state() == State::kStore)
+    throw RendezvousError(
+        "node {}: the job at {} runs already, with all its nodes: this lockrun came too late, or another one has its "
+        "--node-rank",
+        own_.node, coordinator_.text());
+  return channel_->state() == State::kOpen;
+}
+
+void NodeAgent::await_start() {
+  Clock::time_point silent_since = Clock::now();
+  while (nodes_.empty()) {
+    pollfd polled = channel_->to_poll();
+    ::poll(&polled, 1, kLookMs);
+    channel_->move();
+    while (const auto message = channel_->next()) {
+      silent_since = Clock::now();
+      if (obey(*message)) return;
+    }
+    if (channel_->state() != NodeChannel::State::kOpen)
+      throw RendezvousError("node {}: node 0 at {} left before the start{}", own_.node, coordinator_.text(),
+                            last_word_.empty() ? "" : ", while it waited for " + last_word_);
+    if (Clock::now() >= silent_since + kCoordinatorPatience * kHandshakeTime)
+      throw RendezvousError("node {}: node 0 at {} has said nothing for {} s: is it stopped?", own_.node,
+                            coordinator_.text(), std::chrono::seconds(kCoordinatorPatience * kHandshakeTime).count());
+  }
+}
+
+// While waiting for the start; true when it has come.
+bool NodeAgent::obey(const NodeMessage& message) {
+  if (message.kind == NodeMessage::Kind::kRefusal)
+    throw RendezvousError("node {}: node 0 at {} says: {}", own_.node, coordinator_.text(), message.why);
+  if (message.kind == NodeMessage::Kind::kWaiting) {
+    last_word_ = message.why;
+    fmt::print(stderr, "lockrun: node {} has joined and waits for {}\n", own_.node, message.why);
+  }
+  if (message.kind != NodeMessage::Kind::kStart) return false;
+  const auto is_own = [this](const NodeFacts& facts) { return facts == own_; };
+  if (std::count_if(message.nodes.begin(), message.nodes.end(), is_own) != 1 ||
+      message.nodes.size() != static_cast<std::size_t>(own_.nodes))
+    throw RendezvousError("node {}: node 0 at {} sent a list of nodes that is not this job's", own_.node,
+                          coordinator_.text());
+  nodes_ = message.nodes;
+  return true;
+}
+
+void NodeAgent::add_descriptors(std::vector<pollfd>& polled) const {
+  if (const pollfd entry = channel_->to_poll(); entry.fd >= 0 && !verdict_) polled.push_back(entry);
+}
+
+void NodeAgent::move() {
+  if (verdict_) return;
+  channel_->move();
+  while (auto message = channel_->next()) hear(std::move(*message));
+  if (!verdict_ && heartbeat_) await_verdict();
+  if (verdict_) return;
+  if (channel_->state() != NodeChannel::State::kOpen)
+    verdict_ = loss_of(nodes_.front(), Clock::now());
+  else if (reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForVerdict)
+    verdict_ = silence_of(nodes_.front(), kWaitForVerdict);
+}
+
+void NodeAgent::hear(NodeMessage message) {
+  if (heartbeat_) heartbeat_->heard();
+  if (message.kind == NodeMessage::Kind::kHeartbeatRequest) channel_->send({.kind = NodeMessage::Kind::kHeartbeat});
+  if (message.kind == NodeMessage::Kind::kEnd && !verdict_ && message.report.node >= 0 &&
+      message.report.node < own_.nodes)
+    verdict_ = std::move(message.report);
+}
+
+// This node's ranks have finished, and node 0 has yet to say that the others' have.
+void NodeAgent::await_verdict() {
+  const auto now = Clock::now();
+  if (heartbeat_->look(now)) channel_->send({.kind = NodeMessage::Kind::kHeartbeatRequest});
+  if (heartbeat_->is_missing()) verdict_ = stall_of(nodes_.front(), patience_.without_heartbeat, now);
+}
+
+void NodeAgent::report(NodeReport report) {
+  report.node = own_.node;
+  if (report.kind == NodeReport::Kind::kFinished) heartbeat_.emplace(patience_.without_heartbeat, Clock::now());
+  if (report.kind != NodeReport::Kind::kFinished) {
+    reported_ = Clock::now();
+    channel_->doubt();
+  }
+  channel_->send({.kind = NodeMessage::Kind::kReport, .report = std::move(report)});
+}
+
+}  // namespace lockstep::launch

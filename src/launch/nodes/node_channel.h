@@ -1,0 +1,103 @@
+// One connection between two lockruns: proves the job's token, then carries messages both ways. Never blocks.
+//
+// Handshake, as with the store, whose port it is: Hello (a nonce) from node 0, the token's proof from the other one,
+// node 0's own proof, or its refusal. Then each message is a length and JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/comm/net/socket.h"
+#include "src/comm/net/token.h"
+#include "src/launch/nodes/node_plan.h"
+
+struct pollfd;
+
+namespace lockstep::launch {
+
+inline constexpr int kLookMs = 100;  // at most, between two looks at what has come
+inline constexpr std::chrono::milliseconds kPauseBetweenTries(
+    200);  // of a name that does not resolve, a node 0 that is not there yet
+inline constexpr std::chrono::seconds kHandshakeTime(10);
+
+// A message from one lockrun to another.
+struct NodeMessage {
+  enum class Kind {
+    kJoin,              // to node 0: nodes[0] is the sender
+    kRefusal,           // from node 0: why
+    kWaiting,           // from node 0: why, the nodes for which the job waits
+    kStart,             // from node 0: nodes, all of them
+    kReport,            // to node 0
+    kEnd,               // from node 0: the report that is the verdict
+    kHeartbeatRequest,  // to a lockrun whose verdict or report is awaited: is it there?
+    kHeartbeat,         // the answer
+  };
+  Kind kind = Kind::kJoin;
+  std::string why;
+  std::vector<NodeFacts> nodes;
+  NodeReport report;
+};
+std::string encode(const NodeMessage& message);
+std::optional<NodeMessage> decode(std::string_view text);  // nothing when it is no message of this version
+
+class NodeChannel {
+ public:
+  enum class Side { kCoordinator, kAgent };  // node 0's lockrun, and that of any other node
+  enum class State {
+    kShaking,
+    kOpen,
+    kRefused,       // the token is another one
+    kStore,         // agent: a store answers, so the job runs already
+    kOtherService,  // agent: another service answers
+    kClosed,
+  };
+
+  NodeChannel(Fd fd, Side side, std::string_view token);
+
+  State state() const { return state_; }
+  std::string peer() const { return peer_endpoint(fd_.get()).text(); }
+  Endpoint peer_address() const { return peer_endpoint(fd_.get()); }
+  Clock::time_point since() const { return since_; }
+
+  void send(const NodeMessage& message);  // once open; leaves when the socket takes it
+  std::optional<NodeMessage> next();      // one that has arrived
+  pollfd to_poll() const;
+  void move();  // writes and reads what can be
+  // Ranks have lost a peer: is the other side still there? From now on it counts as gone when it does not acknowledge
+  // data within 3 s.
+  void doubt() const;
+  void close() { state_ = State::kClosed, fd_.reset(); }
+
+ private:
+  void shake_hands();
+  void greet_coordinator();
+  void verify_agent();
+  void verify_coordinator();
+  void cut_messages();
+  void flush();
+  void read();
+  template <typename T>
+  bool take(T& value);
+  template <typename T>
+  void put(const T& value);
+
+  Fd fd_;
+  const Side side_;
+  const Clock::time_point since_ = Clock::now();
+  State state_ = State::kShaking;
+  const std::string token_;
+  ProofExchange exchange_;
+  bool has_sent_proof_ = false;
+  bool close_when_sent_ = false;
+  std::string in_, out_;
+  std::deque<NodeMessage> messages_;
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,138 @@
+// The links between the lockruns of a job while it runs. Node 0's lockrun is the coordinator; that of every other node
+// is an agent, which is connected with the coordinator alone. A lockrun that waits for another one after its own ranks
+// have finished asks it for heartbeats (heartbeat.h).
+//
+// Each agent reports how its node's ranks ended, and the coordinator decides for all (node_plan.h). The port at which
+// the coordinator waits for the agents becomes the store's once all have joined. Everything happens in the caller's
+// thread, between its polls: ranks are forked from a process without threads.
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/launch/launch.h"
+#include "src/launch/nodes/node_channel.h"
+#include "src/launch/nodes/node_plan.h"
+#include "src/launch/supervise/heartbeat.h"
+
+namespace lockstep::launch {
+
+// How long one lockrun waits for another.
+struct NodePatience {
+  std::chrono::milliseconds to_meet;
+  std::chrono::milliseconds without_heartbeat;
+};
+
+class NodeLink {
+ public:
+  NodeLink(NodeFacts own, const NodePatience& patience) : own_(std::move(own)), patience_(patience) {}
+  virtual ~NodeLink() = default;
+
+  const NodeFacts& own() const { return own_; }
+  const std::vector<NodeFacts>& nodes() const { return nodes_; }
+  const NodeFacts& facts_of(int node) const { return nodes_[static_cast<std::size_t>(node)]; }
+  const Endpoint& store() const { return store_; }  // numeric, as this node reaches it
+  virtual Fd take_listener() { return Fd(); }       // node 0: the socket on which ranks find the store
+
+  virtual void add_descriptors(std::vector<pollfd>& polled) const = 0;
+  virtual void move() = 0;                     // reads and writes what there is
+  virtual bool needs_clock() const = 0;        // something is pending that a clock decides: move() is due every 100 ms
+  virtual void report(NodeReport report) = 0;  // how this node's ranks ended, see enter()
+  virtual bool may_leave() const = 0;          // once this node's ranks are gone: no other lockrun needs this one
+
+  const std::optional<NodeReport>& verdict() const { return verdict_; }
+
+  // Moves until may_leave(): for a lockrun that has no ranks (any more).
+  void part();
+
+ protected:
+  const NodeFacts own_;
+  const NodePatience patience_;
+  std::vector<NodeFacts> nodes_;
+  Endpoint store_;
+  std::optional<NodeReport> verdict_;
+};
+
+// Node 0's end.
+class NodeCoordinator : public NodeLink {
+ public:
+  // Waits on `listener` for the others to join, and prints every few seconds which are missing.
+  // Throws RendezvousError when nodes are missing at the deadline.
+  NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience);
+
+  Fd take_listener() override { return std::move(listener_); }
+  void add_descriptors(std::vector<pollfd>& polled) const override;
+  void move() override;
+  bool needs_clock() const override { return is_undecided() || verdict_.has_value(); }
+  void report(NodeReport report) override;
+  bool may_leave() const override;
+
+ private:
+  struct Connection {
+    NodeChannel channel;
+    int node = -1;                            // once it has joined
+    std::optional<Heartbeat> heartbeat = {};  // while its report is awaited
+    bool has_answered = false;                // since there is doubt
+  };
+
+  void gather();
+  void accept_all();
+  void admit_all();
+  void admit(Connection& agent, const NodeFacts& facts);
+  void dismiss_the_closed();
+  void send_to_all(const NodeMessage& message);
+  void hear(Connection& agent);
+  void await_report_of(Connection& agent);
+  void doubt_all();
+  void decide();
+  const Connection* silent_agent() const;
+  bool is_undecided() const { return !verdict_ && !reports_.empty(); }
+
+  Fd listener_;
+  const std::string token_;
+  Roster roster_;
+  std::list<Connection> agents_;
+  std::vector<NodeReport> reports_;
+  bool in_doubt_ = false;
+  Clock::time_point leave_by_{};
+};
+
+// Any other node's end.
+class NodeAgent : public NodeLink {
+ public:
+  // Connects to node 0, joins, waits for the start. Throws RendezvousError: no lockrun answers, the token is refused,
+  // the job runs already, node 0 refuses this node or has given up.
+  NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience);
+
+  void add_descriptors(std::vector<pollfd>& polled) const override;
+  void move() override;
+  bool needs_clock() const override { return (reported_ != Clock::time_point() || heartbeat_) && !verdict_; }
+  void report(NodeReport report) override;
+  bool may_leave() const override { return verdict_.has_value(); }
+
+ private:
+  void connect();
+  void hear(NodeMessage message);
+  void await_verdict();
+  bool shake_hands(Clock::time_point until);
+  void await_start();
+  bool obey(const NodeMessage& message);
+
+  const Endpoint coordinator_;
+  const std::string token_;
+  std::optional<NodeChannel> channel_;
+  std::string last_word_;               // of node 0, while waiting
+  Clock::time_point reported_{};        // something that node 0 decides at once
+  std::optional<Heartbeat> heartbeat_;  // of node 0, once this node's ranks have finished
+};
+
+// Joins as the spec says and waits until all nodes have, before there is any rank. A signal ends this process as it
+// would any other: there is nothing to clear up yet. `token` may be empty: then the job stays on loopback, unless
+// LOCKSTEP_INSECURE=1. Throws InvalidArgument, RendezvousError.
+std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token);
+
+}  // namespace lockstep::launch

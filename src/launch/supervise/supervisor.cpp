@@ -1,0 +1,314 @@
+#include "src/launch/supervise/supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "src/core/process/process_limits.h"
+
+namespace lockstep::launch {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+// The rank that failed may exit more slowly than the ranks that notice its loss.
+constexpr milliseconds kWaitForCause(500);
+// Processes that a rank has started may still be writing (`exec ./train > >(tee log)`); after this time they are
+// killed.
+constexpr milliseconds kGroupLinger(300);
+// After the second signal: time for what has been written already to reach a reader that does read.
+constexpr milliseconds kLastWrites(300);
+constexpr int kTickMs = 10;
+constexpr int kNodesTickMs = 100;
+constexpr int kLongestSleepMs = 10'000;
+
+std::vector<pid_t> groups_of(const std::vector<RankProcess>& processes) {
+  std::vector<pid_t> groups;
+  for (const RankProcess& process : processes) groups.push_back(process.pid);
+  return groups;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard,
+                       SignalGate& signals, NodeLink* nodes)
+    : options_(options),
+      guard_(guard),
+      signals_(signals),
+      nodes_(nodes),
+      output_(options.output, processes),
+      busy_cores_(options.cores, groups_of(processes), Clock::now()) {
+  memory_kills_.note(out_of_memory_kills(), Clock::now());
+  for (const RankProcess& process : processes) ranks_.push_back({process.rank, process.pid, process.task});
+}
+
+Supervisor::~Supervisor() {
+  signal_groups(SIGKILL);
+  for (Rank& rank : ranks_) {
+    if (rank.is_reaped) continue;
+    guard_.forget(rank.pid);
+    while (::waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+int Supervisor::run() {
+  while (!has_given_up() && (!finished() || (nodes_ != nullptr && !nodes_->may_leave()))) {
+    wait();
+    handle_signals();
+    collect_exits();
+    check_outputs();
+    judge_exits();
+    kill_when_due();
+    for (std::size_t place = 0; place < ranks_.size(); ++place) clear_up(place);
+    follow_nodes();
+    if (const auto due = memory_kills_.due(); due && Clock::now() >= *due)
+      memory_kills_.note(out_of_memory_kills(), Clock::now());
+    if (exits_.empty())
+      if (const std::string text = busy_cores_.look(Clock::now()); !text.empty()) output_.say(text);
+  }
+  return conclude();
+}
+
+bool Supervisor::finished() const {
+  for (std::size_t place = 0; place < ranks_.size(); ++place)
+    if (!ranks_[place].is_reaped || output_.is_open(place)) return false;
+  return true;
+}
+
+// The second signal ends the wait for nodes, and for a reader that does not read.
+bool Supervisor::has_given_up() const {
+  if (interrupts_ < 2 || !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.is_reaped; }))
+    return false;
+  return finished() || Clock::now() >= *give_up_at_;
+}
+
+int Supervisor::longest_sleep_ms() const {
+  const auto until = [](Clock::time_point due) {
+    return static_cast<int>(
+        std::clamp<std::int64_t>(std::chrono::ceil<milliseconds>(due - Clock::now()).count(), 0, kLongestSleepMs));
+  };
+  if (ending_ || (!exits_.empty() && !finished())) return kTickMs;
+  int sleep_ms = -1;
+  const auto no_longer_than = [&sleep_ms](int ms) { sleep_ms = sleep_ms < 0 ? ms : std::min(sleep_ms, ms); };
+  if (nodes_ != nullptr && nodes_->needs_clock()) no_longer_than(kNodesTickMs);
+  for (const auto& due : {output_.due(), memory_kills_.due(), exits_.empty() ? busy_cores_.due() : std::nullopt})
+    if (due) no_longer_than(until(*due));
+  return sleep_ms;
+}
+
+// Sleeps until something happens, moves output, and leaves signals and exits to the others.
+void Supervisor::wait() {
+  std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
+  output_.add_descriptors(polled);
+  if (nodes_ != nullptr) nodes_->add_descriptors(polled);
+  if (::poll(polled.data(), polled.size(), longest_sleep_ms()) < 0) polled.clear();
+  output_.move(polled);
+}
+
+void Supervisor::handle_signals() {
+  while (const int signal = signals_.next()) handle(signal);
+}
+
+void Supervisor::handle(int signal) {
+  if (signal == SIGCHLD) return;
+  if (signal == SIGTSTP) return pause_job();
+  if (signal == SIGUSR1) return ask_for_flight_records();
+  if (!ends_job(signal)) return pass_on(signal);
+  const bool first = ++interrupts_ == 1;
+  if (!first && !give_up_at_) give_up_at_ = Clock::now() + kLastWrites;
+  const std::string place = nodes_ == nullptr ? "" : " to " + where(nodes_->own());
+  begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
+               fmt::format("lockrun: {}{}: ended all ranks\n", name_of_signal(signal), place));
+  tell_nodes(NodeReport::Kind::kInterrupted, signal);
+}
+
+void Supervisor::ask_for_flight_records() {
+  int asked = 0;
+  for (const Rank& rank : ranks_)
+    if (!rank.ended && signal_group_where_caught(rank.pid, SIGUSR1) > 0) ++asked;
+  output_.say(
+      fmt::format("lockrun: SIGUSR1: asked {} of {} ranks here for their flight records\n", asked, ranks_.size()));
+}
+
+// A signal that a scheduler sends as a notice, and that would end a process without a handler for it.
+void Supervisor::pass_on(int signal) {
+  std::vector<int> without;
+  for (const Rank& rank : ranks_)
+    if (!rank.ended && signal_group_where_caught(rank.pid, signal) == 0) without.push_back(rank.rank);
+  output_.say(fmt::format(
+      "lockrun: {}: passed on to the ranks{}\n", name_of_signal(signal),
+      without.empty() ? ""
+                      : fmt::format(", but not to {}: a rank without a handler for it would end", ranges_of(without))));
+}
+
+// Ctrl-Z: the ranks are in groups of their own, so the terminal does not stop them.
+void Supervisor::pause_job() {
+  signal_groups(SIGSTOP);
+  ::raise(SIGSTOP);
+  signal_groups(SIGCONT);
+}
+
+// Looks without reaping: while the leader is a zombie no other process can get its number.
+void Supervisor::collect_exits() {
+  for (Rank& rank : ranks_) {
+    if (rank.ended) continue;
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+      continue;
+    rank.ended = Clock::now();
+    exits_.push_back({rank.rank, rank.pid, info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED,
+                      *rank.ended, rank.task});
+  }
+}
+
+void Supervisor::judge_exits() {
+  if (ending_) return;
+  const Verdict verdict = judge(exits_, static_cast<int>(ranks_.size()), Clock::now(), kWaitForCause);
+  if (verdict.action != Verdict::Action::kEndJob) return;
+  failure_ = verdict;
+  output_.expect_last_words();
+  const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
+  begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace,
+               failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own()),
+                             memory_kills_.recent(out_of_memory_kills(), Clock::now())));
+  tell_nodes(verdict.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
+}
+
+// The reader has gone, or the disk is full: no output may be lost in silence, so the job ends as any writer would.
+void Supervisor::check_outputs() {
+  if (ending_ || output_.error() == 0) return;
+  const Ending ending = output_failure(Clock::now() + options_.grace);
+  begin_ending(SIGTERM, ending.exit_code, ending.kill_at, ending.message);
+  tell_nodes(NodeReport::Kind::kLost, SIGTERM);
+}
+
+Supervisor::Ending Supervisor::output_failure(Clock::time_point kill_at) const {
+  const int error = output_.error();
+  const std::string place = nodes_ == nullptr ? "" : ", on " + where(nodes_->own());
+  const bool is_silent = error == EPIPE && nodes_ == nullptr;
+  return {error == EPIPE ? 128 + SIGPIPE : 1, kill_at, false,
+          is_silent ? "" : fmt::format("lockrun: cannot write the ranks' output{}: {}\n", place, std::strerror(error))};
+}
+
+void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message) {
+  signal_groups(signal);
+  signal_groups(SIGCONT);  // a stopped process would not see it
+  if (!ending_) ending_ = Ending{exit_code, kill_at, false, std::move(message)};
+  ending_->kill_at = std::min(ending_->kill_at, kill_at);
+}
+
+// This node's part of the job is over, or is to be: the first end on any node decides for all.
+void Supervisor::tell_nodes(NodeReport::Kind kind, int signal) {
+  if (nodes_ == nullptr) return;
+  NodeReport report;
+  report.kind = kind;
+  report.signal = signal;
+  if (ending_) report.exit_code = ending_->exit_code, report.cause = ending_->message;
+  has_told_end_ = true;
+  nodes_->report(std::move(report));
+}
+
+void Supervisor::follow_nodes() {
+  if (nodes_ == nullptr) return;
+  if (finished() && !ending_ && !has_told_end_) tell_nodes(NodeReport::Kind::kFinished, 0);
+  nodes_->move();
+  const auto& verdict = nodes_->verdict();
+  if (!verdict || verdict->kind == NodeReport::Kind::kFinished) return;
+  const bool is_gentle = verdict->kind == NodeReport::Kind::kInterrupted;
+  const bool is_about_this_node = verdict->node == nodes_->own().node;  // it was stopped for a while, and given up
+  if (!ending_)
+    begin_ending(verdict->signal, verdict->exit_code,
+                 Clock::now() + (is_gentle ? options_.interrupt_grace : options_.grace),
+                 is_about_this_node ? verdict->cause : "");
+  ending_->exit_code = verdict->exit_code;
+}
+
+void Supervisor::kill_when_due() {
+  if (!ending_ || ending_->killed || Clock::now() < ending_->kill_at) return;
+  ending_->killed = true;
+  signal_groups(SIGKILL);
+}
+
+// A rank that has ended: lets the processes that it started finish writing, ends its group, reaps it, closes its
+// streams. Time in which nobody reads our output, and so we do not read theirs, does not count; but once all groups are
+// killed nothing is left to wait for.
+void Supervisor::clear_up(std::size_t place) {
+  Rank& rank = ranks_[place];
+  if (!rank.ended) return;
+  const Clock::time_point now = Clock::now();
+  if (!output_.is_held_back(place)) rank.lingered += now - std::max(rank.looked, *rank.ended);
+  rank.looked = now;
+  const bool has_lingered = rank.lingered >= kGroupLinger;
+  if (!rank.is_reaped) {
+    const bool is_over = ending_ ? now >= ending_->kill_at : has_lingered;
+    if (!output_.is_open(place) || is_over) reap(rank);
+  } else if (has_lingered && output_.is_open(place)) {
+    output_.close_when_read(place);  // a process that left the group on purpose may hold the streams for ever
+  }
+}
+
+void Supervisor::reap(Rank& rank) {
+  ::kill(-rank.pid, SIGKILL);
+  guard_.forget(rank.pid);
+  while (::waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  rank.is_reaped = true;
+  rank.lingered = {};
+}
+
+void Supervisor::signal_groups(int signal) const {
+  for (const Rank& rank : ranks_)
+    if (!rank.is_reaped) ::kill(-rank.pid, signal);
+}
+
+// The message to the user when the job has failed: the same cause on all nodes, the rank's last lines where it ran.
+std::string Supervisor::blame() const {
+  const bool has_verdict =
+      nodes_ != nullptr && nodes_->verdict() && nodes_->verdict()->kind != NodeReport::Kind::kFinished;
+  std::string text;
+  if (has_verdict && nodes_->verdict()->node != nodes_->own().node) {
+    text = tell_verdict(*nodes_->verdict(), nodes_->facts_of(nodes_->verdict()->node));
+    // The coordinator, which should have judged, is lost: the failure here may be the cause all the same.
+    const bool may_be_cause =
+        nodes_->verdict()->kind == NodeReport::Kind::kLost && failure_ && !failure_->only_consequences;
+    if (!may_be_cause) return text;
+  }
+  if (!ending_ || !failure_) return ending_ ? ending_->message : "";
+  const auto cause = static_cast<std::size_t>(exits_[failure_->cause].rank - ranks_.front().rank);
+  return text + ending_->message + failure_details(output_.last_errors(cause));
+}
+
+// Nothing is left of the job, and the nodes' sockets are no concern any more: only the reader and signals are.
+void Supervisor::await_reader() {
+  std::optional<Clock::time_point> give_up_at;
+  while (!output_.is_empty()) {
+    if (interrupts_ >= 2 && !give_up_at) give_up_at = Clock::now() + kLastWrites;
+    if (give_up_at && Clock::now() >= *give_up_at) return output_.give_up();
+    std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
+    output_.add_descriptors(polled);
+    if (::poll(polled.data(), polled.size(), give_up_at ? kTickMs : -1) < 0) polled.clear();
+    output_.move(polled);
+    handle_signals();
+  }
+}
+
+int Supervisor::conclude() {
+  const std::string message = blame();
+  output_.finish();
+  if (!message.empty()) output_.say(message);
+  await_reader();
+  if (ending_ || output_.error() == 0) return ending_ ? ending_->exit_code : 0;
+  ending_ = output_failure(Clock::now());  // only the last writes have shown it
+  if (!ending_->message.empty()) output_.say(ending_->message);
+  await_reader();
+  return ending_->exit_code;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,99 @@
+// Watches the ranks of a job until the last one is gone: notices the first failure, ends the others.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "src/launch/nodes/node_link.h"
+#include "src/launch/output/output_relay.h"
+#include "src/launch/supervise/failure_policy.h"
+#include "src/launch/supervise/guard.h"
+#include "src/launch/supervise/memory_kills.h"
+#include "src/launch/supervise/process.h"
+#include "src/launch/supervise/signals.h"
+#include "src/launch/topology/busy_cores.h"
+
+struct pollfd;
+
+namespace lockstep::launch {
+
+struct SupervisorOptions {
+  RelayOptions output;
+  std::vector<int> cores;                       // of all ranks here; empty: not known
+  std::chrono::milliseconds grace{};            // first failure to SIGKILL
+  std::chrono::milliseconds interrupt_grace{};  // a signal to the launcher to SIGKILL
+};
+
+class Supervisor {
+ public:
+  // `nodes`: the job's other nodes, with which this one begins and ends; null when there are none.
+  Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard,
+             SignalGate& signals, NodeLink* nodes);
+  ~Supervisor();  // kills and reaps what still runs: only after an exception
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  // Blocks until nothing of the job is left; returns the exit code to leave with.
+  int run();
+
+ private:
+  // running -> ended (a zombie, which keeps its process group's number taken) -> reaped (its group is gone as well).
+  struct Rank {
+    int rank;
+    pid_t pid;
+    std::string task;  // "ps:0"; empty: it is known by its rank alone
+    std::optional<Clock::time_point> ended = {};
+    bool is_reaped = false;
+    Clock::time_point looked{};  // when its streams were last found open after that
+    Clock::duration lingered{};  // how long they have been, apart from the time in which we did not read them
+  };
+  struct Ending {
+    int exit_code = 0;
+    Clock::time_point kill_at{};
+    bool killed = false;
+    std::string message;
+  };
+
+  bool finished() const;
+  int longest_sleep_ms() const;
+  void wait();
+  void handle_signals();
+  void handle(int signal);
+  void ask_for_flight_records();
+  void pass_on(int signal);
+  void pause_job();
+  void collect_exits();
+  void judge_exits();
+  void check_outputs();
+  Ending output_failure(Clock::time_point kill_at) const;
+  void begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message);
+  void tell_nodes(NodeReport::Kind kind, int signal);
+  void follow_nodes();
+  std::string blame() const;
+  void kill_when_due();
+  bool has_given_up() const;
+  void clear_up(std::size_t place);
+  void reap(Rank& rank);
+  void signal_groups(int signal) const;
+  void await_reader();
+  int conclude();
+
+  SupervisorOptions options_;
+  const Guard& guard_;
+  SignalGate& signals_;
+  NodeLink* const nodes_;
+  OutputRelay output_;
+  std::vector<Rank> ranks_;
+  BusyCores busy_cores_;
+  std::vector<RankExit> exits_;
+  MemoryKillLog memory_kills_;
+  std::optional<Verdict> failure_;
+  std::optional<Ending> ending_;
+  int interrupts_ = 0;
+  std::optional<Clock::time_point> give_up_at_;  // after the second signal
+  bool has_told_end_ = false;                    // to the other nodes
+};
+
+}  // namespace lockstep::launch

@@ -1,0 +1,33 @@
+#include "lockstep/nn/batch_norm.h"
+
+#include "src/nn/layers/layer_parts.h"
+
+namespace lockstep::nn {
+
+BatchNorm::BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options) : options_(options) {
+  check_sizes("BatchNorm", {channels});
+  if (options.affine) {
+    weight = Tensor::full({channels}, 1);
+    bias = Tensor::zeros({channels});
+    add_parameter("weight", weight);
+    add_parameter("bias", bias);
+  }
+  running_mean = Tensor::zeros({channels});
+  running_variance = Tensor::full({channels}, 1);
+  add_buffer("running_mean", running_mean);
+  add_buffer("running_variance", running_variance);
+}
+
+Tensor BatchNorm::forward(const Tensor& x) {
+  return batch_norm(
+      x, weight, bias, running_mean, running_variance,
+      {is_training(), options_.momentum, options_.eps, options_.activation == Activation::kReLU, exchange_});
+}
+
+std::string BatchNorm::extra_repr() const {
+  return fmt::format("{}, momentum={}, eps={}{}{}", running_mean.count(), options_.momentum, options_.eps,
+                     options_.affine ? "" : ", affine=false",
+                     options_.activation == Activation::kReLU ? ", activation=relu" : "");
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,28 @@
+// What the constructors of layers have in common.
+#pragma once
+
+#include <cmath>
+#include <initializer_list>
+
+#include "lockstep/core/error.h"
+#include "lockstep/tensor/random.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::nn {
+
+// Uniform in +-1/sqrt(fan in), PyTorch's default of linear and convolutional layers: kaiming_uniform with a = sqrt(5)
+// (He et al. 2015). From the thread's next random stream.
+inline Tensor draw_uniform(const Shape& shape, std::int64_t fan_in) {
+  const Tensor tensor = Tensor::empty(shape);
+  const float bound = 1 / std::sqrt(static_cast<float>(fan_in));
+  fill_uniform(tensor, -bound, bound);
+  return tensor;
+}
+
+// Throws InvalidArgument unless all are 1 or more.
+inline void check_sizes(const char* layer, std::initializer_list<std::int64_t> sizes) {
+  for (const std::int64_t size : sizes)
+    if (size < 1) throw InvalidArgument("{}: every size must be positive, got {}", layer, size);
+}
+
+}  // namespace lockstep::nn

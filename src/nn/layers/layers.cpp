@@ -1,0 +1,107 @@
+#include "lockstep/nn/layers.h"
+
+#include <fmt/format.h>
+
+#include "src/nn/layers/layer_parts.h"
+#include "src/nn/module/option_text.h"
+
+namespace lockstep::nn {
+
+namespace {
+
+// ", activation=relu, bias=false": what is not the default.
+std::string options_text(Activation activation, const Tensor& bias) {
+  return fmt::format("{}{}", activation == Activation::kReLU ? ", activation=relu" : "",
+                     bias.defined() ? "" : ", bias=false");
+}
+
+std::string groups_text(std::int64_t groups) { return groups == 1 ? "" : fmt::format(", groups={}", groups); }
+
+void check_groups(const char* layer, std::int64_t in_channels, std::int64_t out_channels, std::int64_t groups) {
+  if (in_channels % groups != 0 || out_channels % groups != 0)
+    throw InvalidArgument("{}: {} groups must divide {} input and {} output channels", layer, groups, in_channels,
+                          out_channels);
+}
+
+}  // namespace
+
+Conv2d::Conv2d(std::int64_t in_channels, std::int64_t out_channels, Size2 kernel, const Conv2dLayerOptions& options)
+    : options_{options.stride, options.padding, options.activation, options.groups} {
+  check_sizes("Conv2d", {in_channels, out_channels, kernel[0], kernel[1], options.groups});
+  check_groups("Conv2d", in_channels, out_channels, options.groups);
+  const std::int64_t seen = in_channels / options.groups, fan_in = seen * kernel[0] * kernel[1];
+  weight = draw_uniform({out_channels, kernel[0], kernel[1], seen}, fan_in);
+  add_parameter("weight", weight);
+  if (options.bias) {
+    bias = draw_uniform({out_channels}, fan_in);
+    add_parameter("bias", bias);
+  }
+}
+
+Tensor Conv2d::forward(const Tensor& x) { return conv2d(x, weight, bias, options_); }
+
+std::string Conv2d::extra_repr() const {
+  const Shape& shape = weight.shape();
+  return fmt::format("{}, {}, kernel={}, stride={}{}{}{}", shape[3] * options_.groups, shape[0],
+                     pair_text({shape[1], shape[2]}), pair_text(options_.stride), padding_text(options_.padding),
+                     groups_text(options_.groups), options_text(options_.activation, bias));
+}
+
+Conv1d::Conv1d(std::int64_t in_channels, std::int64_t out_channels, std::int64_t kernel,
+               const Conv1dLayerOptions& options)
+    : options_{options.stride, options.padding, options.activation, options.groups} {
+  check_sizes("Conv1d", {in_channels, out_channels, kernel, options.groups});
+  check_groups("Conv1d", in_channels, out_channels, options.groups);
+  const std::int64_t seen = in_channels / options.groups, fan_in = seen * kernel;
+  weight = draw_uniform({out_channels, kernel, seen}, fan_in);
+  add_parameter("weight", weight);
+  if (options.bias) {
+    bias = draw_uniform({out_channels}, fan_in);
+    add_parameter("bias", bias);
+  }
+}
+
+Tensor Conv1d::forward(const Tensor& x) { return conv1d(x, weight, bias, options_); }
+
+std::string Conv1d::extra_repr() const {
+  const Shape& shape = weight.shape();
+  return fmt::format("{}, {}, kernel={}, stride={}{}{}{}", shape[2] * options_.groups, shape[0], shape[1],
+                     options_.stride, padding_text(options_.padding), groups_text(options_.groups),
+                     options_text(options_.activation, bias));
+}
+
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, const LinearLayerOptions& options)
+    : activation_(options.activation) {
+  check_sizes("Linear", {in_features, out_features});
+  weight = draw_uniform({out_features, in_features}, in_features);
+  add_parameter("weight", weight);
+  if (options.bias) {
+    bias = draw_uniform({out_features}, in_features);
+    add_parameter("bias", bias);
+  }
+}
+
+Tensor Linear::forward(const Tensor& x) { return linear(x, weight, bias, activation_); }
+
+std::string Linear::extra_repr() const {
+  return fmt::format("{}, {}{}", weight.shape()[1], weight.shape()[0], options_text(activation_, bias));
+}
+
+std::string MaxPool2d::extra_repr() const {
+  const Size2 stride = {options_.stride[0] == 0 ? window_[0] : options_.stride[0],
+                        options_.stride[1] == 0 ? window_[1] : options_.stride[1]};
+  return fmt::format("{}, stride={}{}", pair_text(window_), pair_text(stride), padding_text(options_.padding));
+}
+
+std::string LocalResponseNorm::extra_repr() const {
+  return fmt::format("radius={}, bias={}, alpha={}, beta={}", options_.radius, options_.bias, options_.alpha,
+                     options_.beta);
+}
+
+Tensors Sequential::forward_all(const Tensors& inputs) {
+  Tensors values = inputs;
+  for (const auto& module : modules_) values = (*module)(values);
+  return values;
+}
+
+}  // namespace lockstep::nn

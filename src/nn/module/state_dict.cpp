@@ -1,0 +1,224 @@
+#include "lockstep/nn/state_dict.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/shapes.h"
+#include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+namespace {
+
+// The differences between a module and a state dict, each as a phrase for people.
+struct Differences {
+  std::vector<std::string> missing, unexpected, different, repeated, of_unknown_layout;
+  std::string hint;
+};
+
+std::string type_and_shape(const Tensor& tensor) {
+  return fmt::format("{} {}", name_of(tensor.dtype()), tensor.shape().text());
+}
+
+// "; 2 missing from the state dict: 'a', 'b'"; nothing when there is none.
+std::string listed(const char* what, const std::vector<std::string>& entries) {
+  if (entries.empty()) return "";
+  std::string text = fmt::format("; {} {}: ", entries.size(), what);
+  for (std::size_t i = 0; i < entries.size(); ++i) text += (i == 0 ? "" : ", ") + entries[i];
+  return text;
+}
+
+[[noreturn]] void refuse(const Module& module, const Differences& found, bool strict) {
+  std::string text =
+      fmt::format("load_state_dict: the state dict does not fit this {}, of which nothing was changed", module.kind());
+  text += listed("missing from the state dict", found.missing);
+  text += listed("unexpected in the state dict", found.unexpected);
+  text += listed("different", found.different);
+  text += listed("more than once in the state dict", found.repeated);
+  text += listed("convolutions' weights of which the file does not say the layout", found.of_unknown_layout);
+  if (!found.of_unknown_layout.empty())
+    text +=
+        ". Load with .convolution_weights = ConvolutionWeights::kOihw (out, in, height, width) if the file is "
+        "PyTorch's, or kOhwi if they "
+        "are Lockstep's (out, height, width, in)";
+  else if (!found.hint.empty())
+    text += ". " + found.hint;
+  else if (!found.different.empty() || !found.repeated.empty())
+    text += ". Give it the state dict of the same model, built with the same options";
+  else if (strict)
+    text += ". Give it the state dict of the same model, or load with .strict = false what the two have in common";
+  throw InvalidArgument("{}", text);
+}
+
+// The names of convolutions' weights: those of the layers, and all with two dimensions of a module of the user's own.
+void collect_convolutions(const Module& module, const std::string& path, std::set<std::string>& names) {
+  if (dynamic_cast<const Conv1d*>(&module) != nullptr) names.insert(path + "weight");
+  for (const auto& [name, child] : module.children()) collect_convolutions(*child, path + name + ".", names);
+}
+
+std::set<std::string> convolutions_of(const Module& module) {
+  std::set<std::string> names;
+  collect_convolutions(module, "", names);
+  for (const auto& [name, tensor] : module.named_parameters())
+    if (tensor.defined() && tensor.shape().dims() == 4) names.insert(name);
+  return names;
+}
+
+bool is_floating(DType type) {
+  return type == DType::kFloat32 || type == DType::kFloat64 || type == DType::kFloat16 || type == DType::kBFloat16;
+}
+
+Tensor converted(const Tensor& source, DType type) {
+  if (source.dtype() == type) return source;
+  Tensor floats = source;
+  if (source.dtype() == DType::kFloat64) {
+    const Tensor host = source.to(cpu_device());
+    floats = Tensor::empty(source.shape());
+    std::transform(host.data<double>(), host.data<double>() + host.count(), floats.data<float>(),
+                   [](double value) { return static_cast<float>(value); });
+  }
+  return cast(floats, type);
+}
+
+// (out, in, height, width) as (out, height, width, in); of one dimension likewise.
+Tensor channels_last(const Tensor& weight) {
+  return weight.shape().dims() == 4 ? permute(weight, {0, 2, 3, 1}) : permute(weight, {0, 2, 1});
+}
+
+// One call.
+class Loading {
+ public:
+  Loading(const Module& module, ConvolutionWeights layout) : convolutions_(convolutions_of(module)), layout_(layout) {}
+
+  void take(const std::vector<NamedTensor>& entries) {
+    for (const auto& [name, tensor] : entries)
+      if (!given_.emplace(name, &tensor).second) found_.repeated.push_back("'" + name + "'");
+  }
+
+  void match(const std::string& name, const Tensor& own) {
+    const auto at = given_.find(name);
+    if (at == given_.end()) {
+      missing_.push_back({name, own});
+      return;
+    }
+    const Tensor& source = *at->second;
+    given_.erase(at);
+    if (!source.defined()) {
+      found_.different.push_back(
+          fmt::format("'{}' is {} here, undefined in the state dict", name, type_and_shape(own)));
+      return;
+    }
+    const bool is_convolution = convolutions_.count(name) != 0;
+    if (is_convolution && layout_ == ConvolutionWeights::kAsTheFileSays) {
+      found_.of_unknown_layout.push_back(fmt::format("'{}' {}", name, source.shape().text()));
+      return;
+    }
+    const bool permutes =
+        is_convolution && layout_ == ConvolutionWeights::kOihw && source.shape().dims() == own.shape().dims();
+    const bool converts = source.dtype() == own.dtype() ||
+                          (is_floating(source.dtype()) && is_floating(own.dtype()) && own.dtype() != DType::kFloat64);
+    const Tensor fitted = converts && permutes ? channels_last(converted(source, own.dtype())) : source;
+    if (fitted.shape() != own.shape() || !converts)
+      found_.different.push_back(
+          fmt::format("'{}' is {} here, {} in the state dict", name, type_and_shape(own), type_and_shape(source)));
+    else
+      copies_.emplace_back(own, fitted);
+  }
+
+  // After all matches: tied weights are there under another name.
+  void settle(const std::vector<NamedTensor>& entries, IncompatibleKeys& keys) {
+    std::unordered_map<const std::byte*, const Tensor*> loaded;  // by their memory
+    for (const auto& [own, source] : copies_) loaded.emplace(own.buffer().data(), &own);
+    for (const auto& [name, own] : missing_) {
+      const auto tied = loaded.find(own.buffer().data());
+      if (tied != loaded.end() && tied->second->shape() == own.shape() && tied->second->dtype() == own.dtype())
+        continue;
+      keys.missing_keys.push_back(name);
+      found_.missing.push_back(fmt::format("'{}' {}", name, type_and_shape(own)));
+    }
+    for (const auto& [name, tensor] : entries)  // in their order
+      if (given_.erase(name) != 0) {
+        keys.unexpected_keys.push_back(name);
+        found_.unexpected.push_back(tensor.defined() ? fmt::format("'{}' {}", name, type_and_shape(tensor))
+                                                     : fmt::format("'{}'", name));
+      }
+    found_.hint = prefix_hint(keys);
+  }
+
+  void finish(const Module& module, bool strict) {
+    if (!strict) found_.missing.clear(), found_.unexpected.clear();
+    if (!found_.missing.empty() || !found_.unexpected.empty() || !found_.different.empty() ||
+        !found_.repeated.empty() || !found_.of_unknown_layout.empty())
+      refuse(module, found_, strict);
+    for (const auto& [own, source] : copies_) own.copy_from(converted(source, own.dtype()));
+  }
+
+ private:
+  // Wrappers of other frameworks put a word in front of every name ("module.", "_orig_mod.", "model.").
+  static std::string prefix_hint(const IncompatibleKeys& keys) {
+    if (keys.missing_keys.empty() || keys.unexpected_keys.empty()) return "";
+    const std::string& first = keys.unexpected_keys.front();
+    const std::string prefix = first.substr(0, first.find('.') + 1);
+    if (prefix.empty()) return "";
+    const std::set<std::string> wanted(keys.missing_keys.begin(), keys.missing_keys.end());
+    const bool fits =
+        std::all_of(keys.unexpected_keys.begin(), keys.unexpected_keys.end(), [&](const std::string& name) {
+          return name.starts_with(prefix) && wanted.count(name.substr(prefix.size())) != 0;
+        });
+    return fits ? fmt::format(
+                      "The names of the state dict begin with '{}', which a wrapper has put in front: take it away in "
+                      "place, for (auto& [name, tensor] "
+                      ": tensors) name.erase(0, {})",
+                      prefix, prefix.size())
+                : "";
+  }
+
+  const std::set<std::string> convolutions_;
+  const ConvolutionWeights layout_;
+  std::unordered_map<std::string, const Tensor*> given_;
+  std::vector<NamedTensor> missing_;
+  std::vector<std::pair<Tensor, Tensor>> copies_;  // to, from
+  Differences found_;
+};
+
+IncompatibleKeys load(Module& module, const std::vector<NamedTensor>& entries, bool strict, ConvolutionWeights layout) {
+  const NoGrad no_grad;
+  IncompatibleKeys keys;
+  Loading loading(module, layout);
+  loading.take(entries);
+  for (const auto& [name, own] : module.state_dict()) loading.match(name, own);
+  loading.settle(entries, keys);
+  loading.finish(module, strict);
+  return keys;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> Module::state_dict() const {
+  std::vector<NamedTensor> all = named_parameters();
+  for (NamedTensor& buffer : named_buffers()) all.push_back(std::move(buffer));
+  std::erase_if(all, [](const NamedTensor& entry) { return !entry.tensor.defined(); });
+  return all;
+}
+
+IncompatibleKeys Module::load_state_dict(const std::vector<NamedTensor>& entries, const LoadStateDictOptions& options) {
+  const bool is_told = options.convolution_weights != ConvolutionWeights::kAsTheFileSays;
+  return load(*this, entries, options.strict, is_told ? options.convolution_weights : ConvolutionWeights::kOhwi);
+}
+
+IncompatibleKeys Module::load_state_dict(const FileTensors& entries, const LoadStateDictOptions& options) {
+  ConvolutionWeights layout = options.convolution_weights;
+  if (layout == ConvolutionWeights::kAsTheFileSays && entries.convolution_weights == "OHWI")
+    layout = ConvolutionWeights::kOhwi;
+  if (layout == ConvolutionWeights::kAsTheFileSays && entries.convolution_weights == "OIHW")
+    layout = ConvolutionWeights::kOihw;
+  return load(*this, entries, options.strict, layout);
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,117 @@
+#include "src/train/files/durable_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <new>
+
+#include "lockstep/core/error.h"
+#include "src/core/process/regular_file.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{4} << 20;  // hashed while it is in the cache
+
+Fd open_new(const std::string& path) { return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)); }
+
+Fd open_nameless(const std::string& folder) {
+  return Fd(open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644));
+}
+
+bool link_nameless(const Fd& file, const std::string& path) {
+  const std::string self = fmt::format("/proc/self/fd/{}", file.get());
+  return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+Fd open_folder(const std::string& path) { return Fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }
+
+}  // namespace
+
+DurableFile::DurableFile(const std::string& path, const std::string& born_in)
+    : path_(path), has_name_(born_in.empty()), fd_(born_in.empty() ? open_new(path) : open_nameless(born_in)) {
+  if (!fd_) fail("cannot be made");
+}
+
+void DurableFile::fail(const char* what) const { throw FileError("{}: {}: {}", path_, what, std::strerror(errno)); }
+
+void DurableFile::write(std::span<const std::byte> data) {
+  hash_.update(data);
+  bytes_ += data.size();
+  while (!data.empty()) {
+    const ssize_t written = ::write(fd_.get(), data.data(), data.size());
+    if (written < 0 && errno != EINTR) fail("cannot be written");
+    if (written > 0) data = data.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+WrittenFile DurableFile::finish() {
+  if (fsync(fd_.get()) != 0) fail("cannot be synced");
+  if (has_name_) close();
+  return {bytes_, crypto::hex(hash_.finish())};
+}
+
+void DurableFile::give_name() {
+  if (!link_nameless(fd_, path_)) fail("cannot be named");
+  // Again: btrfs logs nothing when a file without a name is synced, and after a loss of power the name would be of an
+  // empty file.
+  if (fsync(fd_.get()) != 0) fail("cannot be synced");
+  close();
+}
+
+// Some file systems (NFS, quotas) tell only now what went wrong. After EINTR the descriptor is gone as well.
+void DurableFile::close() {
+  if (::close(fd_.release()) != 0 && errno != EINTR) fail("cannot be closed");
+}
+
+bool has_nameless_files(const std::string& free_path) {
+  const Fd file = open_nameless(std::filesystem::path(free_path).parent_path().string());
+  return file && link_nameless(file, free_path) && unlink(free_path.c_str()) == 0;
+}
+
+WrittenFile write_durably(const std::string& path, std::string_view text) {
+  DurableFile file(path);
+  file.write(text);
+  return file.finish();
+}
+
+void sync_folder(const std::string& path) {
+  const Fd fd = open_folder(path);
+  if (!fd || fsync(fd.get()) != 0) throw FileError("{}: the folder cannot be synced: {}", path, std::strerror(errno));
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0)
+    throw FileError("{}: cannot be renamed to {}: {}", from, to, std::strerror(errno));
+}
+
+ReadFile read_file(const std::string& path, const FileSize& expected) {
+  const RegularFile file = open_regular_file(path);
+  if (file.bytes < expected.least || file.bytes > expected.most)
+    throw FileError("{}: is damaged: it has {} bytes, expected {}", path, file.bytes, expected.text());
+  ReadFile result;
+  try {
+    result.data.resize(file.bytes);
+  } catch (const std::bad_alloc&) {
+    throw FileError("{}: its {} bytes do not fit into memory", path, file.bytes);
+  }
+  crypto::Sha256 hash;
+  std::span<std::byte> left(result.data);
+  while (!left.empty()) {
+    const auto piece = left.first(std::min(left.size(), kPiece));
+    if (const std::size_t got = read_some(file.fd, piece.data(), piece.size(), path); got != piece.size())
+      throw FileError("{}: only {} of {} bytes could be read", path, file.bytes - left.size() + got, file.bytes);
+    hash.update(piece);
+    left = left.subspan(piece.size());
+  }
+  result.sha256 = crypto::hex(hash.finish());
+  return result;
+}
+
+}  // namespace lockstep

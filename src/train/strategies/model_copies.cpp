@@ -1,0 +1,245 @@
+#include "src/train/strategies/model_copies.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/variable.h"
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/train/strategy_scope.h"
+#include "src/core/base/text.h"
+#include "src/nn/module/build_scope.h"
+#include "src/nn/module/trainable.h"
+
+namespace lockstep::train {
+
+std::vector<Device*> default_devices() {
+  const std::vector<Device*> gpus = logical_devices(DeviceKind::kCuda);
+  return gpus.empty() ? logical_devices(DeviceKind::kCpu) : gpus;
+}
+
+TrafficCount::TrafficCount(const std::vector<Device*>& devices) {
+  for (const Device* device : devices) all_.push_back({device});
+}
+
+void TrafficCount::add(const Device& from, const Device& to, std::size_t bytes) {
+  if (&from == &to) return;
+  for (DeviceTraffic& each : all_) {
+    if (each.device == &from) each.sent += bytes;
+    if (each.device == &to) each.received += bytes;
+  }
+}
+
+namespace {
+
+const nn::Module* built_elsewhere(const nn::Module& module) {
+  if (module.built_in_scope() != nn::build_scope) return &module;
+  for (const auto& [name, child] : module.children())
+    if (const nn::Module* const found = built_elsewhere(*child)) return found;
+  return nullptr;
+}
+
+}  // namespace
+
+void check_built_in_scope(const nn::Module& model) {
+  const nn::Module* const found = built_elsewhere(model);
+  if (found == nullptr) return;
+  const auto scope = StrategyChoice::of_thread();
+  throw InvalidArgument(
+      "strategy: a module of the model ({}) was built {}, and the strategy is {}: its variables are not this "
+      "strategy's; build the whole "
+      "model in the function that is given as the model, which is called once for each replica",
+      found->kind(),
+      found->built_in_scope() == 0 ? "outside of every scope"
+      : scope                      ? "in another scope"
+                                   : "in a strategy's scope",
+      scope ? fmt::format("made in the scope of '{}'", scope->name()) : "made outside of it");
+}
+
+Replica make_replica(const Training& training, Device& device) {
+  Replica replica{&device, training.model()};
+  if (!replica.model) throw InvalidArgument("strategy: Training::model() returned no module");
+  check_built_in_scope(*replica.model);
+  replica.model->to(device);
+  replica.parameters = nn::trainable_parameters(*replica.model);
+  replica.buffers = replica.model->named_buffers();
+  for (NamedTensor& parameter : replica.model->named_parameters())
+    if (!requires_grad(parameter.tensor)) replica.frozen.push_back(std::move(parameter));
+  if (replica.parameters.empty())
+    throw InvalidArgument("strategy: the model has no parameter that requires a gradient");
+  return replica;
+}
+
+std::vector<Replica> make_replicas(const Training& training, const std::vector<Device*>& devices) {
+  std::vector<Replica> replicas;
+  for (Device* device : devices) replicas.push_back(make_replica(training, *device));
+  for (std::size_t i = 1; i < replicas.size(); ++i) load_state(replicas.front(), replicas[i]);
+  return replicas;
+}
+
+void load_state(const Replica& model, Replica& replica) {
+  replica.model->load_state_dict(model.model->state_dict());
+  replica.frozen_versions.clear();
+  for (const NamedTensor& parameter : model.frozen) replica.frozen_versions.push_back(parameter.tensor.version());
+}
+
+namespace {
+
+// Module by module: a model that trains may hold modules in eval mode.
+void copy_modes(const nn::Module& from, nn::Module& to) {
+  to.train(from.is_training());
+  for (std::size_t i = 0; i < from.children().size() && i < to.children().size(); ++i)
+    copy_modes(*from.children()[i].second, *to.children()[i].second);
+}
+
+}  // namespace
+
+void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic) {
+  copy_modes(*model.model, *replica.model);
+  for (std::size_t i = 0; i < replica.frozen_versions.size(); ++i) {
+    const Tensor &from = model.frozen[i].tensor, &to = replica.frozen[i].tensor;
+    if (std::exchange(replica.frozen_versions[i], from.version()) == from.version()) continue;
+    to.copy_from(from);
+    traffic.add(from.device(), to.device(), from.bytes());
+  }
+}
+
+std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training,
+                                                 const std::vector<NamedTensor>& parameters) {
+  std::unique_ptr<optim::Optimizer> optimizer = training.optimizer(parameters);
+  if (!optimizer) throw InvalidArgument("{}: Training::optimizer() returned none", strategy);
+  return optimizer;
+}
+
+std::string description_of(const optim::LossScaler* scaler) {
+  if (scaler == nullptr) return "no LossScaler";
+  const optim::LossScalerOptions& options = scaler->options();
+  return fmt::format(
+      "a LossScaler at {} (growth {}, backoff {}, growth_interval {}, min_scale {}, max_skips_in_a_row {})",
+      scaler->value(), options.growth, options.backoff, options.growth_interval, options.min_scale,
+      options.max_skips_in_a_row);
+}
+
+void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, TrafficCount& traffic) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    to[i].tensor.copy_from(from[i].tensor);
+    traffic.add(from[i].tensor.device(), to[i].tensor.device(), from[i].tensor.bytes());
+  }
+}
+
+namespace {
+
+void zero_gradient(const Tensor& parameter) {
+  if (!grad(parameter).defined()) bind_grad(parameter, parameter.device().allocate(parameter.bytes()));
+  grad(parameter).fill(0);
+  mark_grad_written(parameter);
+}
+
+}  // namespace
+
+void zero_missing_gradients(const Replica& replica) {
+  for (const NamedTensor& parameter : replica.parameters)
+    if (!has_grad(parameter.tensor)) zero_gradient(parameter.tensor);
+}
+
+void zero_missing_gradients(const std::vector<Replica*>& replicas) {
+  for (std::size_t p = 0; p < replicas.front()->parameters.size(); ++p) {
+    const auto reached = [p](const Replica* replica) { return has_grad(replica->parameters[p].tensor); };
+    if (std::none_of(replicas.begin(), replicas.end(), reached)) continue;
+    for (const Replica* replica : replicas) {
+      if (reached(replica)) continue;
+      zero_gradient(replica->parameters[p].tensor);
+      replica->device->default_stream().synchronize();
+    }
+  }
+}
+
+void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices) {
+  const std::int64_t samples = inputs.shape().dims() == 0 ? 0 : inputs.shape()[0];
+  const std::int64_t wanted = targets.shape().dims() == 0 ? 0 : targets.shape()[0];
+  if (samples != wanted)
+    throw InvalidArgument("{}: {} inputs and {} targets: as many are needed", strategy, samples, wanted);
+  const auto parts = static_cast<std::int64_t>(devices);
+  if (samples == 0 || samples % parts != 0)
+    throw InvalidArgument(
+        "{}: {} samples a step cannot be split evenly among {} devices: choose a batch that is a multiple of {}",
+        strategy, samples, parts, parts);
+}
+
+Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device) {
+  const std::int64_t rows = whole.shape()[0] / parts;
+  LOCKSTEP_CHECK(rows * parts == whole.shape()[0], "{}: {} rows in {} parts", strategy, whole.shape()[0], parts);
+  const std::size_t bytes = whole.bytes() / static_cast<std::size_t>(parts);
+  std::vector<std::int64_t> extents(whole.shape().extents().begin(), whole.shape().extents().end());
+  extents[0] = rows;
+  return Tensor::wrap(whole.buffer().window(static_cast<std::size_t>(part) * bytes, bytes), Shape(extents),
+                      whole.dtype())
+      .to(device);
+}
+
+SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts) {
+  return numbers.from_row(part * (whole.shape()[0] / parts));
+}
+
+std::int64_t whole_lines(std::int64_t floats) {
+  constexpr std::int64_t kLine = 16;
+  return (floats + kLine - 1) / kLine * kLine;
+}
+
+Tensor floats_of(const Tensor& all, std::int64_t begin, std::int64_t count) {
+  return Tensor::wrap(all.buffer().window(static_cast<std::size_t>(begin) * sizeof(float),
+                                          static_cast<std::size_t>(count) * sizeof(float)),
+                      {count});
+}
+
+void check_float32(const char* strategy, const std::vector<NamedTensor>& parameters) {
+  for (const auto& [name, tensor] : parameters)
+    if (tensor.dtype() != DType::kFloat32)
+      throw InvalidArgument("{}: parameter '{}' is {}: weights are float32", strategy, name, name_of(tensor.dtype()));
+}
+
+std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options, bool of_one_process) {
+  if (options.group) return options.group;
+  if (auto group = default_process_group()) return group;
+  return of_one_process && place_in_job().world_size == 1 ? nullptr : init_process_group();
+}
+
+Place place_in_job() {
+  return read_job_environment([](const char* name) { return env::text(name); }).place;
+}
+
+void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check) {
+  std::exception_ptr own;
+  std::string reason;
+  try {
+    check();
+  } catch (...) {
+    own = std::current_exception();
+    reason = exception_text(own);
+  }
+  const std::vector<std::string> reasons = group.all_gather_text(reason, {.purpose = {"strategy check"}});
+  if (own) std::rethrow_exception(own);
+  for (std::size_t rank = 0; rank < reasons.size(); ++rank)
+    if (!reasons[rank].empty()) throw InvalidArgument("rank {}: {}", rank, reasons[rank]);
+}
+
+void check_no_autocast(const char* strategy) {
+  if (const DType type = AutoCast::active(); type != DType::kFloat32)
+    throw InvalidArgument(
+        "{}: step() under an AutoCast to {}: activations travel as float32 here; for 16 bits take ddp, mirrored or "
+        "towers",
+        strategy, name_of(type));
+}
+
+Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets) {
+  const Tensor loss = training.loss(outputs, targets);
+  if (!loss.defined() || loss.count() != 1)
+    throw InvalidArgument("strategy: Training::loss() returned {}, a scalar is needed",
+                          loss.defined() ? "a tensor of shape " + loss.shape().text() : "no tensor");
+  return loss;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,94 @@
+// A stage of a pipeline: some layers on one device, and the micro-batches that are on their way through them.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/layers.h"
+#include "lockstep/train/strategy.h"
+#include "src/train/strategies/model_copies.h"
+#include "src/train/strategies/model_parallel/pipeline_links.h"
+
+namespace lockstep::train {
+
+inline constexpr const char* kModelParallel = "model_parallel";
+
+// The layers of all stages. Throws InvalidArgument unless the model is an nn::Sequential with no parameters of its own,
+// for more stages than layers, for .stage_layers that do not add up, and for a parameter that two stages would share.
+std::vector<std::vector<nn::Module*>> cut_into_stages(nn::Module& model, std::size_t stages,
+                                                      const std::vector<int>& stage_layers);
+
+// The layers under their names, whose forward() passes all stages: what users evaluate and save.
+class StagedModel : public nn::Module {
+ public:
+  // `model` has the layers of all stages and outlives this.
+  StagedModel(const nn::Module& model, std::vector<std::vector<nn::Module*>> stages, std::vector<Device*> devices);
+  Tensors forward_all(const Tensors& inputs) override;
+  std::string kind() const override { return "Sequential"; }
+
+ private:
+  const std::vector<std::vector<nn::Module*>> stages_;
+  const std::vector<Device*> devices_;
+};
+
+// .micro_batches, or as many as stages. Throws InvalidArgument below 0.
+int micro_batches_of(const StrategyOptions& options, std::size_t stages);
+
+// Throws InvalidArgument unless the micro-batches divide the samples.
+void check_micro_batches(const Tensor& inputs, const Tensor& targets, int micro_batches);
+
+// Throws InvalidArgument that names the stage, the device and an operator that it does not have.
+void check_kernels(const Device& device, std::size_t stage);
+
+// A step's samples, of the whole batch.
+struct StepSamples {
+  const Tensor& inputs;
+  const Tensor& targets;
+  RandomState random;     // where the draws of the step begin
+  SampleNumbers numbers;  // of the rows
+};
+
+// Used by one thread, always the same.
+class PipelineStage {
+ public:
+  // Moves the layers, of `model`, to the device. An optimizer is made where something is trained; it knows the
+  // parameters by the names that they have in the model.
+  PipelineStage(const Training& training, const nn::Module& model, std::vector<nn::Module*> layers, Device& device,
+                int stage, int stages, int micro_batches);
+
+  // Forward and backward of all micro-batches; gradients add up in the parameters. Throws what layers, loss and links
+  // throw.
+  void run(const StepSamples& samples, StageLinks& links);
+
+  Device& device() const { return device_; }
+  bool is_last() const { return stage_ + 1 == stages_; }
+  optim::Optimizer* optimizer() const { return optimizer_.get(); }  // null where nothing is trained
+  // Parameters and buffers, under the names that they have in the layers.
+  std::vector<NamedTensor> state() const;
+  float loss() const { return loss_; }                        // of the last stage: the mean over the batch
+  RandomState random_after() const { return random_after_; }  // of the last stage: where the next step's draws begin
+  std::chrono::duration<double> waited() const { return waited_; }  // of the last run: for neighbours
+
+ private:
+  struct UnderWay {
+    Tensor input, output;  // of the last stage the output is the loss
+  };
+  void forward(int micro_batch, const StepSamples& samples, StageLinks& links);
+  void backward(int micro_batch, StageLinks& links);
+  Tensor run_layers(const Tensor& input) const;
+
+  const Training& training_;
+  const std::vector<nn::Module*> layers_;
+  Device& device_;
+  const int stage_, stages_, micro_batches_;
+  std::vector<NamedTensor> trained_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::map<int, UnderWay> under_way_;
+  float loss_ = 0;
+  RandomState random_after_;
+  std::chrono::duration<double> waited_{0};
+};
+
+}  // namespace lockstep::train

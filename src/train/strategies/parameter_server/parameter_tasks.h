@@ -1,0 +1,93 @@
+// What servers and workers of `parameter_server` have in common: who is who, and what a message between them is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/train/strategy.h"
+#include "src/train/strategies/model_copies.h"
+#include "src/train/strategies/parameter_server/parameter_shards.h"
+
+namespace lockstep::train {
+
+inline constexpr const char* kParameterServer = "parameter_server";
+
+// The tasks of all ranks, as they have told each other.
+struct TaskTable {
+  std::shared_ptr<ProcessGroup> group;
+  Task own;
+  std::vector<int> workers, servers;  // by index: the rank
+
+  // Collective. Throws InvalidArgument for tasks that come twice, are missing, or do not make a job; the same on all
+  // ranks.
+  static TaskTable gather(std::shared_ptr<ProcessGroup> group, const ParameterServerOptions& options);
+
+  int worker_of(int rank) const;         // its index
+  std::string describe(int rank) const;  // "worker:1 (rank 1)"
+
+  // "parameter_server: ps:0: ..., rank 1 is worker:1": the task of this process before a group's message, those of the
+  // ranks that it names behind it.
+  std::string with_tasks(const std::string& message) const;
+
+  // Calls it; an error of the group gets the tasks' names.
+  template <typename Call>
+  void with_names(Call&& call) const {
+    try {
+      call();
+    } catch (const PeerLost& error) {
+      throw PeerLost("{}", with_tasks(error.what()));
+    } catch (const TimeoutError& error) {
+      throw TimeoutError("{}", with_tasks(error.what()));
+    } catch (const MismatchError& error) {
+      throw MismatchError("{}", with_tasks(error.what()));
+    }
+  }
+};
+
+// From a worker to a server.
+struct Notice {
+  enum class Kind : std::int32_t {
+    kWeights = 1,  // of worker 0, before its first step: its weights follow, and to ps:0 the rest of its state
+    kJoins,        // of any other: it wants these
+    kStep,         // a step begins: its gradients follow once they are there, and then the weights are wanted
+    kFinished,
+  };
+  Kind kind = Kind::kStep;
+  float lr = 0;  // valid if has_lr
+  std::int32_t has_lr = 0;
+  std::int32_t reserved = 0;
+  std::int64_t step = 0;  // from 1
+};
+static_assert(std::is_trivially_copyable_v<Notice> && sizeof(Notice) == 24);
+
+// The group is the user's: tags that nobody chooses by chance.
+inline constexpr int kNoticeTag = 0x70730001, kFloatsTag = 0x70730002, kRestTag = 0x70730003;
+
+// What a model has beside the parameters that are trained, which the servers' floats are: frozen ones and buffers. As
+// bytes, one behind the other, in the order of the model.
+std::vector<NamedTensor> rest_of(const Replica& replica);
+std::vector<std::byte> bytes_of(const std::vector<NamedTensor>& tensors);
+void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std::byte>& bytes);
+
+// A parameter server's whole set-up, the same on servers and workers but for the device.
+struct ParameterServerJob {
+  TaskTable tasks;
+  ParameterServerOptions options;
+  Training training;
+  Replica replica;  // on a server: its shape counts, not its weights
+  ShardLayout layout;
+  std::shared_ptr<ProcessGroup> workers;  // null on a server
+
+  ProcessGroup& group() const { return *tasks.group; }
+};
+
+std::unique_ptr<Strategy> make_server(ParameterServerJob job);
+std::unique_ptr<Strategy> make_worker(ParameterServerJob job);
+
+}  // namespace lockstep::train

@@ -1,0 +1,262 @@
+#include "lockstep/train/trainer.h"
+
+#include <set>
+
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/variable.h"
+#include "src/ddp/checks/replicas.h"
+#include "src/train/files/bare_name.h"
+#include "src/train/strategies/kinds.h"
+#include "src/train/trainer/trainer_impl.h"
+
+namespace lockstep::train {
+
+namespace {
+
+constexpr std::int64_t kUsualBatch = 32;
+
+void check_metrics(const std::vector<NamedMetric>& metrics) {
+  std::set<std::string> names = {"loss", "lr"};
+  for (const NamedMetric& metric : metrics) {
+    if (metric.name().empty()) throw InvalidArgument("Trainer::compile: a metric has no name");
+    if (is_of_validation(metric.name()))
+      throw InvalidArgument(
+          "Trainer::compile: metric '{}': names with val_ are those of the validation: choose another", metric.name());
+    if (!names.insert(metric.name()).second)
+      throw InvalidArgument("Trainer::compile: the name of metric '{}' is taken: choose another", metric.name());
+  }
+}
+
+void check_strategy(const std::string& name, const StrategyOptions& options, const ProcessGroup* group) {
+  if (name == "model_parallel")
+    throw InvalidArgument(
+        "Trainer::compile: strategy 'model_parallel' has no device with the whole model, which evaluation and "
+        "checkpoints need here: drive "
+        "make_strategy() by a loop of your own");
+  if (name == "parameter_server")
+    throw InvalidArgument(
+        "Trainer::compile: strategy 'parameter_server' has processes that serve and do not train, for which fit() has "
+        "no part: drive "
+        "make_strategy() by a loop of your own, as examples/strategies.cpp does");
+  if (name == "local_sgd")
+    throw InvalidArgument(
+        "Trainer::compile: strategy 'local_sgd' has other weights on each rank between two averages, and evaluation "
+        "and checkpoints here "
+        "want the same ones: drive make_strategy() by a loop of your own");
+  options_of_choice(name, options);
+  if (name == "ddp" || name == "zero" || group == nullptr || group->world_size() == 1) return;
+  throw InvalidArgument(
+      "Trainer::compile: rank {}: strategy '{}' drives all devices from one process, and this job has {} ranks, each "
+      "of which would train "
+      "by itself: use ddp, or start one process",
+      group->rank(), name, group->world_size());
+}
+
+// `scope`: the one in which the Trainer was made.
+void check_scope(const std::optional<StrategyChoice>& scope, const CompileOptions& options) {
+  const auto here = StrategyChoice::of_thread();
+  if (here && here != scope)
+    throw InvalidArgument(
+        "Trainer::compile: in the scope of strategy '{}', and this Trainer was made {}: make it in that scope, too",
+        here->name(), scope ? "in another one" : "outside of it");
+  if (scope)
+    check_is_of_scope(*scope, "Trainer::compile", options.strategy.empty() ? scope->name() : options.strategy,
+                      options.strategy_options);
+}
+
+}  // namespace
+
+// -- Impl
+
+Tensor Trainer::Impl::loss(const Tensor& outputs, const Tensor& targets) {
+  const Tensor loss = options.loss(outputs, targets);
+  if (!counts) return loss;
+  const NoGrad no_grad;
+  const Tensor values = cast(detach(outputs), DType::kFloat32).to(cpu_device()), wanted = targets.to(cpu_device());
+  const std::lock_guard lock(counting);
+  for (const NamedMetric::Running& each : metrics) each.metric->update(values, wanted);
+  return loss;
+}
+
+std::vector<Metric*> Trainer::Impl::training_metrics() const {
+  std::vector<Metric*> all;
+  for (const NamedMetric::Running& each : metrics) all.push_back(each.metric.get());
+  return all;
+}
+
+Strategy& Trainer::Impl::compiled(const char* call) const {
+  if (!strategy)
+    throw InvalidArgument("Trainer::{}: call compile() first: there is no optimizer, loss and strategy yet", call);
+  return *strategy;
+}
+
+std::shared_ptr<ProcessGroup> Trainer::Impl::group() const {
+  return options.strategy_options.group ? options.strategy_options.group : default_process_group();
+}
+
+Place Trainer::Impl::place() const { return has_ranks() ? group()->place() : Place{}; }
+
+std::int64_t Trainer::Impl::parts() const {
+  return has_ranks() ? group()->world_size() : static_cast<std::int64_t>(strategy->devices().size());
+}
+
+Device* Trainer::Impl::batch_device() const {
+  return strategy->devices().size() == 1 ? strategy->devices().front() : nullptr;
+}
+
+data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& set, std::int64_t batch_size,
+                                      bool wants_targets) const {
+  const int rank = place().rank;
+  if (batch_size < 0) throw InvalidArgument("Trainer::{}: rank {}: batch_size {} is negative", call, rank, batch_size);
+  if (batch_size > 0 && set.batch_size() > 0)
+    throw InvalidArgument("Trainer::{}: rank {}: batch_size {} beside batches of {} by batch(): leave one of them out",
+                          call, rank, batch_size, set.batch_size());
+  if (set.size() < 1)
+    throw InvalidArgument("Trainer::{}: rank {}: the data set is empty: at least one sample is needed", call, rank);
+  if (wants_targets)
+    if (const std::size_t tensors = set.dataset().get(0, 0).size(); tensors < 2)
+      throw InvalidArgument(
+          "Trainer::{}: rank {}: a sample of the set has {} tensor{}: an input and a target are needed, for loss and "
+          "metrics; predict() "
+          "needs inputs alone",
+          call, rank, tensors, tensors == 1 ? "" : "s");
+  return set.batch_size() > 0 ? set : set.batch(batch_size > 0 ? batch_size : kUsualBatch);
+}
+
+data::Pipeline Trainer::Impl::batched_together(const char* call, const data::Pipeline& set, std::int64_t batch_size,
+                                               bool wants_targets) const {
+  std::optional<data::Pipeline> batches;
+  check_together(ranks(), [&] { batches = batched(call, set, batch_size, wants_targets); });
+  if (ProcessGroup* const all = ranks())
+    check_same_lines(*all, {sizes_text("", *batches)}, fmt::format("Trainer::{}", call).c_str(), "gave different sets");
+  return *batches;
+}
+
+EvaluateOptions Trainer::Impl::evaluation(const data::Pipeline& set) const {
+  const std::vector<Tensor> parameters = strategy->model().parameters();
+  return {.batch_size = std::max<std::int64_t>(1, set.batch_size() / place().world_size),
+          .device = &parameters.front().device(),
+          .group = group(),
+          .collate = set.collate()};
+}
+
+Logs Trainer::Impl::evaluate(const data::Pipeline& set) const {
+  Mean mean([this](const Tensor& outputs, const Tensor& targets) {
+    const std::int64_t samples = outputs.shape().dims() == 0 ? 0 : outputs.shape()[0];
+    return std::vector<float>(static_cast<std::size_t>(samples), options.loss(outputs, targets).item());
+  });
+  std::vector<NamedMetric::Running> counted;
+  std::vector<Metric*> all = {&mean};
+  for (const NamedMetric& metric : options.metrics) all.push_back(counted.emplace_back(metric.make()).metric.get());
+  lockstep::evaluate(strategy->model(), set.dataset(), std::span<Metric* const>(all), evaluation(set));
+  Logs logs = {{"loss", mean.value()}};
+  for (std::size_t i = 0; i < counted.size(); ++i) logs.emplace_back(options.metrics[i].name(), counted[i].value());
+  return logs;
+}
+
+// -- Trainer
+
+Trainer::Trainer(std::function<std::unique_ptr<nn::Module>()> model)
+    : impl_(new Impl{std::move(model), StrategyChoice::of_thread()}) {
+  if (!impl_->make_model) throw InvalidArgument("Trainer: the function that makes the model is empty");
+}
+Trainer::~Trainer() = default;
+
+void Trainer::compile(CompileOptions options) {
+  const std::optional<StrategyChoice> scope = impl_->scope;
+  const std::optional<StrategyChoice> here =
+      scope ? scope : StrategyChoice::of_thread();  // else a mistake, of which all ranks hear
+  const auto given = here ? here->options().group : options.strategy_options.group;
+  const auto group = group_of({.group = given}, !Impl::is_of_ranks(here                       ? here->name()
+                                                                   : options.strategy.empty() ? "ddp"
+                                                                                              : options.strategy));
+  check_together(group.get(), [&] {
+    if (!options.optimizer || !options.loss) throw InvalidArgument("Trainer::compile: .optimizer and .loss are needed");
+    check_metrics(options.metrics);
+    check_scope(scope, options);
+    if (scope) options.strategy = scope->name(), options.strategy_options = scope->options();
+    if (options.strategy.empty()) options.strategy = "ddp";
+    check_strategy(options.strategy, options.strategy_options, group.get());
+  });
+  auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, scope, std::move(options)});
+  next->job = group;
+  Impl* const impl = next.get();  // outlives the strategy, which it owns
+  const Training training = {
+      .model = impl->make_model,
+      .optimizer = impl->options.optimizer,
+      .loss = [impl](const Tensor& outputs, const Tensor& targets) { return impl->loss(outputs, targets); }};
+  impl->strategy = scope ? scope->scope([&] { return make_strategy(training); })
+                         : make_strategy(impl->options.strategy, training, impl->options.strategy_options);
+  for (const NamedMetric& metric : impl->options.metrics) impl->metrics.push_back(metric.make());
+  impl_ = std::move(next);
+  history_ = {};
+  step_ = epoch_ = 0;
+}
+
+Logs Trainer::evaluate(const data::Pipeline& set, const PredictOptions& options) {
+  impl_->compiled("evaluate");
+  const data::Pipeline batches = impl_->batched_together("evaluate", set, options.batch_size, /*wants_targets=*/true);
+  return impl_->guarded([&] { return impl_->evaluate(batches); });
+}
+
+Tensor Trainer::predict(const data::Pipeline& set, const PredictOptions& options) {
+  Strategy& strategy = impl_->compiled("predict");
+  const data::Pipeline batches = impl_->batched_together("predict", set, options.batch_size, /*wants_targets=*/false);
+  return impl_->guarded(
+      [&] { return lockstep::predict(strategy.model(), batches.dataset(), impl_->evaluation(batches)); });
+}
+
+std::string Trainer::save(const std::string& folder, int keep) {
+  Strategy& strategy = impl_->compiled("save");
+  ProgramState program =
+      program_state_of({history_, impl_->callbacks != nullptr ? states_of(*impl_->callbacks) : impl_->states});
+  return save_checkpoint(folder, {.model = strategy.model(),
+                                  .optimizer = strategy.optimizer(),
+                                  .ddp = strategy.wrapper(),
+                                  .step = step_,
+                                  .epoch = epoch_,
+                                  .group = impl_->group(),
+                                  .keep = keep,
+                                  .program = program});
+}
+
+std::optional<CheckpointState> Trainer::load(const std::string& folder) {
+  Strategy& strategy = impl_->compiled("load");
+  ProgramState program;
+  const auto state = load_checkpoint(folder, {.model = strategy.model(),
+                                              .optimizer = strategy.optimizer(),
+                                              .ddp = strategy.wrapper(),
+                                              .group = impl_->group(),
+                                              .program = program});
+  if (!state) return state;
+  strategy.update_replicas();
+  TrainerState own = trainer_state_of(program, state->epoch, state->folder);
+  history_ = std::move(own.history);
+  if (impl_->callbacks == nullptr) {  // those of a fit under way go on as they are
+    impl_->states = std::move(own.callbacks);
+    impl_->states_are_loaded = true;
+  }
+  step_ = state->step;
+  epoch_ = state->epoch;
+  return state;
+}
+
+void Trainer::weights_changed() { impl_->compiled("weights_changed").update_replicas(); }
+
+Mode Trainer::mode_of(const std::string& name) const {
+  const std::string bare = bare_name(name);
+  if (bare == "loss") return Mode::kLess;
+  for (std::size_t i = 0; i < impl_->metrics.size(); ++i)
+    if (impl_->options.metrics[i].name() == bare) return impl_->metrics[i].metric->better();
+  return Mode::kAuto;
+}
+
+Strategy& Trainer::strategy() { return impl_->compiled("strategy"); }
+std::shared_ptr<ProcessGroup> Trainer::group() const { return impl_->group(); }
+
+bool Trainer::is_first_rank() const {
+  const auto all = impl_->group();
+  return !all || all->rank() == 0;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,248 @@
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/core/log.h"
+#include "lockstep/ddp/ddp.h"
+#include "lockstep/train/check_finite.h"
+#include "lockstep/train/progress.h"
+#include "src/ddp/checks/replicas.h"
+#include "src/train/trainer/trainer_impl.h"
+
+namespace lockstep::train {
+
+namespace {
+
+void check_epochs(const FitOptions& options) {
+  if (options.initial_epoch < 0 || options.epochs < 1 || options.epochs < options.initial_epoch)
+    throw InvalidArgument(
+        "Trainer::fit: epochs {} after initial_epoch {}: epochs counts those before initial_epoch, too, and is at "
+        "least 1",
+        options.epochs, options.initial_epoch);
+  if (options.log_every < 1 || options.max_steps < 0)
+    throw InvalidArgument("Trainer::fit: log_every {} must be positive, max_steps {} not negative", options.log_every,
+                          options.max_steps);
+  for (const auto& callback : options.callbacks)
+    if (!callback) throw InvalidArgument("Trainer::fit: one of the callbacks is null");
+}
+
+std::int64_t steps_of(const data::Pipeline& training, const FitOptions& options, std::int64_t parts, int rank) {
+  const std::int64_t batch = training.batch_size(), whole = training.batches();
+  if (batch % parts != 0)
+    throw InvalidArgument(
+        "Trainer::fit: rank {}: a batch of {} samples cannot be split evenly among {} devices: choose a multiple of {}",
+        rank, batch, parts, parts);
+  if (whole == 0)
+    throw InvalidArgument("Trainer::fit: rank {}: a batch of {} samples is larger than the set, which has {}", rank,
+                          batch, training.size());
+  if (options.steps_per_epoch < 0 || options.steps_per_epoch > whole)
+    throw InvalidArgument("Trainer::fit: rank {}: steps_per_epoch {}: an epoch has {} steps of {} samples", rank,
+                          options.steps_per_epoch, whole, batch);
+  return options.steps_per_epoch > 0 ? options.steps_per_epoch : whole;
+}
+
+// While it lives, the loss counts metrics.
+class TrainingMode {
+ public:
+  TrainingMode(bool& counts, bool wanted) : counts_(counts) { counts_ = wanted; }
+  ~TrainingMode() { counts_ = false; }
+  TrainingMode(const TrainingMode&) = delete;
+  TrainingMode& operator=(const TrainingMode&) = delete;
+
+ private:
+  bool& counts_;
+};
+
+ProgressOptions progress_of(const FitOptions& options, std::int64_t steps, bool first_rank) {
+  return {.enabled = options.progress && first_rank,
+          .terminal_width = terminal_width(),
+          .total_steps = options.epochs * steps,
+          .steps_per_epoch = steps,
+          .log_every = options.log_every,
+          .samples = "samples"};
+}
+
+}  // namespace
+
+class Trainer::Impl::Fit {
+ public:
+  Fit(Trainer& trainer, const data::Pipeline& given, const FitOptions& options)
+      : trainer_(trainer),
+        impl_(*trainer.impl_),
+        strategy_(impl_.compiled("fit")),
+        options_(options),
+        place_(impl_.place()),
+        group_(impl_.has_ranks() ? impl_.group() : nullptr),
+        first_step_(trainer.step_) {
+    check_together(impl_.ranks(), [&] { take_sets(given); });
+    if (impl_.ranks() != nullptr) check_same_on_all_ranks();
+    progress_.emplace(progress_of(options_, steps_, trainer.is_first_rank()));
+  }
+
+  void run() {
+    const Callbacks callbacks(impl_, options_.callbacks);
+    begin();
+    for (std::int64_t epoch = options_.initial_epoch;
+         epoch < options_.epochs && !trainer_.stops_ && !has_made_all_steps(); ++epoch) {
+      tell([&](Callback& callback) { callback.on_epoch_begin(trainer_, epoch); });
+      const Logs logs = logs_of(epoch);
+      trainer_.history_.add(epoch, logs);
+      if (was_whole_) trainer_.epoch_ = epoch + 1;
+      progress_->message(fmt::format("epoch {} (last {}): {}", epoch, options_.epochs - 1, text_of(logs)));
+      tell([&](Callback& callback) { callback.on_epoch_end(trainer_, epoch, logs); });
+      tell([&](Callback& callback) { callback.on_checkpoint(trainer_, epoch, logs); });
+      agree_to_stop();
+    }
+    tell([&](Callback& callback) { callback.on_train_end(trainer_); });
+  }
+
+ private:
+  // While it lives, save() takes the state of these callbacks; then what is left of it, also after an exception.
+  class Callbacks {
+   public:
+    Callbacks(Impl& impl, const std::vector<std::shared_ptr<Callback>>& callbacks) : impl_(impl) {
+      impl_.callbacks = &callbacks;
+    }
+    ~Callbacks() {
+      const auto* const callbacks = std::exchange(impl_.callbacks, nullptr);
+      impl_.states.clear();
+      try {
+        impl_.states = states_of(*callbacks);
+      } catch (const std::exception& error) {
+        log::warn("Trainer::fit: the state of its callbacks is lost to later checkpoints: {}", error.what());
+      }
+    }
+    Callbacks(const Callbacks&) = delete;
+    Callbacks& operator=(const Callbacks&) = delete;
+
+   private:
+    Impl& impl_;
+  };
+
+  void begin() {
+    trainer_.stops_ = false;
+    const bool goes_on = std::exchange(trainer_.epoch_, options_.initial_epoch) == options_.initial_epoch;
+    const bool has_loaded = std::exchange(impl_.states_are_loaded, false) && !impl_.states.empty();
+    tell([&](Callback& callback) { callback.on_train_begin(trainer_); });
+    if (has_loaded && goes_on)
+      restore_states(trainer_, options_.callbacks, impl_.states);
+    else if (has_loaded && trainer_.is_first_rank())
+      log::warn(
+          "Trainer::fit: begins with epoch {}, and the checkpoint that was loaded stands elsewhere: callbacks begin "
+          "anew; to go on, give "
+          ".initial_epoch = trainer.epoch()",
+          options_.initial_epoch);
+    agree_to_stop();
+  }
+
+  void take_sets(const data::Pipeline& given) {
+    check_epochs(options_);
+    training_ = impl_.batched("fit", given, options_.batch_size, /*wants_targets=*/true);
+    if (given.batch_size() == 0 && !given.is_shuffled() && options_.shuffle)
+      training_ = training_->shuffle(0, options_.seed);
+    if (options_.validation) validation_ = impl_.batched("fit", *options_.validation, 0, /*wants_targets=*/true);
+    steps_ = steps_of(*training_, options_, impl_.parts(), place_.rank);
+    for (const auto& callback : options_.callbacks) callback->check(trainer_);
+  }
+
+  void check_same_on_all_ranks() const {
+    check_same_lines(
+        *group_,
+        {sizes_text("", *training_), fmt::format("{} steps an epoch", steps_),
+         validation_ ? sizes_text("for validation ", *validation_) : "no validation",
+         fmt::format("epochs {} to {}, at most {} steps", options_.initial_epoch, options_.epochs, options_.max_steps)},
+        "Trainer::fit", "gave different sets or options");
+  }
+
+  Logs logs_of(std::int64_t epoch) {
+    const std::vector<Metric*> metrics = impl_.training_metrics();
+    for (Metric* const metric : metrics) metric->reset();
+    Logs logs = {{"loss", train_epoch(epoch)}};
+    if (options_.training_metrics) {
+      reduce_metrics(metrics, group_.get());
+      for (std::size_t i = 0; i < metrics.size(); ++i)
+        logs.emplace_back(impl_.options.metrics[i].name(), impl_.metrics[i].value());
+    }
+    if (validation_)
+      for (const auto& [name, value] : impl_.evaluate(*validation_)) logs.emplace_back("val_" + name, value);
+    logs.emplace_back("lr", static_cast<double>(strategy_.optimizer().lr()));
+    return logs;
+  }
+
+  // Returns the mean of the losses of the epoch's steps, over all ranks.
+  double train_epoch(std::int64_t epoch) {
+    const TrainingMode mode(impl_.counts, options_.training_metrics && !impl_.metrics.empty());
+    if (!trainer_.model().is_training())
+      trainer_.model().train();  // modules in eval mode within one that trains were put there on purpose
+    const std::int64_t allowed = options_.max_steps > 0 ? options_.max_steps - steps_made() : steps_;
+    if (DistributedDataParallel* const wrapper = strategy_.wrapper()) wrapper->begin_epoch(std::min(steps_, allowed));
+    Epoch made{epoch * steps_};
+    while (made.steps < steps_ && !has_made_all_steps()) train_rest_of_pass(made);
+    was_whole_ = made.steps == steps_;
+    return across_ranks(made.losses / static_cast<double>(made.steps), ReduceOp::kAvg);
+  }
+
+  struct Epoch {
+    std::int64_t first;  // of all steps of this and the epochs before it
+    std::int64_t steps = 0;
+    double losses = 0;  // their sum
+  };
+
+  // Until the epoch ends, or the pass over the set in which it stands: an epoch of fewer steps than the set goes on
+  // where the one before it ended.
+  void train_rest_of_pass(Epoch& made) {
+    const std::int64_t pass = (made.first + made.steps) / training_->batches(),
+                       first = (made.first + made.steps) % training_->batches();
+    auto in_order = training_->epoch(
+        pass,
+        {.place = place_, .device = impl_.batch_device(), .remainder = data::Remainder::kDrop, .first_batch = first});
+    for (auto& [inputs, targets] : in_order) {
+      const float loss = train_step(inputs, targets);
+      made.losses += static_cast<double>(loss);
+      progress_->step(made.first + ++made.steps, loss, training_->batch_size());
+      const Logs logs = {{"loss", loss}};
+      tell([&](Callback& callback) { callback.on_step_end(trainer_, trainer_.step_, logs); });
+      if (made.steps == steps_ || has_made_all_steps()) break;
+    }
+  }
+
+  float train_step(const Tensor& inputs, const Tensor& targets) {
+    tell([&](Callback& callback) { callback.on_step_begin(trainer_, trainer_.step_); });
+    const float loss = strategy_.step(inputs, targets);
+    ++trainer_.step_;
+    check_finite(Tensor::full({1}, loss), trainer_.step_, {.group = group_});
+    return loss;
+  }
+
+  template <typename Call>
+  void tell(const Call& call) const {
+    for (const auto& callback : options_.callbacks) call(*callback);
+  }
+  double across_ranks(double value, ReduceOp op) const {
+    if (group_ && group_->world_size() > 1) group_->all_reduce(std::span(&value, 1), op);
+    return value;
+  }
+  void agree_to_stop() { trainer_.stops_ = across_ranks(trainer_.stops_ ? 1 : 0, ReduceOp::kMax) != 0; }
+  std::int64_t steps_made() const { return trainer_.step_ - first_step_; }
+  bool has_made_all_steps() const { return options_.max_steps > 0 && steps_made() >= options_.max_steps; }
+
+  Trainer& trainer_;
+  Impl& impl_;
+  Strategy& strategy_;
+  const FitOptions& options_;
+  const Place place_;
+  const std::shared_ptr<ProcessGroup> group_;  // null: the strategy has no ranks
+  const std::int64_t first_step_;
+  std::optional<data::Pipeline> training_, validation_;
+  std::int64_t steps_ = 0;  // of an epoch
+  std::optional<Progress> progress_;
+  bool was_whole_ = true;  // the last epoch: max_steps may end one within
+};
+
+const History& Trainer::fit(const data::Pipeline& training, const FitOptions& options) {
+  Impl::Fit fit(*this, training, options);
+  impl_->guarded([&] { fit.run(); });
+  return history_;
+}
+
+}  // namespace lockstep::train
