@@ -6,7 +6,7 @@
 //   bound that overlap allows, on a wire without work build/bench/train_step --json --serve                  a round
 //   for each line on stdin: libraries are tuned once, others take turns build/bench/train_step --device cuda [--graph]
 //   on GPUs: steps queued one after the other, and the host's share of the time build/bench/train_step --dtype bfloat16
-//   --device cuda  layers compute in 16 bits, weights stay float32 (docs/precision.md); the
+//   --device cuda  layers compute in 16 bits, weights stay float32 (docs/gpu.md); the
 //                                                          row's dtype is that of the logits that came out
 // bench/lib/train_step_models.h says what each model, its batch and its optimizer are. One thread a rank, unless
 // OMP_NUM_THREADS says otherwise; the first steps (--warm-up) are left out.

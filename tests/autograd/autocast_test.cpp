@@ -1,4 +1,4 @@
-// Which type each operator computes in under an AutoCast (the table of docs/precision.md), what unlike operands become,
+// Which type each operator computes in under an AutoCast (the table of docs/gpu.md), what unlike operands become,
 // and that gradients come back in each operand's own type.
 #include "lockstep/autograd/autocast.h"
 
@@ -137,7 +137,7 @@ struct Unary {
   bool is_float32;  // under an AutoCast, also of 16-bit input
 };
 
-// One line an operator of one activation: the table of docs/precision.md.
+// One line an operator of one activation: the table of docs/gpu.md.
 std::vector<Unary> unary_operators() {
   const Tensor weight = Tensor::full({4}, 1), bias = Tensor::zeros({4});
   return {

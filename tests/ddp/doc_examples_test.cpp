@@ -1,4 +1,4 @@
-// The code that docs/ddp.md and docs/debugging.md show, run. tests/architecture compares them word for word: change both.
+// The code that docs/ddp.md and docs/troubleshooting.md show, run. tests/architecture compares them word for word: change both.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -44,7 +44,7 @@ float largest_difference(const Weights& a, const Weights& b) {
   return largest;
 }
 
-// docs/precision.md
+// docs/gpu.md
 void step_in_float16(ls::DistributedDataParallel& ddp, const ls::Tensor& images, const ls::Tensor& labels) {
   ls::AutoCast half(ls::DType::kFloat16);  // of this thread, while it lives
   ls::optim::LossScaler scaler;            // float16 alone needs it
@@ -70,7 +70,7 @@ TEST(DocExamples, AStepInFloat16UpdatesAsOneInFloat32) {
   EXPECT_LT(difference, 0.05f * update);
 }
 
-// docs/autograd.md
+// docs/models.md
 ls::Tensor gradients_of_chosen_tensors(ls::nn::Module& net, const ls::Tensor& images, const ls::Tensor& labels) {
   // Gradients of chosen tensors: here how much the loss depends on the images. No parameter's grad() changes.
   const ls::Tensor x = ls::detach(images);

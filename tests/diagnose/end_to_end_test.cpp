@@ -50,9 +50,9 @@ std::string without_numbers(const std::string& text) {
   return replace_matches(replace_matches(text, "on host [^)]*", "on host"), "[0-9.]+", "N");
 }
 
-// docs/debugging.md shows such a diagnosis.
+// docs/troubleshooting.md shows such a diagnosis.
 std::string pages_example() {
-  std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/docs/debugging.md");
+  std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/docs/troubleshooting.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}}, begin = "$ lockrun diagnose records\n";
   const std::size_t at = page.find(begin) + begin.size();
   return page.substr(at, page.find("```", at) - at);

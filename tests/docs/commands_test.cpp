@@ -1,5 +1,5 @@
-// The commands that README and docs/ show: they run here, in a folder where `build` is this build, or this file says why not. Those of
-// docs/slurm.md run in tests/slurm.
+// The commands that README and docs/ show: they run here, in a folder where `build` is this build, or this file says
+// why not. Commands for Slurm, blocks of "bash", run in tests/slurm.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,21 +25,25 @@ const std::string kRoot = LOCKSTEP_SOURCE_ROOT;
 
 // By a block's first line.
 const std::map<std::string, std::string> kNotRunHere = {
-    {"scripts/train          # builds, then trains CIFAR-10 on two ranks in about a minute, or on the GPUs that there are",
+    {"scripts/train          # builds, then trains CIFAR-10 on two ranks in about a minute, or on the GPUs that there "
+     "are",
      "builds everything once more; CI runs scripts/test, and tests/train the example"},
     {"$ export LOCKSTEP_TOKEN=$(openssl rand -hex 32)        # the same on every node",
      "needs two machines; tests/launch/nodes_test.cpp runs these commands in network namespaces"},
     {"$ build/bench/all_reduce -b 4 -e 16M -f 16 --check",
-     "measures, and needs an idle machine for that; tests/bench/collective_program_test.cpp runs the program with few rounds"},
+     "measures, and needs an idle machine for that; tests/bench/collective_program_test.cpp runs the program with few "
+     "rounds"},
     {"$ build/bench/all_reduce --ranks 2 -b 4 -e 64M --json-file shm.json",
      "the same; tests/bench/simulate_program_test.cpp runs the model on such a file"},
-    {"$ lockrun topology", "tells what a machine has; LockrunTopology in tests/faults compares its sections with the page"},
+    {"$ lockrun topology",
+     "tells what a machine has; LockrunTopology in tests/faults compares its sections with the page"},
     {"$ lockrun --flight-dir records -n 3 ./train", "tests/diagnose runs it and compares its sentences with the page"},
     {"scripts/package && sudo apt install ./build-package/*.deb",
      "builds everything once more; scripts/test-matrix does it on a bare Debian"},
     {"meson setup build --prefix=/opt/lockstep -Dtests=false -Dbenchmarks=false && meson install -C build",
      "the same; tests/architecture/installed_test.cpp installs this build"},
-    {"$ cmake -B build && cmake --build build", "tests/architecture/installed_test.cpp builds this program with CMake and runs it"},
+    {"$ cmake -B build && cmake --build build",
+     "tests/architecture/installed_test.cpp builds this program with CMake and runs it"},
     {"$ export LOCKSTEP_TOKEN=...                            # the same on both, from `openssl rand -hex 32`",
      "needs two machines; tests/launch/nodes_test.cpp runs such commands in network namespaces"},
     {"meson setup build && ninja -C build        # \"CUDA: YES\" in the summary, or NO with the reason",
@@ -47,7 +51,8 @@ const std::map<std::string, std::string> kNotRunHere = {
     {"scripts/test-gpu                    # builds what it needs, then all stages, a few minutes each",
      "needs a GPU; tests/bench/gpu_scripts_test.cpp runs the script without one"},
     {"scripts/test-gpu smoke devices graph --time-limit 540", "the same"},
-    {"scripts/bench-gpu                                          # writes bench/results/<gpu>.json after each row, in nine minutes",
+    {"scripts/bench-gpu                                          # writes bench/results/<gpu>.json after each row, in "
+     "nine minutes",
      "needs a GPU; tests/bench/bench_gpu_test.cpp runs the script on the CPU"},
     {"scripts/bundle                                             # makes build-bundle/lockstep, at most 50 MiB",
      "needs CUDA's toolkit; tests/bench/gpu_scripts_test.cpp runs it with --from"},
@@ -64,7 +69,7 @@ std::vector<Shown> blocks_with_commands() {
   std::vector<Shown> shown;
   for (const std::string& page : pages_below(kRoot))
     for (const Block& block : blocks_of(text_of_file(kRoot + "/" + page)))
-      if (page != "docs/slurm.md" && (block.language == "sh" || block.language == "console")) shown.push_back({page, block});
+      if (block.language == "sh" || block.language == "console") shown.push_back({page, block});
   return shown;
 }
 
@@ -124,7 +129,7 @@ void expect_shape(const std::vector<std::string>& printed, const std::vector<std
 
 class PageCommands : public ::testing::TestWithParam<Shown> {
  protected:
-  // The tutorial's reader has lockrun installed, and a build folder of his own.
+  // The tutorial's reader has lockrun installed, and a build folder with the tutorial's program.
   void SetUp() override {
     fs::create_directories(folder_ / "bin");
     fs::create_symlink(LOCKSTEP_BUILD_ROOT "/launcher/lockrun", folder_ / "bin/lockrun");
@@ -143,8 +148,8 @@ class PageCommands : public ::testing::TestWithParam<Shown> {
 TEST_P(PageCommands, Run) {
   const auto& [page, block] = GetParam();
   const Session session = session_of(block);
-  Child shell({"env", "-C", folder_.string(), "PATH=" + (folder_ / "bin").string() + ":" + std::getenv("PATH"), "sh", "-e", "-c",
-               session.commands});
+  Child shell({"env", "-C", folder_.string(), "PATH=" + (folder_ / "bin").string() + ":" + std::getenv("PATH"), "sh",
+               "-e", "-c", session.commands});
   ASSERT_EQ(shell.wait(std::chrono::minutes(1)), 0) << page << "\n" << session.commands << shell.errors();
   SCOPED_TRACE(page + ": " + session.commands + shell.output());
   expect_shape(lines_of(shell.output()), session.output);

@@ -1,4 +1,4 @@
-// The example of docs/modules.md prints what its opening comment says.
+// The example of docs/models.md prints what its opening comment says.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -67,8 +67,11 @@ std::vector<FaultRow> read_fault_table(const std::string& path) {
   std::vector<FaultRow> rows;
   std::ifstream page(path);
   if (!page) throw std::runtime_error("cannot read " + path);
+  bool inside = false;  // a table whose head has a column "Test"
   for (std::string line; std::getline(page, line);) {
-    if (line.rfind("| ", 0) != 0 || line.find("| Test |") != std::string::npos) continue;
+    if (line.find("| Test |") != std::string::npos) inside = true;
+    if (line.rfind("|", 0) != 0) inside = false;
+    if (!inside || line.rfind("| ", 0) != 0 || line.find("| Test |") != std::string::npos) continue;
     try {
       rows.push_back(row_of(cells_of(line)));
     } catch (const std::exception& error) {

@@ -1,4 +1,4 @@
-// docs/faults.md as data: its tests take their limits, exit codes and messages from there, so that the page cannot say
+// docs/troubleshooting.md as data: its tests take their limits, exit codes and messages from there, so that the page cannot say
 // otherwise.
 #pragma once
 
@@ -14,7 +14,7 @@ struct FaultRow {
   std::vector<std::string> messages;  // all of them; "<word>" in one stands for anything within a line
 };
 
-// The rows of the page's tables. Throws std::runtime_error that names the line which is none.
+// The rows of the page's tables that have a column "Test". Throws std::runtime_error that names the line which is none.
 std::vector<FaultRow> read_fault_table(const std::string& path);
 
 // Does some line of the text hold the pattern?

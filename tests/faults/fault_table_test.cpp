@@ -1,4 +1,4 @@
-// docs/faults.md, one test a row: real processes, what they say, how they end, within what time, and that nothing is
+// docs/troubleshooting.md, one test a row: real processes, what they say, how they end, within what time, and that nothing is
 // left.
 //
 // A test finds its row by its own name, and takes limit, exit code and messages from there.
@@ -47,7 +47,7 @@ class FaultTable : public ::testing::Test {
       if (row.test == test) row_ = row;
   }
   ~FaultTable() override { fs::remove_all(folder_); }
-  void SetUp() override { ASSERT_NE(row_.test, "") << "docs/faults.md has no row for this test"; }
+  void SetUp() override { ASSERT_NE(row_.test, "") << "docs/troubleshooting.md has no row for this test"; }
 
   std::string checkpoints() const { return folder_ + "/checkpoints"; }
   std::string stamp() const { return folder_ + "/stamp"; }

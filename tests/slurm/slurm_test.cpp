@@ -176,7 +176,8 @@ TEST_F(Slurm, SeveralLockrunsOnANodeAreAsked) {
   expect_success(*alone, 1);
 }
 
-// -- docs/slurm.md ----------------------------------------------------------------------------------------------------
+// -- docs/launching.md
+// ----------------------------------------------------------------------------------------------------
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
   for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size())
@@ -184,16 +185,19 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-// What stands behind fences of that kind, with the tests' programs.
-std::vector<std::string> code_of_page(const std::string& kind) {
+// The page's blocks of "bash" with the tests' programs: batch scripts, or commands.
+enum class Kind { kCommand, kBatchScript };
+std::vector<std::string> code_of_page(Kind kind) {
   std::ifstream file(LOCKSTEP_SLURM_PAGE);
-  const std::string page(std::istreambuf_iterator<char>(file), {}), fence = "```" + kind + "\n";
+  const std::string page(std::istreambuf_iterator<char>(file), {}), fence = "```bash\n";
   std::vector<std::string> pieces;
   for (std::size_t at = page.find(fence); at != std::string::npos; at = page.find(fence, at)) {
     at += fence.size();
     const std::string piece =
         replaced(page.substr(at, page.find("```", at) - at), "./train", COLLECTIVE_RANK " steps=10");
-    pieces.push_back(replaced(piece, "lockrun ", LOCKRUN " --no-prefix "));
+    const bool is_script = piece.rfind("#!", 0) == 0;
+    if (is_script == (kind == Kind::kBatchScript))
+      pieces.push_back(replaced(piece, "lockrun ", LOCKRUN " --no-prefix "));
   }
   return pieces;
 }
@@ -205,7 +209,7 @@ int count(const std::string& text, const std::string& what) {
 }
 
 TEST_F(Slurm, ThePagesCommands) {
-  const auto commands = code_of_page("sh");
+  const auto commands = code_of_page(Kind::kCommand);
   ASSERT_EQ(commands.size(), 3u);
   for (const std::string& command : commands) {
     const auto job = run({"sh", "-c", command});
@@ -215,7 +219,7 @@ TEST_F(Slurm, ThePagesCommands) {
 }
 
 TEST_F(Slurm, ThePagesBatchScripts) {
-  const auto scripts = code_of_page("bash");
+  const auto scripts = code_of_page(Kind::kBatchScript);
   ASSERT_EQ(scripts.size(), 3u);
   const std::string home = temporary("home");
   std::filesystem::create_directory(home);

@@ -47,8 +47,8 @@ std::string anchor_of(const std::string& heading) {
 
 std::vector<std::string> pages_below(const std::string& root) {
   std::vector<std::string> pages = {"README.md"};
-  for (const auto& entry : std::filesystem::directory_iterator(root + "/docs"))
-    if (entry.path().extension() == ".md") pages.push_back("docs/" + entry.path().filename().string());
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root + "/docs"))
+    if (entry.path().extension() == ".md") pages.push_back(entry.path().lexically_relative(root).generic_string());
   std::sort(pages.begin(), pages.end());
   return pages;
 }

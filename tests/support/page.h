@@ -6,7 +6,7 @@
 
 namespace lockstep::testing {
 
-// README.md and every page of docs/, relative to `root`, in order.
+// README.md and every page below docs/, relative to `root`, in order.
 std::vector<std::string> pages_below(const std::string& root);
 
 // The whole file; empty when it cannot be read.

@@ -1,5 +1,5 @@
 // parameter_server under lockrun, with real processes: its tasks, its end, workers that leave or stay away. Those that
-// are killed, with docs/faults.md's limits: tests/faults/fault_table_test.cpp.
+// are killed, with docs/troubleshooting.md's limits: tests/faults/fault_table_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The code of docs/tensorboard.md.
+// The code of docs/trainer.md.
 #include <gtest/gtest.h>
 
 #include <filesystem>

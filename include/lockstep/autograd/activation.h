@@ -1,4 +1,4 @@
-// What convolutions and linear layers can do to their result on its way to memory.
+// The activation that a convolution or linear layer can apply to its result before it writes it to memory.
 #pragma once
 
 #pragma GCC visibility push(default)

@@ -1,14 +1,15 @@
-// Mixed precision: products and what follows them in 16 bits, weights and their gradients in float32.
+// Mixed precision: matrix products and the operators after them compute in 16 bits; weights and their gradients stay
+// float32.
 //
 //   AutoCast half(DType::kBFloat16);
 //   auto loss = cross_entropy(model(images), labels);  // float32 again
 //
 // Operators compute in the type of their activations. Under an AutoCast they follow torch.autocast's lists:
-// convolutions, linear, matmul and attention take a float32 input as a 16-bit copy, and embedding gives its rows in 16
-// bits; softmax, norms, exp, ln, pow, sum and losses widen; operands of unlike types are taken in float32. Weights and
-// biases stay float32: an operator makes the 16-bit copies it reads, and its backward writes float32 gradients,
-// straight into their slots. Gradients of activations have the activations' type. docs/precision.md has a table of all
-// operators.
+// convolutions, linear, matmul and attention convert a float32 input to 16 bits, and embedding returns its rows in 16
+// bits; softmax, norms, exp, ln, pow, sum and losses convert to float32; operands of different types are converted to
+// float32. Weights and biases stay float32: an operator makes the 16-bit copies that it reads, and its backward writes
+// float32 gradients directly into their slots. Gradients of activations have the type of the activations.
+// docs/precision.md has a table of all operators.
 #pragma once
 
 #include <string_view>
@@ -18,22 +19,23 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// For operators of this thread while it lives; the innermost counts. kFloat32 turns it off. InvalidArgument for any
-// other type but kFloat16 and kBFloat16. Backward needs none: it follows the tape.
+// Affects the operators of this thread as long as the object lives; the innermost AutoCast applies. kFloat32 turns
+// mixed precision off. Throws InvalidArgument for any type other than kFloat32, kFloat16 and kBFloat16. Backward does
+// not need an AutoCast: it uses the types on the tape.
 class AutoCast {
  public:
   explicit AutoCast(DType type);
   ~AutoCast();
   AutoCast(const AutoCast&) = delete;
   AutoCast& operator=(const AutoCast&) = delete;
-  static DType active();  // kFloat32: none
+  static DType active();  // kFloat32 if no AutoCast is active
 
  private:
   DType before_;
 };
 
-// "float32", "bfloat16", "float16", or in short "fp32", "bf16", "fp16": for a flag. Throws InvalidArgument that lists
-// them.
+// Parses the value of a flag: "float32", "bfloat16", "float16", or their short forms "fp32", "bf16", "fp16". Throws
+// InvalidArgument that lists them.
 DType autocast_type(std::string_view name);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Convolutions (cross-correlations, as everywhere in this field).
+// Convolutions; in mathematical terms cross-correlations, as in all deep learning libraries.
 #pragma once
 
 #include "lockstep/autograd/activation.h"
@@ -12,12 +12,12 @@ struct Conv2dOptions {
   Size2 stride = {1, 1};
   PaddingRule padding = Padding{};
   Activation activation = Activation::kNone;  // fused into the convolution
-  // Both C and O are cut into so many equal ranges: the filters of a range see the channels of that range alone. C
-  // groups of one channel are a depthwise convolution. PyTorch's order.
+  // Input and output channels are divided into this many equal ranges; the filters of a range read only the input
+  // channels of that range. C groups of one channel make a depthwise convolution. The order of channels is PyTorch's.
   std::int64_t groups = 1;
 };
-// x (N, H, W, C), weight (O, KH, KW, C / groups), bias (O) or undefined. Gives (N, H', W', O), H' = (H + padding - KH)
-// / stride + 1. Throws InvalidArgument that names what does not match.
+// x (N, H, W, C), weight (O, KH, KW, C / groups), bias (O) or undefined. Returns (N, H', W', O), H' = (H + padding -
+// KH) / stride + 1. Throws InvalidArgument that names the mismatch.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options = {});
 
 struct Conv1dOptions {
@@ -26,7 +26,7 @@ struct Conv1dOptions {
   Activation activation = Activation::kNone;
   std::int64_t groups = 1;
 };
-// The same along one dimension: x (N, L, C), weight (O, K, C / groups), bias (O) or undefined. Gives (N, L', O).
+// The same in one dimension: x (N, L, C), weight (O, K, C / groups), bias (O) or undefined. Returns (N, L', O).
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& options = {});
 
 }  // namespace lockstep

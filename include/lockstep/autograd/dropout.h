@@ -6,10 +6,11 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// In training, each element of x (float32, float16 or bfloat16) becomes 0 with probability p, else x / (1 - p);
-// otherwise x itself. Draws this thread's next stream of dropout, see tensor/random.h: the mask depends on neither the
-// number of ranks nor that of threads, and is the same for every type. Backward draws it again. InvalidArgument for a p
-// outside of [0, 1), and within a capture, whose mask would stay.
+// In training, each element of x (float32, float16 or bfloat16) becomes 0 with probability p and x / (1 - p) otherwise.
+// In evaluation, returns x itself. Each call draws from this thread's next dropout stream (see tensor/random.h): the
+// mask depends neither on the number of ranks nor on the number of threads, and is the same for every type. Backward
+// draws the same mask again. Throws InvalidArgument if p is outside [0, 1), and during a capture, because a graph would
+// repeat the same mask.
 Tensor dropout(const Tensor& x, float p, bool training = true);
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
-// Elementwise functions of tensors. Operands are float32, float16 or bfloat16, all of a call alike (cast() changes a
-// type; under an AutoCast unlike ones are widened to float32), and on one device; results have their type, are computed
-// in float32 and rounded once. All but comparisons are differentiable. Each throws InvalidArgument that names the
-// operator, the argument, what came and what was expected.
+// Elementwise functions of tensors. All operands of a call are on one device and have the same type, float32, float16
+// or bfloat16 (use cast() to convert; under an AutoCast different types are converted to float32). The result has that
+// type; it is computed in float32 and rounded once. All functions except comparisons are differentiable. Each throws
+// InvalidArgument that names the operator, the argument, the expected value and the actual one.
 #pragma once
 
 #include "lockstep/tensor/tensor.h"
@@ -9,8 +9,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// How gelu() computes the normal distribution: exactly (erf), or as Hendrycks and Gimpel approximate it
-// (arXiv:1606.08415, section 2), which is what GPT-2 was trained with.
+// How gelu() computes the normal distribution: exactly, by erf, or by the approximation of Hendrycks and Gimpel
+// (arXiv:1606.08415, section 2), with which GPT-2 was trained.
 enum class GeluApproximation { kNone, kTanh };
 
 // Activations.
@@ -20,7 +20,7 @@ Tensor tanh(const Tensor& x);
 Tensor sigmoid(const Tensor& x);                                   // 1 / (1 + e^-x)
 Tensor leaky_relu(const Tensor& x, float negative_slope = 0.01f);  // x > 0 ? x : negative_slope * x
 
-// Outside of their domains the results are those of <cmath>: NaN, or infinite.
+// Arguments outside the domain give the result of <cmath>: NaN or infinity.
 Tensor exp(const Tensor& x);
 Tensor ln(const Tensor& x);  // PyTorch's log(): lockstep::log is the namespace of messages
 Tensor sqrt(const Tensor& x);
@@ -29,28 +29,28 @@ Tensor abs(const Tensor& x);  // gradient 0 at 0
 Tensor neg(const Tensor& x);
 Tensor reciprocal(const Tensor& x, float numerator = 1);  // numerator / x
 
-// Two operands of equal shapes, or of shapes that NumPy broadcasts: dimensions are matched from the last one on,
-// missing ones count as 1, and where one operand has extent 1 it is repeated. A gradient is summed over the dimensions
-// in which its operand was repeated.
+// The operands have equal shapes, or shapes that NumPy can broadcast: dimensions are aligned at the last one, missing
+// dimensions count as extent 1, and an operand of extent 1 is repeated. The gradient of an operand is summed over the
+// dimensions in which it was repeated.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
-// Gradients as PyTorch's: of the base 0 where the exponent is 0, of the exponent 0 where the base is 0 and the exponent
-// is not negative, and NaN where the base is negative.
+// Gradients are PyTorch's. For the base: 0 where the exponent is 0. For the exponent: 0 where the base is 0 and the
+// exponent is not negative; NaN where the base is negative.
 Tensor pow(const Tensor& base, const Tensor& exponent);
 Tensor pow(float base, const Tensor& exponent);
 Tensor add(const Tensor& x, float constant);
 
-// Masks: uint8, 1 where it holds and 0 elsewhere, of broadcast operands. False where one is no number, but for ne().
-// Not differentiable.
+// Comparisons return a mask of broadcast shape: uint8, 1 where the relation holds and 0 elsewhere. Where an operand is
+// NaN, the relation is false, except that ne() is true. Not differentiable.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
-// With a constant, say gt(x, 0).
+// Comparison with a constant, for example gt(x, 0).
 Tensor eq(const Tensor& x, float constant);
 Tensor ne(const Tensor& x, float constant);
 Tensor gt(const Tensor& x, float constant);
@@ -58,7 +58,7 @@ Tensor ge(const Tensor& x, float constant);
 Tensor lt(const Tensor& x, float constant);
 Tensor le(const Tensor& x, float constant);
 
-// condition (uint8 or int8) is not 0 ? a : b; all three are broadcast to one shape.
+// Selects a where the condition (uint8 or int8) is not 0, and b elsewhere; all three are broadcast to one shape.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }

@@ -1,4 +1,4 @@
-// Rows of a table, looked up by number.
+// Embedding: looks up rows of a table by index.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace lockstep {
 
 inline constexpr std::int64_t kNoPadding = -1;
 
-// weight (V, D), float32; indices (...), int64, in [0, V). Gives (..., D), float32, under an AutoCast rounded to its
-// type. The row `padding` gets no gradient. Throws InvalidArgument for an index that is no row on the CPU; on a GPU,
-// whose indices the host does not wait for, it gives NaN. Backward adds rows in the order of the indices: the same bits
-// every time. On a GPU a block a row of the weight reads all indices.
+// weight (V, D), float32; indices (...), int64, in [0, V). Returns (..., D) in float32, or under an AutoCast in its
+// type. The row `padding` gets no gradient. On the CPU, throws InvalidArgument for an index outside [0, V); on a GPU,
+// where checking would block the host, such a row becomes NaN. Backward adds rows in the order of the indices, so
+// results are reproducible bit for bit. On a GPU, each row of the weight has a block of threads that reads all indices.
 Tensor embedding(const Tensor& weight, const Tensor& indices, std::int64_t padding = kNoPadding);
 
 }  // namespace lockstep

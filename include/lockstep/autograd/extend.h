@@ -1,5 +1,5 @@
-// What an operator is made of, here and outside of the tree: check the tensors, compute by the device's kernels, attach
-// a node.
+// How to write an operator, inside or outside of this repository: check the tensors, compute with the device's kernels,
+// attach a node.
 //
 //   class ScaleNode : public Node {
 //    public:
@@ -17,9 +17,9 @@
 //     return y;
 //   }
 //
-// An operator with kernels of its own calls them instead of kernels_of(): on the CPU they compute before they return,
-// on a GPU they queue their work on stream_of(x), whose native() is the cudaStream_t. docs/extending.md has an operator
-// for both, by kernels_of() as above.
+// An operator that has its own kernels calls them instead of kernels_of(). On the CPU they compute before they return;
+// on a GPU they queue their work on stream_of(x), whose native() is the cudaStream_t. docs/extending.md has such an
+// operator for both.
 #pragma once
 
 #include <initializer_list>
@@ -40,29 +40,29 @@ namespace lockstep {
 
 inline constexpr int kAnyDims = -1;
 
-// Each throws InvalidArgument that names the operator, the argument `what` ("x (N, H, W, C)") with the parameter's name
-// where it is one (name_argument(), for an operator's own messages too), what came and what was expected. Defined, with
-// `dims` dimensions, on `device` (null: any).
+// The checks throw InvalidArgument that names the operator, the argument `what` (for example "x (N, H, W, C)"; if the
+// tensor is a parameter, with its name, see name_argument()), the expected and the actual value. check_place: x is
+// defined, has `dims` dimensions and is on `device` (null: on any).
 void check_place(std::string_view operation, std::string_view what, const Tensor& x, int dims = kAnyDims,
                  const Device* device = nullptr);
-// The same, and of this type: parameters, losses and statistics are float32, labels and indices int64.
+// check_place, and x has this type. Parameters, losses and statistics are float32; labels and indices are int64.
 void check_input(std::string_view operation, std::string_view what, const Tensor& x, int dims = kAnyDims,
                  const Device* device = nullptr, DType type = DType::kFloat32);
-// The same for an activation: float32, float16 or bfloat16.
+// check_place, and x is an activation: float32, float16 or bfloat16.
 void check_activation(std::string_view operation, std::string_view what, const Tensor& x, int dims = kAnyDims,
                       const Device* device = nullptr);
-// The same, of the type of `like` and on its device.
+// check_place, and x has the type and the device of `like`.
 void check_alike(std::string_view operation, std::string_view what, const Tensor& x, const Tensor& like,
                  int dims = kAnyDims);
 
-// Attaches NodeType(inputs, args...) to `result` when one of the inputs wants a gradient. A node that saves its own
-// result saves detach(result): else it would own itself.
+// Attaches NodeType(inputs, args...) to `result` if one of the inputs requires a gradient. A node that saves its own
+// result must save detach(result); otherwise it would own itself.
 template <typename NodeType, typename... Args>
 void record(const Tensor& result, std::vector<Tensor> inputs, Args&&... args) {
   if (recording(inputs)) attach(result, std::make_shared<NodeType>(std::move(inputs), std::forward<Args>(args)...));
 }
 
-// Uninitialised memory on x's device, of x's type unless `type` says another.
+// Uninitialised memory on x's device, of x's type unless `type` is given.
 inline Tensor empty_like(const Tensor& x) { return Tensor::empty(x.shape(), x.dtype(), x.device()); }
 inline Tensor empty_like(const Tensor& x, const Shape& shape) { return Tensor::empty(shape, x.dtype(), x.device()); }
 inline Tensor empty_like(const Tensor& x, const Shape& shape, DType type) {
@@ -72,17 +72,17 @@ inline Tensor empty_like(const Tensor& x, const Shape& shape, DType type) {
 inline const KernelTable& kernels_of(const Tensor& tensor) { return tensor.device().kernels(); }
 inline Stream& stream_of(const Tensor& tensor) { return tensor.device().default_stream(); }
 
-// Mixed precision, see AutoCast. An operator that computes in 16 bits under one takes its activation by autocast(),
-// which records a cast, and reads its parameters by read_as(): rounded to x's type and not recorded, since the node has
-// the parameter itself as its input.
+// Mixed precision, see AutoCast. An operator that computes in 16 bits under an AutoCast converts its activation with
+// autocast(), which records a cast, and reads its parameters with read_as(): converted to x's type, not recorded,
+// because the node has the parameter itself as its input.
 Tensor autocast(const Tensor& x);
-// The same of the operands of one product: 16-bit ones of unlike types are taken in AutoCast's.
+// The same for the operands of one product: 16-bit operands of different types are converted to AutoCast's type.
 void autocast_together(std::initializer_list<Tensor*> operands);
-// Under an AutoCast, x in float32, for an operator whose result 16 bits would spoil: exp, sum, softmax, norms.
-// Otherwise x itself.
+// Under an AutoCast, converts x to float32, for operators whose results would be too imprecise in 16 bits: exp, sum,
+// softmax, norms. Otherwise returns x.
 Tensor autocast_to_float32(const Tensor& x);
-// Under an AutoCast, tensors of unlike float types in the widest, which is float32, for operators that take all of a
-// call alike. Nullopt: they are to be taken as they are.
+// For operators whose operands must have the same type: under an AutoCast, float tensors of different types converted
+// to the widest, which is float32. nullopt: no conversion is needed.
 std::optional<std::vector<Tensor>> autocast_to_widest(const std::vector<Tensor>& operands);
 std::optional<std::pair<Tensor, Tensor>> autocast_to_widest(const Tensor& a, const Tensor& b);
 Tensor read_as(const Tensor& x, const Tensor& parameter);

@@ -1,4 +1,4 @@
-// Products of matrices that are activations; for a product with a weight, linear() in ops.h.
+// Products of two activations. For a product with a weight see linear() in ops.h.
 #pragma once
 
 #include "lockstep/tensor/tensor.h"
@@ -7,12 +7,12 @@
 namespace lockstep {
 
 struct MatmulOptions {
-  bool transpose_a = false, transpose_b = false;  // the last two dimensions of a, of b
+  bool transpose_a = false, transpose_b = false;  // swap the last two dimensions of a, of b
 };
 
-// a (..., M, K), or (..., K, M) when it is transposed, times b (..., K, N), or (..., N, K). Gives (..., M, N). The
-// leading dimensions of a and b are equal, or b is a single matrix for all of an a that is not transposed. Under an
-// AutoCast both are taken in its type. Throws InvalidArgument for shapes that do not match and for unlike types.
+// a is (..., M, K), or (..., K, M) if transposed; b is (..., K, N), or (..., N, K) if transposed. Returns (..., M, N).
+// The leading dimensions of a and b are equal, or b is a single matrix and a is not transposed. Under an AutoCast both
+// are converted to its type. Throws InvalidArgument if shapes do not match or types differ.
 Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options = {});
 
 }  // namespace lockstep

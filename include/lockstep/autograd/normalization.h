@@ -1,5 +1,5 @@
 // Operators that normalise activations by their statistics. Weights, biases and statistics are float32; see ops.h for
-// the rest.
+// the other types.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +12,42 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// What holders of the parts of one batch tell each other, so that each normalises by the statistics of the whole: the
-// ranks of a group, by nn::SyncBatchNorm. All make the same calls in the same order. They block, and throw when a part
-// is lost.
+// Lets the holders of the parts of one batch (for nn::SyncBatchNorm: the ranks of a group) exchange values, so that
+// each of them normalises by the statistics of the entire batch. All make the same calls in the same order. The calls
+// block, and throw if a part is lost.
 class StatisticsExchange {
  public:
   virtual ~StatisticsExchange() = default;
-  // The values of each part, one part's behind the other's: the same bits for all. All parts give equally many.
+  // Returns the values of all parts, one part after the other; the result is the same, bit for bit, for all. All parts
+  // pass the same number of values.
   virtual std::vector<double> gather(std::span<const double> own) = 0;
-  // In place: the sums over all parts.
+  // Replaces the values by their sums over all parts.
   virtual void add_up(std::span<double> values) = 0;
 };
 
 struct BatchNormOptions {
-  bool training = true;  // by the batch's own statistics, which the running ones follow; else by the running ones
+  bool training =
+      true;  // true: normalise by the batch's statistics and update the running ones; false: use the running ones
   float momentum = 0.1F;
   float eps = 1e-5F;
-  bool relu = false;  // clamps the result at 0 in the same pass
-  // In training: x is a part of the batch, maybe of no rows, and mean and variance are those of all parts together.
-  // Each training forward gathers 2 C + 1 numbers a part, each backward that computes the gradient of x adds up 2 C; on
-  // a GPU both wait for the device.
+  bool relu = false;  // clamp the result at 0 in the same pass
+  // In training: x is one part of the batch, possibly with zero rows, and mean and variance are computed over all
+  // parts. Each training forward gathers 2 C + 1 numbers per part; each backward that computes the gradient of x sums 2
+  // C numbers. On a GPU both wait for the device.
   std::shared_ptr<StatisticsExchange> exchange = nullptr;
 };
-// Batch normalisation (Ioffe and Szegedy 2015) over all dimensions of x (..., C) but the last: y = (x - mean) /
-// sqrt(variance + eps) * weight + bias, with weight and bias (C), or undefined. In training running = (1 - momentum) *
-// running + momentum * the batch's, the variance unbiased (PyTorch's rule); the running statistics (C) may be undefined
-// then. Training needs two values a channel at least, in all parts together.
+// Batch normalisation (Ioffe and Szegedy 2015) over all dimensions of x (..., C) except the last: y = (x - mean) /
+// sqrt(variance + eps) * weight + bias, with weight and bias (C), or undefined. Training sets running = (1 - momentum)
+// * running + momentum * batch, with the unbiased variance (PyTorch's rule); the running statistics (C) may be
+// undefined then. Training needs at least two values per channel, in all parts together.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
                   const Tensor& running_variance, const BatchNormOptions& options = {});
 
-// Normalisation of each sample. x is float32, float16 or bfloat16, and so is the result; weight and bias may be
-// undefined: 1 and 0.
+// Normalisation of each sample. x is float32, float16 or bfloat16, and the result has its type. An undefined weight
+// counts as 1, an undefined bias as 0.
 
-// Over the last dimensions of x, whose extents `over` says (Ba et al. 2016, "Layer normalization"):
-//   y = (x - mean) / sqrt(variance + eps) * weight + bias,   variance = mean((x - mean)^2);   weight and bias have the
-//   shape `over`.
+// Normalises over the last dimensions of x, whose extents are `over` (Ba et al. 2016, "Layer normalization"): y = (x -
+// mean) / sqrt(variance + eps) * weight + bias, variance = mean((x - mean)^2). Weight and bias have the shape `over`.
 Tensor layer_norm(const Tensor& x, const Shape& over, const Tensor& weight = {}, const Tensor& bias = {},
                   float eps = 1e-5F);
 
@@ -54,8 +55,9 @@ Tensor layer_norm(const Tensor& x, const Shape& over, const Tensor& weight = {},
 // eps) * weight.
 Tensor rms_norm(const Tensor& x, const Shape& over, const Tensor& weight = {}, float eps = 1e-6F);
 
-// x (N, ..., C), as images (N, H, W, C), in groups of C / groups neighbouring channels (Wu & He 2018, "Group
-// normalization"): the mean and the variance are those of a sample's group over all its pixels; weight and bias (C).
+// Normalises x (N, ..., C), such as images (N, H, W, C), in groups of C / groups neighbouring channels (Wu & He 2018,
+// "Group normalization"). Mean and variance are computed per sample and group, over all pixels. Weight and bias are
+// (C).
 Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight = {}, const Tensor& bias = {},
                   float eps = 1e-5F);
 

@@ -1,7 +1,7 @@
-// The differentiable operators. Images are (N, H, W, C). Activations are float32, or float16 or bfloat16 under mixed
-// precision (see autocast.h): a result has the type of its input. Weights, biases and losses are float32. Each throws
-// InvalidArgument that names the operator, the shapes and what was expected. Elementwise functions stand in
-// elementwise.h, sums and maxima in reductions.h, copies to other shapes in shapes.h.
+// Differentiable operators. Images are (N, H, W, C). Activations are float32, or under mixed precision float16 or
+// bfloat16 (see autocast.h); a result has the type of its input. Weights, biases and losses are float32. Each function
+// throws InvalidArgument that names the operator, the shapes and the expectation. Elementwise functions are in
+// elementwise.h, sums and maxima in reductions.h, and changes of shape in shapes.h.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,16 @@ struct LrnOptions {
 };
 Tensor local_response_norm(const Tensor& x, const LrnOptions& options = {});
 
-// x (..., I), weight (O, I), bias (O) or undefined. Gives (..., O).
+// x (..., I), weight (O, I), bias (O) or undefined. Returns (..., O).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation = Activation::kNone);
 
-Tensor bias_add(const Tensor& x, const Tensor& bias);  // bias (C) to the last dimension of x
+Tensor bias_add(const Tensor& x, const Tensor& bias);  // adds bias (C) along the last dimension of x
 Tensor relu(const Tensor& x);
 Tensor scale(const Tensor& x, float factor);
-Tensor scale_by(const Tensor& x, const Tensor& factor);  // float32; a scalar on x's device, itself not differentiated
-Tensor cast(const Tensor& x, DType type);  // among float32, float16, bfloat16; x itself when it has the type
+Tensor scale_by(const Tensor& x,
+                const Tensor& factor);  // float32; the factor is a scalar on x's device and is not differentiated
+Tensor cast(const Tensor& x,
+            DType type);  // between float32, float16 and bfloat16; returns x if it already has the type
 
 inline Tensor operator*(float factor, const Tensor& x) { return scale(x, factor); }
 inline Tensor operator*(const Tensor& x, float factor) { return scale(x, factor); }

@@ -1,4 +1,4 @@
-// Sizes and paddings of sliding windows, as convolutions and pooling take them.
+// Sizes and paddings of the sliding windows of convolutions and pooling.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Height and width. One number stands for both: Conv2d(3, 16, 3) has filters of 3 x 3, {.stride = 2} steps by 2 in both
-// directions.
+// Height and width. A single number is used for both: Conv2d(3, 16, 3) has 3 x 3 filters, {.stride = 2} moves by 2 in
+// both directions.
 struct Size2 {
   std::int64_t height = 0, width = 0;
 
@@ -21,8 +21,8 @@ struct Size2 {
   friend constexpr bool operator==(const Size2&, const Size2&) = default;
 };
 
-// Zeros around an image, or -infinity for max pooling. As PyTorch's `padding`: one number pads all four sides, two pad
-// (top and bottom, left and right); four give each side.
+// Zeros around an image, or -infinity for max pooling. As in PyTorch's `padding`, one number pads all four sides and
+// two numbers pad (top and bottom, left and right); four numbers give each side.
 struct Padding {
   std::int64_t top = 0, left = 0, bottom = 0, right = 0;
 
@@ -34,9 +34,10 @@ struct Padding {
       : top(at_top), left(at_left), bottom(at_bottom), right(at_right) {}
   static constexpr Padding all(std::int64_t each) { return {each}; }
 };
-// TensorFlow's SAME: out = ceil(in / stride); total = max((out - 1) * stride + kernel - in, 0), the smaller half first.
+// TensorFlow's SAME: out = ceil(in / stride); total = max((out - 1) * stride + kernel - in, 0), with the smaller half
+// first.
 struct Same {};
-// Either of them, as options take it: `.padding = 1`, `.padding = {1, 2}`, `.padding = Same{}`.
+// Either kind of padding, for use in options: `.padding = 1`, `.padding = {1, 2}`, `.padding = Same{}`.
 struct PaddingRule : std::variant<Padding, Same> {
   using variant::variant;
   constexpr PaddingRule(std::int64_t vertical, std::int64_t horizontal) : variant(Padding(vertical, horizontal)) {}
@@ -44,7 +45,7 @@ struct PaddingRule : std::variant<Padding, Same> {
       : variant(Padding(at_top, at_left, at_bottom, at_right)) {}
 };
 
-// The same along one dimension: one number pads both ends.
+// Padding of a sequence: one number pads both ends.
 struct Padding1d {
   std::int64_t left = 0, right = 0;
 

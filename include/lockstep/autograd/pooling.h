@@ -1,6 +1,6 @@
-// Pooling: images (N, H, W, C) to (N, H', W', C), H' = (H + padding - window) / stride + 1, and sequences (N, L, C)
-// likewise. Each throws InvalidArgument that names the operator, what came and what was expected; padding must be
-// smaller than the window.
+// Pooling of images (N, H, W, C) to (N, H', W', C), H' = (H + padding - window) / stride + 1, and of sequences (N, L,
+// C) likewise. Each function throws InvalidArgument that names the operator, the expected and the actual value. Padding
+// must be smaller than the window.
 #pragma once
 
 #include "lockstep/autograd/padding.h"
@@ -10,19 +10,19 @@
 namespace lockstep {
 
 struct MaxPool2dOptions {
-  Size2 stride = {0, 0};  // 0: the window
+  Size2 stride = {0, 0};  // 0: same as the window
   PaddingRule padding = Padding{};
 };
-// The largest element of each window, whose padding counts as -infinity; NaN wins.
+// The largest element of each window. Padding counts as -infinity; NaN is larger than any number.
 Tensor max_pool2d(const Tensor& x, Size2 window, const MaxPool2dOptions& options = {});
 
 struct AvgPool2dOptions {
-  Size2 stride = {0, 0};  // 0: the window
+  Size2 stride = {0, 0};  // 0: same as the window
   PaddingRule padding = Padding{};
-  bool count_include_pad =
-      true;  // PyTorch's: divide by the window's size; false, as TensorFlow: by its pixels inside the image
+  bool count_include_pad = true;  // true, as in PyTorch: divide by the window's size; false, as in TensorFlow: by its
+                                  // pixels inside the image
 };
-// The mean of each window, whose padding counts as 0.
+// The mean of each window. Padding counts as 0.
 Tensor avg_pool2d(const Tensor& x, Size2 window, const AvgPool2dOptions& options = {});
 // The mean over height and width: (N, H, W, C) to (N, C).
 Tensor global_avg_pool2d(const Tensor& x);

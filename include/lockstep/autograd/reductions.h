@@ -1,7 +1,7 @@
 // Sums, means and maxima over dimensions of float32, float16 or bfloat16 tensors. Negative dimensions count from the
-// end. The summed ones are left out of the result's shape, or kept with extent 1 (`keepdim`). Sums run in float32 or
-// wider, in an order that depends on the shape alone. Each throws InvalidArgument that names the operator and a
-// dimension that x does not have, or that is named twice.
+// end. Reduced dimensions are removed from the result's shape, or with `keepdim` kept with extent 1. Sums are computed
+// in float32 or wider, in an order that depends only on the shape. Each function throws InvalidArgument that names the
+// operator if x does not have a dimension or if one is given twice.
 #pragma once
 
 #include <initializer_list>
@@ -12,7 +12,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// sum(x), sum(x, -1), sum(x, {0, 2}): none means all.
+// The dimensions to reduce: sum(x), sum(x, -1), sum(x, {0, 2}). An empty list means all.
 struct Dims {
   Dims() = default;
   Dims(int dim) : list{dim} {}                           // NOLINT(google-explicit-constructor)
@@ -21,13 +21,13 @@ struct Dims {
   std::vector<int> list;
 };
 
-Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // of nothing: 0
-Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // of nothing: NaN
+Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);   // the sum of no elements is 0
+Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  // the mean of no elements is NaN
 
-// Of equal values the first one counts, and NaN is above all numbers. The gradient goes to the one that counts.
-// InvalidArgument for the largest of nothing.
+// Among equal values the first is chosen, and NaN is larger than any number. The gradient goes to the chosen element.
+// Throws InvalidArgument for a maximum over no elements.
 struct MaxResult {
-  Tensor values, indices;  // indices: int64, along the dimension
+  Tensor values, indices;  // indices: int64, positions along the dimension
 };
 MaxResult max(const Tensor& x, int dim, bool keepdim = false);
 Tensor max(const Tensor& x);                                           // of all elements

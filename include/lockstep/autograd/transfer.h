@@ -1,4 +1,4 @@
-// From device to device, for models whose parts lie on several.
+// Copies between devices, for models whose parts are on several devices.
 #pragma once
 
 #include "lockstep/tensor/tensor.h"
@@ -6,8 +6,9 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// A copy of x on `device`; x itself where it is there already. Of any type; differentiable for float32, float16 and
-// bfloat16: the gradient is copied back. Blocks as Tensor::copy_from does. InvalidArgument for an undefined x.
+// Returns a copy of x on `device`, or x itself if it is already there. Any type; differentiable for float32, float16
+// and bfloat16: backward copies the gradient back. Blocks as Tensor::copy_from does. Throws InvalidArgument for an
+// undefined x.
 Tensor to_device(const Tensor& x, Device& device);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Autograd's state of a tensor: whether it wants a gradient, where that gradient lives, and its hooks.
+// Autograd's state of a tensor: whether it requires a gradient, the memory of that gradient, and its hooks.
 #pragma once
 
 #include <cstdint>
@@ -14,50 +14,51 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Marks a leaf (a parameter) of float32, float16 or bfloat16: backward computes its gradient into grad(). Optimizers
-// take float32.
+// Marks a leaf (a parameter) of float32, float16 or bfloat16: backward will compute its gradient into grad().
+// Optimizers accept only float32.
 void require_grad(const Tensor& leaf, bool wanted = true);
-bool requires_grad(const Tensor& tensor);  // a leaf that is marked, or a result that depends on one
+bool requires_grad(const Tensor& tensor);  // true for a marked leaf, and for a result that depends on one
 
-// The name of the leaf in messages. A module names its parameters by their paths from the outermost module to which it
-// was added so far.
+// Sets the name of the leaf in messages. A module names its parameters by their path from the outermost module to which
+// it has been added.
 void set_name(const Tensor& leaf, const std::string& name);
 std::string describe(
     const Tensor& tensor);  // "parameter 'block.first.weight' of shape (8, 4)", "a tensor of shape (8, 4)"
-// An operator's argument `what`: "weight 'block.first.weight'"; "weight" of a tensor without a name, or an undefined
-// one.
+// Describes an operator's argument `what`: "weight 'block.first.weight'", or just "weight" for a tensor without a name
+// or an undefined one.
 std::string name_argument(std::string_view what, const Tensor& tensor);
 
-// The gradient of a leaf: same shape and type as the leaf. Undefined until the first backward or bind_grad().
+// The gradient of a leaf, of the leaf's shape and type. Undefined until the first backward or bind_grad(). Throws
 // InvalidArgument while it is withheld.
 Tensor grad(const Tensor& leaf);
-// True once backward (or mark_grad_written) wrote the gradient since the last clear_grad().
+// True if backward or mark_grad_written() wrote the gradient since the last clear_grad().
 bool has_grad(const Tensor& leaf);
-// "No gradient": the next backward overwrites the memory instead of adding to it. Costs nothing, touches no memory.
+// Resets to "no gradient": the next backward overwrites the memory instead of adding to it. Touches no memory.
 void clear_grad(const Tensor& leaf);
-// Declares that the gradient's memory holds a value although backward did not write it (the reducer's zeros), and that
-// it is the one to step by (an average over the ranks that a program took by itself).
+// Declares that the gradient's memory holds a valid value that backward did not write (the reducer's zeros), or that
+// the program has replaced it by the value to step with (an average over the ranks that the program computed itself).
 void mark_grad_written(const Tensor& leaf);
-// Until clear_grad() nobody is given the gradient: grad() throws with `reason`, a string literal. For a wrapper whose
-// memory does not hold what a reader expects, or after which a change would come too late; it has grad_buffer().
+// Until clear_grad(), grad() throws with `reason`, a string literal. For a wrapper whose memory does not hold the value
+// that a reader expects, or that could no longer take a change into account; the wrapper itself uses grad_buffer().
 void withhold_grad(const Tensor& leaf, const char* reason);
 bool is_grad_withheld(const Tensor& leaf);
-// Until clear_grad() or mark_grad_written() an optimizer's step() refuses the gradient with `reason`, a string literal;
-// null: no longer. For a wrapper that has not averaged it yet. Everybody may read and change it.
+// Until clear_grad() or mark_grad_written(), an optimizer's step() rejects the gradient with `reason`, a string
+// literal; null allows it again. For a wrapper that has not averaged the gradient yet. The gradient can still be read
+// and changed.
 void refuse_step(const Tensor& leaf, const char* reason);
-const char* step_refusal(const Tensor& leaf);  // null: none
-// The gradient's memory, withheld or not; empty before the first backward or bind_grad().
+const char* step_refusal(const Tensor& leaf);  // null: the step is allowed
+// The gradient's memory, even if it is withheld; empty before the first backward or bind_grad().
 Buffer grad_buffer(const Tensor& leaf);
-// The gradient lives in this memory from now on (a slot in a bucket). The present value, if any, is copied there.
+// From now on the gradient is stored in this memory (a slot in a bucket). The present value, if any, is copied there.
 void bind_grad(const Tensor& leaf, Buffer slot);
 
-// Called on the backward thread when this process has the leaf's whole gradient of the pass, in order of registration.
-// May change grad() in place. DistributedDataParallel sends the gradient when all of a leaf's hooks have returned,
-// whether they were registered before the module was wrapped or later: a hook sees and changes this rank's own
-// gradient, never the average.
+// Called on the backward thread when this process has computed the leaf's entire gradient of the pass. Hooks run in
+// order of registration and may change grad() in place. DistributedDataParallel sends the gradient after all hooks of
+// the leaf have returned, whether they were registered before or after the module was wrapped: a hook sees and changes
+// this rank's gradient, never the average.
 using GradHook = std::function<void(const Tensor& leaf)>;
 
-// Removes its hook when it goes (or by remove()). Movable.
+// Removes its hook when it is destroyed, or by remove(). Movable.
 class HookHandle {
  public:
   HookHandle() = default;
@@ -74,18 +75,18 @@ class HookHandle {
   void remove() {
     if (auto remove = std::exchange(remove_, nullptr)) remove();
   }
-  void detach() { remove_ = nullptr; }  // the hook stays for good
+  void detach() { remove_ = nullptr; }  // keeps the hook until the leaf is destroyed
 
  private:
   std::function<void()> remove_;
 };
 [[nodiscard]] HookHandle register_grad_hook(const Tensor& leaf, GradHook hook);
 
-// The same memory and version() without history: a leaf that wants no gradient, whatever `tensor` is. A change in place
-// through one is a change of the other.
+// Shares the memory and version() of `tensor`, but has no history: a leaf that requires no gradient. Changing one in
+// place changes the other.
 Tensor detach(const Tensor& tensor);
 
-// While one lives, operators of this thread record nothing: evaluation.
+// While a NoGrad lives, operators of this thread record nothing; for evaluation.
 class NoGrad {
  public:
   NoGrad();
@@ -98,7 +99,7 @@ class NoGrad {
   bool before_;
 };
 
-// While one lives, operators of this thread record again although a NoGrad is around it.
+// While an EnableGrad lives, operators of this thread record again, even inside a NoGrad.
 class EnableGrad {
  public:
   EnableGrad();

@@ -1,5 +1,5 @@
-// The rank and the world of this process: the job's environment, read into plain data by a pure function of a look-up,
-// tested without processes.
+// The rank and the world of this process, read from the environment. A pure function of a variable look-up parses it
+// into plain data, so that tests need no processes.
 #pragma once
 
 #include <chrono>
@@ -14,27 +14,28 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// How a rank finds the others.
+// The way in which a rank finds the others.
 struct JobEnvironment {
   enum class Kind {
-    kAlone,    // nothing set: rank 0 of 1
-    kAddress,  // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT: torchrun's contract, lockrun's, Kubernetes', and srun's on
-               // several machines
-    kOneMachine,  // mpirun, mpiexec or srun on one: the job's id stands in for an address, ranks meet on an abstract
-                  // socket
+    kAlone,       // nothing set: rank 0 of 1
+    kAddress,     // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun, lockrun and Kubernetes set them; srun on
+                  // several machines
+    kOneMachine,  // mpirun, mpiexec or srun on one machine: the ranks meet on an abstract socket named after the job's
+                  // id
     kMpi,         // mpirun on several: MPI carries rank 0's address and the token
   };
   Kind kind = Kind::kAlone;
   Place place;
   std::string master_host;        // kAddress
   std::uint16_t master_port = 0;  // kAddress
-  // kAddress: the source of host and port, for messages.
+  // kAddress: the variables that host and port come from, for messages.
   std::string host_source = env::kMasterAddr, port_source = env::kMasterPort;
   bool store_is_hosted = false;  // lockrun (or spawn) serves the store already; else rank 0 does
-  // kAddress, rank 0: MASTER_ADDR may be a name for the others alone, as a Kubernetes service or a cluster's node has.
+  // kAddress, rank 0: MASTER_ADDR may be a name that only the other ranks resolve to this one, as with a Kubernetes
+  // service or a cluster's node.
   bool master_is_named_for_others = false;
-  std::string
-      job_id;  // kOneMachine: unique among the jobs of this machine; kAddress under srun: whose the store must be
+  // kOneMachine: unique among the jobs of this machine. kAddress under srun: the job to which the store must belong.
+  std::string job_id;
   std::string token;      // from LOCKSTEP_TOKEN or LOCKSTEP_TOKEN_FILE; may be empty
   bool insecure = false;  // LOCKSTEP_INSECURE=1
 
@@ -43,22 +44,23 @@ struct JobEnvironment {
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
-// A rank's own variables come first, then Open MPI's, then those of Hydra (MPICH, Intel MPI), then srun's. Throws
-// InvalidArgument that names the variable: RANK without WORLD_SIZE, not a number, rank outside the world, a launcher's
-// whose job is not understood, ...
+// Reads a rank's own variables first, then Open MPI's, then those of Hydra (MPICH, Intel MPI), then srun's. Throws
+// InvalidArgument that names the variable: RANK without WORLD_SIZE, a value that is not a number, a rank outside the
+// world, a launcher's variables that do not describe a job, ...
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup);
 
-// A launcher has made this process a rank: it starts none itself.
+// Whether a launcher has made this process a rank. Such a process starts no ranks itself.
 bool is_rank(const EnvironmentLookup& lookup);
 
-// Connects to (or first hosts) the job's store. The server, when this rank hosts one, lives as long as the result.
+// A connection to the job's store, which rank 0 may host. The hosted server lives as long as the result.
 struct Rendezvous {
   std::shared_ptr<Store> store;
   std::shared_ptr<StoreServer> server;  // null when another process hosts it
-  std::string token;                    // kOneMachine, kMpi: made by rank 0 and handed over
-  std::string advertise_address;        // numeric address of this rank for its peers
+  std::string token;                    // kOneMachine, kMpi: made by rank 0 and sent to the others
+  std::string advertise_address;        // numeric address at which peers reach this rank
 };
-// Throws RendezvousError that begins with this rank and names the address, port or job.
+// Connects to the job's store, or first hosts it; blocks for at most `timeout`. Throws RendezvousError whose message
+// begins with this rank and names the address, port or job.
 Rendezvous rendezvous(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
-// The features and the promises of a backend, as plain data: one table in src/comm/backends.cpp, a few lines a backend.
+// The features and guarantees of a backend, as plain data. src/comm/backends.cpp has the table.
 //
-// The process group refuses by it what a backend lacks, on all ranks alike; the conformance suite holds a backend to
-// it.
+// The process group refuses on all ranks what a backend does not support; the conformance suite tests the guarantees.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Some of an enum's values.
+// A set of an enum's values, which are below 32.
 template <typename Enum>
 class SetOf {
  public:
@@ -47,26 +46,27 @@ struct Capabilities {
   SetOf<OperationKind> operations = SetOf<OperationKind>::first(kOperationKinds);
   SetOf<DType> types = SetOf<DType>::first(kDTypes);
   SetOf<ReduceOp> reductions = SetOf<ReduceOp>::first(kReduceOps);
-  bool messages = false;                 // send and recv
-  bool moves_data = false;               // false: a world of one, whose rank's own data is the result
-  bool same_bits_on_all_ranks = false;   // of floating-point reductions
-  bool repeatable_bits = false;          // the same call on the same data gives the same bits again
-  bool sums_in_rank_order = false;       // ((0 + 1) + 2) + 3, whatever the size, the memory and the path; all_reduce
-                                         // between nodes of several ranks: see src/comm/host/reduce/ring_plan.h
-  bool coalesced_equals_single = false;  // a coalesced reduction gives the bits of its calls made one by one
-  bool idle_waiting = false;             // a rank that waits for long uses no processor
-  bool abort = false;                    // wakes the waiters of other ranks too
-  bool names_lost_peers =
-      false;  // PeerLost with the rank as soon as it dies; false: the deadline, or the launcher, ends the wait
-  bool counts_bytes = false;          // Backend::counters()
-  bool ranks_may_be_threads = false;  // of one process
-  bool gpu_memory = false;            // works on this rank's GPU's memory instead of the host's
+  bool messages = false;                // send and recv
+  bool moves_data = false;              // false: only for a world of one, whose own data is the result
+  bool same_bits_on_all_ranks = false;  // floating-point reductions give all ranks the same bits
+  bool repeatable_bits = false;         // the same call on the same data gives the same bits each time
+  // Sums of floating-point numbers are ((0 + 1) + 2) + 3 for every size, memory and path. Exception: all_reduce among
+  // nodes with several ranks, see src/comm/host/reduce/ring_plan.h.
+  bool sums_in_rank_order = false;
+  bool coalesced_equals_single = false;  // coalesced calls give the same bits as separate calls
+  bool idle_waiting = false;             // a rank that waits for long uses no CPU time
+  bool abort = false;                    // abort() also wakes the other ranks
+  // PeerLost names a rank as soon as it dies; else the deadline or the launcher ends the wait.
+  bool names_lost_peers = false;
+  bool counts_bytes = false;          // Backend::counters() counts
+  bool ranks_may_be_threads = false;  // ranks may be threads of one process
+  bool gpu_memory = false;            // works on the memory of this rank's GPU instead of host memory
   int most_ranks = std::numeric_limits<int>::max();
 };
 
-// The backends of this build, the default first.
+// The names of the backends in this build, the default first.
 std::vector<std::string_view> backend_names();
-// Throws InvalidArgument that lists the ones built in.
+// Throws InvalidArgument for an unknown name, with a list of the known ones.
 const Capabilities& capabilities_of(std::string_view backend);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Where a TCP socket listens.
+// The address of a listening TCP socket.
 #pragma once
 
 #include <cstdint>

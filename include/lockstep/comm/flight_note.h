@@ -1,7 +1,7 @@
-// Where a call's progress is noted: a handle to its entry in the group's flight recorder.
+// A handle to a call's entry in the group's flight recorder.
 //
-// The process group opens an entry for every call and notes the progress of those that it runs itself. A backend that
-// executes operations later, on a thread of its own, notes theirs by the functions of
+// The process group opens an entry for every call and records the progress of the calls that it runs itself. A backend
+// that executes operations later, on its own thread, records theirs with the functions of
 // src/comm/flight/flight_recorder.h.
 #pragma once
 

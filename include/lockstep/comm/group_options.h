@@ -12,26 +12,27 @@
 namespace lockstep {
 
 struct ProcessGroupOptions {
-  // Of host memory; "": LOCKSTEP_BACKEND, else "host". A group whose device is a GPU has `nccl` beside it for the GPU's
-  // memory; "nccl" asks for a GPU, and takes "host" for host memory.
+  // The backend for host memory; "": LOCKSTEP_BACKEND, else "host". A group whose device is a GPU also has `nccl`, for
+  // the GPU's memory. "nccl" requires a GPU, and uses "host" for host memory.
   std::string backend = {};
-  std::string transport =
-      {};  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory when handing over a memfd works, else TCP
-  std::optional<std::chrono::milliseconds> timeout =
-      {};  // a collective's deadline; LOCKSTEP_TIMEOUT_S, else 5 min; all are > 0
-  // How long a rank may send no heartbeat: its process is stopped, its machine or the network gone. (A rank that
-  // computes sends them.) LOCKSTEP_STALL_TIMEOUT_S, else 30 s; the same on all ranks.
+  // "": LOCKSTEP_TRANSPORT, else "auto": shared memory where a memfd can be passed between the ranks, else TCP.
+  std::string transport = {};
+  // The default deadline of a call, LOCKSTEP_TIMEOUT_S, else 5 minutes. All timeouts must be > 0.
+  std::optional<std::chrono::milliseconds> timeout = {};
+  // The longest time without a heartbeat, after which a rank is lost: its process is stopped, or its machine or network
+  // is down. (A rank that computes still sends heartbeats.) LOCKSTEP_STALL_TIMEOUT_S, else 30 s; the same on all ranks.
   std::optional<std::chrono::milliseconds> stall_timeout = {};
-  std::optional<std::chrono::milliseconds> store_timeout = {};  // the rendezvous'; LOCKSTEP_STORE_TIMEOUT_S, else 60 s
-  Device* device = nullptr;                                     // this rank's; null: local_device()
+  // The deadline of the rendezvous; LOCKSTEP_STORE_TIMEOUT_S, else 60 s.
+  std::optional<std::chrono::milliseconds> store_timeout = {};
+  Device* device = nullptr;  // this rank's; null: local_device()
 };
 
-// Options of a single call, beside its data.
+// Options of a single call.
 struct CallOptions {
   Purpose purpose = {};
-  std::chrono::milliseconds timeout{0};  // 0: the group's
-  DeviceKind device = DeviceKind::kCpu;  // where the pointers live, kCuda: on the group's device; chooses the backend
-  double factor = 1;                     // ReduceOp::kPremulSum: what this rank's values are multiplied with
+  std::chrono::milliseconds timeout{0};  // 0: the group's timeout
+  DeviceKind device = DeviceKind::kCpu;  // where the data is; kCuda: on the group's device. Selects the backend.
+  double factor = 1;                     // ReduceOp::kPremulSum: the factor of this rank's values
 };
 
 }  // namespace lockstep

@@ -1,7 +1,8 @@
-// JSON values among the ranks: settings, metrics, paths. Over the CPU backend, collective and blocking; finite numbers
-// arrive to the bit, NaN stays NaN. Byte strings go with ProcessGroup::broadcast_text() and all_gather_text().
+// JSON values among the ranks, for settings, metrics or paths. The calls use the CPU backend, are collective, and
+// block. Finite numbers keep their bits; NaN stays NaN. For byte strings see ProcessGroup::broadcast_text() and
+// all_gather_text().
 //
-// The type is nlohmann/json's: code that makes or reads one includes <nlohmann/json.hpp>.
+// The type is nlohmann/json's; code that makes or reads values includes <nlohmann/json.hpp>.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,10 +13,10 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// `object` of `root`, on all ranks; the others' is not read.
+// Returns the object of rank `root` on all ranks; the others' `object` is not read.
 nlohmann::json broadcast_object(ProcessGroup& group, const nlohmann::json& object, int root, const CallOptions& = {});
 
-// Every rank's object, by rank, on all ranks.
+// Returns every rank's object, in rank order, on all ranks.
 std::vector<nlohmann::json> all_gather_object(ProcessGroup& group, const nlohmann::json& object,
                                               const CallOptions& = {});
 

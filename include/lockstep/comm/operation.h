@@ -1,4 +1,4 @@
-// One collective call, as plain data, which the process group hands to a backend.
+// A collective call as plain data, which the process group passes to a backend.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,9 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// kAvg: the sum times 1 / ranks, floating point only; the bitwise ones: integers only. kPremulSum: every rank's values
-// times its own CallOptions::factor, rounded to the element type, then summed; floating point only.
+// kAvg is the sum times 1 / ranks, for floating point only. The bitwise operations are for integers only. kPremulSum
+// multiplies each rank's values by its own CallOptions::factor, rounds them to the element type, and adds them;
+// floating point only.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor, kPremulSum };
 enum class OperationKind : std::uint8_t {
   kBarrier,
@@ -30,7 +31,7 @@ enum class OperationKind : std::uint8_t {
   kScatter,
   kReduceScatter,
   kAllToAll,
-  kAllGatherV,  // the parts differ in length; so in MPI's names
+  kAllGatherV,  // with parts of different lengths, as MPI's V calls
   kAllToAllV,
 };
 inline constexpr int kOperationKinds = 12, kReduceOps = 9;
@@ -39,59 +40,58 @@ bool is_reduction(OperationKind kind);
 std::string_view name_of(ReduceOp op);         // "sum", "avg", ...
 std::string_view name_of(OperationKind kind);  // "all_reduce", ...
 
-// The purpose of a call, so that an error can say "bucket 2". Names are string literals: nothing is copied.
+// The purpose of a call, so that an error can name "bucket 2". Names are string literals, which are not copied.
 struct Purpose {
-  const char* name = nullptr;  // "bucket", "parameter check"; null: nothing to say
+  const char* name = nullptr;  // "bucket", "parameter check"; null: no purpose given
   std::int32_t index = -1;     // -1: no index
 };
 
-// Part of a coalesced call: reduced or broadcast in place.
+// A part of a coalesced call, which is reduced or broadcast in place.
 struct Region {
   void* data = nullptr;
   std::size_t count = 0;  // elements
 };
 
-// How a call's data is divided when a count does not say it all. Made once, shared by the copies of the call.
+// The division of a call's data where a count alone does not describe it. Copies of the call share it.
 struct Layout {
-  std::vector<std::size_t> send_counts;     // elements by rank, one part after the other; kAllToAllV
-  std::vector<std::size_t> receive_counts;  // the same; kAllToAllV and kAllGatherV
-  std::vector<Region> regions;              // of a coalesced kAllReduce or kBroadcast
+  std::vector<std::size_t> send_counts;  // kAllToAllV: elements for each rank; the parts are contiguous, in rank order
+  std::vector<std::size_t> receive_counts;  // kAllToAllV and kAllGatherV: elements from each rank
+  std::vector<Region> regions;              // the buffers of a coalesced kAllReduce or kBroadcast
 };
-// A hash of the part of a layout on which all ranks must agree; never 0. (Counts in kAllToAllV differ by nature:
-// backends compare what one rank sends with what the other receives.)
+// Hash of the part of a layout that must be equal on all ranks; never 0. (The counts of kAllToAllV differ between
+// ranks: backends compare the count that one rank sends with the count that the other expects.)
 std::uint64_t hash_of(const Layout& layout);
 
-// A rank's position in a training. The ranks compare it in the first call of each backward pass; `pass` is 0 in all
-// other calls. Numbers of 4 bytes, so that it travels with every call: what is larger is there as a hash.
+// A rank's position in the training. The ranks compare it in the first call of each backward pass; `pass` is 0 in all
+// other calls. The fields have at most 4 bytes, larger values are hashed, so that the state travels with every call.
 struct PassState {
-  std::uint32_t wrapper = 0;  // the how-many-th of the group, from 1
-  std::uint32_t pass = 0;     // of the wrapper's passes that are reduced, from 1
-  std::uint32_t batch =
-      0;  // of the loader's pass at which the thread stands, less those that no_sync() gathered; 0: none
-  std::uint32_t begun = 0;         // zero_grad()s of the wrapper's optimizers
-  std::uint32_t updates = 0;       // step()s of them
-  float lr = 0;                    // of their first group
-  std::uint32_t rates = 0;         // hash of the learning rates of all their groups
-  std::uint32_t trained = 0;       // how many parameters want a gradient
-  std::uint32_t trained_hash = 0;  // which of them
+  std::uint32_t wrapper = 0;  // number of the wrapper in the group, from 1
+  std::uint32_t pass = 0;     // number among the wrapper's passes that are reduced, from 1
+  std::uint32_t batch = 0;    // of the loader that this thread reads, without those gathered under no_sync(); 0: none
+  std::uint32_t begun = 0;    // zero_grad() calls of the wrapper's optimizers
+  std::uint32_t updates = 0;  // step() calls of the wrapper's optimizers
+  float lr = 0;               // learning rate of the first parameter group
+  std::uint32_t rates = 0;    // hash of the learning rates of all groups
+  std::uint32_t trained = 0;  // number of parameters that require a gradient
+  std::uint32_t trained_hash = 0;  // hash of which parameters those are
   std::uint32_t weights = 0;       // hash of some of the weights
-  std::uint64_t earlier = 0;       // hash of the states of earlier passes that no call has compared; 0: none
+  std::uint64_t earlier = 0;  // hash of the states of earlier passes that no call has compared yet; 0: there are none
 };
 static_assert(sizeof(PassState) == 48);
-std::uint64_t hash_of(const PassState& pass);  // 0 for none
+std::uint64_t hash_of(const PassState& pass);  // 0 when `pass.pass` is 0
 
-// The values on which all ranks must agree in one call. 48 bytes, plain, comparable: it travels in front of the data.
+// The values on which all ranks must agree in one call: 48 plain bytes, which travel in front of the data.
 struct Signature {
-  std::uint64_t sequence = 0;  // the how-many-th operation of the group, from 1
-  std::uint64_t count = 0;  // elements; where every rank has a part of its own (all_gather, scatter, ...): of one part;
-                            // of all parts in kAllGatherV, of all regions of a coalesced call, 0 in kAllToAllV
-  std::uint64_t layout = 0;  // hash_of(Layout), 0 without one
-  std::uint64_t pass = 0;    // hash_of(PassState), 0 without one
+  std::uint64_t sequence = 0;  // number of the operation in the group, from 1
+  std::uint64_t count = 0;     // elements; of one part where each rank has its own (all_gather, scatter, ...);
+                               // of all parts in kAllGatherV, of all regions in a coalesced call; 0 in kAllToAllV
+  std::uint64_t layout = 0;    // hash_of(Layout), 0 without a layout
+  std::uint64_t pass = 0;      // hash_of(PassState), 0 without a state
   OperationKind kind = OperationKind::kBarrier;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   std::uint8_t reserved = 0;
-  std::int32_t root = -1;  // -1: the operation has none
+  std::int32_t root = -1;  // -1: the operation has no root
   std::int32_t purpose_index = -1;
   std::uint32_t purpose_hash = 0;
 
@@ -99,22 +99,22 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 48);
 
-// What Work::then() queues among the operations. Empty in a call's own operation.
+// The continuation that Work::then() queues among the operations; empty for an operation that is itself a call.
 struct ChainedWork {
   Continuation run = {};
-  const void* group = nullptr;  // whose call it may make
-  bool makes_call = false;      // one, by the number of the operation's signature
+  const void* group = nullptr;  // the group on which the continuation may make a call
+  bool makes_call = false;      // the continuation makes one call, with the number in the operation's signature
 };
 
 struct Operation {
   Signature signature;
   const void* send = nullptr;
   void* receive = nullptr;               // equal to `send` when in place
-  std::shared_ptr<const Layout> layout;  // null: the count says it all
-  double factor = 1;                     // of kPremulSum, this rank's
+  std::shared_ptr<const Layout> layout;  // null: the count describes the data completely
+  double factor = 1;                     // kPremulSum: this rank's factor
   Purpose purpose;
-  PassState pass;                        // for the message when the ranks' differ
-  std::chrono::milliseconds timeout{0};  // this call's deadline, counted from its start
+  PassState pass;                        // for the message of a mismatch
+  std::chrono::milliseconds timeout{0};  // deadline of this call, counted from its start
   FlightNote flight;
   ChainedWork chained = {};
 
@@ -123,14 +123,15 @@ struct Operation {
 
 inline constexpr int kAnyRank = -1;
 
-// One end of a message from rank to rank: apart from the collectives, matched by (sender, tag) in the order of sending.
+// One end of a message between two ranks, apart from the collectives. A send and a receive match by (sender, tag), in
+// the order of sending.
 struct Message {
-  void* data = nullptr;  // a sender's is only read
+  void* data = nullptr;  // only read when sending
   std::size_t count = 0;
   DType dtype = DType::kUInt8;
-  int peer = 0;           // whom to send to; whom to receive from, or kAnyRank
+  int peer = 0;           // destination of a send; source of a receive, or kAnyRank
   std::int32_t tag = 0;   // >= 0
-  int* sender = nullptr;  // of a receive: set to the rank that it came from, if not null
+  int* sender = nullptr;  // for a receive: set to the source rank, unless null
   std::chrono::milliseconds timeout{0};
   FlightNote flight = {};
 
@@ -139,7 +140,7 @@ struct Message {
 std::string describe_send(const Message& message);     // "send to rank 2 (tag 7, float32 x 100)"
 std::string describe_receive(const Message& message);  // "recv from any rank (tag 7, float32 x 100)"
 
-// "all_reduce #41 (bucket 2, float32 x 262144, sum)": how every message names a call.
+// "all_reduce #41 (bucket 2, float32 x 262144, sum)": the form in which all messages name a call.
 std::string describe(const Signature& signature, const Purpose& purpose);
 
 }  // namespace lockstep

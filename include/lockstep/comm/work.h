@@ -1,4 +1,5 @@
-// Work: one asynchronous collective or message. A small handle that is copied freely; a collective's allocates nothing.
+// Work: a handle to one asynchronous collective or message. It is small and freely copied; a collective's needs no
+// allocation.
 #pragma once
 
 #include <chrono>
@@ -17,43 +18,43 @@ namespace lockstep {
 class Stream;
 class Work;
 
-// What runs behind a call, see Work::then(). Queues a GPU's kernels on the stream that it is given; on the CPU it
+// A function that Work::then() runs after a call. It queues GPU kernels on the stream that it receives; on the CPU it
 // computes.
 using Continuation = std::function<Work(Stream&)>;
 
-// A group's side of then().
+// The group's implementation of Work::then().
 class CallChain {
  public:
   virtual ~CallChain() = default;
-  // `makes_call`: the continuation makes one call, and its place in the group's order is taken now.
+  // If `makes_call`, the continuation makes one call, whose place in the group's order is reserved now.
   virtual Work follow(const Work& first, Continuation next, bool makes_call) = 0;
 };
 
-// Where a backend's operations complete: collectives in the order in which they were issued. A Work is a ticket to it.
+// The queue in which a backend's operations complete, collectives in the order of issue. A Work holds a ticket of it.
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
   virtual bool done(std::uint64_t ticket) = 0;  // never blocks; throws the operation's error if it failed
-  virtual void wait(std::uint64_t ticket) = 0;  // blocks the host; see Work::wait
-  // Work queued on `stream` from now on runs after the operation. On the CPU the same as wait().
+  virtual void wait(std::uint64_t ticket) = 0;  // blocks the host; see Work::wait()
+  // Work queued on `stream` from now on runs after the operation. On the CPU this is wait().
   virtual void stream_wait(std::uint64_t ticket, Stream& stream) = 0;
-  // See wait_any() below; here it asks done() again and again.
+  // See wait_any() below. The default polls done().
   virtual std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets,
                                               std::chrono::steady_clock::time_point until);
 };
 
-// Any thread may use a Work. The buffers of the call belong to it until it is done.
+// Any thread may use a Work. The operation owns its buffers until it is done.
 class Work {
  public:
-  Work() = default;  // done already
+  Work() = default;  // already done
   Work(std::shared_ptr<CompletionQueue> queue, std::uint64_t ticket) : queue_(std::move(queue)), ticket_(ticket) {}
   Work(Work call, std::shared_ptr<CallChain> chain)
       : queue_(std::move(call.queue_)), ticket_(call.ticket_), chain_(std::move(chain)) {}
 
   bool done() const { return !queue_ || queue_->done(ticket_); }
 
-  // Blocks until the operation is complete on the host. Throws what went wrong (MismatchError, PeerLost,
-  // TimeoutError); every operation has a deadline, so wait() always returns.
+  // Blocks until the operation has completed on the host. Throws the operation's error (MismatchError, PeerLost,
+  // TimeoutError). Every operation has a deadline, so wait() always returns.
   void wait() const {
     if (queue_) queue_->wait(ticket_);
   }
@@ -63,18 +64,20 @@ class Work {
     if (queue_) queue_->stream_wait(ticket_, stream);
   }
 
-  // Of a collective: `next(stream)` runs behind this call, and behind all that was issued since; the caller goes on.
-  // Where the backend has a thread (host, mpi) it runs there; with nccl the caller runs it at once, and its kernels
-  // wait on `stream`. The Work that comes back is done when `next` is, and what it started.
-  //   - next returns nothing: it computes, for the calls that the caller issues after this one.
-  //   - next returns a Work: of the one asynchronous collective, of the same group, that it makes. That call's number
-  //   is the next one now,
-  //     so that all ranks keep one order whenever it runs; its arguments are next's to decide.
-  // A call that fails fails all that is chained behind it, which does not run. What `next` throws, one call too many or
-  // too few, or a wait in it for work that comes later ends the group for all ranks. Counts as a call of the group: the
-  // same on all ranks, by the thread that makes the group's calls; not in a continuation. Of a Work that is of no
-  // collective: InvalidArgument. Captures of two pointers allocate nothing. What `next` holds goes when it has ended,
-  // or will not run; with the last reference to the group, the group ends there.
+  // Runs next(stream) after this collective and all calls issued since; returns at once. With a backend that has a
+  // thread (host, mpi), `next` runs on that thread; with nccl the caller runs it at once, and its kernels wait on
+  // `stream`. The returned Work is done when `next` and the call that it starts are done.
+  // - If `next` returns nothing, it computes data for calls that the caller issues later.
+  // - If `next` returns a Work, that must be the Work of the one asynchronous collective that it makes, on the same
+  //   group. The call's number is reserved now, so that all ranks keep one order no matter when `next` runs; `next`
+  //   chooses its arguments.
+  //
+  // If a call fails, all continuations chained to it fail, and do not run. The group ends on all ranks if `next`
+  // throws, makes too many or too few calls, or waits for work that comes later. then() counts as a call of the group:
+  // all ranks make it, on the thread that makes the group's calls, and not within a continuation. Throws
+  // InvalidArgument if this Work is not a collective's. Captures of up to two pointers need no allocation. The captures
+  // of `next` are destroyed when it has run or will not run; if they hold the last reference to the group, the group
+  // ends there.
   template <typename Next>
   Work then(Next next) const {
     if constexpr (std::is_convertible_v<std::invoke_result_t<Next&, Stream&>, Work>)
@@ -94,13 +97,12 @@ class Work {
 
   std::shared_ptr<CompletionQueue> queue_;
   std::uint64_t ticket_ = 0;
-  std::shared_ptr<CallChain> chain_;  // null: of no collective
+  std::shared_ptr<CallChain> chain_;  // null: not the Work of a collective
 };
 
-// Blocks until one of them is done and returns its number, the lowest of several; none after `timeout`, and then all go
-// on: no group ends by it. Throws the error of one that failed. Of messages in one group the rank that a message is to
-// come from, or to go to, is missed as soon as it has left, whichever of them that is. Throws InvalidArgument for no
-// work at all.
+// Blocks until one of the works is done, and returns its index, the lowest if several are done; returns nothing after
+// `timeout`, in which case all of them go on. Throws the error of one that failed. For messages of one group: throws as
+// soon as the source or destination of any of them has left. Throws InvalidArgument if `works` is empty.
 std::optional<std::size_t> wait_any(std::span<const Work> works, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// A block of memory with its owner: copyable handle, the last one frees.
+// A block of memory with shared ownership: handles are copyable, and the last one frees the memory.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,14 @@ namespace lockstep {
 
 class Device;
 
-// Memory of one device (or shared memory that a communication backend registered). A Buffer may be a window into a
-// larger one and then keeps it alive. Not thread-safe as an object; the bytes are the user's to guard.
+// Memory of one device, or shared memory that a communication backend registered. A Buffer may be a window into a
+// larger one, which it then keeps alive. The object is not thread-safe, and access to the bytes is the user's to
+// synchronise.
 class Buffer {
  public:
   Buffer() = default;
 
-  // Takes `data` over; `release` runs when the last handle goes.
+  // Takes ownership of `data`; `release` runs when the last handle is destroyed.
   Buffer(std::byte* data, std::size_t bytes, Device* device, std::function<void()> release)
       : data_(data),
         bytes_(bytes),
@@ -27,9 +28,9 @@ class Buffer {
   std::size_t bytes() const { return bytes_; }
   Device* device() const { return device_; }
   explicit operator bool() const { return data_ != nullptr; }
-  long use_count() const { return owner_.use_count(); }  // handles of this memory, windows included
+  long use_count() const { return owner_.use_count(); }  // number of handles of this memory, including windows
 
-  // A window that shares ownership. Offsets and sizes in bytes; must lie inside.
+  // A part of this memory that shares its ownership. Offset and size are in bytes and must lie inside.
   Buffer window(std::size_t offset, std::size_t bytes) const {
     Buffer part = *this;
     part.data_ += offset;

@@ -1,4 +1,4 @@
-// Run-time choice among builds of one hot loop: compiled for baseline x86-64, AVX2 and AVX-512, picked by the CPU.
+// Compiles one hot loop for baseline x86-64, AVX2 and AVX-512 and chooses at run time by the CPU.
 //
 //   LOCKSTEP_CPU_DISPATCH(void, add, (const float* a, const float* b, float* out, std::int64_t n), (a, b, out, n), {
 //     LOCKSTEP_INDEPENDENT_ITERATIONS
@@ -6,25 +6,26 @@
 //   })
 //
 // defines add(). The body is compiled three times by target attributes (no -march, no target_clones, whose resolvers
-// crash under ThreadSanitizer), so it must be plain loops: no lambdas (they do not inherit the target), and what it
-// calls must be inlined or compiled for the baseline. Files that use it for reductions or updates are compiled with
-// -ffp-contract=off: all three builds give the same bits.
+// crash under ThreadSanitizer). So it must be plain loops: no lambdas, which do not inherit the target, and every
+// function it calls must be inlined or compiled for the baseline. Files that use it for reductions or updates are
+// compiled with -ffp-contract=off, so that all three builds compute the same bits.
 #pragma once
 
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Each has all of those before. kAmx: tiles of bfloat16 (Intel, from Sapphire Rapids on).
+// Each set includes all earlier ones. kAmx: tiles of bfloat16 (Intel, from Sapphire Rapids on).
 enum class Isa { kBaseline, kAvx2, kAvx512, kAmx };
 
-// The instruction set that this CPU and operating system support, asked once; LOCKSTEP_ISA=baseline|avx2|avx512|amx
-// lowers it (for tests).
+// The instruction set that this CPU and operating system support, determined once.
+// LOCKSTEP_ISA=baseline|avx2|avx512|amx lowers it (for tests).
 Isa cpu_isa();
 
 }  // namespace lockstep
 #pragma GCC visibility pop
 
-// Before a loop: no iteration reads what another one writes, so the compiler need not prove it (pointers may be equal).
+// Put before a loop: no iteration reads what another one writes, so the compiler need not prove it (pointers may be
+// equal).
 #if defined(__clang__)
 #define LOCKSTEP_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
 #else

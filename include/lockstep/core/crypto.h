@@ -19,7 +19,7 @@ class Sha256 {
   Sha256();
   ~Sha256();
   void update(std::span<const std::byte> data);
-  Digest finish();  // once
+  Digest finish();  // call once
 
  private:
   struct State;

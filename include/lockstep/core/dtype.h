@@ -32,7 +32,7 @@ constexpr std::size_t size_of(DType dtype) {
   return 0;
 }
 
-// "float32", "int64", ...: as in messages, tables and flags.
+// "float32", "int64", ...: for messages, tables and flags.
 constexpr std::string_view name_of(DType dtype) {
   constexpr std::string_view kNames[] = {"float32", "float64", "float16", "bfloat16",
                                          "int8",    "uint8",   "int32",   "int64"};

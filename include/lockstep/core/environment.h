@@ -1,4 +1,4 @@
-// Names of the environment variables that Lockstep reads or sets, in one place, and how they are parsed.
+// Names of the environment variables that Lockstep reads or sets, and functions that parse them.
 #pragma once
 
 #include <optional>
@@ -7,87 +7,95 @@
 #pragma GCC visibility push(default)
 namespace lockstep::env {
 
-// The contract of torchrun, mpirun wrappers and Kubernetes' training operators: set by the launcher, read by each rank.
+// The variables of torchrun, mpirun wrappers and Kubernetes' training operators: the launcher sets them, each rank
+// reads them.
 inline constexpr const char* kRank = "RANK";
 inline constexpr const char* kWorldSize = "WORLD_SIZE";
 inline constexpr const char* kLocalRank = "LOCAL_RANK";
 inline constexpr const char* kLocalWorldSize = "LOCAL_WORLD_SIZE";
-inline constexpr const char* kGroupRank = "GROUP_RANK";             // of the node; set by lockrun as by torchrun
+inline constexpr const char* kGroupRank = "GROUP_RANK";             // number of the node; set by lockrun and torchrun
 inline constexpr const char* kGroupWorldSize = "GROUP_WORLD_SIZE";  // number of nodes
-inline constexpr const char* kNodeRank = "NODE_RANK";               // GROUP_RANK's other name
+inline constexpr const char* kNodeRank = "NODE_RANK";               // another name for GROUP_RANK
 inline constexpr const char* kMasterAddr = "MASTER_ADDR";
 inline constexpr const char* kMasterPort = "MASTER_PORT";
 
-// Set by torchrun: "True", its agent serves a store of its own at MASTER_PORT.
+// Set by torchrun: "True" if its agent serves a store of its own at MASTER_PORT.
 inline constexpr const char* kTorchrunsStore = "TORCHELASTIC_USE_AGENT_STORE";
-// Set by torchrun: where a rank that fails says why, as JSON.
+// Set by torchrun: the file to which a failing rank writes its reason, as JSON.
 inline constexpr const char* kTorchrunsErrorFile = "TORCHELASTIC_ERROR_FILE";
 
 inline constexpr const char* kToken = "LOCKSTEP_TOKEN";           // the job's secret
 inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";  // or a file that holds it
-inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";     // "1": off loopback without a token
-inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";       // host (default)
-inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";   // auto (default), shm, tcp, hierarchical
+inline constexpr const char* kInsecure =
+    "LOCKSTEP_INSECURE";                                     // "1": allow addresses other than loopback without a token
+inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";  // host (default)
+inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";  // auto (default), shm, tcp, hierarchical
 inline constexpr const char* kInterface =
-    "LOCKSTEP_INTERFACE";                              // a name or address; default: of the route to MASTER_ADDR
-inline constexpr const char* kNode = "LOCKSTEP_NODE";  // tests, experiments: unlike ones share no memory
+    "LOCKSTEP_INTERFACE";  // a name or address; default: of the route to MASTER_ADDR
+inline constexpr const char* kNode =
+    "LOCKSTEP_NODE";  // for tests and experiments: ranks with different values share no memory
 inline constexpr const char* kTimeout = "LOCKSTEP_TIMEOUT_S";             // a collective's deadline, default 300
 inline constexpr const char* kStoreTimeout = "LOCKSTEP_STORE_TIMEOUT_S";  // rendezvous deadline, default 60
 inline constexpr const char* kStallTimeout =
-    "LOCKSTEP_STALL_TIMEOUT_S";                            // a rank whose heartbeats stop is lost after, default 30
-inline constexpr const char* kTuning = "LOCKSTEP_TUNING";  // a table by bench/all_reduce --tune; rank 0's counts
-inline constexpr const char* kReduceOrder = "LOCKSTEP_REDUCE_ORDER";    // of sums on the CPU: rank (default), tree
-inline constexpr const char* kFlightDir = "LOCKSTEP_FLIGHT_DIR";        // where flight records go; none: nowhere
-inline constexpr const char* kFlightSignal = "LOCKSTEP_FLIGHT_SIGNAL";  // "0": SIGUSR1 and SIGTERM are left alone
-inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";          // trace, debug, info (default), warn, error
-inline constexpr const char* kData = "LOCKSTEP_DATA";                   // folder that holds the data sets
+    "LOCKSTEP_STALL_TIMEOUT_S";  // time without heartbeats until a rank counts as lost, default 30
+inline constexpr const char* kTuning =
+    "LOCKSTEP_TUNING";  // file that bench/all_reduce --tune wrote; rank 0's value applies
+inline constexpr const char* kReduceOrder = "LOCKSTEP_REDUCE_ORDER";  // order of sums on the CPU: rank (default), tree
+inline constexpr const char* kFlightDir = "LOCKSTEP_FLIGHT_DIR";  // folder for flight records; unset: none are written
+inline constexpr const char* kFlightSignal =
+    "LOCKSTEP_FLIGHT_SIGNAL";                                   // "0": do not install handlers for SIGUSR1 and SIGTERM
+inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";  // trace, debug, info (default), warn, error
+inline constexpr const char* kData = "LOCKSTEP_DATA";           // folder that holds the data sets
 inline constexpr const char* kDevice =
     "LOCKSTEP_DEVICE";  // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
 inline constexpr const char* kLogicalDevices =
-    "LOCKSTEP_LOGICAL_DEVICES";                                       // one device as several: cpu:2x, cuda:0:1G+3G
-inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";      // grow (default), all, 8G (at most), all:8G
-inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";  // where liblockstep_cuda.so lies
-inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";  // NCCL's file, default libnccl.so.2
+    "LOCKSTEP_LOGICAL_DEVICES";                                   // division into logical devices: cpu:2x, cuda:0:1G+3G
+inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";  // grow (default), all, 8G (at most), all:8G
+inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";  // path of liblockstep_cuda.so
+inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";  // file name of NCCL, default libnccl.so.2
 inline constexpr const char* kNcclBlocking =
-    "LOCKSTEP_NCCL_BLOCKING";  // "1": NCCL's calls block the caller, and are watched over
+    "LOCKSTEP_NCCL_BLOCKING";  // "1": NCCL calls block the calling thread, and are monitored
 inline constexpr const char* kShareGpu =
-    "LOCKSTEP_SHARE_GPU";                              // set by lockrun --share-gpu K: so many ranks on one GPU
-inline constexpr const char* kTf32 = "LOCKSTEP_TF32";  // "1": float32 products and convolutions on the GPU in TF32
+    "LOCKSTEP_SHARE_GPU";  // set by lockrun --share-gpu K: number of ranks that share one GPU
+inline constexpr const char* kTf32 =
+    "LOCKSTEP_TF32";  // "1": the GPU computes float32 products and convolutions in TF32
 inline constexpr const char* kCudnnAutotune =
-    "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": cuDNN's first choice instead of the fastest measured
+    "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": use cuDNN's first choice instead of the fastest measured
 inline constexpr const char* kCudnnNondeterministic =
-    "LOCKSTEP_CUDNN_NONDETERMINISTIC";  // "1": convolutions may differ from run to run
+    "LOCKSTEP_CUDNN_NONDETERMINISTIC";  // "1": results of convolutions may differ from run to run
 inline constexpr const char* kCudaWorkspace =
-    "LOCKSTEP_CUDA_WORKSPACE_MIB";  // of one product or convolution, default 64
+    "LOCKSTEP_CUDA_WORKSPACE_MIB";  // workspace of one product or convolution, default 64
 inline constexpr const char* kTerminalWidth =
     "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
-// Of strategy parameter_server; set by lockrun --ps P --workers W, or by hand for each process.
+// Variables of the strategy parameter_server; set by lockrun --ps P --workers W, or by hand for each process.
 inline constexpr const char* kJob = "LOCKSTEP_JOB";               // ps: holds parameters; worker: computes
-inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";  // which of its job's processes this is, from 0
-inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";          // how many processes each job has
+inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";  // number of this process within its job, from 0
+inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";          // number of processes in each job
 inline constexpr const char* kNumWorkers = "LOCKSTEP_NUM_WORKERS";
-inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";  // set by lockrun: "1", it serves the store itself
+inline constexpr const char* kStoreHosted =
+    "LOCKSTEP_STORE_HOSTED";  // set by lockrun: "1" if it serves the store itself
 inline constexpr const char* kStorePort =
-    "LOCKSTEP_STORE_PORT";  // set by lockrun: where, at MASTER_ADDR; MASTER_PORT is left free
+    "LOCKSTEP_STORE_PORT";  // set by lockrun: port of the store at MASTER_ADDR; MASTER_PORT stays free
 
-inline constexpr const char* kIsa = "LOCKSTEP_ISA";  // baseline, avx2, avx512, amx: use no more than this
-inline constexpr const char* kDelayAlpha = "LOCKSTEP_DELAY_ALPHA_US";  // backend `delay`'s addition to every message
-inline constexpr const char* kDelayBandwidth = "LOCKSTEP_DELAY_GBPS";  // and the GB/s at which its bytes pass
+inline constexpr const char* kIsa = "LOCKSTEP_ISA";  // baseline, avx2, avx512, amx: the highest instruction set to use
+inline constexpr const char* kDelayAlpha =
+    "LOCKSTEP_DELAY_ALPHA_US";  // delay that backend `delay` adds to every message
+inline constexpr const char* kDelayBandwidth = "LOCKSTEP_DELAY_GBPS";  // and the bandwidth, in GB/s, that it simulates
 
-// Of collectives over TCP, 1 to 16, default 2, beyond 16 ranks 1; rank 0's counts.
+// Sockets to each peer for collectives over TCP: 1 to 16, default 2, with more than 16 ranks 1. Rank 0's value applies.
 inline constexpr const char* kSocketsPerPeer = "LOCKSTEP_SOCKETS_PER_PEER";
 
 // The prefix of the names of Lockstep's own variables.
 inline constexpr const char* kPrefix = "LOCKSTEP_";
 
-// The value, or nullopt when unset or empty.
+// The value, or nullopt if unset or empty.
 std::optional<std::string> text(const char* name);
 
-// The value as an integer in [low, high], nullopt when unset. Throws InvalidArgument naming variable and value when
-// it is not a number or out of range.
+// The value as an integer in [low, high], or nullopt if unset. Throws InvalidArgument that names the variable and its
+// value if it is not an integer or out of range.
 std::optional<long> integer(const char* name, long low, long high);
 
-// The same for a value that is at hand; `name` is for the message.
+// Parses a value that the caller already has; `name` is used in messages.
 long parse_integer(const char* name, const std::string& value, long low, long high);
 
 }  // namespace lockstep::env

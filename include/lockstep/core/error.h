@@ -1,6 +1,6 @@
-// A failure that comes from outside throws an Error; a broken invariant of our own is LOCKSTEP_CHECK.
+// External failures throw an Error; violated internal invariants throw by LOCKSTEP_CHECK.
 //
-// A message carries the operation, the rank, the peer, what was expected, what came, and what to do about it.
+// A message has the operation, the rank, the peer, the expected and the actual value, and what to do.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Base of everything that the library throws on purpose. The text is complete: print it and leave.
+// Base class of all exceptions that the library throws deliberately. The text is complete: print it and exit.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error(message) {}
@@ -23,49 +23,50 @@ class Error : public std::runtime_error {
       : Error(fmt::vformat(format, fmt::make_format_args(args...))) {}
 };
 
-// A caller's argument, flag or environment variable that cannot be used.
+// A caller's argument, flag or environment variable is invalid.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-// A file that is missing, truncated or damaged, or a disk that refused a write.
+// A file is missing, truncated or damaged, or a disk refused a write.
 class FileError : public Error {
  public:
   using Error::Error;
 };
 
-// The store did not answer, refused us, or a peer did not reach the rendezvous in time.
+// The store did not answer or refused the connection, or a peer did not reach the rendezvous in time.
 class RendezvousError : public Error {
  public:
   using Error::Error;
 };
 
-// Ranks of one group disagree: another collective, another model, another checkpoint.
+// Ranks of one group disagree: on the collective, the model or the checkpoint.
 class MismatchError : public Error {
  public:
   using Error::Error;
 };
 
-// A collective did not complete before its deadline although no peer is known to be dead.
+// A collective did not complete before its deadline, although no peer is known to be dead.
 class TimeoutError : public Error {
  public:
   using Error::Error;
 };
 
-// A peer died or left while it was still needed, or the group was aborted. The group is unusable from then on.
+// A peer died or left while it was still needed, or the group was aborted. The group cannot be used any more.
 class PeerLost : public Error {
  public:
   using Error::Error;
 };
 
-// Exit code of a rank that stops because *another* rank failed (PeerLost): lockrun tells consequence from cause by it.
+// Exit code of a rank that stops because another rank failed (PeerLost). lockrun uses it to tell consequence from
+// cause.
 inline constexpr int kPeerLostExitCode = 75;  // EX_TEMPFAIL of sysexits.h
 
-// Runs a program's main and turns an escaped exception into one line on stderr and an exit code: PeerLost gives
-// kPeerLostExitCode, InvalidArgument 2, every other exception 1, and so does output that could not be written. `body`
-// returns the exit code of a good run. Under other launchers than lockrun, which blame the first process that leaves, a
-// rank that lost a peer leaves 0.5 s later; torchrun finds the reason in its TORCHELASTIC_ERROR_FILE.
+// Runs a program's main and turns an escaped exception into one line on stderr and an exit code: kPeerLostExitCode for
+// PeerLost, 2 for InvalidArgument, 1 for all other exceptions and if output could not be written. `body` returns the
+// exit code of a successful run. Other launchers than lockrun blame the first process that exits, so under them a rank
+// that lost a peer exits 0.5 s later. torchrun reads the reason from the file TORCHELASTIC_ERROR_FILE.
 int run_main(const char* program, int (*body)(int argc, char** argv), int argc, char** argv);
 
 namespace internal {
@@ -75,7 +76,8 @@ namespace internal {
 }  // namespace lockstep
 #pragma GCC visibility pop
 
-// An invariant of ours: always on, throws std::logic_error with file, line, condition and the formatted message.
+// Checks an internal invariant, also in release builds. Throws std::logic_error with file, line, condition and the
+// formatted message.
 #define LOCKSTEP_CHECK(condition, ...)                                                                \
   do {                                                                                                \
     if (!(condition)) [[unlikely]]                                                                    \

@@ -1,5 +1,5 @@
-// Before functions that the CPU and kernels of a GPU call. A compiler of another kind defines it otherwise, before it
-// includes this.
+// Prefix of functions that both the CPU and GPU kernels call. Another compiler can define it before including this
+// header.
 #pragma once
 
 #ifndef LOCKSTEP_HOST_DEVICE

@@ -1,8 +1,8 @@
-// Kernels of operators that belong to a layer above core.
+// Kernels for operators of layers above core.
 //
-// The layer declares a family: a struct of function pointers, whose kFamily is its name, in a header <family>_kernels.h
-// that includes core alone. Each device includes that header, implements the family, and puts it into its kernel table;
-// the layer takes it from there. Core knows the name and the pointer, not the operators.
+// The layer declares a family in a header <family>_kernels.h that includes only core: a struct of function pointers
+// with a name, kFamily. Each device includes that header, implements the family, and adds it to its kernel table, from
+// which the layer gets it. Core knows the name and the pointer, but not the operators.
 //
 //   struct WarpKernels {
 //     static constexpr const char* kFamily = "warp";
@@ -19,12 +19,12 @@ namespace lockstep {
 
 class KernelFamilies {
  public:
-  // The table keeps the pointer: `kernels` lives as long as the process.
+  // The table stores the pointer, so `kernels` must live as long as the process.
   template <typename Family>
   void set(const Family& kernels) {
     families_[Family::kFamily] = &kernels;
   }
-  // The device has it: LOCKSTEP_CHECK.
+  // The device must have the family (LOCKSTEP_CHECK).
   template <typename Family>
   const Family& get() const {
     return *static_cast<const Family*>(find(Family::kFamily));

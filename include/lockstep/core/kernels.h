@@ -1,5 +1,4 @@
-// The kernel table: the operators that a device provides, on raw memory. The second half of the device seam.
-// operators.def lists them.
+// The kernel table: the operators that a device provides, on raw memory. operators.def lists them.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ struct KernelTable {
   KernelFamilies families;
 };
 
-// The plain kernels, on the CPU: the oracle of every other device and of the faster CPU kernels.
+// The plain kernels on the CPU: the reference for all other devices and for the faster CPU kernels.
 const KernelTable& reference_kernels();
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Log lines on stderr: `log::info("read {} images", n)`. Level from LOCKSTEP_LOG_LEVEL. Any thread may log; nothing is
-// thrown.
+// Log lines on stderr: `log::info("read {} images", n)`. LOCKSTEP_LOG_LEVEL sets the level. Any thread may log; nothing
+// is thrown.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,18 +12,17 @@ namespace lockstep::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
 
-// Lines carry the rank once this was called (lockrun adds its own prefix, so not then).
+// From now on lines begin with the rank. Not needed under lockrun, which adds its own prefix.
 void set_rank(int rank, int world_size);
 
-// Formats and writes one line, if the level is on. One function for all types, so that a logged line costs its caller's
-// build little.
+// Formats and writes one line if the level is enabled. Not a template, so that callers compile fast.
 void write(Level level, fmt::string_view format, fmt::format_args args);
 
-// From now on every line that is written also goes to `sink` (level and text, without prefix), on the thread that logs;
-// an empty one ends that. For tests and for programs that show the log elsewhere. Calls of `sink` do not overlap, and
-// none is under way once set_sink has returned (but for one that called it). It may be called with locks of the library
-// held: it must not call the library. An exception from it is dropped, and a line that it logs itself goes to stderr
-// alone.
+// From now on every written line is also passed to `sink` (level and text, without prefix), on the thread that logs; an
+// empty function ends that. For tests, and for programs that show the log elsewhere. Calls of `sink` do not overlap,
+// and none is running when set_sink has returned (except the one that called it). The library may hold locks during the
+// call, so the sink must not call the library. Exceptions from it are dropped, and lines that it logs itself go only to
+// stderr.
 void set_sink(std::function<void(Level, const std::string&)> sink);
 
 template <typename... Args>

@@ -1,4 +1,4 @@
-// The sizes and parameters that the operators of a kernel table take.
+// Sizes and parameters of the operators of a kernel table.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@ struct Conv2dShape {
   std::int64_t kernel_height, kernel_width;
   std::int64_t stride_height, stride_width;
   std::int64_t pad_top, pad_left, pad_bottom, pad_right;  // zeros; SAME may be asymmetric
-  // Divides in_channels and out_channels: each of so many ranges of outputs, in their order, sees its range of inputs
-  // alone.
+  // Divides in_channels and out_channels into this many ranges; each range of outputs depends only on the range of
+  // inputs with the same number.
   std::int64_t groups = 1;
 
-  std::int64_t group_channels() const { return in_channels / groups; }  // those that a filter sees
+  std::int64_t group_channels() const { return in_channels / groups; }  // input channels of one filter
   std::int64_t group_filters() const { return out_channels / groups; }
   bool operator==(const Conv2dShape&) const = default;
 };
@@ -27,13 +27,14 @@ struct Pool2dShape {
   std::int64_t window_height, window_width;
   std::int64_t stride_height, stride_width;
   std::int64_t pad_top, pad_left, pad_bottom,
-      pad_right;  // smaller than the window; count as -infinity of maxima, 0 of means
+      pad_right;  // smaller than the window; counts as -infinity for maxima, as 0 for means
 
   bool operator==(const Pool2dShape&) const = default;
 };
 
-// y = x * (bias + alpha * sum over |j - c| <= radius of x_j^2)^-beta : TensorFlow's tf.nn.local_response_normalization
-// (Krizhevsky et al. 2012, section 3.3). PyTorch's alpha is ours times the window, 2 * radius + 1.
+// y = x * (bias + alpha * sum over |j - c| <= radius of x_j^2)^-beta, as TensorFlow's
+// tf.nn.local_response_normalization (Krizhevsky et al. 2012, section 3.3). PyTorch's alpha is this one times the
+// window, 2 * radius + 1.
 struct LrnParams {
   std::int64_t rows;      // N * H * W
   std::int64_t channels;  // innermost
@@ -43,36 +44,36 @@ struct LrnParams {
   bool operator==(const LrnParams&) const = default;
 };
 
-// Of the losses of rows or elements: their mean, their sum, or each one for itself.
+// How the losses of rows or elements are combined: their mean, their sum, or not at all.
 enum class Reduction { kMean, kSum, kNone };
 
 inline constexpr std::int64_t kIgnoreIndex = -100;  // PyTorch's default
 
 // See softmax_cross_entropy in operators.def.
 struct CrossEntropyParams {
-  float label_smoothing = 0;  // 0 .. 1
+  float label_smoothing = 0;  // in [0, 1]
   Reduction reduction = Reduction::kMean;
   std::int64_t ignore_index = kIgnoreIndex;
 };
 
 struct BatchNormParams {
   float eps = 1e-5F;
-  bool relu = false;                 // y is clamped at 0, and backward passes only where it was not
+  bool relu = false;                 // clamp y at 0; backward passes gradients only where y > 0
   bool constant_statistics = false;  // backward: mean and variance do not depend on x
 };
 
 struct AttentionParams {
-  float scale;  // of the scores
+  float scale;  // factor for the scores
   bool causal;
 };
 
-// Which elements a dropout keeps: a pure function of these and of the element's number.
+// Determines which elements a dropout keeps: a pure function of these values and the element's number.
 struct DropoutParams {
-  float p;  // the share that becomes 0, in [0, 1)
+  float p;  // the share of elements that become 0, in [0, 1)
   std::uint64_t seed, stream;
   std::int64_t first_element;  // the number of x's first element
-  // Where other ranks have the samples between x's: x's rows have row_elements each, and behind each row's numbers come
-  // `skipped` numbers of others. row_elements 0: x is one row.
+  // If other ranks hold samples between those of x: each row of x has row_elements elements, and after it `skipped`
+  // numbers are left out. row_elements 0: x is one row.
   std::int64_t row_elements = 0, skipped = 0;
 };
 

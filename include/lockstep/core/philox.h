@@ -13,7 +13,7 @@ struct PhiloxBlock {
   std::uint32_t words[4];
 };
 
-// Multipliers, increments of the key (Weyl sequences) and the number of rounds: section 3.3.
+// Multipliers, key increments (Weyl sequences) and number of rounds, from section 3.3 of the paper.
 inline constexpr std::uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
 inline constexpr std::uint32_t kPhiloxWeyl0 = 0x9E3779B9, kPhiloxWeyl1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;

@@ -1,4 +1,4 @@
-// Where a rank stands in its job.
+// The position of a rank in its job.
 #pragma once
 
 #pragma GCC visibility push(default)

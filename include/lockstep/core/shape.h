@@ -20,8 +20,8 @@ class Shape {
   explicit Shape(std::span<const std::int64_t> extents);  // throws InvalidArgument: too many, or a negative one
 
   std::size_t dims() const { return dims_; }
-  // A negative one counts from the back: shape[-1] is the last. Throws InvalidArgument where there is no such
-  // dimension.
+  // A negative dimension counts from the end: shape[-1] is the last. Throws InvalidArgument if the dimension does not
+  // exist.
   std::int64_t operator[](std::int64_t dim) const {
     const auto at = static_cast<std::size_t>(dim < 0 ? dim + static_cast<std::int64_t>(dims_) : dim);
     if (at >= dims_) [[unlikely]]

@@ -1,5 +1,5 @@
-// How far apart an array's elements are in memory, dimension by dimension: what broadcasting, transposing and slicing
-// come to.
+// Distances in memory between an array's elements, by dimension; broadcasting, transposing and slicing are described by
+// them.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace lockstep {
 
 using Strides = std::array<std::int64_t, Shape::kMaxDims>;  // in elements
 
-// Of a row-major array.
+// Strides of a row-major array.
 inline Strides strides_of(const Shape& shape) {
   Strides strides{};
   std::int64_t stride = 1;
@@ -20,8 +20,8 @@ inline Strides strides_of(const Shape& shape) {
   return strides;
 }
 
-// Of an array that is repeated to fill shape `to`: NumPy's rule, dimensions are matched from the last one on and those
-// of extent 1 repeat.
+// Strides of an array that is repeated to fill the shape `to`, by NumPy's rule: dimensions are aligned at the last one,
+// and those of extent 1 repeat.
 inline Strides broadcast_strides(const Shape& shape, const Shape& to) {
   const Strides own = strides_of(shape);
   const std::size_t missing = to.dims() - shape.dims();
@@ -30,8 +30,8 @@ inline Strides broadcast_strides(const Shape& shape, const Shape& to) {
   return strides;
 }
 
-// Elements of one array that go to places in another one: in[in_offset + sum i_d in_strides_d] to out[out_offset + sum
-// i_d out_strides_d] for each index i below `extents`. No two go to one place.
+// Copies elements of one array to places in another: in[in_offset + sum i_d in_strides_d] to out[out_offset + sum i_d
+// out_strides_d] for each index i below `extents`. No two elements go to the same place.
 struct StridedCopy {
   Shape extents;
   Strides in_strides{}, out_strides{};

@@ -1,8 +1,8 @@
 // The parameters of the fused updates: optimizers' steps, moving averages of weights, clipped gradients.
 //
-// An update is a formula on single elements, applied to every element of a list of tensors; kernels/updates/ has the
-// formulas. They read what changes from step to step (rate, loss scale, number of steps) from memory of the device: a
-// graph that holds a step (ddp/graph.h) follows it.
+// An update is a formula for single elements, applied to every element of a list of tensors; the formulas are in
+// kernels/updates/. Values that change from step to step (learning rate, loss scale, number of steps) are read from the
+// device's memory, so that a graph that holds a step (ddp/graph.h) uses their present values.
 #pragma once
 
 #include <cstdint>
@@ -29,33 +29,33 @@ struct UpdateTensor {
   std::int64_t clock = 0;              // the index of its clock in GroupStep::clock
 };
 
-// Dynamic loss scaling, kept on the device so that the host never waits for it. All floats: a checkpoint saves it as
-// one tensor.
+// State of dynamic loss scaling, kept on the device so that the host never waits for it. All members are floats: a
+// checkpoint saves it as one tensor.
 struct LossScaleState {
-  float scale;          // of the next loss
+  float scale;          // factor for the next loss
   float found_bad;      // 1: a gradient is infinite or NaN; see LossScaleStep
-  float good_steps;     // in a row, since the scale last changed; below 0: steps in a row that were skipped
-  float skipped_steps;  // in all
+  float good_steps;     // consecutive good steps since the scale last changed; below 0: consecutive skipped steps
+  float skipped_steps;  // total
 };
 
-// A step under loss scaling, from one loss to the next. All optimizers that share the scale divide by `begin.scale`,
-// whichever steps first.
+// A step under loss scaling, from one loss to the next. All optimizers that share the scale divide by `begin.scale`, in
+// whatever order they step.
 struct LossScaleStep {
-  LossScaleState begin;  // as the step found it; `found_bad` is that of the optimizer which steps now
-  float any_bad;         // 1: an optimizer that has stepped had a bad gradient
+  LossScaleState begin;  // state at the begin of the step; `found_bad` belongs to the optimizer that steps now
+  float any_bad;         // 1: an optimizer that has already stepped had a bad gradient
 };
 
-// After a bad step scale *= backoff, down to `minimum`; after growth_interval good ones in a row scale *= growth, as
-// long as it stays finite.
+// After a bad step scale *= backoff, but at least `minimum`; after growth_interval consecutive good ones scale *=
+// growth, as long as it stays finite.
 struct LossScaleRule {
   float growth, backoff;
   std::int64_t growth_interval;
   float minimum = 1;
 };
 
-// What an update counts, on the device: an update first advances it, by its formula's rule. A step that loss scaling
-// skips does not count. Powers are products of one factor a step, and so the same bits on every device. All doubles: a
-// checkpoint saves clocks as one tensor.
+// Counters of an update, on the device. Each update first advances them by its formula's rule; a step that loss scaling
+// skips does not. Powers are computed by one multiplication per step, so they have the same bits on every device. All
+// members are doubles: a checkpoint saves clocks as one tensor.
 struct UpdateClock {
   double steps = 0;
   double powers[2] = {1, 1};
@@ -64,18 +64,18 @@ struct UpdateClock {
   bool operator==(const UpdateClock&) const = default;
 };
 
-// What all optimizers' steps take, of one group of parameters. The pointers are to the device.
+// Arguments common to all optimizers' steps, for one group of parameters. The pointers are to device memory.
 struct GroupStep {
   const float* lr;
   float weight_decay;
   const LossScaleState* loss_scale =
       nullptr;  // not null: gradients are divided by `scale`; a step with `found_bad` changes nothing
-  // For the formulas that count, an array: each tensor has a clock, which a call advances before it updates the tensor.
-  // Tensors with one clock stand next to each other, and it advances once for all of them.
+  // An array of clocks, for the formulas that use them: a call advances the clock of a tensor before it updates the
+  // tensor. Tensors with the same clock are adjacent, and the clock advances once for all of them.
   UpdateClock* clock = nullptr;
 };
 
-// The formulas and their sources stand in lockstep/optim, in the header of each optimizer.
+// The formulas and their sources are documented in lockstep/optim, in the header of each optimizer.
 struct SgdParams {
   GroupStep group;
   float momentum = 0;  // 0: no state; else states: momentum
@@ -109,31 +109,31 @@ struct AdagradParams {  // states: sum
   float lr_decay, eps;
 };
 
-// weight += (grad - weight) * (1 - decay): `weight` is the average of the parameter that is given as `grad`. With
-// `ramp` the decay is min(decay, (1 + n) / (10 + n)) after n updates.
+// weight += (grad - weight) * (1 - decay): `weight` is the moving average of the parameter, which is passed as `grad`.
+// With `ramp` the decay is min(decay, (1 + n) / (10 + n)) after n updates.
 struct AverageParams {
   UpdateClock* clock;
   double decay;
   bool ramp;
 };
 
-// Of gradients, given as `weight`; `grad` is not read.
+// Scales gradients, which are passed as `weight`; `grad` is not read.
 struct ScaleParams {
-  const float* factor;  // weight *= factor, a scalar of the device
+  const float* factor;  // weight *= factor, a scalar on the device
 };
 struct ClampParams {
   float limit;                                 // weight = min(max(weight, -limit), limit)
-  const LossScaleState* loss_scale = nullptr;  // not null: limit times `scale`
+  const LossScaleState* loss_scale = nullptr;  // not null: the limit is multiplied by `scale`
 };
 
-// The norm over all `grad`, divided by the loss scale where there is one, and by how much it exceeds max_norm.
+// The norm over all `grad`, divided by the loss scale if there is one, and the factor that reduces it to max_norm.
 struct NormParams {
   float max_norm;
   const LossScaleState* loss_scale = nullptr;
 };
 struct NormResult {
   float norm;
-  float factor;  // min(1, max_norm / (norm + 1e-6)); NaN when the norm is
+  float factor;  // min(1, max_norm / (norm + 1e-6)); NaN if the norm is
 };
 
 }  // namespace lockstep

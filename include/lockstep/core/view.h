@@ -1,5 +1,5 @@
-// How kernels see memory: a pointer with its element type and shape. Row-major and contiguous unless the operator says
-// otherwise.
+// How kernels see memory: a pointer with element type and shape, row-major and contiguous unless the operator's comment
+// says otherwise.
 //
 // A view owns nothing: the memory must live until the stream has run the kernel. A Tensor converts to either view.
 #pragma once
@@ -13,11 +13,11 @@
 namespace lockstep {
 
 namespace internal {
-// A LOCKSTEP_CHECK that failed; here there is none, as nvcc cannot compile what formats its message.
+// Throws as a failed LOCKSTEP_CHECK, which this header cannot use because nvcc cannot compile its formatting.
 [[noreturn]] void wrong_element_type(DType expected, DType got, const Shape& shape);
 }  // namespace internal
 
-// What a kernel reads. Without memory (`data` null) it is an operand that was left out.
+// Memory that a kernel reads. Null `data`: an optional operand that was left out.
 struct InputView {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -30,7 +30,7 @@ struct InputView {
 
   explicit operator bool() const { return data != nullptr; }
   std::int64_t count() const { return shape.count(); }
-  // The elements, null when there is no memory. LOCKSTEP_CHECK: T is the element type.
+  // Null if there is no memory. T must be the element type (LOCKSTEP_CHECK).
   template <typename T>
   const T* as() const {
     if (dtype != kDTypeOf<T> && data != nullptr) internal::wrong_element_type(kDTypeOf<T>, dtype, shape);
@@ -39,7 +39,8 @@ struct InputView {
   const float* floats() const { return as<float>(); }
 };
 
-// What a kernel writes: every element, or with `accumulate` adds to every element. Null `data`: not wanted.
+// Memory that a kernel writes: it sets every element, or with `accumulate` adds to every element. Null `data`: not
+// wanted.
 struct OutputView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -64,7 +65,7 @@ struct OutputView {
   float* floats() const { return as<float>(); }
 };
 
-// As kernels take them.
+// Short names for the parameters of kernels.
 using In = const InputView&;
 using Out = const OutputView&;
 

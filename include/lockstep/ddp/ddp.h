@@ -34,7 +34,7 @@ struct [[gnu::visibility("hidden")]] PassAccess;  // the library's own
 // of several ranks). The first pass that computes a gradient of a tensor which is none of the parameters, and the first
 // forward after one of them was frozen, warn, on rank 0 alone. Each pass's first call compares where the ranks stand:
 // MismatchError on all of them, with the difference, where one has left a batch out, or has other learning rates,
-// weights or trained parameters. See docs/ddp.md, "Ranks that part".
+// weights or trained parameters. See docs/ddp.md, "Ranks out of step".
 //
 // Buckets are planned for gradients that come in the reverse order of the parameters, and once more at the end of the
 // first pass, in the order in which rank 0's came in it: a collective call of its own. grad(), and tensors that it
@@ -46,7 +46,7 @@ struct [[gnu::visibility("hidden")]] PassAccess;  // the library's own
 // Backward must run on the thread that runs the other collectives.
 //
 // On a GPU the host does not wait for the device between zero_grad() and the end of step(), only for NCCL to queue a
-// bucket's call (see docs/nccl.md): all-reduces run on a stream of their own, and backward leaves the default stream
+// bucket's call (see docs/gpu.md): all-reduces run on a stream of their own, and backward leaves the default stream
 // ordered behind them. A failed one is thrown by the first call that comes to know of it. Three options make it wait
 // for the other ranks' hosts, not for a device: set_weight() and join() before a pass's first bucket,
 // find_unused_parameters at its end.

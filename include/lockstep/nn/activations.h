@@ -1,4 +1,4 @@
-// Activations as modules. See autograd/elementwise.h for the formulas; ReLU stands in layers.h.
+// Activations as modules. See autograd/elementwise.h for the formulas; ReLU is in layers.h.
 #pragma once
 
 #include <string>

@@ -7,14 +7,15 @@
 namespace lockstep::nn {
 
 struct MultiheadAttentionOptions {
-  bool causal = false;  // position t sees positions 0 to t only
-  float dropout = 0;    // of the result; PyTorch's is of the attention's probabilities, which nobody keeps here
+  bool causal = false;  // position t attends only to positions 0 to t
+  float dropout =
+      0;  // applied to the result; PyTorch applies it to the attention's probabilities, which are not stored here
   bool bias = true;
 };
 
-// x (N, T, C) to (N, T, C): one linear layer makes q, k and v, (N, T, 3, heads, C / heads), attention reads them where
-// they lie, a second one mixes the heads. Parameters, and how they begin, as PyTorch's: in_proj_weight (3 C, C) by
-// Xavier's uniform, in_proj_bias 0; out_proj a Linear whose bias is 0.
+// x (N, T, C) to (N, T, C). One linear layer computes q, k and v, (N, T, 3, heads, C / heads), attention reads them in
+// place, and a second linear layer combines the heads. Parameters and their initial values are PyTorch's:
+// in_proj_weight (3 C, C) by Xavier's uniform rule, in_proj_bias 0; out_proj is a Linear whose bias is 0.
 class MultiheadAttention : public Module {
  public:
   MultiheadAttention(std::int64_t width, std::int64_t heads, const MultiheadAttentionOptions& options = {});

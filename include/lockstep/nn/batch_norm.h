@@ -13,13 +13,13 @@ namespace lockstep::nn {
 struct BatchNormLayerOptions {
   float momentum = 0.1F;
   float eps = 1e-5F;
-  bool affine = true;  // has a weight (ones at first) and a bias (zeros)
+  bool affine = true;  // has a weight (initially 1) and a bias (initially 0)
   Activation activation = Activation::kNone;
 };
 
-// Of activations (N, ..., C); parameters weight and bias (C), buffers running_mean (zeros at first) and
-// running_variance (ones): PyTorch's defaults. In training by the batch's statistics, which the running ones follow; in
-// evaluation by the running ones.
+// Normalises activations (N, ..., C). Parameters weight and bias (C), buffers running_mean (initially 0) and
+// running_variance (initially 1), as in PyTorch. Training uses the batch's statistics and updates the running ones;
+// evaluation uses the running ones.
 class BatchNorm : public Module {
  public:
   explicit BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options = {});
@@ -27,8 +27,8 @@ class BatchNorm : public Module {
   std::string kind() const override { return exchange_ ? "SyncBatchNorm" : "BatchNorm"; }
   std::string extra_repr() const override;
 
-  // From now on the statistics in training are those of all parts of the batch (see BatchNormOptions); null: of this
-  // one alone. For groups of ranks ddp/sync_batch_norm.h calls it.
+  // From now on training uses the statistics of all parts of the batch (see BatchNormOptions); null: of this part only.
+  // ddp/sync_batch_norm.h calls it for groups of ranks.
   void exchange_statistics(std::shared_ptr<StatisticsExchange> exchange) { exchange_ = std::move(exchange); }
   bool exchanges_statistics() const { return exchange_ != nullptr; }
 

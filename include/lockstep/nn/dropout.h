@@ -6,7 +6,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep::nn {
 
-// dropout() of autograd/dropout.h in training mode; x itself in eval mode.
+// dropout() of autograd/dropout.h in training mode; the identity in eval mode.
 class Dropout : public Module {
  public:
   explicit Dropout(float p = 0.5F);

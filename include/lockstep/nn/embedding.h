@@ -1,4 +1,4 @@
-// A table of rows that are learned, looked up by number.
+// A table of learned rows, looked up by index.
 #pragma once
 
 #include "lockstep/nn/module.h"
@@ -6,8 +6,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep::nn {
 
-// weight (words, width), normal with mean 0 and standard deviation 1, as PyTorch's; the row `padding` is 0 and gets no
-// gradient. Takes indices (...), int64, in [0, words), and gives (..., width).
+// weight (words, width), initially normal with mean 0 and standard deviation 1, as in PyTorch; the row `padding` is 0
+// and gets no gradient. Takes indices (...), int64, in [0, words), and returns (..., width).
 class Embedding : public Module {
  public:
   Embedding(std::int64_t words, std::int64_t width, std::int64_t padding = kNoPadding);

@@ -1,7 +1,6 @@
-// Initialisation of weights, in place: PyTorch's torch.nn.init without the underscore at the end of its names. Float32
-// tensors on any device, InvalidArgument otherwise. Random values come from this thread's next random stream
-// (tensor/random.h) and are the same on every device: manual_seed() and the order of the calls decide them, not the
-// rank.
+// Initialisation of weights, in place: torch.nn.init without the trailing underscores. Tensors are float32, on any
+// device; InvalidArgument otherwise. Random values come from this thread's next random stream (tensor/random.h) and are
+// the same on every device: they depend on manual_seed() and the order of the calls, not on the rank.
 //
 //   net.apply([](nn::Module& module) {
 //     if (auto* layer = dynamic_cast<nn::Linear*>(&module)) nn::init::xavier_uniform(layer->weight);
@@ -19,9 +18,9 @@ enum class Nonlinearity { kLinear, kSigmoid, kTanh, kReLU, kLeakyReLU, kSELU };
 enum class FanMode { kFanIn, kFanOut };
 
 struct KaimingOptions {
-  FanMode mode = FanMode::kFanIn;  // keeps the variance of activations; kFanOut: that of gradients
+  FanMode mode = FanMode::kFanIn;  // preserves the variance of activations; kFanOut: that of gradients
   Nonlinearity nonlinearity = Nonlinearity::kLeakyReLU;
-  float negative_slope = 0;  // of kLeakyReLU; 0: as kReLU
+  float negative_slope = 0;  // of kLeakyReLU; 0: same as kReLU
 };
 
 namespace init {
@@ -31,23 +30,24 @@ void zeros(const Tensor& tensor);
 void ones(const Tensor& tensor);
 void uniform(const Tensor& tensor, float low = 0,
              float high = 1);  // [low, high); InvalidArgument unless low <= high, both finite
-// InvalidArgument below for a mean that is not finite, and for a standard deviation that is negative or not finite.
+// The functions below throw InvalidArgument if the mean is not finite, or the standard deviation is negative or not
+// finite.
 void normal(const Tensor& tensor, float mean = 0, float standard_deviation = 1);
-// Normal, redrawn outside mean +- 2 standard deviations, as TensorFlow's truncated_normal; PyTorch's trunc_normal_ with
-// a and b at these bounds. The values' own standard deviation is 0.8796 of the given one.
+// Normal, drawn again outside mean +- 2 standard deviations, as TensorFlow's truncated_normal and PyTorch's
+// trunc_normal_ with a and b at these bounds. The standard deviation of the values is 0.8796 times the given one.
 void truncated_normal(const Tensor& tensor, float mean = 0, float standard_deviation = 1);
 
-// How many inputs each output of a layer has (in), and outputs each input (out). Of weights (out, in): in and out. Of
-// convolutions (out, height, width, in): in * height * width and out * height * width; so for any number of extents
-// between. InvalidArgument for fewer than two extents, or an extent of 0.
+// The number of inputs of each output of a layer (in), and of outputs of each input (out). For weights (out, in): in
+// and out. For convolutions (out, height, width, in): in * height * width and out * height * width, and likewise for
+// other numbers of dimensions. Throws InvalidArgument for fewer than two dimensions or an extent of 0.
 struct Fans {
   std::int64_t in = 0, out = 0;
 };
 Fans calculate_fans(const Shape& weight);
 
-// By how much a nonlinearity shrinks a standard deviation, inverted: 1 for kLinear and kSigmoid, 5/3 for kTanh, sqrt(2)
-// for kReLU, sqrt(2 / (1 + negative_slope^2)) for kLeakyReLU (He et al. 2015, section 2.2), 3/4 for kSELU: PyTorch's
-// values.
+// The inverse of the factor by which a nonlinearity shrinks the standard deviation, with PyTorch's values: 1 for
+// kLinear and kSigmoid, 5/3 for kTanh, sqrt(2) for kReLU, sqrt(2 / (1 + negative_slope^2)) for kLeakyReLU (He et al.
+// 2015, section 2.2), 3/4 for kSELU.
 float calculate_gain(Nonlinearity nonlinearity, float negative_slope = 0.01F);
 
 // Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010, equations 12

@@ -16,18 +16,18 @@ struct Conv2dLayerOptions {
   PaddingRule padding = Padding{};
   Activation activation = Activation::kNone;
   bool bias = true;
-  std::int64_t groups = 1;  // must divide both numbers of channels
+  std::int64_t groups = 1;  // must divide in and out channels
 };
 
-// weight (out, kernel height, kernel width, in / groups) uniform in +-1/sqrt(fan in), bias likewise: PyTorch's
-// defaults.
+// weight (out, kernel height, kernel width, in / groups) and bias are initially uniform in +-1/sqrt(fan in), as in
+// PyTorch.
 class Conv2d : public Module {
  public:
   Conv2d(std::int64_t in_channels, std::int64_t out_channels, Size2 kernel, const Conv2dLayerOptions& options = {});
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Conv2d"; }
   std::string extra_repr() const override;
-  Tensor weight, bias;  // bias is undefined when the options leave it out
+  Tensor weight, bias;  // bias is undefined if the options leave it out
 
  private:
   Conv2dOptions options_;
@@ -41,7 +41,7 @@ struct Conv1dLayerOptions {
   std::int64_t groups = 1;
 };
 
-// Of sequences (N, L, C): weight (out, kernel, in / groups), drawn likewise.
+// Convolution of sequences (N, L, C): weight (out, kernel, in / groups), initialised as in Conv2d.
 class Conv1d : public Module {
  public:
   Conv1d(std::int64_t in_channels, std::int64_t out_channels, std::int64_t kernel,
@@ -60,7 +60,7 @@ struct LinearLayerOptions {
   bool bias = true;
 };
 
-// weight (out, in) and bias uniform in +-1/sqrt(in): PyTorch's defaults.
+// weight (out, in) and bias are initially uniform in +-1/sqrt(in), as in PyTorch.
 class Linear : public Module {
  public:
   Linear(std::int64_t in_features, std::int64_t out_features, const LinearLayerOptions& options = {});
@@ -108,8 +108,8 @@ class Flatten : public Module {
   std::string kind() const override { return "Flatten"; }
 };
 
-// Runs its modules one after the other, each on all outputs of the one before; owns them. Children are called "0", "1",
-// ... or by the given name.
+// Owns its modules and runs them one after the other, each on all outputs of the previous one. Children are named "0",
+// "1", ... or by the given name.
 class Sequential : public Module {
  public:
   template <typename Layer, typename... Args>

@@ -1,4 +1,4 @@
-// Losses, under the names that people look for.
+// Losses under their usual names.
 #pragma once
 
 #include "lockstep/autograd/ops.h"
@@ -6,9 +6,9 @@
 #pragma GCC visibility push(default)
 namespace lockstep::nn {
 
-// Those of autograd/losses.h, and
+// The losses of autograd/losses.h, and
 //   nn::cross_entropy(net(images), labels, {.label_smoothing = 0.1f})
-// which is softmax_cross_entropy(), by PyTorch's name.
+// which is softmax_cross_entropy() under PyTorch's name.
 using lockstep::binary_cross_entropy_with_logits;
 using lockstep::CrossEntropyOptions;
 using lockstep::kIgnoreIndex;
@@ -21,11 +21,11 @@ inline Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const C
   return softmax_cross_entropy(logits, targets, options);
 }
 
-// How many rows of logits (..., K) have their largest value (the first of equals) at the label, which is not
-// ignore_index.
+// Counts the rows of logits (..., K) whose largest value (the first of equal ones) is at the label; labels equal to
+// ignore_index are not counted. Waits for the device.
 std::int64_t count_correct(const Tensor& logits, const Tensor& labels, std::int64_t ignore_index = kIgnoreIndex);
-// How many labels are not ignore_index: what a mean cross entropy without weights is divided by, for ddp.set_weight().
-// Waits for a device.
+// Counts the labels that are not ignore_index: the divisor of a mean cross entropy without weights, for
+// ddp.set_weight(). Waits for the device.
 std::int64_t count_labels(const Tensor& labels, std::int64_t ignore_index = kIgnoreIndex);
 
 }  // namespace lockstep::nn

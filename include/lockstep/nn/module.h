@@ -28,7 +28,7 @@ namespace lockstep::nn {
 
 using lockstep::NamedTensor;
 
-// Neither copied nor moved: children are members of the derived class and are known by address.
+// Modules are neither copied nor moved: children are members of the derived class and are registered by address.
 class Module {
  public:
   Module();
@@ -36,15 +36,15 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // A module overrides one of these. forward(): one input, one output. forward_all(): any number of each; it begins
-  // with check_inputs(). By default each calls the other. They throw InvalidArgument, with kind() and both numbers,
-  // when the inputs are not one but forward() is overridden, when forward_all()'s outputs are not one but forward() was
-  // called, and when neither is overridden.
+  // A module overrides one of these two. forward() has one input and one output. forward_all() has any number of each
+  // and begins with check_inputs(). By default each calls the other. Throws InvalidArgument with kind() and both
+  // counts: if forward() is overridden and called with another number of inputs than one; if forward() is called and
+  // forward_all() returns another number of outputs than one. Also throws if neither is overridden.
   virtual Tensor forward(const Tensor& x);
   virtual Tensors forward_all(const Tensors& inputs);
 
-  // A forward, seen by summary(): net(x), net(a, b) for the one output of a module; net(Tensors{a, b}) for all its
-  // outputs.
+  // Calls forward, and lets summary() observe it: net(x) and net(a, b) return the only output, net(Tensors{a, b})
+  // returns all outputs.
   Tensor operator()(const Tensor& x);
   Tensors operator()(const Tensors& inputs);
   template <typename... More>
@@ -53,60 +53,59 @@ class Module {
     return call_for_one({first, second, more...});
   }
 
-  // For summary() and operator<<: "Conv2d", and what is in its parentheses: "3, 64, kernel=(5, 5)".
+  // For summary() and operator<<: "Conv2d", and the text in its parentheses, "3, 64, kernel=(5, 5)".
   virtual std::string kind() const { return "Module"; }
   virtual std::string extra_repr() const { return ""; }
 
-  // Depth first, in order of registration: the same on all ranks that build the same module.
+  // Depth first, in order of registration, which is the same on all ranks that build the same module.
   std::vector<NamedTensor> named_parameters() const;
   std::vector<NamedTensor> named_buffers()
-      const;  // state that is no parameter (statistics): saved, broadcast, not trained
+      const;  // state that is not trained, such as statistics; it is saved and broadcast
   std::vector<Tensor> parameters() const;
 
-  // The parameters, then the buffers, but undefined ones: handles of the module's own memory, no copies.
+  // The parameters, then the buffers, without undefined ones. The tensors share the module's memory.
   std::vector<NamedTensor> state_dict() const;
   // Copies values into parameters and buffers, in place, across devices. Blocks as Tensor::copy_from does. Throws
-  // InvalidArgument, and has changed nothing, that lists every difference, and the count of each kind: names that are
-  // missing or unexpected (unless .strict is false: then they are returned), and, always, names that came twice,
-  // undefined tensors, other shapes and types. Floating types are converted, each value rounded to the nearest. Of
-  // names that share their memory (tied weights) one is enough. Of a module in DistributedDataParallel, every rank must
-  // load the same.
+  // InvalidArgument that lists every difference and counts each kind, and then changes nothing: for missing and
+  // unexpected names (returned instead if .strict is false), and always for duplicate names, undefined tensors, and
+  // other shapes or types. Floating types are converted and rounded to nearest. If several names share memory (tied
+  // weights), one of them suffices. For a module in DistributedDataParallel, every rank must load the same values.
   IncompatibleKeys load_state_dict(const std::vector<NamedTensor>& entries, const LoadStateDictOptions& options = {});
-  // The same of a file (load_safetensors()), which may be PyTorch's: also refuses convolutions' weights whose layout it
-  // does not say, as (8, 3, 3, 3) may be (out, in, height, width) or (out, height, width, in).
-  // options.convolution_weights says it then.
+  // The same for a file (load_safetensors()), possibly PyTorch's. Also rejects convolution weights whose layout the
+  // file does not specify: (8, 3, 3, 3) can be (out, in, height, width) or (out, height, width, in).
+  // options.convolution_weights then specifies it.
   IncompatibleKeys load_state_dict(const FileTensors& entries, const LoadStateDictOptions& options = {});
 
-  // Moves parameters, their gradients and buffers; handles that users hold move along, and so does an optimizer's state
-  // at its next step. Before the module is wrapped in DistributedDataParallel, not after. Blocks as Tensor::copy_from
+  // Moves parameters, their gradients and buffers. Handles that users hold move along, and an optimizer's state moves
+  // at its next step. Call it before the module is wrapped in DistributedDataParallel. Blocks as Tensor::copy_from
   // does.
   void to(Device& device);
-  void train(bool on = true);  // children too
+  void train(bool on = true);  // also sets the children
   void eval() { train(false); }
   bool is_training() const { return training_; }
-  // Calls the function for each module below, children first, and last for this one.
+  // Calls the function for each descendant, children before parents, and finally for this module.
   void apply(const std::function<void(Module&)>& function);
-  // All parameters, children's too, require no gradient any more, and their present one is cleared; freeze(false) is
-  // the way back. Before the module is wrapped in DistributedDataParallel and the optimizer is made, both of which look
-  // at it then.
+  // All parameters, including the children's, no longer require a gradient, and their present gradients are cleared;
+  // freeze(false) reverses that. Call it before the module is wrapped in DistributedDataParallel and before the
+  // optimizer is made, because both check it then.
   void freeze(bool on = true);
 
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
-  // Expires when the module goes: for those who hold a reference to it.
+  // Expires when the module is destroyed; for objects that hold a reference to it.
   std::weak_ptr<const void> lifetime() const { return alive_; }
   // The number of the strategy's scope (train/strategy_scope.h) in which it was built; 0: in none.
   std::uint64_t built_in_scope() const { return built_in_scope_; }
-  // The module's own tensors, children's left out.
+  // The tensors of this module, without its children's.
   const std::vector<NamedTensor>& own_parameters() const { return parameters_; }
   const std::vector<NamedTensor>& own_buffers() const { return buffers_; }
 
  protected:
-  // Names are unique within the module and hold no dot, and no child holds the module itself; InvalidArgument
-  // otherwise.
+  // Names must be unique within the module and contain no dot, and a child must not contain this module;
+  // InvalidArgument otherwise.
   void add(const std::string& name, Module& child);
   Tensor& add_parameter(const std::string& name, Tensor& parameter);  // marks it as requiring a gradient
   Tensor& add_buffer(const std::string& name, Tensor& buffer);
-  // For forward_all(): throws InvalidArgument with kind() and both numbers.
+  // For forward_all(): throws InvalidArgument with kind() and both counts.
   void check_inputs(const Tensors& inputs, std::size_t expected) const;
 
  private:
@@ -129,10 +128,9 @@ struct InputSpec {
   DType dtype = DType::kFloat32;
 };
 
-// A table for people: name, kind, output shapes, parameters; the totals below. A module whose operator() is not called
-// has "-" for its output. Runs one forward pass of zeros on the first parameter's device, in eval mode and without
-// recording, and changes nothing: each module is in training mode again if it was, and the thread's random streams
-// stand where they stood.
+// A table with the name, kind, output shapes and parameters of each module, and totals below. A module whose operator()
+// is not called has "-" as its output. Runs one forward pass with zeros on the first parameter's device, in eval mode
+// and without recording. Afterwards each module's mode and the thread's random streams are as before.
 //   summary(net, {8, 24, 24, 3});  summary(net, {{{8, 5}, DType::kInt64}, {{8, 3}}});
 std::string summary(Module& module, std::span<const InputSpec> inputs);
 std::string summary(Module& module, std::initializer_list<InputSpec> inputs);

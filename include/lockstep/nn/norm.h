@@ -1,5 +1,5 @@
-// Normalisation of each sample: see autograd/normalization.h for the formulas. Weights begin at 1, biases at 0, as
-// PyTorch's.
+// Normalisation of each sample; see autograd/normalization.h for the formulas. Weights are initially 1 and biases 0, as
+// in PyTorch.
 #pragma once
 
 #include "lockstep/nn/module.h"
@@ -9,10 +9,10 @@ namespace lockstep::nn {
 
 struct LayerNormOptions {
   float eps = 1e-5F;
-  bool weight = true, bias = true;  // false: left out
+  bool weight = true, bias = true;  // false: without
 };
 
-// Over the last dimensions, whose extents `over` says; a single extent: over the last dimension.
+// Normalises over the last dimensions, whose extents are `over`; a single extent: over the last dimension.
 class LayerNorm : public Module {
  public:
   explicit LayerNorm(const Shape& over, const LayerNormOptions& options = {});

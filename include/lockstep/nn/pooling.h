@@ -1,4 +1,4 @@
-// Pooling layers but MaxPool2d (layers.h); see autograd/pooling.h.
+// Pooling layers except MaxPool2d (layers.h); see autograd/pooling.h.
 #pragma once
 
 #include "lockstep/nn/module.h"

@@ -1,4 +1,4 @@
-// A tensor and the name under which people, checkpoints and messages know it.
+// A tensor and its name, for users, checkpoints and messages.
 #pragma once
 
 #include <string>
@@ -10,18 +10,17 @@
 namespace lockstep {
 
 struct NamedTensor {
-  std::string name;  // dotted path from the module it was asked of: "conv1.weight"
+  std::string name;  // dotted path from the module that was queried: "conv1.weight"
   Tensor tensor;
 };
 
-// Tensors as a file had them, which may be another framework's. Change names and leave tensors out in place: a vector
-// of your own does not know the file's layout any more.
+// Tensors read from a file, which another framework may have written. Rename or remove entries in place: copying them
+// into another vector loses the file's layout.
 struct FileTensors : std::vector<NamedTensor> {
   explicit FileTensors() = default;
 
-  // The order of the dimensions of convolutions' weights, as the file says: "OHWI" (out, height, width, in;
-  // Lockstep's), "OIHW" (PyTorch's);
-  // "": it does not say.
+  // The order of the dimensions of convolution weights, as the file specifies: "OHWI" (out, height, width, in;
+  // Lockstep's), "OIHW" (PyTorch's), or "" if it does not.
   std::string convolution_weights = {};
 };
 

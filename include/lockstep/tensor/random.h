@@ -1,6 +1,6 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// A number is a pure function of (seed, stream, index), so that what rank r draws never depends on what others drew.
+// A number is a pure function of (seed, stream, index), so the numbers that one rank draws never depend on the others.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace lockstep {
 // One block: 128 random bits for a 128-bit counter and a 64-bit key.
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);
 
-// A sequence of numbers of one (seed, stream). Cheap to make: one a sample, one a parameter.
+// The sequence of numbers of one (seed, stream). Cheap to construct: use one per sample or parameter.
 class Philox {
  public:
   Philox(std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block = 0);
@@ -33,20 +33,19 @@ class Philox {
   bool has_spare_ = false;
 };
 
-// The purpose of a stream. Everything in a program may have the same seed and yet no two purposes draw the same
-// numbers.
+// The purpose of a stream. All parts of a program may share one seed, and still no two purposes draw the same numbers.
 enum class RandomUse : std::uint64_t { kProgram, kWeights, kOrder, kAugmentation, kGeneratedSet, kDropout };
 
-// Stream `number` of a purpose, which takes the highest 4 bits: a program's own streams are 0, 1, 2, ... below 2^60.
-// Throws InvalidArgument for a number of 2^60 or more.
+// Stream `number` of a purpose. The purpose is encoded in the upper 4 bits; a program's own streams are 0, 1, 2, ...
+// below 2^60. Throws InvalidArgument for a number of 2^60 or more.
 std::uint64_t random_stream(RandomUse use, std::uint64_t number);
 
-// The seed of this thread's model initialisation and the stream of the next parameter. Each initialised tensor takes
-// the next stream: weights depend on the seed and the order of construction alone, never on the rank.
+// The seed for this thread's model initialisation, and the stream of the next parameter. Each initialised tensor uses
+// the next stream, so weights depend only on the seed and the order of construction, never on the rank.
 struct RandomState {
   std::uint64_t seed = 0;
-  std::uint64_t next_stream = 0;   // of RandomUse::kWeights
-  std::uint64_t next_dropout = 0;  // of RandomUse::kDropout
+  std::uint64_t next_stream = 0;   // stream of RandomUse::kWeights
+  std::uint64_t next_dropout = 0;  // stream of RandomUse::kDropout
 
   bool operator==(const RandomState&) const = default;
 };
@@ -54,26 +53,26 @@ void manual_seed(std::uint64_t seed);  // restarts the streams
 RandomState random_state();
 void set_random_state(const RandomState& state);
 
-// Dropout. Each call in training takes this thread's next stream, so that (seed, step, call of the step) say what it
-// draws: ranks that run the same model draw alike, a checkpoint that holds the RandomState resumes with the next one,
-// and a forward pass after set_random_state(the state before it) draws the same again. An element's number counts from
-// the first sample of the whole batch, so that masks are those of one rank with all samples where each rank says which
-// ones it has: row i of a batch is sample first + i * stride. A DataLoader says so by itself, for the batch at which it
-// stands. Strategies that cut a batch into parts number each part's rows from those of the batch; who cuts one by hand
-// says set_sample_numbers(numbers_of_the_batch.from_row(begin)) before each part.
+// Dropout. Each call in training uses this thread's next stream, so the mask is determined by seed, step and the number
+// of the call within the step: ranks that run the same model use the same streams, a checkpoint with the RandomState
+// resumes at the next one, and a forward pass after set_random_state(the state before it) draws the same mask again.
+// Elements are numbered from the first sample of the global batch. So if each rank states which samples it has, the
+// masks are those of one rank with all samples: row i of this rank's batch is sample first + i * stride. DataLoader
+// sets this for its current batch. Strategies that split a batch set it for each part; code that splits a batch itself
+// calls set_sample_numbers(numbers_of_the_batch.from_row(begin)) before each part.
 struct SampleNumbers {
   std::int64_t first = 0, stride = 1;
 
   SampleNumbers from_row(std::int64_t row) const {
     return {first + row * stride, stride};
-  }  // of the batch's rows from this one on
+  }  // numbers of the batch's rows from this one on
   bool operator==(const SampleNumbers&) const = default;
 };
 void set_sample_numbers(
-    const SampleNumbers& numbers);  // of this thread's batches from now on. InvalidArgument: first < 0, stride < 1
+    const SampleNumbers& numbers);  // for this thread's batches from now on. InvalidArgument: first < 0, stride < 1
 SampleNumbers sample_numbers();
-void set_first_sample(std::int64_t sample);  // {sample, 1}: where a rank has samples 32 to 63, 32
-std::int64_t first_sample();                 // of sample_numbers()
+void set_first_sample(std::int64_t sample);  // {sample, 1}: for a rank with samples 32 to 63, 32
+std::int64_t first_sample();                 // the first of sample_numbers()
 
 struct DropoutDraw {
   std::uint64_t seed, stream;
@@ -81,10 +80,10 @@ struct DropoutDraw {
 };
 DropoutDraw next_dropout();
 
-// Fill a float32 tensor on any device from this thread's next stream.
+// These fill a float32 tensor on any device from this thread's next stream.
 void fill_uniform(const Tensor& tensor, float low, float high);
 void fill_normal(const Tensor& tensor, float mean, float standard_deviation);
-// Normal, redrawn outside two standard deviations (TensorFlow's truncated_normal).
+// Normal, drawn again outside two standard deviations (TensorFlow's truncated_normal).
 void fill_truncated_normal(const Tensor& tensor, float mean, float standard_deviation);
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
-// Tensor: a contiguous block of numbers with a shape, a dtype and a device. A handle: copies share the same memory.
+// Tensor: a contiguous block of numbers with a shape, a dtype and a device. It is a handle: copies share the memory.
 //
-// Images are (N, H, W, C). This header knows nothing of autograd: what differentiates hangs on a Tensor as an
-// AutogradMeta, which autograd/ implements.
+// Images are (N, H, W, C). This header does not depend on autograd: differentiation attaches an AutogradMeta, which
+// autograd/ implements.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class Tensor {
   static Tensor empty(const Shape& shape, DType dtype = DType::kFloat32, Device& device = cpu_device());
   static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device& device = cpu_device());
   static Tensor full(const Shape& shape, float value, Device& device = cpu_device());
-  // A view of memory that exists; `buffer` must hold at least shape.count() elements.
+  // A tensor in existing memory; `buffer` must hold at least shape.count() elements.
   static Tensor wrap(Buffer buffer, const Shape& shape, DType dtype = DType::kFloat32);
   // A copy of `values`, on the CPU.
   template <typename T>
@@ -54,52 +54,53 @@ class Tensor {
   std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype()); }
   const Buffer& buffer() const { return impl().buffer; }
 
-  // The elements, on the tensor's device: only its kernels may follow the pointer. Throws InvalidArgument when T is not
-  // the dtype.
+  // The elements, on the tensor's device; only kernels of that device may dereference the pointer. Throws
+  // InvalidArgument if T is not the dtype.
   template <typename T>
   T* data() const {
     check_dtype(kDTypeOf<T>);
     return reinterpret_cast<T*>(impl().buffer.data());
   }
-  // The elements of a CPU tensor; InvalidArgument for one of another device.
+  // The elements of a CPU tensor; throws InvalidArgument for other devices.
   template <typename T>
   std::span<T> span() const {
     check_on_host();
     return {data<T>(), static_cast<std::size_t>(count())};
   }
 
-  // How kernels see it: a view that does not own the memory; of an undefined tensor an operand that was left out.
+  // The view that kernels take, which does not own the memory. For an undefined tensor: an operand that was left out.
   operator InputView() const { return defined() ? InputView(buffer().data(), dtype(), shape()) : InputView(); }
   operator OutputView() const { return defined() ? OutputView(buffer().data(), dtype(), shape()) : OutputView(); }
 
-  // The value of a one-element tensor of a floating type, as float32; blocks until the device has computed it.
+  // The value of a tensor with one element of a floating type, as float32. Blocks until the device has computed it.
   float item() const;
 
-  // The same memory, and version(), under another shape of equal count (no autograd: see ops.h's reshape).
+  // Shares the memory and version() under another shape of equal count. Not recorded by autograd: use reshape() of
+  // shapes.h for that.
   Tensor reshaped(const Shape& shape) const;
   // A copy on `device` (this tensor itself when it is there already). Not differentiable. Blocks as copy_from does.
   Tensor to(Device& device) const;
   Tensor clone() const;
-  // From the same shape and dtype, any device. Into a GPU: returns while the GPU may still be behind, but the source
-  // may change at once (see Device::upload); from a GPU into the CPU: blocks until the values are there. Neither
-  // copy_from nor fill is recorded for backward.
+  // Copies from a tensor of the same shape and dtype on any device. A copy to a GPU may return before it is done, but
+  // the source may change at once (see Device::upload); a copy from a GPU to the CPU blocks until the values have
+  // arrived. copy_from and fill are not recorded for backward.
   void copy_from(const Tensor& source) const;
-  void fill(float value) const;  // float32; else InvalidArgument
+  void fill(float value) const;  // float32, else InvalidArgument
 
-  // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, a load, an
-  // optimizer's step. Backward compares, so that it never mixes old values with new ones, and a result that was changed
-  // cannot be read by a recorded operator or be backward's root: its gradient would go to what the old values came
-  // from. No bits are compared: a caller that puts the same values back has changed them all the same. A caller that
-  // writes through data() or span() says so by mark_changed().
+  // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, loading, or an
+  // optimizer's step. Backward compares versions, so it never mixes old values with new ones. A result that was changed
+  // can neither be read by a recorded operator nor be the root of backward, because its gradient would belong to the
+  // old values. The bits are not compared: writing the same values again counts as a change. A caller that writes
+  // through data() or span() must call mark_changed().
   std::uint64_t version() const { return *impl().version; }
   void mark_changed() const { ++*impl().version; }
 
-  // Makes this handle, and every copy of it, stand for other memory of the same shape, dtype: how a module moves to a
-  // device, and how a gradient becomes a view of a bucket. Views keep the old memory. A change of version().
+  // Makes this handle and all its copies refer to other memory of the same shape and dtype. Modules use it to move to a
+  // device, and gradients to become views of a bucket. Views keep the old memory. Counts as a change for version().
   void rebind(Buffer buffer) const;
 
-  // Differentiates this scalar, or a tensor of any shape with a gradient given, with respect to every leaf below it:
-  // see autograd/engine.h.
+  // Differentiates this scalar (or, with a given gradient, a tensor of any shape) with respect to every leaf that it
+  // depends on; see autograd/engine.h.
   void backward() const;
   void backward(const BackwardOptions& options) const;
 
@@ -113,10 +114,10 @@ class Tensor {
     Shape shape;
     std::int64_t count = 0;
     DType dtype = DType::kFloat32;
-    std::shared_ptr<std::uint64_t> version;  // one of all views, see reshaped()
+    std::shared_ptr<std::uint64_t> version;  // shared by all views, see reshaped()
     std::shared_ptr<AutogradMeta> autograd;
   };
-  Impl& impl() const;  // throws InvalidArgument when undefined
+  Impl& impl() const;  // throws InvalidArgument if undefined
   void check_dtype(DType wanted) const;
   void check_on_host() const;
 
@@ -125,14 +126,14 @@ class Tensor {
 
 using Tensors = std::vector<Tensor>;
 
-// "tensor([[1, 2], [3, 4]], shape=(2, 2), dtype=float32, device=cpu)", rows below each other. Of more than 1000
-// elements only the edges are shown. Blocks until the device has computed the values, which are copied to the CPU;
-// throws as item() does while a step is recorded.
+// "tensor([[1, 2], [3, 4]], shape=(2, 2), dtype=float32, device=cpu)", one row per line. More than 1000 elements are
+// abbreviated to the edges. Copies the values to the CPU and blocks until the device has computed them; throws as
+// item() does while a step is recorded.
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
-// How a backward pass runs, see autograd/engine.h.
+// Options of a backward pass, see autograd/engine.h.
 struct BackwardOptions {
-  Tensor gradient = {};  // of the tensor that is differentiated: its shape, dtype, device. Undefined: 1, of a scalar
+  Tensor gradient = {};  // of the differentiated tensor, with its shape, dtype and device. Undefined: 1, for a scalar
   bool retain_graph = false;  // keep the tape for another pass
 };
 

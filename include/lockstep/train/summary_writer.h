@@ -1,5 +1,5 @@
 // Scalars, histograms, images, text, hyper-parameters and graphs for TensorBoard, in its own event files, without
-// TensorFlow. The calls are called as in torch.utils.tensorboard. See docs/tensorboard.md.
+// TensorFlow. The calls are called as in torch.utils.tensorboard. See docs/trainer.md.
 //
 //   ls::train::SummaryWriter writer("runs/first");         // on all ranks: rank 0 writes, the others do nothing
 //   writer.add_scalar("loss/train", loss, step);    // tensorboard --logdir runs

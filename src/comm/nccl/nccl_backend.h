@@ -1,7 +1,7 @@
 // The GPU backend: NCCL moves the data, a backend on the CPU looks after the ranks.
 //
 // A call is queued on a high-priority stream of its own, behind what the default stream holds by then, and returns: the
-// host does not wait for the device, only for NCCL to queue the call (docs/nccl.md), and the reader of the result is
+// host does not wait for the device, only for NCCL to queue the call (docs/gpu.md), and the reader of the result is
 // ordered behind it by an event. Beside that, in a thread, the ranks compare their calls over the backend `host` in the
 // same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
 // TimeoutError, as on the CPU), and end the kernels that wait in vain. The data path itself checks nothing.
