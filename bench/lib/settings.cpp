@@ -173,7 +173,7 @@ void check_tuning(Program program, const Settings& settings) {
     throw InvalidArgument("--tune is for backend host over shared memory: leave --backend and --transport out");
 }
 
-void check_together(Program program, const Settings& settings) {
+void check_combination(Program program, const Settings& settings) {
   const MeasureOptions& measure = settings.measure;
   if (settings.plot_file.empty() && !settings.result_files.empty())
     throw InvalidArgument("'{}': result files are arguments of --plot alone", settings.result_files.front());
@@ -238,7 +238,7 @@ Settings parse_settings(Program program, int argc, char** argv) {
   check_writable("--json-file", settings.json_file);
   check_writable("--plot", settings.plot_file);
   check_writable("--tune", settings.tune_file);
-  check_together(program, settings);
+  check_combination(program, settings);
   return settings;
 }
 

@@ -14,7 +14,7 @@
 #include "lockstep/autograd/shapes.h"
 #include "lockstep/autograd/transfer.h"
 #include "lockstep/autograd/variable.h"
-#include "lockstep/comm/abort_on_error.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/backend_context.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/objects.h"

@@ -63,7 +63,7 @@ Work CommHook::operator()(ProcessGroup& group, const GradBucket& bucket) const {
   return hook_ ? hook_->reduce(group, bucket) : average(group, bucket);
 }
 
-void check_same_on_all_ranks(ProcessGroup& group, std::span<const GradBucket> buckets) {
+void check_is_reduced_alike(ProcessGroup& group, std::span<const GradBucket> buckets) {
   std::vector<std::int64_t> own, extremes;
   for (const GradBucket& bucket : buckets) own.push_back(hash_of(group, bucket));
   for (const std::int64_t hash : own) extremes.insert(extremes.end(), {hash, -hash});

@@ -21,6 +21,6 @@ Work average(ProcessGroup& group, const GradBucket& bucket);
 
 // Collective, all buckets reduced: MismatchError on all ranks where one has other bits than the others. Waits for the
 // device.
-void check_same_on_all_ranks(ProcessGroup& group, std::span<const GradBucket> buckets);
+void check_is_reduced_alike(ProcessGroup& group, std::span<const GradBucket> buckets);
 
 }  // namespace lockstep

@@ -112,7 +112,7 @@ class Reducer::Impl {
     for (std::size_t b = next_to_tell_; b < buckets_.size(); ++b) take_result(b);
     in_pass_ = false;
     if (comm_hook_ && comm_hook_->averages() && !std::exchange(is_checked_, true))
-      check_same_on_all_ranks(*group_, views_.buckets);
+      check_is_reduced_alike(*group_, views_.buckets);
     return missing_;
   }
 

@@ -116,11 +116,11 @@ Rooms rooms_of(const std::string& contributing) {
 
 // The room of a public header is the one that implements it.
 const std::map<std::string, std::string> kRoomOfPublicHeader = {
-    {"endpoint.h", "net"},         {"store.h", "store"},           {"operation.h", "operation"},
-    {"work.h", "operation"},       {"flight_note.h", "operation"}, {"capabilities.h", "operation"},
-    {"backend.h", "call"},         {"bootstrap.h", "rendezvous"},  {"backend_context.h", "rendezvous"},
-    {"options.h", "group"},        {"objects.h", "group"},         {"process_group.h", "group"},
-    {"abort_on_error.h", "group"},
+    {"endpoint.h", "net"},    {"store.h", "store"},           {"operation.h", "operation"},
+    {"work.h", "operation"},  {"flight_note.h", "operation"}, {"capabilities.h", "operation"},
+    {"backend.h", "call"},    {"bootstrap.h", "rendezvous"},  {"backend_context.h", "rendezvous"},
+    {"options.h", "group"},   {"objects.h", "group"},         {"process_group.h", "group"},
+    {"agreement.h", "group"},
 };
 
 // "" for what is no part of comm; "?" for a part that has no room.

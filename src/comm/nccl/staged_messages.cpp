@@ -167,7 +167,7 @@ void StagedMessages::stream_wait(std::uint64_t ticket, Stream& stream) {
 
 // The first thread that finds a received message here queues its copy.
 void StagedMessages::bring_in(Staged& staged) {
-  or_end_group(staged, [&] {
+  abort_carrier_on_error(staged, [&] {
     const std::lock_guard lock(mutex_);
     if (staged.stage == Stage::kFailed) std::rethrow_exception(staged.failure);
     if (!staged.is_receive || staged.is_on_device) return;
@@ -204,7 +204,7 @@ void StagedMessages::await_copy(const Staged& staged) {
   };
   for (int round = 0;; ++round) {
     bool is_there = false;
-    or_end_group(staged, [&] { is_there = look(); });
+    abort_carrier_on_error(staged, [&] { is_there = look(); });
     if (is_there) return;
     {
       const std::lock_guard lock(carrier_mutex_);
@@ -222,7 +222,7 @@ void StagedMessages::complete(std::uint64_t ticket) {
 
 // Of a failure of the device the others do not know yet. (Of one of the carrier they do.)
 template <typename Step>
-void StagedMessages::or_end_group(const Staged& staged, Step&& step) {
+void StagedMessages::abort_carrier_on_error(const Staged& staged, Step&& step) {
   try {
     step();
   } catch (const PeerLost&) {  // no news, or this rank's own leaving

@@ -77,7 +77,7 @@ class StagedMessages : public CompletionQueue {
   auto or_fail(Staged& staged, Step&& step);
   void fail(Staged& staged) noexcept;
   template <typename Step>
-  void or_end_group(const Staged& staged, Step&& step);
+  void abort_carrier_on_error(const Staged& staged, Step&& step);
   void await_last_copy(const Staged& staged);
 
   const Place place_;

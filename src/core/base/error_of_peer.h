@@ -1,12 +1,16 @@
-// Errors of another rank that all ranks throw.
+// Errors of another rank that all ranks throw. run_main() ends with kPeerLostExitCode for them, so that lockrun names
+// the rank on which the error arose.
 #pragma once
 
 #include "lockstep/core/error.h"
 
 namespace lockstep {
 
-// A file that another rank could not use: to callers a FileError as there, to run_main() a consequence
-// (kPeerLostExitCode), so that lockrun names the rank whose file it is.
+class ErrorOfPeer : public Error {
+ public:
+  using Error::Error;
+};
+
 class FileErrorOfPeer : public FileError {
  public:
   using FileError::FileError;

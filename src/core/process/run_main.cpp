@@ -77,6 +77,8 @@ int run_main(const char* program, int (*body)(int argc, char** argv), int argc, 
     return finish(program, body(argc, argv));
   } catch (const PeerLost& error) {
     return follow(program, error.what());
+  } catch (const ErrorOfPeer& error) {
+    return follow(program, error.what());
   } catch (const FileErrorOfPeer& error) {
     return follow(program, error.what());
   } catch (const InvalidArgument& error) {

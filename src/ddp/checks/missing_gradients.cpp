@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/ddp/wrapper/agreed_options.h"
 
@@ -59,7 +60,7 @@ void MissingGradients::drop_frozen(const std::vector<std::size_t>& missing) {
 void MissingGradients::refuse(std::uint64_t step) {
   std::vector<std::string> names;
   for (const std::size_t i : missing_) names.push_back(parameters_[i].name);
-  fail_on_all_ranks(
+  abort_and_throw(
       group_,
       fmt::format(
           "DistributedDataParallel: rank {}, step {}: backward did not reach {} of {} parameters: {}. Use them in "
@@ -94,7 +95,7 @@ void MissingGradients::compare_with_first(std::uint64_t step) {
   std::string difference;
   if (!gone.empty()) difference += fmt::format("did not reach {}", quoted(gone));
   if (!come.empty()) difference += fmt::format("{}reached {}", difference.empty() ? "" : " and ", quoted(come));
-  fail_on_all_ranks(
+  abort_and_throw(
       group_,
       fmt::format("DistributedDataParallel: rank {}, step {}: backward {}, unlike in step 1, and static_graph says "
                   "that each step uses the same parameters: set .find_unused_parameters = true instead",

@@ -1,10 +1,9 @@
 #include "src/ddp/checks/replicas.h"
 
-#include <algorithm>
-#include <sstream>
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/error.h"
 #include "lockstep/ddp/ddp.h"
@@ -24,41 +23,11 @@ std::vector<std::string> lines_of(const nn::Module& module, const std::vector<st
   return lines;
 }
 
-std::string join(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const std::string& line : lines) text += line + "\n";
-  return text;
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
-// "" when the lists are equal.
-std::string first_difference(int rank, const std::vector<std::string>& mine, const std::vector<std::string>& rank0s) {
-  for (std::size_t i = 0; i < std::max(mine.size(), rank0s.size()); ++i) {
-    const std::string left = i < mine.size() ? mine[i] : "nothing", right = i < rank0s.size() ? rank0s[i] : "nothing";
-    if (left != right) return fmt::format("rank {} has {} at position {}, rank 0 has {}", rank, left, i, right);
-  }
-  return "";
-}
-
 }  // namespace
 
 void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation,
                       const std::vector<std::string>& ignored) {
-  check_same_lines(group, lines_of(module, ignored), operation, "built different models");
-}
-
-void check_same_lines(ProcessGroup& group, const std::vector<std::string>& mine, const char* operation,
-                      const char* what) {
-  const CallOptions call{.purpose = {"model check"}};
-  const std::vector<std::string> rank0s = split(group.broadcast_text(join(mine), 0, call));
-  for (const std::string& difference : group.all_gather_text(first_difference(group.rank(), mine, rank0s), call))
-    if (!difference.empty()) throw MismatchError("{}: the ranks {}: {}", operation, what, difference);
+  check_same_on_all_ranks(group, operation, lines_of(module, ignored), "built different models");
 }
 
 void broadcast_tensors(ProcessGroup& group, const std::vector<NamedTensor>& tensors, const char* what, int root) {

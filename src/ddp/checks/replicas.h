@@ -15,10 +15,6 @@ namespace lockstep {
 void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation,
                       const std::vector<std::string>& ignored = {});
 
-// The same of any list: each line a noun phrase, "optimizer SGD". `what` follows "the ranks ".
-void check_same_lines(ProcessGroup& group, const std::vector<std::string>& mine, const char* operation,
-                      const char* what);
-
 // The root's bytes to all. `what` is a string literal: the purpose of the calls. On the CPU they are there when it
 // returns; a GPU's default stream goes on when they are. Tapes that read the tensors before stay valid: what is sent
 // before each forward is equal as a rule.

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/ddp/checks/replicas.h"
@@ -33,11 +34,11 @@ Shares::~Shares() {
 
 void Shares::begin_join(const JoinOptions& options) {
   if (join_) throw InvalidArgument("DistributedDataParallel::join: called inside join()");
-  check_same_lines(group_,
-                   {fmt::format("divide_by_initial_world_size {}", options.divide_by_initial_world_size),
-                    fmt::format("throw_on_early_termination {}", options.throw_on_early_termination),
-                    options.after_step ? "after_step" : "no after_step"},
-                   "DistributedDataParallel::join", "have different options");
+  check_same_on_all_ranks(group_, "DistributedDataParallel::join",
+                          {fmt::format("divide_by_initial_world_size {}", options.divide_by_initial_world_size),
+                           fmt::format("throw_on_early_termination {}", options.throw_on_early_termination),
+                           options.after_step ? "after_step" : "no after_step"},
+                          "have different options");
   join_ = options;
   was_uneven_ = has_ended_join_ = false;
 }

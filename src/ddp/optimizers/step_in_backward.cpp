@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/ddp/checks/pass_partner.h"
 #include "src/ddp/checks/replicas.h"
@@ -26,7 +27,7 @@ class StepInBackward::Impl : public PassPartner, public optim::StepOwner {
   Impl(DistributedDataParallel& ddp, optim::Optimizer& optimizer)
       : ddp_(ddp), optimizer_(optimizer), parts_(optimizer), parameters_(ddp.parameters()) {
     refuse_on_all_ranks(ddp.group(), name(), refusal());
-    check_same_lines(ddp.group(), {"optimizer " + optimizer.kind()}, name(), "have different optimizers");
+    check_same_on_all_ranks(ddp.group(), name(), {"optimizer " + optimizer.kind()}, "have different optimizers");
     indices_ = indices_in(optimizer, ddp);
     PassAccess::reducer(ddp).tell_reduced([this](std::size_t bucket) { update(bucket); });
     PassAccess::set_partner(ddp, this);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/ddp/checks/pass_partner.h"
 #include "src/ddp/checks/replicas.h"
@@ -65,7 +66,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
         check_(PassAccess::check(ddp)),
         parameters_(ddp.parameters()) {
     refuse_on_all_ranks(group_, name(), refusal());
-    check_same_lines(group_, lines_of(optimizer, parts_), name(), "have different optimizers");
+    check_same_on_all_ranks(group_, name(), lines_of(optimizer, parts_), "have different optimizers");
     indices_ = indices_in(optimizer, ddp);
     move_weights();
     slices_ = slices();
@@ -114,7 +115,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     pass_ = static_cast<std::int32_t>(step & 0x7fffffffU);
     for (const auto& [name, tensor] : parameters_)
       if (requires_grad(tensor) && is_grad_withheld(tensor))
-        fail_on_all_ranks(
+        abort_and_throw(
             group_,
             fmt::format("ZeroRedundancyOptimizer: rank {}, step {}: backward adds to the gradient of '{}', of which no "
                         "rank has the whole average: call zero_grad() before each backward but those "

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/core/base/text.h"
 #include "src/ddp/checks/replicas.h"
@@ -125,13 +126,7 @@ std::vector<std::string> option_lines(const DistributedDataParallelOptions& opti
 void check_options(ProcessGroup& group, const nn::Module& module, const DistributedDataParallelOptions& options,
                    const std::string& refusal) {
   refuse_on_all_ranks(group, "DistributedDataParallel", refusal.empty() ? refusal_of(module, options) : refusal);
-  check_same_lines(group, option_lines(options), "DistributedDataParallel", "have different options");
-}
-
-void refuse_on_all_ranks(ProcessGroup& group, const char* operation, const std::string& own_refusal) {
-  const std::vector<std::string> refusals = group.all_gather_text(own_refusal, {.purpose = {"options check"}});
-  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
-    if (!refusals[rank].empty()) throw InvalidArgument("{}: rank {}: {}", operation, rank, refusals[rank]);
+  check_same_on_all_ranks(group, "DistributedDataParallel", option_lines(options), "have different options");
 }
 
 std::vector<Tensor> tensors_named(const nn::Module& module, const std::vector<std::string>& names) {
@@ -201,11 +196,6 @@ ReducerOptions reducer_options(const DistributedDataParallelOptions& options, st
   BucketCaps caps;
   for (const double cap : options.bucket_cap_mb) caps.push_back(static_cast<std::size_t>(std::ceil(cap * kMiB)));
   return {std::move(caps), options.comm_hook, std::move(factor)};
-}
-
-void fail_on_all_ranks(ProcessGroup& group, const std::string& reason) {
-  if (group.world_size() > 1) group.abort(reason);
-  throw InvalidArgument("{}", reason);
 }
 
 std::string quoted(const std::vector<std::string>& names) {

@@ -16,9 +16,6 @@ namespace lockstep {
 void check_options(ProcessGroup& group, const nn::Module& module, const DistributedDataParallelOptions& options,
                    const std::string& refusal);
 
-// Collective: InvalidArgument on all ranks, which names the first rank whose refusal is not "".
-void refuse_on_all_ranks(ProcessGroup& group, const char* operation, const std::string& own_refusal);
-
 // "", or why a wrapper cannot join(): the same on all ranks.
 std::string refusal_of_join(const nn::Module& module, bool is_static, const CommHook& hook);
 
@@ -35,10 +32,6 @@ std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std
 // By name, the index into `parameters`, for rebuild_buckets(): InvalidArgument for another name.
 std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const std::vector<NamedTensor>& parameters);
 ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor);
-
-// Ends the group for all ranks (a group of one goes on), and throws InvalidArgument: the others learn the reason from
-// their next call.
-[[noreturn]] void fail_on_all_ranks(ProcessGroup& group, const std::string& reason);
 
 // "'a', 'b' and 7 more"
 std::string quoted(const std::vector<std::string>& names);

@@ -10,6 +10,7 @@
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/autograd/engine/variable_state.h"
@@ -175,7 +176,7 @@ class DistributedDataParallel::Impl {
     if (change.empty()) change = moved_gradient(parameters_, slots_);
     if (change.empty() && group_->world_size() > 1 && !NoGrad::active()) change = watch_.unfrozen();
     if (!change.empty())
-      fail_on_all_ranks(
+      abort_and_throw(
           *group_,
           fmt::format(
               "DistributedDataParallel: rank {}: the module changed after it was wrapped: {}: build it, freeze and "
@@ -288,7 +289,7 @@ class DistributedDataParallel::Impl {
 
   // `step` throws on all ranks, each by itself, or on none, unless the group is over.
   template <typename Step>
-  auto on_all_ranks(Step&& step) {
+  auto noting_error(Step&& step) {
     try {
       return step();
     } catch (const Error&) {  // memory that is exhausted, say, is this rank's alone
@@ -297,10 +298,10 @@ class DistributedDataParallel::Impl {
     }
   }
   float factor() {
-    return on_all_ranks([this] { return shares_.factor(); });
+    return noting_error([this] { return shares_.factor(); });
   }
   void check_gradients() {
-    on_all_ranks([this] { check_.finish(steps_); });
+    noting_error([this] { check_.finish(steps_); });
   }
 
   // A backward of the others.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/ddp/checks/pass_partner.h"
 #include "src/ddp/checks/pass_watch.h"
@@ -22,9 +23,10 @@ struct Alike {
 
 PeriodicModelAverager::PeriodicModelAverager(DistributedDataParallel& ddp, const PeriodicModelAveragerOptions& options)
     : ddp_(ddp), options_(options), parameters_(ddp.parameters()) {
-  check_same_lines(ddp.group(),
-                   {fmt::format("period {}", options.period), fmt::format("warmup_steps {}", options.warmup_steps)},
-                   "PeriodicModelAverager", "have different options");
+  check_same_on_all_ranks(
+      ddp.group(), "PeriodicModelAverager",
+      {fmt::format("period {}", options.period), fmt::format("warmup_steps {}", options.warmup_steps)},
+      "have different options");
   if (options.period < 1 || options.warmup_steps < 0)
     throw InvalidArgument("PeriodicModelAverager: a period of {} after {} steps; expected 1 or more after 0 or more",
                           options.period, options.warmup_steps);

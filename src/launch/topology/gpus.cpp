@@ -8,6 +8,8 @@
 #include "src/core/base/digits.h"
 #include "src/core/device/device_choice.h"
 
+#include "src/launch/topology/machine.h"
+
 namespace lockstep::launch {
 
 namespace {

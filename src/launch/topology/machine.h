@@ -10,6 +10,8 @@
 
 namespace lockstep::launch {
 
+inline constexpr double kGigabyte = 1e9;  // of memory in reports, as vendors count it
+
 struct NumaNode {
   int number = 0;
   std::vector<int> cores;

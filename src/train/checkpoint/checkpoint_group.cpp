@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/ddp/wrapper/agreed_options.h"
 
@@ -73,8 +74,7 @@ CallGroup::CallGroup(const std::shared_ptr<ProcessGroup>& given)
     : kept_(given ? given : default_process_group()), group_(kept_.get()) {}
 
 void refuse_together(const CallGroup& group, const char* operation, const std::string& refusal) {
-  if (group.has_several()) return refuse_on_all_ranks(*group.get(), operation, refusal);
-  if (!refusal.empty()) throw InvalidArgument("{}: {}", operation, refusal);
+  refuse_on_all_ranks(group.get(), operation, refusal);
 }
 
 SaveFacts agree_on_save(const CallGroup& group, const std::string& folder, const CheckpointParts& parts,

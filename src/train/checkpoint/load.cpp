@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/tensor/random.h"
@@ -353,7 +354,7 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   if (group != nullptr) {
     check_same_model(*group, parts.model, operation,
                      parts.ddp ? parts.ddp->ignored_parameters() : std::vector<std::string>());
-    check_same_lines(*group, lines_of(parts, own), operation, "gave different parts");
+    check_same_on_all_ranks(*group, operation, lines_of(parts, own), "gave different parts");
   }
   std::optional<LoadedCheckpoint> loaded;
   std::string outcome;

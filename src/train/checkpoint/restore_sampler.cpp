@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/checkpoint/files.h"
@@ -19,8 +20,9 @@ void restore_sampler(data::Sampler& sampler, const data::SamplerState& state,
   }
   if (const auto group = wanted ? wanted : default_process_group()) {
     const auto text = [](const data::SamplerState& of) { return nlohmann::json(of).dump(-1, ' ', true); };
-    check_same_lines(*group, {"the state " + text(state), checkpoint::description_of(sampler)}, "restore_sampler",
-                     "gave different states or samplers, no rank has taken its own: give all of them the same");
+    check_same_on_all_ranks(*group, "restore_sampler",
+                            {"the state " + text(state), checkpoint::description_of(sampler)},
+                            "gave different states or samplers, no rank has taken its own: give all of them the same");
   }
   if (!refusal.empty()) throw InvalidArgument("restore_sampler: {}", refusal);
   sampler.restore(state);

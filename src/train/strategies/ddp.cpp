@@ -19,6 +19,7 @@
 // step. So does a LossScaler: it is each rank's own, skips that rank's steps, and takes the smallest scale of all ranks
 // at each average.
 #include "lockstep/ddp/ddp.h"
+#include "lockstep/comm/agreement.h"
 
 #include <array>
 #include <optional>
@@ -30,7 +31,6 @@
 #include "lockstep/reduce/hooks.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/ddp/wrapper/agreed_options.h"
-#include "src/ddp/wrapper/failure.h"
 #include "src/optim/step_parts.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/model_copies.h"
@@ -55,7 +55,7 @@ DistributedDataParallelOptions wrapper_options(const char* name, const StrategyO
 // Ranks that scale their losses differently would average gradients of different scales.
 optim::LossScaler* checked_scaler(const char* name, ProcessGroup& group, optim::Optimizer& optimizer) {
   optim::LossScaler* const scaler = optim::StepParts(optimizer).loss_scaler();
-  check_same_lines(group, {description_of(scaler)}, name, "have different LossScalers");
+  check_same_on_all_ranks(group, name, {description_of(scaler)}, "have different LossScalers");
   return scaler;
 }
 
@@ -66,9 +66,9 @@ class Ddp : public Strategy {
         training_(std::move(training)),
         group_(group_of(options)),
         devices_({&group_->local_device()}),
-        replica_(made_on_all_ranks(*group_, [this] { return make_replica(training_, *devices_.front()); })),
+        replica_(on_all_ranks(group_, [this] { return make_replica(training_, *devices_.front()); })),
         ddp_(*replica_.model, group_, wrapper_options(name, options)),
-        optimizer_(made_on_all_ranks(*group_, [&] { return make_optimizer(name, training_, ddp_.parameters()); })),
+        optimizer_(on_all_ranks(group_, [&] { return make_optimizer(name, training_, ddp_.parameters()); })),
         scaler_(checked_scaler(name, *group_, *optimizer_)) {
     if (is_named(name, "zero")) zero_.emplace(ddp_, *optimizer_);
     if (is_named(name, "local_sgd"))
@@ -90,7 +90,7 @@ class Ddp : public Strategy {
     const Tensor loss = loss_of(training_, ddp_(inputs.to(*devices_.front())), targets.to(*devices_.front()));
     loss.backward();
     if (averager_)  // a rank's own gradients may fail it alone
-      or_end_group(group_.get(), [this] { optimizer_->step(); });
+      abort_on_error(group_, [this] { optimizer_->step(); });
     else
       optimizer_->step();
     count_buffers();

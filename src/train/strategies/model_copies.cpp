@@ -211,21 +211,6 @@ Place place_in_job() {
   return read_job_environment([](const char* name) { return env::text(name); }).place;
 }
 
-void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check) {
-  std::exception_ptr own;
-  std::string reason;
-  try {
-    check();
-  } catch (...) {
-    own = std::current_exception();
-    reason = exception_text(own);
-  }
-  const std::vector<std::string> reasons = group.all_gather_text(reason, {.purpose = {"strategy check"}});
-  if (own) std::rethrow_exception(own);
-  for (std::size_t rank = 0; rank < reasons.size(); ++rank)
-    if (!reasons[rank].empty()) throw InvalidArgument("rank {}: {}", rank, reasons[rank]);
-}
-
 void check_no_autocast(const char* strategy) {
   if (const DType type = AutoCast::active(); type != DType::kFloat32)
     throw InvalidArgument(

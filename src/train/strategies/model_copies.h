@@ -92,18 +92,6 @@ std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options, bool of_o
 // This process's place in the job that the environment describes. Meets no other rank.
 Place place_in_job();
 
-// Collective. `check` asks no other rank; what it throws on one rank ends this call on all: there with that exception,
-// on the others with an InvalidArgument that has its text and the number of the rank.
-void check_on_all_ranks(ProcessGroup& group, const std::function<void()>& check);
-
-// What `make` returns, on all ranks or on none.
-template <typename Make>
-auto made_on_all_ranks(ProcessGroup& group, const Make& make) {
-  decltype(make()) made;
-  check_on_all_ranks(group, [&] { made = make(); });
-  return made;
-}
-
 // Throws InvalidArgument under an AutoCast.
 void check_no_autocast(const char* strategy);
 

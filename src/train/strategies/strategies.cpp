@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/core/base/text.h"
 #include "src/ddp/checks/replicas.h"
@@ -153,9 +154,10 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
   const auto group = group_of(asked, named == entries().end() || !is_collective(*named, asked));
   if (group && group->world_size() > 1) {
     const bool is_over_ranks = name == "model_parallel" && asked.group;
-    check_same_lines(*group, {fmt::format("strategy '{}'{}", name, is_over_ranks ? " with a .group" : "")},
-                     "make_strategy", "ask for different strategies");
-    check_on_all_ranks(*group, check);
+    check_same_on_all_ranks(*group, "make_strategy",
+                            {fmt::format("strategy '{}'{}", name, is_over_ranks ? " with a .group" : "")},
+                            "ask for different strategies");
+    on_all_ranks(group, check);
   } else {
     check();
   }

@@ -2,11 +2,11 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
-#include "src/ddp/wrapper/failure.h"
 #include "src/nn/module/evaluation_mode.h"
 
 namespace lockstep {
@@ -19,7 +19,7 @@ std::int64_t evaluate_metrics(const nn::Module* model, const std::function<Tenso
                               const EvaluateOptions& options) {
   const NoGrad no_grad;
   const auto group = options.group ? options.group : default_process_group();
-  or_end_group(group.get(), [&] {
+  abort_on_error(group, [&] {
     if (options.batch_size < 1) throw InvalidArgument("evaluate: batch_size {} must be at least 1", options.batch_size);
     if (!forward) throw InvalidArgument("evaluate: the function that computes outputs is empty");
     for (std::size_t i = 0; i < metrics.size(); ++i)

@@ -6,12 +6,12 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/core/error.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/train/evaluate.h"
-#include "src/ddp/wrapper/failure.h"
 #include "src/nn/module/evaluation_mode.h"
 
 namespace lockstep {
@@ -80,7 +80,7 @@ Tensor gather(const Outputs& mine, std::int64_t samples, ProcessGroup& group) {
 
 Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOptions& options) {
   const auto group = options.group ? options.group : default_process_group();
-  return or_end_group(group.get(), [&] {
+  return abort_on_error(group, [&] {
     if (options.batch_size < 1) throw InvalidArgument("predict: batch_size {} must be at least 1", options.batch_size);
     if (dataset.size() < 1) throw InvalidArgument("predict: the data set is empty: at least one sample is needed");
     const data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},

@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/comm/agreement.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/files/bare_name.h"
 #include "src/train/strategies/kinds.h"
@@ -126,9 +127,9 @@ data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& se
 data::Pipeline Trainer::Impl::batched_together(const char* call, const data::Pipeline& set, std::int64_t batch_size,
                                                bool wants_targets) const {
   std::optional<data::Pipeline> batches;
-  check_together(ranks(), [&] { batches = batched(call, set, batch_size, wants_targets); });
+  on_all_ranks(ranks(), [&] { batches = batched(call, set, batch_size, wants_targets); });
   if (ProcessGroup* const all = ranks())
-    check_same_lines(*all, {sizes_text("", *batches)}, fmt::format("Trainer::{}", call).c_str(), "gave different sets");
+    check_same_on_all_ranks(*all, fmt::format("Trainer::{}", call), {sizes_text("", *batches)}, "gave different sets");
   return *batches;
 }
 
@@ -170,7 +171,7 @@ void Trainer::compile(CompileOptions options) {
   const auto group = group_of({.group = given}, !Impl::is_of_ranks(here                       ? here->name()
                                                                    : options.strategy.empty() ? "ddp"
                                                                                               : options.strategy));
-  check_together(group.get(), [&] {
+  on_all_ranks(group.get(), [&] {
     if (!options.optimizer || !options.loss) throw InvalidArgument("Trainer::compile: .optimizer and .loss are needed");
     check_metrics(options.metrics);
     check_scope(scope, options);

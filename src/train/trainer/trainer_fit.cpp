@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/log.h"
 #include "lockstep/ddp/ddp.h"
@@ -74,8 +75,8 @@ class Trainer::Impl::Fit {
         place_(impl_.place()),
         group_(impl_.has_ranks() ? impl_.group() : nullptr),
         first_step_(trainer.step_) {
-    check_together(impl_.ranks(), [&] { take_sets(given); });
-    if (impl_.ranks() != nullptr) check_same_on_all_ranks();
+    on_all_ranks(impl_.ranks(), [&] { take_sets(given); });
+    if (impl_.ranks() != nullptr) check_same_sets();
     progress_.emplace(progress_of(options_, steps_, trainer.is_first_rank()));
   }
 
@@ -145,13 +146,13 @@ class Trainer::Impl::Fit {
     for (const auto& callback : options_.callbacks) callback->check(trainer_);
   }
 
-  void check_same_on_all_ranks() const {
-    check_same_lines(
-        *group_,
+  void check_same_sets() const {
+    check_same_on_all_ranks(
+        *group_, "Trainer::fit",
         {sizes_text("", *training_), fmt::format("{} steps an epoch", steps_),
          validation_ ? sizes_text("for validation ", *validation_) : "no validation",
          fmt::format("epochs {} to {}, at most {} steps", options_.initial_epoch, options_.epochs, options_.max_steps)},
-        "Trainer::fit", "gave different sets or options");
+        "gave different sets or options");
   }
 
   Logs logs_of(std::int64_t epoch) {

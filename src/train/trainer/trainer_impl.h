@@ -10,24 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/strategy_scope.h"
 #include "lockstep/train/trainer.h"
-#include "src/ddp/wrapper/failure.h"
 #include "src/train/strategies/model_copies.h"
 #include "src/train/trainer/trainer_state.h"
 
 namespace lockstep::train {
-
-// What one rank alone finds wrong is an error on all, and the group goes on. Null: a job of one.
-template <typename Check>
-void check_together(ProcessGroup* group, const Check& check) {
-  if (group != nullptr && group->world_size() > 1)
-    check_on_all_ranks(*group, check);
-  else
-    check();
-}
 
 // A line of what ranks must have in common.
 inline std::string sizes_text(const char* kind, const data::Pipeline& set) {
@@ -83,7 +74,7 @@ struct Trainer::Impl {
   // Ends the group when this rank alone fails: the others are told why, and do not wait for it.
   template <typename Call>
   auto guarded(const Call& call) const {
-    return or_end_group(group().get(), call);
+    return abort_on_error(group(), call);
   }
 };
 

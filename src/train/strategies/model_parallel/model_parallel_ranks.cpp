@@ -17,6 +17,7 @@
 #include <chrono>
 #include <optional>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "src/core/base/text.h"
 #include "src/ddp/checks/replicas.h"
@@ -33,7 +34,7 @@ class ModelParallelRanks : public Strategy {
   ModelParallelRanks(Training training, const StrategyOptions& options)
       : training_(std::move(training)), group_(options.group), devices_({&group_->local_device()}), links_(group_) {
     const int rank = group_->rank(), ranks = group_->world_size();
-    check_on_all_ranks(*group_, [&] {
+    on_all_ranks(group_, [&] {
       check_kernels(*devices_.front(), static_cast<std::size_t>(rank));
       micro_batches_ = micro_batches_of(options, static_cast<std::size_t>(ranks));
       model_ = training_.model();
@@ -43,14 +44,14 @@ class ModelParallelRanks : public Strategy {
     });
     std::vector<std::string> layers;
     for (const int count : options.stage_layers) layers.push_back(std::to_string(count));
-    check_same_lines(*group_,
-                     {fmt::format("micro_batches = {}", options.micro_batches),
-                      fmt::format("stage_layers = {}", joined(layers, " "))},
-                     kModelParallel, "have different options");
+    check_same_on_all_ranks(*group_, kModelParallel,
+                            {fmt::format("micro_batches = {}", options.micro_batches),
+                             fmt::format("stage_layers = {}", joined(layers, " "))},
+                            "have different options");
     check_same_model(*group_, *model_, kModelParallel);
     model_->to(*devices_.front());
     replace_by_roots(*group_, model_->state_dict(), "initial weights");
-    check_on_all_ranks(*group_, [&] {  // it makes its optimizer
+    on_all_ranks(group_, [&] {  // it makes its optimizer
       stage_ = std::make_unique<PipelineStage>(training_, *model_, cut_[static_cast<std::size_t>(rank)],
                                                *devices_.front(), rank, ranks, micro_batches_);
     });

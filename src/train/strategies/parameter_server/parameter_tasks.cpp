@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/environment.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/strategies/kinds.h"
@@ -97,7 +98,7 @@ std::optional<Task> task_of_environment(const EnvironmentLookup& lookup) {
 
 TaskTable TaskTable::gather(std::shared_ptr<ProcessGroup> group, const ParameterServerOptions& options) {
   TaskTable table;
-  check_on_all_ranks(*group, [&] {
+  on_all_ranks(group, [&] {
     check_options(options, group->world_size());
     table.own = own_task(*group, options);
   });
@@ -198,23 +199,23 @@ std::unique_ptr<Strategy> make_parameter_server(Training training, const Strateg
   job.tasks = TaskTable::gather(group, options.parameter_server);
   job.training = std::move(training);
   job.tasks.with_names([&] {
-    check_on_all_ranks(*group, [&] {
+    on_all_ranks(group, [&] {
       check_numbers(job.tasks);
       job.replica = make_replica(job.training, device_of(job.tasks, options));
       check_float32(kParameterServer, job.replica.parameters);
     });
-    check_same_lines(
-        *group,
+    check_same_on_all_ranks(
+        *group, "make_strategy",
         {fmt::format("servers = {}", job.options.servers), fmt::format("staleness = {}", job.options.staleness),
          fmt::format("sharding = {}", job.options.sharding == Sharding::kRoundRobin ? "kRoundRobin" : "kGreedyBytes")},
-        "make_strategy", "have different options");
+        "have different options");
     check_same_model(*group, *job.replica.model, "make_strategy");
   });
   job.layout = lay_out_shards(job.replica.parameters, static_cast<int>(job.tasks.servers.size()), job.options.sharding);
   const bool is_server = job.tasks.own.job == Task::Job::kServer;
   job.workers = group->split(is_server ? -1 : 0, job.tasks.own.index);
   std::unique_ptr<Strategy> server;
-  check_on_all_ranks(*group, [&] {  // a server makes its optimizer
+  on_all_ranks(group, [&] {  // a server makes its optimizer
     if (is_server) server = make_server(std::move(job));
   });
   return is_server ? std::move(server) : make_worker(std::move(job));
