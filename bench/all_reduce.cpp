@@ -1,4 +1,4 @@
-// How fast an all-reduce is, by message size; docs/benchmarks.md explains the columns.
+// Measures the speed of all-reduce by message size; docs/benchmarks.md explains the columns.
 //
 //   build/bench/all_reduce --ranks 2 -b 4 -e 64M -f 4 [--op sum] [--plain] [--check] [--json]
 //   lockrun -n 4 build/bench/all_reduce --transport tcp        mpirun -n 4 build/bench/all_reduce

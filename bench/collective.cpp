@@ -1,4 +1,5 @@
-// How fast any collective is, by message size: all_reduce's flags, and --op that names the collective.
+// Measures the speed of any collective by message size. The flags are those of all_reduce, and --op names the
+// collective.
 //
 //   build/bench/collective --op all_gather --ranks 2 -b 4 -e 64M -f 4
 //   build/bench/collective --op reduce --redop max --dtype int32 --root 1 --check

@@ -1,11 +1,10 @@
-// Times training steps with each comm hook, which take turns, and counts what they send:
+// Times training steps with each comm hook, in turn, and counts the bytes that they send:
 //   build/bench/comm_hooks --model mlp --ranks 2 --transport tcp [--hooks none,bf16] [--steps 4] [--rounds 3] [--json]
-//   bench/rate_limited --model mlp --rates 100mbit 1gbit            the same between two machines, over networks of
-//   these rates
-// Columns: wire_mbit_s, what one rank's all-reduce of 4 MiB sends a second; step_ms, the median over the rounds, in
-// each of which --steps steps of a hook follow each other; of_plain, the median of the rounds' ratios to no hook;
-// sent_kb, what rank 0 writes to its sockets in a step (0 in shared memory), and sent_of_plain. local_sgd averages the
-// weights once in --steps steps.
+//   bench/rate_limited --model mlp --rates 100mbit 1gbit    the same between two machines, over networks of these rates
+// Columns: wire_mbit_s, the rate at which one rank sends in an all-reduce of 4 MiB; step_ms, the median over the
+// rounds, in each of which --steps steps of a hook follow each other; of_plain, the median of the rounds' ratios to no
+// hook; sent_kb, the bytes that rank 0 writes to its sockets in a step (0 in shared memory), and sent_of_plain.
+// local_sgd averages the weights once in --steps steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +22,7 @@
 #include "bench/lib/step_trainer.h"
 #include "examples/lib/parse_flags.h"
 #include "lockstep/lockstep.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 
 namespace {
 
@@ -31,7 +30,7 @@ namespace ls = lockstep;
 using ls::bench::rounded;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWarmUp = 3;  // the first step's buckets are others, factors begin in the third
+constexpr int kWarmUp = 3;  // the first step has other buckets, and factors begin in the third
 constexpr std::size_t kWireFloats = std::size_t{1} << 20;
 
 struct Options {
@@ -67,13 +66,13 @@ Options parse(int argc, char** argv) {
   for (const auto& [name, make] : known_hooks()) names.push_back(name);
   cxxopts::OptionAdder add = cli.add_options();
   add("model", "cifar10, cifar10-nolrn, mlp, resnet20 or gpt", value<std::string>()->default_value("cifar10"));
-  add("hooks", fmt::format("of {}, with commas between; `none` is always among them", ls::joined(names, ", ")),
+  add("hooks", fmt::format("some of {}, separated by commas; `none` is always included", ls::joined(names, ", ")),
       value<std::vector<std::string>>());
   add("ranks", "processes", value<int>()->default_value("2"));
   add("transport", "auto, shm or tcp", value<std::string>()->default_value("tcp"));
-  add("steps", "of a hook's turn", value<int>()->default_value("4"));
+  add("steps", "steps per turn of a hook", value<int>()->default_value("4"));
   add("rounds", "turns of each hook", value<int>()->default_value("3"));
-  add("json", "one JSON line a hook");
+  add("json", "one JSON line per hook");
   add("help", "this text");
   const auto given = lockstep::examples::parse_naming_flags(cli, argc, argv);
   if (given.count("help") != 0) {
@@ -81,12 +80,12 @@ Options parse(int argc, char** argv) {
     std::exit(0);
   }
   if (!given.unmatched().empty())
-    throw ls::InvalidArgument("comm_hooks: '{}' is no flag: --help lists them", given.unmatched().front());
+    throw ls::InvalidArgument("comm_hooks: unknown argument '{}': --help lists the flags", given.unmatched().front());
   Options options{given["model"].as<std::string>(), given["transport"].as<std::string>(), names};
   if (given.count("hooks") != 0) options.hooks = given["hooks"].as<std::vector<std::string>>();
   for (const std::string& hook : options.hooks)
     if (std::find(names.begin(), names.end(), hook) == names.end())
-      throw ls::InvalidArgument("comm_hooks: there is no hook '{}': --help lists them", hook);
+      throw ls::InvalidArgument("comm_hooks: unknown hook '{}': --help lists them", hook);
   std::erase(options.hooks, "none");
   options.hooks.insert(options.hooks.begin(), "none");
   options.ranks = given["ranks"].as<int>();
@@ -109,7 +108,7 @@ struct Variant {
   }
   std::string hook;
   ls::bench::StepTrainer trainer;
-  std::vector<double> step_ms = {}, sent = {};  // of each round
+  std::vector<double> step_ms = {}, sent = {};  // per round
 };
 
 double ms_since(Clock::time_point start) {

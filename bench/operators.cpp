@@ -1,14 +1,14 @@
-// Times every operator of core/operators.def on the rows that tests/kernels/cases has for it: those of the tutorial
-// network's training step, and those that memory bounds on arrays too large for any cache:
+// Times every operator of core/operators.def on the rows that kernels/cases has for it: those of the tutorial
+// network's training step, and operators limited by memory on arrays that are too large for any cache:
 //   build/bench/operators [--device cuda] [--dtype bfloat16] [--json] [--rounds 15] [--only conv2d,relu]
 //                         [--batch 128] [--elements 64M] [--product 8192] [--cpu-time]
-// A row is the median of its rounds, the rates at which it computes and touches memory (bytes that must move once), and
-// its share of the limit: the time that it would take at the device's rates, of the two the larger one, by the time
-// that it took. Those rates are the first rows: of a copy in the device's memory, and of the large linear layer,
-// forward or backward, whichever is the fastest. Memory that fits into a cache may have more than 100 %. On a GPU a
-// round is a call repeated until 2 ms have passed: small operators as a graph, since the host would need longer to
-// queue them than they take. With --cpu-time a row is the least CPU time of its rounds, for a machine that other
-// programs use, and OMP_NUM_THREADS=1.
+// A row has the median time of its rounds, the rates of computation and memory access (bytes that must move once), and
+// its share of the limit: the time that it would take at the device's rates (the larger of both times), divided by the
+// time that it took. The first rows measure those rates: a copy in the device's memory, and the large linear layer,
+// forward or backward, whichever is the fastest. Memory that fits into a cache may exceed 100 %. On a GPU a round
+// repeats a call until 2 ms have passed; small operators run as a graph, because the host would need longer to queue
+// them than they take. With --cpu-time a row has the least CPU time of its rounds, for a machine that other programs
+// use, and OMP_NUM_THREADS=1.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,9 +23,9 @@
 
 #include "bench/lib/bench_common.h"
 #include "examples/lib/parse_flags.h"
+#include "kernels/cases/cases.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
-#include "tests/kernels/cases/cases.h"
 
 namespace {
 
@@ -60,7 +60,7 @@ class Clock {
 
   double median_seconds(const std::function<void()>& call) const {
     constexpr double kSmall = 50e-6;
-    seconds_of(call, 1);  // libraries choose their ways
+    seconds_of(call, 1);  // libraries choose their algorithms
     if (device_.kind() == lockstep::DeviceKind::kCpu) return median_seconds(call, 1);
     const double once = seconds_of(call, 10);
     const Index calls = std::clamp<Index>(static_cast<Index>(kRoundSeconds / once), 1, kMostCalls);
@@ -82,7 +82,7 @@ class Clock {
     return (now() - start) / static_cast<double>(calls);
   }
 
-  // As a graph, of a call that the host takes long to queue beside what the device needs for it.
+  // Runs the calls as a graph, if queuing a call takes the host long compared with the device's time.
   double seconds_in_graph(const std::function<void()>& call, Index calls) const {
     constexpr Index kMostInGraph = 200;
     const Index in_graph = std::min(calls, kMostInGraph), launches = (calls + in_graph - 1) / in_graph;
@@ -105,7 +105,7 @@ class Clock {
   lockstep::Stream& stream_ = device_.default_stream();
 };
 
-// One row of the list: `kernel` is its operator there.
+// One row of the list; `kernel` is its operator.
 struct Timed {
   std::string kernel;
   Cases::TimedRow what;
@@ -116,7 +116,7 @@ class Table {
   Table(lockstep::Device& device, DType type, bool json, const Clock& clock)
       : device_(device), type_(type), json_(json), clock_(clock) {}
 
-  // The first row: the limit of what memory bounds.
+  // The first row: the limit of memory.
   void copy(Index elements) {
     if (!json_)
       fmt::print("{:<36} {:>9} {:>9} {:>9} {:>10} {:>8}\n", "operator on " + device_.name(), "ms", "GFLOP/s", "GB/s",
@@ -132,7 +132,7 @@ class Table {
           seconds);
   }
 
-  // The next rows: the limit of computation is the fastest of them.
+  // The next rows: the fastest of them is the limit of computation.
   void limits(const std::vector<Timed>& rows) {
     std::vector<double> seconds;
     for (const Timed& timed : rows) {
@@ -194,7 +194,7 @@ std::vector<Timed> all_rows(DType type, const lockstep::testing::Sizes& sizes) {
   return rows;
 }
 
-// Is a part of the operator's or of the row's name among `parts`? All are, when there are none.
+// True if a part of the operator's or the row's name is among `parts`, or if these are empty.
 bool is_wanted(const Timed& timed, const std::vector<std::string>& parts) {
   const auto is_part = [&](const std::string& part) {
     return timed.kernel.find(part) != std::string::npos || timed.what.row.name.find(part) != std::string::npos;
@@ -202,7 +202,7 @@ bool is_wanted(const Timed& timed, const std::vector<std::string>& parts) {
   return parts.empty() || std::any_of(parts.begin(), parts.end(), is_part);
 }
 
-// The limits first, whatever is wanted.
+// Always measures the limits first.
 void measure(Table& table, const std::vector<Timed>& rows, Index elements, const std::vector<std::string>& only) {
   const auto wanted = [&](const Timed& timed) { return is_wanted(timed, only); };
   if (std::none_of(rows.begin(), rows.end(), wanted)) {
@@ -229,13 +229,15 @@ int run(int argc, char** argv) {
   cxxopts::Options options("operators", "Times the operators of the kernel table");
   options.add_options()("json", "JSON lines")("batch", "images a step", cxxopts::value<int>()->default_value("128"))(
       "rounds", "timed rounds of each operator", cxxopts::value<int>()->default_value("15"))(
-      "cpu-time", "of each operator the least CPU time of its rounds, not the median time")(
+      "cpu-time", "report the least CPU time of each operator's rounds, not the median time")(
       "device", "cpu, cuda or cuda:N", cxxopts::value<std::string>()->default_value("cpu"))(
-      "dtype", "of activations: float32, float16 or bfloat16", cxxopts::value<std::string>()->default_value("float32"))(
-      "elements", "of the large arrays, at least 64; K, M, G are binary (default: 4M, on a GPU 64M)",
+      "dtype", "type of activations: float32, float16 or bfloat16",
+      cxxopts::value<std::string>()->default_value("float32"))(
+      "elements", "elements of the large arrays, at least 64; K, M, G are binary (default: 4M, on a GPU 64M)",
       cxxopts::value<std::string>())("product", "side of the large linear layer (default: 1024, on a GPU 8192)",
                                      cxxopts::value<int>())(
-      "only", "parts of names of operators or rows, separated by commas: these alone, behind the limits",
+      "only",
+      "measure only operators or rows whose names contain one of these parts, separated by commas (after the limits)",
       cxxopts::value<std::vector<std::string>>())("help", "this text");
   const auto flags = lockstep::examples::parse_naming_flags(options, argc, argv);
   if (flags.count("help") != 0) {

@@ -1,9 +1,8 @@
-// How long a training step takes on 2 to 4,096 ranks, in a model: bench/lib/cost_model.h has the formulas and where
-// they come from.
+// Models how long a training step takes on 2 to 4,096 ranks; bench/lib/cost_model.h has the formulas and their sources.
 //
 //   build/bench/all_reduce --ranks 2 -b 4 -e 64M --json-file shm.json
-//   build/bench/simulate --fit shm.json --net-alpha-us 15 --net-gbps 12 --ranks-per-node 8 --compute-ms 120 --bytes
-//   100M --plot step.svg
+//   build/bench/simulate --fit shm.json --net-alpha-us 15 --net-gbps 12 --ranks-per-node 8 --compute-ms 120
+//                        --bytes 100M --plot step.svg
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +14,7 @@
 
 #include "bench/lib/bench_common.h"
 #include "bench/lib/cost_model.h"
-#include "bench/lib/svg_plot.h"
+#include "bench/lib/plot_axis.h"
 #include "examples/lib/parse_flags.h"
 #include "lockstep/core/error.h"
 
@@ -39,7 +38,7 @@ struct Settings {
 
 struct Row {
   int ranks;
-  std::array<double, kAlgorithms.size()> us;  // of a step
+  std::array<double, kAlgorithms.size()> us;  // per step
 };
 
 cxxopts::Options describe_flags() {
@@ -55,13 +54,12 @@ cxxopts::Options describe_flags() {
   options.add_options("Between machines")("net-alpha-us", "latency of a message", text("15"))(
       "net-gbps", "bandwidth of a machine, GB/s (100 Gbit/s: 12.5)", text("12.5"));
   options.add_options("A step")("compute-ms", "forward, backward and update of one rank", text("100"))(
-      "bytes", "gradients; K, M and G are binary", text("100M"))("bucket-bytes", "what one all-reduce carries",
-                                                                 text("25M"));
+      "bytes", "gradients; K, M and G are binary", text("100M"))("bucket-bytes", "size of one all-reduce", text("25M"));
   options.add_options("Results")("json", "JSON lines")("plot", "SVG of the table", text(""))("h,help", "this");
   return options;
 }
 
-// A positive number of at most `most`, which only a slip of the keyboard exceeds.
+// A positive number of at most `most`, which only a typing error exceeds.
 double read_number(const Flags& flags, const char* flag, double most, const char* unit) {
   const std::string text = flags[flag].as<std::string>();
   std::size_t used = 0;
@@ -72,20 +70,20 @@ double read_number(const Flags& flags, const char* flag, double most, const char
     used = 0;
   }
   if (used == 0 || used != text.size() || !(number > 0 && number <= most))
-    throw InvalidArgument("--{} '{}': a number above 0 and at most {:g} is needed, in {}", flag, text, most, unit);
+    throw InvalidArgument("--{} '{}': expected a number above 0 and at most {:g}, in {}", flag, text, most, unit);
   return number;
 }
 
 double read_bytes(const Flags& flags, const char* flag) {
   const std::size_t bytes = parse_bytes(std::string("--") + flag, flags[flag].as<std::string>());
   if (bytes == 0 || bytes > 1ULL << 50)
-    throw InvalidArgument("--{}: {} bytes; 1 to 1024 TiB are possible", flag, bytes);
+    throw InvalidArgument("--{}: got {} bytes, expected 1 byte to 1024 TiB", flag, bytes);
   return static_cast<double>(bytes);
 }
 
 int read_ranks_per_node(const Flags& flags) {
   const double ranks = read_number(flags, "ranks-per-node", kMostRanks, "ranks");
-  if (ranks != std::floor(ranks)) throw InvalidArgument("--ranks-per-node {}: a whole number is needed", ranks);
+  if (ranks != std::floor(ranks)) throw InvalidArgument("--ranks-per-node {}: expected a whole number", ranks);
   return static_cast<int>(ranks);
 }
 
@@ -98,18 +96,19 @@ Link read_fit(const std::string& path) {
     return document.contains(place) && document[place].is_number() ? document[place].get<double>() : 0.0;
   };
   if (!document.is_object() || !document.contains("fit"))
-    throw InvalidArgument("--fit {}: is no file that bench/all_reduce --json-file has written", path);
+    throw InvalidArgument("--fit {}: is not a file that bench/all_reduce --json-file has written", path);
   if (const Json::json_pointer place("/settings/collective");
       !document.contains(place) || document[place] != "all_reduce")
-    throw InvalidArgument("--fit {}: holds no all_reduce", path);
+    throw InvalidArgument("--fit {}: contains no all_reduce", path);
   const double alpha_us = number("/fit/alpha_us"), gbps = number("/fit/gbps"), ranks = number("/settings/ranks");
   if (!(alpha_us > 0 && gbps > 0))
     throw InvalidArgument(
-        "--fit {}: has no line with a latency and a bandwidth above 0; measure small and large messages, as with -b 4 "
+        "--fit {}: has no fit with a latency and a bandwidth above 0; measure small and large messages, for example "
+        "with -b 4 "
         "-e 64M",
         path);
   if (!(ranks >= 2 && ranks <= kMostRanks))
-    throw InvalidArgument("--fit {}: measured with {} ranks; 2 at least are needed", path, ranks);
+    throw InvalidArgument("--fit {}: measured with {} ranks; at least 2 are needed", path, ranks);
   return link_of_fit(alpha_us, gbps, static_cast<int>(ranks));
 }
 
@@ -118,7 +117,7 @@ Link read_local_link(const Flags& flags) {
   if (flags.count("fit") == 0)
     return {read_number(flags, "alpha-us", 1e6, "us"), read_number(flags, "gbps", 1e5, "GB/s")};
   if (flags.count("alpha-us") != 0 || flags.count("gbps") != 0)
-    throw InvalidArgument("--fit {} says what --alpha-us and --gbps say: leave one or the other out", fit);
+    throw InvalidArgument("--fit {} sets the same values as --alpha-us and --gbps: leave one or the other out", fit);
   return read_fit(fit);
 }
 
@@ -130,7 +129,8 @@ Settings parse_settings(int argc, char** argv) {
       std::puts(options.help({"Inside a machine", "Between machines", "A step", "Results"}).c_str());
       std::exit(0);
     }
-    if (!flags.unmatched().empty()) throw InvalidArgument("'{}' is no flag; see --help", flags.unmatched().front());
+    if (!flags.unmatched().empty())
+      throw InvalidArgument("unknown argument '{}'; see --help", flags.unmatched().front());
     Settings settings;
     settings.cluster.local = read_local_link(flags);
     settings.cluster.net = {read_number(flags, "net-alpha-us", 1e6, "us"), read_number(flags, "net-gbps", 1e5, "GB/s")};
@@ -143,7 +143,7 @@ Settings parse_settings(int argc, char** argv) {
                             bytes_text(static_cast<std::size_t>(settings.step.bucket_bytes)));
     settings.json = flags.count("json") != 0;
     settings.plot_file = flags["plot"].as<std::string>();
-    if (flags.count("plot") != 0 && settings.plot_file.empty()) throw InvalidArgument("--plot: a file name is needed");
+    if (flags.count("plot") != 0 && settings.plot_file.empty()) throw InvalidArgument("--plot: expected a file name");
     return settings;
   } catch (const Error&) {
     throw;
@@ -178,7 +178,7 @@ void print_rows(const Settings& settings, const std::vector<Row>& rows) {
 }
 
 void plot_rows(const Settings& settings, const std::vector<Row>& rows) {
-  LogLogPlot plot("Time of a training step, by a model", count_axis("ranks", 2), microseconds_axis("time of a step"));
+  Plot plot("Time of a training step, by a model", count_axis("ranks", 2), microseconds_axis("time of a step"));
   for (std::size_t i = 0; i < kAlgorithms.size(); ++i) {
     std::vector<PlotPoint> points;
     for (const Row& row : rows) points.push_back({static_cast<double>(row.ranks), row.us[i]});

@@ -1,5 +1,5 @@
-// The store under load: many clients in one process, each with a proved connection of its own, set, get and add in
-// turn. How long each request takes, how many the server answers in a second, and the memory that it takes for them.
+// Tests the store under load: many clients in one process, each with its own authenticated connection, which set, get
+// and add in turn. Reports the time of each request, the requests per second of the server, and its memory.
 //
 //   build/bench/store --clients 1000
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ constexpr std::array<std::pair<protocol::Request, const char*>, 3> kOperations =
 
 struct Settings {
   std::size_t clients = 1000;
-  std::size_t active = 0;  // with a request under way at any time; 0: all
+  std::size_t active = 0;  // clients with a running request at any time; 0: all
   std::size_t value_bytes = 64;
   double seconds = 5;
   bool json = false;
@@ -66,16 +66,15 @@ cxxopts::Options describe_flags() {
   cxxopts::Options options("store", "The store under load: many clients, set, get and add in turn.\n");
   cxxopts::OptionAdder add = options.add_options();
   add("clients", "connections", cxxopts::value<std::size_t>()->default_value("1000"));
-  add("active", "requests under way at any time; 0: one of every client",
-      cxxopts::value<std::size_t>()->default_value("0"));
-  add("value-bytes", "of each value: 64, 4K", cxxopts::value<std::string>()->default_value("64"));
+  add("active", "concurrent requests; 0: one per client", cxxopts::value<std::size_t>()->default_value("0"));
+  add("value-bytes", "size of each value: 64, 4K", cxxopts::value<std::string>()->default_value("64"));
   add("seconds", "to measure", cxxopts::value<double>()->default_value("5"));
   add("json", "JSON lines");
   add("h,help", "this text");
   return options;
 }
 
-// None: the help was asked for.
+// nullopt: --help was given.
 std::optional<Settings> parse(int argc, char** argv) {
   cxxopts::Options options = describe_flags();
   Settings settings;
@@ -85,7 +84,8 @@ std::optional<Settings> parse(int argc, char** argv) {
       fmt::print("{}", options.help());
       return std::nullopt;
     }
-    if (!flags.unmatched().empty()) throw InvalidArgument("'{}' is no flag; see --help", flags.unmatched().front());
+    if (!flags.unmatched().empty())
+      throw InvalidArgument("unknown argument '{}'; see --help", flags.unmatched().front());
     settings.clients = flags["clients"].as<std::size_t>();
     settings.active = flags["active"].as<std::size_t>();
     settings.value_bytes = parse_bytes("--value-bytes", flags["value-bytes"].as<std::string>());
@@ -97,7 +97,7 @@ std::optional<Settings> parse(int argc, char** argv) {
     throw InvalidArgument("{}", error.what());
   }
   if (settings.clients == 0 || !(settings.seconds > 0) || settings.value_bytes > protocol::kMaxValueBytes)
-    throw InvalidArgument("--clients is 1 or more, --seconds above 0, --value-bytes at most 8M");
+    throw InvalidArgument("--clients must be at least 1, --seconds above 0, --value-bytes at most 8M");
   if (settings.active == 0 || settings.active > settings.clients) settings.active = settings.clients;
   return settings;
 }
@@ -111,7 +111,7 @@ void allow_descriptors(std::size_t count) {
   if (setrlimit(RLIMIT_NOFILE, &limit) != 0) throw Error("{} descriptors are needed: raise 'ulimit -Hn'", count);
 }
 
-// A process of its own, so that its memory is the server's alone. Ends with this one.
+// Runs in a separate process, so that its memory is only the server's. Ends with this one.
 pid_t host_server(Endpoint& endpoint) {
   int ends[2];
   if (pipe(ends) != 0) throw Error("pipe: {}", std::strerror(errno));
@@ -135,7 +135,7 @@ double resident_mib(pid_t pid) {
   std::ifstream status(fmt::format("/proc/{}/status", pid));
   for (std::string line; std::getline(status, line);)
     if (line.rfind("VmRSS:", 0) == 0) return std::stod(line.substr(6)) / 1024;
-  throw Error("/proc/{}/status holds no VmRSS", pid);
+  throw Error("/proc/{}/status has no VmRSS", pid);
 }
 
 Fd connect_client(const Endpoint& endpoint) {
@@ -173,8 +173,8 @@ void ask(Client& client, std::size_t number, const Settings& settings) {
     throw Error("the store closed a connection");
 }
 
-// True: the whole answer is here.
-bool hear(Client& client) {
+// Returns true when the entire answer has arrived.
+bool receive_answer(Client& client) {
   char bytes[65536];
   const ssize_t got = recv(client.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -188,7 +188,7 @@ bool hear(Client& client) {
   return client.answer.size() == sizeof header + header.value_bytes;
 }
 
-// As soon as one request is answered, the client that was idle for longest asks.
+// As soon as one request is answered, the client that was idle for longest sends the next.
 Results drive(std::vector<Client>& clients, const Settings& settings, pid_t server) {
   Results results;
   results.server_mib_before = resident_mib(server);
@@ -202,13 +202,13 @@ Results drive(std::vector<Client>& clients, const Settings& settings, pid_t serv
   }
   std::deque<std::size_t> idle(clients.size());
   std::iota(idle.begin(), idle.end(), std::size_t{0});
-  const auto ask_next = [&] {
+  const auto send_next = [&] {
     ask(clients[idle.front()], idle.front(), settings);
     idle.pop_front();
   };
   const auto start = Clock::now(),
              end = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(settings.seconds));
-  for (std::size_t i = 0; i < settings.active; ++i) ask_next();
+  for (std::size_t i = 0; i < settings.active; ++i) send_next();
   while (idle.size() < clients.size()) {
     std::array<epoll_event, 64> events;
     const int count = epoll_wait(epoll.get(), events.data(), events.size(), 60'000);
@@ -216,12 +216,12 @@ Results drive(std::vector<Client>& clients, const Settings& settings, pid_t serv
     for (int i = 0; i < count; ++i) {
       const auto number = static_cast<std::size_t>(events[static_cast<std::size_t>(i)].data.u64);
       Client& client = clients[number];
-      if (!hear(client)) continue;
+      if (!receive_answer(client)) continue;
       const auto now = Clock::now();
       results.micros[client.turn].push_back(std::chrono::duration<double, std::micro>(now - client.asked).count());
       client.turn = (client.turn + 1) % kOperations.size();
       idle.push_back(number);
-      if (now < end) ask_next();
+      if (now < end) send_next();
     }
   }
   results.seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -233,7 +233,7 @@ void report(const Results& results, const Settings& settings) {
   Report table(settings.json);
   for (std::size_t at = 0; at < kOperations.size(); ++at) {
     const std::vector<double>& micros = results.micros[at];
-    if (micros.empty()) throw Error("no {} was measured: take more --seconds", kOperations[at].second);
+    if (micros.empty()) throw Error("no {} was measured: use more --seconds", kOperations[at].second);
     table.row({{"operation", kOperations[at].second},
                {"clients", settings.clients},
                {"active", settings.active},

@@ -1,12 +1,14 @@
 // Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h:
-//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4] [--optimizer adam]
-//   [--json] build/bench/strategies --devices 1 2 --plot samples.svg      beside one device, with a picture
-// Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, what the
-// busiest device sent and received in a step; peak_rss_mb, of all processes together; final_loss; of model_parallel
-// bubble, the share of a step for which stages of equal speed wait, and idle, the mean share for which they did wait in
-// the last step; equals_ddp, "bits", "rounding" (with max_difference, the largest of any weight), or "no". On the CPU,
-// as logical devices with a share of the cores each; the global batch stays the same. parameter_server has one server
-// beside its workers, synchronous; local_sgd averages weights every 4 steps, and is in the end not ddp.
+//   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4]
+//                          [--optimizer adam] [--json]
+//   build/bench/strategies --devices 1 2 --plot samples.svg      also on one device, with a picture
+// Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, the bytes that
+// the busiest device sent and received in a step; peak_rss_mb, of all processes together; final_loss; for
+// model_parallel bubble, the share of a step for which stages of equal speed wait, and idle, the mean share for which
+// they waited in the last step; equals_ddp, "bits", "rounding" (with max_difference, the largest difference of any
+// weight), or "no". The devices are logical devices of the CPU, with a share of the cores each; the global batch stays
+// the same. parameter_server has one server in addition to its workers, and is synchronous; local_sgd averages weights
+// every 4 steps, so its weights differ from ddp's.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -20,11 +22,12 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "bench/lib/bench_common.h"
-#include "bench/lib/svg_plot.h"
+#include "bench/lib/plot_axis.h"
 #include "bench/lib/train_step_models.h"
 #include "examples/lib/parse_flags.h"
 #include "lockstep/lockstep.h"
@@ -34,9 +37,9 @@ namespace {
 namespace ls = lockstep;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWarmUp = 3;  // steps whose time does not count
+constexpr int kWarmUp = 3;  // steps that are not timed
 constexpr int kServers = 1;
-constexpr double kRoundingBound = 1e-3;  // of a weight, after the default number of steps
+constexpr double kRoundingBound = 1e-3;  // for a weight, after the default number of steps
 
 struct Options {
   std::string model, strategy, result, plot, optimizer;
@@ -53,18 +56,17 @@ Options parse(int argc, char** argv) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
   cxxopts::OptionAdder add = cli.add_options();
   add("model", "cifar10, cifar10-nolrn, mlp or resnet20", value<std::string>()->default_value("cifar10"));
-  add("devices", "how many logical devices; several numbers with spaces or commas between",
+  add("devices", "number of logical devices; several numbers separated by spaces or commas",
       value<std::vector<int>>()->default_value("2"));
-  add("strategy", names + "; all if it is not given", value<std::string>()->default_value(""));
-  add("optimizer", "sgd, momentum or adam; the model's own if it is not given",
-      value<std::string>()->default_value(""));
-  add("steps", "steps that count, the first ones apart", value<int>()->default_value("20"));
+  add("strategy", names + "; default: all", value<std::string>()->default_value(""));
+  add("optimizer", "sgd, momentum or adam; default: the model's own", value<std::string>()->default_value(""));
+  add("steps", "timed steps, after the warm-up", value<int>()->default_value("20"));
   add("rounds", "turns of each strategy", value<int>()->default_value("3"));
-  add("micro-batches", "of model_parallel, which divide the samples of a step; 0: as many as devices",
+  add("micro-batches", "number for model_parallel; must divide the samples of a step; 0: as many as devices",
       value<int>()->default_value("0"));
   add("plot", "a picture of samples/s over devices, as SVG", value<std::string>()->default_value(""), "FILE");
-  add("json", "one JSON line a strategy");
-  add("result", "of this program's own use", value<std::string>()->default_value(""));
+  add("json", "one JSON line per strategy");
+  add("result", "for internal use", value<std::string>()->default_value(""));
   add("help", "this text");
   const auto given = lockstep::examples::parse_naming_flags(cli, argc, argv);
   if (given.count("help") != 0) {
@@ -78,7 +80,7 @@ Options parse(int argc, char** argv) {
     int devices = 0;
     const auto read = std::from_chars(word.data(), word.data() + word.size(), devices);
     if (given.count("devices") == 0 || read.ec != std::errc() || read.ptr != word.data() + word.size())
-      throw ls::InvalidArgument("strategies: '{}' is no flag: --help lists them", word);
+      throw ls::InvalidArgument("strategies: unknown argument '{}': --help lists the flags", word);
     options.devices.push_back(devices);
   }
   options.steps = given["steps"].as<int>();
@@ -86,23 +88,20 @@ Options parse(int argc, char** argv) {
   options.micro_batches = given["micro-batches"].as<int>();
   options.json = given.count("json") != 0;
   if (options.model == "gpt")
-    throw ls::InvalidArgument("strategies: --model gpt has a label a token; strategies split samples");
+    throw ls::InvalidArgument("strategies: --model gpt has one label per token, but strategies split samples");
   if (options.steps < 1 || options.rounds < 1)
     throw ls::InvalidArgument("strategies: --steps and --rounds must be positive");
   if (options.micro_batches < 0) throw ls::InvalidArgument("strategies: --micro-batches must not be negative");
   for (const int devices : options.devices)
-    if (devices < 1 || devices > 64) throw ls::InvalidArgument("strategies: --devices {}: 1 to 64 make sense", devices);
-  const auto& kinds = ls::train::strategies();
-  const auto is_given = [&](const ls::train::StrategyKind& kind) { return kind.name == options.strategy; };
-  if (!options.strategy.empty() && std::none_of(kinds.begin(), kinds.end(), is_given))
-    throw ls::InvalidArgument("strategies: there is no strategy '{}': {}", options.strategy, names);
+    if (devices < 1 || devices > 64) throw ls::InvalidArgument("strategies: --devices {}: expected 1 to 64", devices);
+  if (!options.strategy.empty()) ls::train::strategy_named(options.strategy);  // throws for a name that is unknown
   return options;
 }
 
 // -- one strategy, in processes of its own
 
-bool has_a_rank_for_each(const std::string& strategy) {
-  return strategy == "ddp" || strategy == "zero" || strategy == "local_sgd";
+const ls::train::StrategyCapabilities& capabilities_of(const std::string& strategy) {
+  return ls::train::strategy_named(strategy).capabilities;
 }
 
 double peak_rss_mb() {
@@ -116,13 +115,12 @@ ls::Tensor rows_of_rank(const ls::Tensor& all, const ls::ProcessGroup& group) {
   return ls::slice(all, 0, {.start = group.rank() * each, .stop = (group.rank() + 1) * each});
 }
 
-// Of the last step; the devices of strategies without a pipeline are not watched.
-double mean_idle(const ls::train::Strategy& strategy) {
-  const auto bubble = strategy.bubble();
-  if (!bubble) return 0;
-  double sum = 0;
-  for (const double idle : bubble->idle) sum += idle;
-  return sum / static_cast<double>(bubble->idle.size());
+// The idle share in the last step; it is measured only for strategies with a pipeline.
+double mean_idle(ls::train::Strategy& strategy) {
+  const auto* const stages = strategy.as<ls::train::PipelineStages>();
+  if (stages == nullptr) return 0;
+  const std::vector<double> idle = stages->bubble().idle;
+  return std::accumulate(idle.begin(), idle.end(), 0.0) / static_cast<double>(idle.size());
 }
 
 struct Figures {
@@ -140,23 +138,23 @@ Figures train(const Options& options, ls::train::Strategy& strategy, ls::Process
   figures.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   figures.idle = mean_idle(strategy);
   workers.all_reduce(std::span(&figures.loss, 1), ls::ReduceOp::kAvg);
-  strategy.average_weights();
+  if (auto* const averager = strategy.as<ls::train::WeightAverager>()) averager->average_weights();
   if (workers.rank() == 0) ls::save_safetensors(options.result + ".safetensors", strategy.model().named_parameters());
   return figures;
 }
 
-// Rank 0 writes the figures to options.result, and the weights beside it.
+// Rank 0 writes the figures to options.result, and the weights next to it.
 int run_strategy(const Options& options) {
-  const bool by_processes = has_a_rank_for_each(options.strategy) || options.strategy == "parameter_server";
-  if (!by_processes) ls::Device::configure({.cpu = options.devices.front()});
+  const ls::train::StrategyCapabilities& can = capabilities_of(options.strategy);
+  if (!can.has_ranks) ls::Device::configure({.cpu = options.devices.front()});
   const auto group = ls::init_process_group({.device = &ls::cpu_device()});
   ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
-  sample.module.reset();  // each strategy makes its own
+  sample.module.reset();  // each strategy creates its own model
   if (sample.batch % options.devices.front() != 0)
     throw ls::InvalidArgument("strategies: {} devices do not divide the {} samples of a step", options.devices.front(),
                               sample.batch);
   ls::train::StrategyOptions choices;
-  if (options.strategy == "model_parallel") choices.micro_batches = options.micro_batches;
+  if (can.has_stages) choices.micro_batches = options.micro_batches;
   auto strategy = ls::train::make_strategy(
       options.strategy,
       {.model = [&] { return std::move(ls::bench::make_model(options.model, 0).module); },
@@ -167,12 +165,13 @@ int run_strategy(const Options& options) {
        .loss = [](const ls::Tensor& outputs,
                   const ls::Tensor& targets) { return ls::nn::cross_entropy(outputs, targets); }},
       choices);
-  const double bubble = strategy->bubble() ? strategy->bubble()->expected : 0;
+  const auto* const stages = strategy->as<ls::train::PipelineStages>();
+  const double bubble = stages == nullptr ? 0 : stages->bubble().expected;
   Figures measured;
-  if (strategy->is_server())
-    strategy->serve();
+  if (auto* const server = strategy->as<ls::train::ParameterHolder>())
+    server->serve();
   else
-    measured = train(options, *strategy, by_processes ? *strategy->workers() : *group, sample);
+    measured = train(options, *strategy, can.has_ranks ? *strategy->workers() : *group, sample);
   double busiest = 0, rss = peak_rss_mb();
   for (const ls::train::DeviceTraffic& each : strategy->traffic())
     busiest = std::max(busiest, static_cast<double>(each.sent + each.received));
@@ -198,14 +197,15 @@ struct Row {
   int devices = 1;
   std::vector<double> samples_per_s = {};
   nlohmann::json figures = {};
-  std::string weights = {};  // file
+  std::string weights = {};  // file name
 };
 
 void take_turn(const Options& options, const std::string& folder, Row& row) {
   const std::string result = fmt::format("{}/{}.{}", folder, row.strategy, row.devices);
   ls::launch::LaunchSpec spec;
-  spec.ranks = has_a_rank_for_each(row.strategy) ? row.devices : 1;
-  if (row.strategy == "parameter_server") {  // as lockrun --ps 1 --workers N
+  const ls::train::StrategyCapabilities& can = capabilities_of(row.strategy);
+  spec.ranks = can.has_ranks ? row.devices : 1;
+  if (can.has_servers) {  // as lockrun --ps 1 --workers N
     spec.servers = kServers;
     spec.workers = row.devices;
     spec.ranks = spec.servers + spec.workers;
@@ -245,8 +245,9 @@ double largest_difference(const std::string& file, const std::string& other) {
 
 void print_rows(const Options& options, const std::vector<Row>& rows) {
   ls::bench::Report report(options.json);
+  const std::string reference = ls::train::strategies().front().name;  // ddp
   for (const Row& row : rows) {
-    const auto is_ddp = [&](const Row& other) { return other.strategy == "ddp" && other.devices == row.devices; };
+    const auto is_ddp = [&](const Row& other) { return other.strategy == reference && other.devices == row.devices; };
     const auto ddp = std::find_if(rows.begin(), rows.end(), is_ddp);
     const double difference = ddp == rows.end() ? 0 : largest_difference(row.weights, ddp->weights);
     const char* equals = ddp == rows.end()             ? "not compared"
@@ -254,7 +255,7 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
                          : difference < kRoundingBound ? "rounding"
                                                        : "no";
     const auto share = [&](const char* name) -> nlohmann::json {
-      if (row.strategy != "model_parallel") return "-";
+      if (!capabilities_of(row.strategy).has_stages) return "-";
       return ls::bench::rounded(row.figures[name].get<double>(), 3);
     };
     report.row({{"strategy", row.strategy},
@@ -272,9 +273,9 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
 }
 
 void plot(const Options& options, const std::vector<Row>& rows) {
-  ls::bench::LogLogPlot picture(fmt::format("Training {} by each strategy", options.model),
-                                ls::bench::count_axis("devices", 2), ls::bench::count_axis("samples/s", 10));
-  std::map<std::string, std::vector<ls::bench::PlotPoint>> curves;
+  ls::Plot picture(fmt::format("Training {} by each strategy", options.model), ls::bench::count_axis("devices", 2),
+                   ls::bench::count_axis("samples/s", 10));
+  std::map<std::string, std::vector<ls::PlotPoint>> curves;
   for (const Row& row : rows)
     curves[row.strategy].push_back({static_cast<double>(row.devices), ls::bench::quantile(row.samples_per_s, 0.5)});
   for (const auto& [name, points] : curves) picture.add_curve(name, points);

@@ -1,15 +1,20 @@
-// Times whole training steps (forward, backward with its all-reduces, update) of five models on generated data:
+// Times entire training steps (forward, backward with its all-reduces, update) of five models on generated data:
 //   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt --ranks 2 [--steps 15] [--transport shm|tcp]
-//   [--json] build/bench/train_step --ranks 2 --model mlp --zero    with a ZeroRedundancyOptimizer
-//   (lockstep/ddp/zero.h) build/bench/train_step --ranks 2 --scaling             beside 2 unrelated runs of one rank,
-//   in turn; the wait for communication, ZeRO-1 build/bench/train_step --backend delay --timeline      against the
-//   bound that overlap allows, on a wire without work build/bench/train_step --json --serve                  a round
-//   for each line on stdin: libraries are tuned once, others take turns build/bench/train_step --device cuda [--graph]
-//   on GPUs: steps queued one after the other, and the host's share of the time build/bench/train_step --dtype bfloat16
-//   --device cuda  layers compute in 16 bits, weights stay float32 (docs/gpu.md); the
-//                                                          row's dtype is that of the logits that came out
-// bench/lib/train_step_models.h says what each model, its batch and its optimizer are. One thread a rank, unless
-// OMP_NUM_THREADS says otherwise; the first steps (--warm-up) are left out.
+//                          [--json]
+//   build/bench/train_step --ranks 2 --model mlp --zero
+//       with a ZeroRedundancyOptimizer (lockstep/ddp/zero.h)
+//   build/bench/train_step --ranks 2 --scaling
+//       in turn with 2 unrelated runs of one rank: the wait for communication, and ZeRO-1
+//   build/bench/train_step --backend delay --timeline
+//       compared with the bound that overlap allows, on a simulated wire
+//   build/bench/train_step --json --serve
+//       one round for each line on stdin: libraries are tuned once, and other programs can take turns
+//   build/bench/train_step --device cuda [--graph]
+//       on GPUs: steps are queued one after the other; also reports the host's share of the time
+//   build/bench/train_step --dtype bfloat16 --device cuda
+//       layers compute in 16 bits, weights stay float32 (docs/gpu.md); the row's dtype is that of the logits
+// bench/lib/train_step_models.h describes the models, their batches and optimizers. Each rank uses one thread unless
+// OMP_NUM_THREADS is set; the first steps (--warm-up) are not timed.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -35,12 +40,12 @@ using Trainer = ls::bench::StepTrainer;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUp = 4;
-constexpr int kGpuWarmUp = 10;  // cuDNN tries its ways in the first steps
-constexpr int kGpuBlocks = 5;   // of steps, each timed as a whole
+constexpr int kGpuWarmUp = 10;  // cuDNN measures its engines in the first steps
+constexpr int kGpuBlocks = 5;   // blocks of steps, each timed as a unit
 
 struct Options {
   std::string model, backend, transport, optimizer;
-  ls::DType dtype = ls::DType::kFloat32;  // what layers compute in
+  ls::DType dtype = ls::DType::kFloat32;  // the type in which layers compute
   int ranks = 1, steps = 15, warm_up = 0, rounds = 7;
   ls::DeviceKind device = ls::DeviceKind::kCpu;
   bool serve = false, json = false, unrelated = false, scaling = false, timeline = false, graph = false, zero = false;
@@ -52,18 +57,18 @@ Options parse(int argc, char** argv) {
   cxxopts::OptionAdder add = cli.add_options();
   add("model", "cifar10, cifar10-nolrn, mlp, resnet20 or gpt", value<std::string>()->default_value("cifar10"));
   add("ranks", "processes", value<int>()->default_value("1"));
-  add("steps", "steps that count", value<int>()->default_value("15"));
-  add("warm-up", "steps before those (CPU 4, GPU 10)", value<int>());
+  add("steps", "timed steps", value<int>()->default_value("15"));
+  add("warm-up", "untimed steps before them (CPU 4, GPU 10)", value<int>());
   add("rounds", "of --scaling", value<int>()->default_value("7"));
   add("backend", "host, local or delay", value<std::string>()->default_value(""));
   add("transport", "auto, shm or tcp", value<std::string>()->default_value(""));
   add("device", "cpu, cuda or cuda:N", value<std::string>()->default_value("cpu"));
-  add("dtype", "what layers compute in: float32, bfloat16, float16; weights stay float32",
+  add("dtype", "the type in which layers compute: float32, bfloat16, float16; weights stay float32",
       value<std::string>()->default_value("float32"));
-  add("optimizer", "of --scaling, in place of the model's own: sgd, momentum, adam",
+  add("optimizer", "with --scaling, instead of the model's own: sgd, momentum, adam",
       value<std::string>()->default_value(""));
   add("json", "one JSON line");
-  add("serve", "a round for each line on stdin, after one that says that the program is ready: others take turns");
+  add("serve", "print a line when ready, then run one round for each line on stdin, so that programs can take turns");
   add("unrelated", "the ranks start together and then train alone");
   add("scaling", "compare with --unrelated, in turn");
   add("zero", "with a ZeroRedundancyOptimizer");
@@ -90,10 +95,9 @@ Options parse(int argc, char** argv) {
   options.timeline = given.count("timeline") != 0;
   options.device = ls::bench::choose_device(given["device"].as<std::string>());
   if (options.device != ls::DeviceKind::kCpu && (options.scaling || options.timeline || options.unrelated))
-    throw ls::InvalidArgument("train_step: --scaling, --timeline and --unrelated are for the CPU");
+    throw ls::InvalidArgument("train_step: --scaling, --timeline and --unrelated need the CPU");
   if (options.zero && (options.scaling || options.unrelated || options.graph))
-    throw ls::InvalidArgument(
-        "train_step: --zero goes with none of --scaling, which has a line of it, --unrelated and --graph");
+    throw ls::InvalidArgument("train_step: --zero excludes --scaling (which includes it), --unrelated and --graph");
   if (options.graph && options.device == ls::DeviceKind::kCpu)
     throw ls::InvalidArgument("train_step: --graph needs --device cuda");
   const int warm_up = options.device == ls::DeviceKind::kCpu ? kWarmUp : kGpuWarmUp;
@@ -124,7 +128,7 @@ std::vector<Trainer::Step> run_steps(Trainer& trainer, int warm_up, int count) {
   return steps;
 }
 
-// The largest of all ranks.
+// The maximum over all ranks.
 double peak_rss_mb(ls::ProcessGroup& group) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -150,7 +154,7 @@ const char* name_of(const Options& options) {
   return options.unrelated ? "lockstep, unrelated" : options.zero ? "lockstep, ZeRO-1" : "lockstep";
 }
 
-// Times one replica, over the job's group or, unrelated, over a group of its own.
+// Times one replica, over the job's group or, if unrelated, over a group of one rank.
 void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& trainer, int warm_up) {
   using Step = Trainer::Step;
   const std::vector<Step> steps = run_steps(trainer, warm_up, options.steps);
@@ -187,8 +191,8 @@ void measure(const Options& options, ls::ProcessGroup& job, const std::shared_pt
       [&](int warm_up) { measure_round(options, job, trainer, warm_up); });
 }
 
-// Of one replica: how long steps take that are queued one after the other, how long the host needs to queue one on an
-// idle device, and how long that one takes until its weights are there.
+// Times for one replica: of steps that are queued one after the other, of the host's queuing of one step on an idle
+// device, and until that step's weights are computed.
 struct GpuTimes {
   double step_ms, least_ms, host_ms, latency_ms;
 };
@@ -249,14 +253,14 @@ void measure_on_gpu(const Options& options, const std::shared_ptr<ls::ProcessGro
       [&](int warm_up) { measure_round_on_gpu(options, job, trainer, warm_up); });
 }
 
-// Averages in the backward thread, which waits: what the communication thread is compared with.
+// Averages on the backward thread, which waits; the communication thread is compared with this.
 ls::Work average_inline(ls::ProcessGroup& group, const ls::GradBucket& bucket) {
   group.all_reduce(bucket.buffer, bucket.count, bucket.dtype, ls::ReduceOp::kAvg,
                    {.purpose = {"bucket", bucket.index}});
   return {};
 }
 
-// All buckets of a step, one behind the other, while nobody computes: ms of the slowest rank.
+// All buckets of a step, one after the other, without computation: ms of the slowest rank.
 double time_of_all_reduces(ls::ProcessGroup& job, const ls::Reducer& reducer, const std::vector<ls::Buffer>& memory,
                            int repeats) {
   std::vector<double> times;
@@ -284,15 +288,16 @@ std::vector<ls::Buffer> memory_of_buckets(ls::ProcessGroup& job, const ls::Reduc
   return memory;
 }
 
-// Alternates blocks of steps of one run of n ranks, overlapped, not, and with a slice of the optimizer's state on each,
-// with blocks of n unrelated runs, all in the same processes: what disturbs the machine disturbs each. A step's exposed
-// communication is what it takes longer than an unrelated one; all_reduce_ms is what its all-reduces take alone.
+// Alternates blocks of steps of one run of n ranks (overlapped, not overlapped, and with a slice of the optimizer's
+// state on each rank) with blocks of n unrelated runs, all in the same processes, so that disturbances affect all
+// alike. A step's exposed communication is its extra time compared with an unrelated step; all_reduce_ms is the time of
+// its all-reduces alone.
 void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGroup>& job) {
   struct Variant {
     const char* name;
     Trainer trainer;
-    std::vector<double> block_ms = {}, speed = {}, exposed = {},
-                        to_lockstep = {};  // of each round; speed relative to the first variant's
+    // Per round; `speed` is relative to the first variant's.
+    std::vector<double> block_ms = {}, speed = {}, exposed = {}, to_lockstep = {};
   };
   const std::string& optimizer = options.optimizer;
   std::array<Variant, 4> variants = {
@@ -314,7 +319,7 @@ void measure_scaling(const Options& options, const std::shared_ptr<ls::ProcessGr
       variant.exposed.push_back(ms - variants.front().block_ms.back());
       variant.to_lockstep.push_back(ms / (&variant == variants.data() ? ms : variants[1].block_ms.back()));
     }
-    if (memory.empty()) memory = memory_of_buckets(*job, reducer);  // of the buckets as they stay
+    if (memory.empty()) memory = memory_of_buckets(*job, reducer);  // of the buckets in their final form
     alone.push_back(time_of_all_reduces(*job, reducer, memory, options.steps));
   }
   if (job->rank() != 0) return;

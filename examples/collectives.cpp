@@ -41,11 +41,12 @@ int run(int, char**) {
   group->all_gather(mine.data(), everybodys.data(), letters, ls::DType::kUInt8);
   if (speaks) {
     std::printf("words by rank:");
-    for (std::size_t at = 0; at < all; at += 8) std::printf(" %s", everybodys.substr(at, everybodys.find(' ', at) - at).c_str());
+    for (std::size_t at = 0; at < all; at += 8)
+      std::printf(" %s", everybodys.substr(at, everybodys.find(' ', at) - at).c_str());
     std::printf("\n");
   }
 
-  // Messages from rank to rank, with a tag. kAnyRank takes whatever comes first; here the order is fixed.
+  // Messages from rank to rank, with a tag. kAnyRank takes the message that arrives first; here the order is fixed.
   const std::int32_t number = rank * 100;
   if (!speaks) group->send(&number, 1, ls::DType::kInt32, /*to=*/0, /*tag=*/5);
   for (int from = 1; speaks && from < ranks; ++from) {
@@ -54,15 +55,17 @@ int run(int, char**) {
     std::printf("mailbox: %d from rank %d\n", got, sender);
   }
 
-  // A group of the even ranks and one of the odd; both work at the same time. Then rank 1 tells the odd ones' sum.
+  // One group of the even ranks and one of the odd ranks, which work at the same time. Then rank 1 broadcasts the odd
+  // sum.
   const auto half = group->split(/*color=*/rank % 2);
   std::int64_t sum = rank;
   half->all_reduce(std::span(&sum, 1));
   std::int64_t odd = sum;
   group->broadcast(std::span(&odd, 1), /*root=*/ranks > 1 ? 1 : 0);
-  if (speaks) std::printf("even ranks: %lld, odd ranks: %lld\n", static_cast<long long>(sum), static_cast<long long>(odd));
+  if (speaks)
+    std::printf("even ranks: %lld, odd ranks: %lld\n", static_cast<long long>(sum), static_cast<long long>(odd));
 
-  // JSON values; rank 0's holds for all.
+  // JSON values: all ranks get rank 0's.
   const nlohmann::json settings = ls::broadcast_object(*group, {{"lr", 0.1}, {"seed", 7 + rank}}, /*root=*/0);
   if (speaks) std::printf("settings: %s\n", settings.dump().c_str());
   return 0;

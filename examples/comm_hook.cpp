@@ -1,12 +1,12 @@
-// A comm hook of one's own, with two calls a bucket: the ranks agree on the largest magnitude, then add up int8. Run it from the build's
-// folder:
+// A comm hook of your own, with two calls for each bucket: the ranks agree on the largest magnitude, then add up int8.
+// Run it from the build's folder:
 //
 //   launcher/lockrun -n 2 examples/comm_hook
 //
 //   [0] average: the loss fell from 1.4 to 0.2, 256 bytes a step
 //   [0] shared_scale: the loss fell from 1.4 to 0.2, 68 bytes a step
 //
-// docs/comm_hooks.md has the hooks that are there already.
+// docs/comm_hooks.md lists the hooks of the library.
 #include <lockstep/lockstep.h>
 
 #include <algorithm>
@@ -22,8 +22,9 @@ namespace ls = lockstep;
 
 namespace {
 
-// Sums of int8 are int8 where all ranks have one scale, and their sum stays below 128. The second call is chained behind the first, and its
-// place among the group's calls is taken at once: backward goes on, and the next bucket's calls come behind it on all ranks.
+// Sums of int8 fit into int8 because all ranks have one scale and their sum stays below 128. The second call is chained
+// to the first, and takes its place among the group's calls at once: backward continues, and the next bucket's calls
+// come after it on all ranks.
 class SharedScale : public ls::BucketHook {
  public:
   std::size_t bytes_sent = 0;
@@ -31,7 +32,8 @@ class SharedScale : public ls::BucketHook {
   std::string describe() const override { return "shared_scale"; }
   std::string refusal(std::span<const ls::GradientInfo> gradients) const override {
     for (const ls::GradientInfo& gradient : gradients)
-      if (gradient.dtype != ls::DType::kFloat32) return "shared_scale takes float32, and '" + gradient.name + "' is none";
+      if (gradient.dtype != ls::DType::kFloat32)
+        return "shared_scale takes float32, and '" + gradient.name + "' has another type";
     return "";
   }
 
@@ -45,10 +47,12 @@ class SharedScale : public ls::BucketHook {
     bytes_sent += sizeof(float) + bucket.count;
 
     const ls::Purpose purpose{"bucket", bucket.index};  // for messages and flight records
-    const ls::Work agreed = group.all_reduce_async(&job.largest, 1, ls::DType::kFloat32, ls::ReduceOp::kMax, {.purpose = purpose});
+    const ls::Work agreed =
+        group.all_reduce_async(&job.largest, 1, ls::DType::kFloat32, ls::ReduceOp::kMax, {.purpose = purpose});
     const ls::Work summed = agreed.then([&group, &job, purpose](ls::Stream&) {
       job.round();
-      return group.all_reduce_async(job.rounded.data(), job.rounded.bytes(), ls::DType::kInt8, ls::ReduceOp::kSum, {.purpose = purpose});
+      return group.all_reduce_async(job.rounded.data(), job.rounded.bytes(), ls::DType::kInt8, ls::ReduceOp::kSum,
+                                    {.purpose = purpose});
     });
     return summed.then([&job](ls::Stream&) { job.expand(); });  // the bucket is done when this is
   }
@@ -63,10 +67,12 @@ class SharedScale : public ls::BucketHook {
     float steps() const { return std::floor(127 / ranks); }
     void round() const {
       const float factor = largest > 0 ? steps() / largest : 0;
-      for (std::size_t i = 0; i < values.size(); ++i) numbers()[i] = static_cast<std::int8_t>(std::lround(values[i] * factor));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        numbers()[i] = static_cast<std::int8_t>(std::lround(values[i] * factor));
     }
     void expand() const {
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(numbers()[i]) * largest / (steps() * ranks);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(numbers()[i]) * largest / (steps() * ranks);
     }
   };
   std::map<int, Job> jobs_;
@@ -77,7 +83,8 @@ void fill(const ls::Tensor& points, const ls::Tensor& labels, ls::Philox& random
   for (float& value : points.span<float>()) value = random.uniform(-1.f, 1.f);
   for (std::int64_t row = 0; row < labels.count(); ++row) {
     const auto point = points.span<float>().subspan(static_cast<std::size_t>(row) * 16, 4);
-    labels.span<std::int64_t>()[static_cast<std::size_t>(row)] = std::max_element(point.begin(), point.end()) - point.begin();
+    labels.span<std::int64_t>()[static_cast<std::size_t>(row)] =
+        std::max_element(point.begin(), point.end()) - point.begin();
   }
 }
 
@@ -117,7 +124,8 @@ int run(int, char**) {
   const auto [same, scaled] = train(group, hook);
   if (group->rank() != 0) return 0;
   std::printf("average: the loss fell from %.1f to %.1f, %d bytes a step\n", first, average, 16 * 4 * 4);
-  std::printf("shared_scale: the loss fell from %.1f to %.1f, %zu bytes a step\n", same, scaled, hook->bytes_sent / 200);
+  std::printf("shared_scale: the loss fell from %.1f to %.1f, %zu bytes a step\n", same, scaled,
+              hook->bytes_sent / 200);
   return 0;
 }
 

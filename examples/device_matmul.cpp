@@ -1,9 +1,9 @@
-// The classic comparison of devices: the product of a 10000x100 and a 100x100000 matrix, and the sum of its 10^9 elements, on the
-// CPU and on the GPU. Run it from the build's folder:
+// The classic comparison of devices: the product of a 10000x100 and a 100x100000 matrix, and the sum of its 10^9
+// elements, on the CPU and on the GPU. Run it from the build's folder:
 //
 //   examples/device_matmul
 //
-// whose sum is 224865351102 (the CPU takes some seconds), or smaller:
+// The sum is 224865351102 (the CPU takes some seconds). A smaller case:
 //
 //   examples/device_matmul --rows 400 --columns 2000
 //
@@ -11,9 +11,9 @@
 //   cpu: sum 180875753 in 0.05 s
 //   cuda:0: sum 180875753 in ... s
 //
-// Without a GPU the last line says why there is none, and the program ends well all the same unless --device cuda asked for one. The
-// elements are whole numbers so small that float32 holds every sum of them that occurs: all devices must find the same sum, bit for bit,
-// and the one that follows from the matrices' own sums. A wrong one gives exit code 1.
+// Without a GPU the last line says why, and the program still succeeds unless --device cuda requests one. The elements
+// are small whole numbers, so that float32 holds every sum exactly: all devices must find the same sum, bit for bit,
+// which also follows from the sums of the matrices' columns. A wrong sum gives exit code 1.
 #include <lockstep/lockstep.h>
 #include <stdlib.h>
 
@@ -46,7 +46,8 @@ std::vector<double> column_sums(const ls::Tensor& matrix) {
   return sums;
 }
 
-// Elements of the product that are summed in float32 before float64 takes over: few enough to be exact, and they divide a row.
+// How many elements of the product are summed in float32 before float64 takes over: few enough to be exact, and a
+// divisor of a row.
 std::int64_t piece_of(const Sizes& sizes) {
   auto piece = static_cast<std::int64_t>(std::min(128.0, kExactInFloat / sizes.largest_element()));
   while (sizes.columns % piece != 0) --piece;
@@ -57,19 +58,21 @@ struct Result {
   double sum = 0, seconds = 0;
 };
 
-// `second` lies transposed, (columns, inner), as a linear layer's weight does. Block by block, so that memory stays bounded; the host only
-// queues work until it asks for the pieces' sums.
+// `second` is transposed, (columns, inner), like a linear layer's weight. The product is computed block by block, so
+// that memory stays bounded; the host only queues work until it reads the sums of the pieces.
 Result multiply_and_sum(const Sizes& sizes, const ls::Tensor& first, const ls::Tensor& second) {
   const ls::NoGrad no_grad;
   ls::Device& device = first.device();
-  const std::int64_t piece = piece_of(sizes), block_rows = kBlockElements / sizes.columns / kRowsTogether * kRowsTogether;
+  const std::int64_t piece = piece_of(sizes),
+                     block_rows = kBlockElements / sizes.columns / kRowsTogether * kRowsTogether;
   const ls::Tensor ones = ls::Tensor::full({1, piece}, 1, device);
   const auto run = [&](std::int64_t rows_in_all) {
     std::vector<ls::Tensor> sums_of_pieces;
     for (std::int64_t row = 0; row < rows_in_all; row += block_rows) {
       const std::int64_t rows = std::min(block_rows, rows_in_all - row);
       const std::size_t row_bytes = static_cast<std::size_t>(sizes.inner) * sizeof(float);
-      const ls::Buffer part = first.buffer().window(static_cast<std::size_t>(row) * row_bytes, static_cast<std::size_t>(rows) * row_bytes);
+      const ls::Buffer part =
+          first.buffer().window(static_cast<std::size_t>(row) * row_bytes, static_cast<std::size_t>(rows) * row_bytes);
       const ls::Tensor product = ls::linear(ls::Tensor::wrap(part, {rows, sizes.inner}), second, {});
       sums_of_pieces.push_back(ls::linear(ls::reshape(product, {product.count() / piece, piece}), ones, {}));
     }
@@ -80,18 +83,19 @@ Result multiply_and_sum(const Sizes& sizes, const ls::Tensor& first, const ls::T
       for (const float value : sums.span<float>()) sum += value;
     return sum;
   };
-  run(std::min(sizes.rows, block_rows));  // libraries load and choose their kernels in the first call
+  run(std::min(sizes.rows, block_rows));  // in the first call libraries load and choose their kernels
   const auto start = std::chrono::steady_clock::now();
   const double sum = run(sizes.rows);
   return {sum, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
-// Throws Error that says why there is none.
+// Throws Error with the reason when there is no GPU.
 ls::Device& gpu() {
   const char* const set = std::getenv(ls::env::kDevice);
   const std::string choice = set != nullptr ? set : "auto";
   if (choice == "cpu") throw ls::Error("{}=cpu forbids it", ls::env::kDevice);
-  if (choice.empty() || choice == "auto") setenv(ls::env::kDevice, "cuda", 1);  // the CPU instead would be no comparison
+  if (choice.empty() || choice == "auto")
+    setenv(ls::env::kDevice, "cuda", 1);  // falling back to the CPU would compare nothing
   return ls::local_device(0);
 }
 
@@ -99,12 +103,14 @@ int run(int argc, char** argv) {
   Flags flags;
   if (!read_flags(argc, argv, flags)) return 0;
   const Sizes& sizes = flags.sizes;
-  const ls::Tensor first = whole_numbers(sizes.rows, sizes.inner, 1), second = whole_numbers(sizes.columns, sizes.inner, 2);
+  const ls::Tensor first = whole_numbers(sizes.rows, sizes.inner, 1),
+                   second = whole_numbers(sizes.columns, sizes.inner, 2);
   double expected = 0;
   const std::vector<double> first_sums = column_sums(first), second_sums = column_sums(second);
   for (std::size_t k = 0; k < first_sums.size(); ++k) expected += first_sums[k] * second_sums[k];
   std::printf("%lldx%lld by %lldx%lld, product and its sum; the sum must be %.0f\n", static_cast<long long>(sizes.rows),
-              static_cast<long long>(sizes.inner), static_cast<long long>(sizes.inner), static_cast<long long>(sizes.columns), expected);
+              static_cast<long long>(sizes.inner), static_cast<long long>(sizes.inner),
+              static_cast<long long>(sizes.columns), expected);
   bool all_right = true;
   const auto measure = [&](ls::Device& device) {
     const Result result = multiply_and_sum(sizes, first.to(device), second.to(device));
@@ -120,7 +126,7 @@ int run(int argc, char** argv) {
     try {
       found = &gpu();
     } catch (const ls::InvalidArgument&) {
-      throw;  // LOCKSTEP_DEVICE=gpu, or the number of a GPU that is not there
+      throw;  // LOCKSTEP_DEVICE=gpu, or the number of a GPU that does not exist
     } catch (const ls::Error& error) {
       std::printf("no GPU: %s\n", error.what());
     }

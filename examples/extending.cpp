@@ -1,5 +1,5 @@
-// The parts that a program brings along itself: a data set, an operator with its gradient, a module, and two hooks. Run it from the
-// build's folder:
+// Parts of your own: a data set, an operator with its gradient, a module, and two hooks. Run
+// it from the build's folder:
 //
 //   launcher/lockrun -n 2 examples/extending
 //
@@ -36,16 +36,17 @@ class SquareNode : public ls::Node {
   void backward(const ls::Tensor& result_grad, std::span<const ls::GradTarget> targets) override {
     const ls::KernelTable& kernels = ls::kernels_of(result_grad);
     ls::Stream& stream = ls::stream_of(result_grad);
-    kernels.binary(ls::BinaryFunction::kMul, saved(0), result_grad, result_grad, stream);  // in place: the node owns its result's gradient
-    kernels.scale(result_grad, 2, targets[0], stream);  // writes to where x's gradient belongs, or adds to what is there
+    // In place: the node owns its result's gradient.
+    kernels.binary(ls::BinaryFunction::kMul, saved(0), result_grad, result_grad, stream);
+    kernels.scale(result_grad, 2, targets[0], stream);  // writes x's gradient, or adds to it
   }
 };
 
 ls::Tensor square(const ls::Tensor& x) {
-  ls::check_activation("square", "x", x);  // defined, of a float type: else an error that names both
+  ls::check_activation("square", "x", x);  // throws InvalidArgument when x is undefined or not of a float type
   const ls::Tensor y = ls::empty_like(x);
   ls::kernels_of(x).binary(ls::BinaryFunction::kMul, x, x, y, ls::stream_of(x));
-  ls::record<SquareNode>(y, {x}, /*saved=*/std::vector{x});  // nothing when no gradient is wanted
+  ls::record<SquareNode>(y, {x}, /*saved=*/std::vector{x});  // does nothing when no gradient is required
   return y;
 }
 
@@ -63,14 +64,14 @@ int train(int, char**) {
   const Circle circle;
   Radial net;
 
-  // Called in backward when this rank's gradient is complete, and before it travels, whether it was registered before the module was
-  // wrapped or later: the hook may change it in place, and never sees the average. The hook goes with its handle.
+  // Called in backward when this rank's gradient is complete and before it travels, even if registered after wrapping.
+  // The hook may change the gradient in place; it never sees the average. It is removed with its handle.
   int gradients_seen = 0;
   const ls::HookHandle watch = ls::register_grad_hook(net.bias, [&](const ls::Tensor& bias) {
     if (std::isfinite(ls::grad(bias).span<float>()[0])) ++gradients_seen;
   });
 
-  // How a bucket travels: here as it would by itself, and counted.
+  // Reduces a bucket as DistributedDataParallel does without a hook, and counts its bytes.
   std::size_t bytes_sent = 0;
   const ls::CommHook count_and_average = [&](ls::ProcessGroup& among, const ls::GradBucket& bucket) {
     bytes_sent += bucket.count * ls::size_of(bucket.dtype);
@@ -95,7 +96,8 @@ int train(int, char**) {
   }
   if (group->rank() != 0) return 0;
   std::printf("%d steps; the loss fell from %.1f to %.1f\n", steps, first, last);
-  std::printf("gradients seen %d times, %zu bytes sent in each step\n", gradients_seen, bytes_sent / static_cast<std::size_t>(steps));
+  std::printf("gradients seen %d times, %zu bytes sent in each step\n", gradients_seen,
+              bytes_sent / static_cast<std::size_t>(steps));
   return 0;
 }
 

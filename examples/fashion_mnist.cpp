@@ -1,13 +1,15 @@
-// A small convolutional network with batch normalisation and dropout on Fashion-MNIST, trained data-parallel. From the repository's root:
+// A small convolutional network with batch normalisation and dropout on Fashion-MNIST, trained data-parallel. From the
+// repository's root:
 //
 //   scripts/fetch-data fashion-mnist
 //   build/launcher/lockrun -n 2 build/examples/fashion_mnist --data data
 //
-// prints its progress, and after each epoch something like
+// It prints its progress, and after each epoch a line such as
 //
 //   accuracy 0.9227 on 10000 test samples, loss 0.211
 //
-// which is the last of ten: 93 s of CPU time of two ranks (AMD Zen 4). --help lists the flags; --json-file writes the figures.
+// This is the last of ten: two ranks take 93 s of CPU time (AMD Zen 4). --help lists the flags; --json-file writes the
+// figures.
 #include <lockstep/lockstep.h>
 
 #include <nlohmann/json.hpp>
@@ -20,7 +22,7 @@ namespace ex = lockstep::examples;
 
 namespace {
 
-// Convolution without a bias, which the normalisation behind it has; ReLU.
+// Convolutions without a bias, since the normalisation after them has one; ReLU.
 struct Net : nn::Sequential {
   Net() {
     const nn::Conv2dLayerOptions plain{.padding = ls::Padding::all(1), .bias = false};
@@ -44,7 +46,8 @@ int train(const ex::TrainingFlags& flags) {
   const auto group = ls::init_process_group();
   ls::Device& device = group->local_device();
   check_json_file(flags, *group);
-  const std::string folder = find_data(flags, "fashion-mnist", {"train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"});
+  const std::string folder =
+      find_data(flags, "fashion-mnist", {"train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"});
   const ls::data::Mnist images(folder), test(folder, {.train = false});
   const std::int64_t batch = batch_of_rank(flags, group->world_size(), images.size());
   const ex::Steps steps = steps_of(flags, images.size());
@@ -55,16 +58,19 @@ int train(const ex::TrainingFlags& flags) {
   Net net;
   net.to(device);
   ls::DistributedDataParallel ddp(net, group);
-  ls::optim::SGD sgd(ddp.parameters(), {.momentum = 0.9F, .nesterov = true, .weight_decay = 5e-4F, .loss_scaler = scaler});
+  ls::optim::SGD sgd(ddp.parameters(),
+                     {.momentum = 0.9F, .nesterov = true, .weight_decay = 5e-4F, .loss_scaler = scaler});
   const ls::optim::OneCycleRate rate{flags.lr, steps.total};
-  ls::data::DistributedSampler sampler(images.size(), group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
+  ls::data::DistributedSampler sampler(images.size(), group->place(),
+                                       {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   ls::Progress progress(progress_of(flags, steps, *group));
   progress.message(fmt::format("data: {} training, {} test images in {}", images.size(), test.size(), folder));
 
   ex::Score score;
   for (std::int64_t step = 0; step < steps.last;) {
     sampler.set_epoch(step / steps.per_epoch);
-    for (auto& [inputs, labels] : ls::data::DataLoader(images, sampler, {.batch_size = batch, .device = &device, .drop_last = true})) {
+    for (auto& [inputs, labels] :
+         ls::data::DataLoader(images, sampler, {.batch_size = batch, .device = &device, .drop_last = true})) {
       sgd.set_lr(rate.at(step));
       sgd.zero_grad();
       const ls::Tensor loss = nn::cross_entropy(ddp(inputs), labels);
@@ -74,11 +80,12 @@ int train(const ex::TrainingFlags& flags) {
       progress.step(++step, loss.item(), flags.batch);
       if (step == steps.last) break;
     }
-    score = ex::score_of(net, test, device);  // the mode of evaluation: running statistics, no dropout
+    score = ex::score_of(net, test, device);  // in evaluation mode: running statistics, no dropout
     progress.message(score.text());
   }
   ls::check_replicas_equal(*group, net.named_parameters(), "weights");
-  write_json_file(flags, *group, {{"accuracy", score.accuracy}, {"validation_loss", score.loss}, {"steps", steps.last}});
+  write_json_file(flags, *group,
+                  {{"accuracy", score.accuracy}, {"validation_loss", score.loss}, {"steps", steps.last}});
   return 0;
 }
 
@@ -86,7 +93,9 @@ int run(int argc, char** argv) {
   ex::TrainingFlags flags{.epochs = 10, .batch = 128, .log_every = 100, .lr = 0.1F};
   const ex::Program program{"fashion_mnist", "Trains a small CNN on Fashion-MNIST on every rank of the job.",
                             "train-images-idx3-ubyte.gz and its three companions"};
-  return read_flags(program, argc, argv, flags, [&](cxxopts::OptionAdder& add) { add_dtype(add, flags); }) ? train(flags) : 0;
+  return read_flags(program, argc, argv, flags, [&](cxxopts::OptionAdder& add) { add_dtype(add, flags); })
+             ? train(flags)
+             : 0;
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
-// A decoder-only transformer on the characters of tiny Shakespeare; at its end it writes a text of its own. From the repository's root:
+// A decoder-only transformer on the characters of tiny Shakespeare, which generates a text in the end. From the
+// repository's root:
 //
 //   scripts/fetch-data tinyshakespeare
 //   build/launcher/lockrun -n 2 build/examples/gpt --data data
 //
-// prints its progress, the validation loss and the text. With --steps 60, of 1,568, in 30 s of CPU time of two ranks (AMD Zen 4):
+// It prints its progress, the validation loss and the text. With --steps 60 (of 1,568), after 30 s of CPU time of two
+// ranks (AMD Zen 4):
 //
 //   validation loss 2.560 on 111360 characters
 #include <lockstep/lockstep.h>
@@ -20,14 +22,15 @@ namespace {
 
 constexpr std::int64_t kLayers = 4, kWidth = 128, kHeads = 4, kLength = 128;  // kLength: characters that the model sees
 
-// Attention and a feed-forward pair, each behind its normalisation and beside a shortcut (Radford et al. 2019, section 2.3).
+// Attention and a feed-forward pair, each after its normalisation and with a shortcut (Radford et al. 2019, section
+// 2.3).
 struct Block : nn::Module {
   nn::LayerNorm norm1{kWidth}, norm2{kWidth};
   nn::MultiheadAttention attention{kWidth, kHeads, {.causal = true}};
   nn::Linear up{kWidth, 4 * kWidth}, down{4 * kWidth, kWidth};
   Block() {
     add("norm1", norm1), add("attention", attention), add("norm2", norm2), add("up", up), add("down", down);
-    // 0.02 / sqrt(2 * kLayers): the shortcuts add up what these give.
+    // 0.02 / sqrt(2 * kLayers), since the shortcuts add up the outputs of these layers.
     for (const ls::Tensor& weight : {attention.out_proj.weight, down.weight}) nn::init::normal(weight, 0, 0.007F);
   }
   ls::Tensor forward(const ls::Tensor& input) override {  // (N, T, C)
@@ -36,7 +39,7 @@ struct Block : nn::Module {
   }
 };
 
-// Characters (N, T) to logits (N * T, characters). The head is the table of the characters again: tied weights.
+// Characters (N, T) to logits (N * T, characters). The head shares its weight with the embedding of the characters.
 struct Gpt : nn::Module {
   nn::Embedding characters, places{kLength, kWidth};
   nn::Sequential blocks;
@@ -58,8 +61,10 @@ struct Flags : ex::TrainingFlags {
   std::int64_t accumulate = 2, sample = 300;
 };
 
-// `count` characters behind the vocabulary's first one, a new line, each from the model's distribution at temperature 0.8.
-std::string write_text(Gpt& net, const ls::data::CharacterVocabulary& vocabulary, std::int64_t count, std::uint64_t seed) {
+// `count` characters after a new line, the vocabulary's first character, drawn from the model's distribution at
+// temperature 0.8.
+std::string write_text(Gpt& net, const ls::data::CharacterVocabulary& vocabulary, std::int64_t count,
+                       std::uint64_t seed) {
   const ls::NoGrad no_grad;
   ls::Philox random(seed, 0);
   std::vector<std::int64_t> text = {0};
@@ -69,32 +74,37 @@ std::string write_text(Gpt& net, const ls::data::CharacterVocabulary& vocabulary
     const ls::Tensor logits = net(ls::Tensor::from(seen, {1, length}).to(net.norm.weight.device()));
     const ls::Tensor chances = ls::softmax(ls::slice(logits, 0, {.start = length - 1}) / 0.8F).to(ls::cpu_device());
     std::int64_t chosen = 0;
-    for (float left = random.uniform() - chances.span<float>()[0]; left >= 0 && chosen + 1 < vocabulary.size(); ++chosen)
+    for (float left = random.uniform() - chances.span<float>()[0]; left >= 0 && chosen + 1 < vocabulary.size();
+         ++chosen)
       left -= chances.data<float>()[chosen + 1];
     text.push_back(chosen);
   }
   return vocabulary.decode(text);
 }
 
-// The ranks exchange the sum of --accumulate parts' gradients, once a step.
-void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::DistributedDataParallel& ddp, ls::optim::AdamW& adam,
-               ls::optim::LossScaler* scaler) {
+// Once in each step, the ranks exchange the sum of the gradients of --accumulate parts.
+void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::DistributedDataParallel& ddp,
+               ls::optim::AdamW& adam, ls::optim::LossScaler* scaler) {
   const ls::ProcessGroup& group = ddp.group();
   const ex::Steps steps = steps_of(flags, text.size());
   ls::Progress progress(progress_of(flags, steps, group, "sequences"));
-  const ls::optim::CosineRate rate{.peak = flags.lr, .total_steps = steps.total, .warmup_steps = steps.total / 15, .lowest = flags.lr / 30};
-  ls::data::DistributedSampler sampler(text.size(), group.place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
+  const ls::optim::CosineRate rate{
+      .peak = flags.lr, .total_steps = steps.total, .warmup_steps = steps.total / 15, .lowest = flags.lr / 30};
+  ls::data::DistributedSampler sampler(text.size(), group.place(),
+                                       {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   const std::int64_t part_size = flags.batch / group.world_size() / flags.accumulate;
   for (std::int64_t step = 0, part = 0; step < steps.last; part = 0) {
     float loss_sum = 0;
     sampler.set_epoch(step / steps.per_epoch);
-    ls::data::DataLoader loader(text, sampler, {.batch_size = part_size, .device = &group.local_device(), .drop_last = true});
+    ls::data::DataLoader loader(text, sampler,
+                                {.batch_size = part_size, .device = &group.local_device(), .drop_last = true});
     for (auto& [characters, next] : loader) {
       if (part == 0) adam.zero_grad(), loss_sum = 0;
       std::optional<ls::DistributedDataParallel::NoSync> alone;
       part = (part + 1) % flags.accumulate;
       if (part != 0) alone.emplace(ddp);
-      const ls::Tensor loss = nn::cross_entropy(ddp(characters), next.reshaped({next.count()})) / static_cast<float>(flags.accumulate);
+      const ls::Tensor loss =
+          nn::cross_entropy(ddp(characters), next.reshaped({next.count()})) / static_cast<float>(flags.accumulate);
       loss_sum += ls::check_finite(loss, step + 1);
       (scaler != nullptr ? scaler->scale(loss) : loss).backward();
       if (alone) continue;
@@ -113,37 +123,44 @@ int train(const Flags& flags) {
   check_json_file(flags, *group);
   const std::string file = find_data(flags, "tinyshakespeare", {"input.txt"}) + "/input.txt";
   const ls::data::CharacterDataset windows(file, {.length = kLength, .stride = 20}), whole(file, {.length = kLength});
-  const auto text = take(windows, windows.size() * 9 / 10), rest = skip(whole, std::min(whole.size() * 9 / 10 + 2, whole.size()));
+  const auto text = take(windows, windows.size() * 9 / 10),
+             rest = skip(whole, std::min(whole.size() * 9 / 10 + 2, whole.size()));
   if (flags.accumulate < 1 || batch_of_rank(flags, group->world_size(), text.size()) % flags.accumulate != 0)
-    throw ls::InvalidArgument("--accumulate {}: must divide the samples that a rank has in a step", flags.accumulate);
+    throw ls::InvalidArgument("--accumulate {}: must divide the number of samples that a rank has in a step",
+                              flags.accumulate);
 
-  const ls::AutoCast autocast(type);  // for training, evaluation and the text alike
+  const ls::AutoCast autocast(type);  // for training, evaluation and the text
   ls::optim::LossScaler loss_scaler, *const scaler = type == ls::DType::kFloat16 ? &loss_scaler : nullptr;
   ls::manual_seed(flags.seed);
   Gpt net(windows.vocabulary().size());
   net.to(group->local_device());
   ls::DistributedDataParallel ddp(net, group);
-  std::vector<ls::NamedTensor> matrices, vectors;  // biases and the weights of norms have no weight decay
-  for (const ls::NamedTensor& parameter : ddp.parameters()) (parameter.tensor.shape().dims() > 1 ? matrices : vectors).push_back(parameter);
+  std::vector<ls::NamedTensor> matrices, vectors;  // biases and norms' weights have no weight decay
+  for (const ls::NamedTensor& parameter : ddp.parameters())
+    (parameter.tensor.shape().dims() > 1 ? matrices : vectors).push_back(parameter);
   ls::optim::AdamW adam(matrices, {.beta2 = 0.99, .weight_decay = 0.1F, .loss_scaler = scaler});
   adam.add_group({.parameters = vectors, .weight_decay = 0.0F});
   run_steps(flags, text, ddp, adam, scaler);
 
-  ls::Mean loss(
-      [](const ls::Tensor& logits, const ls::Tensor& next) { return ls::cross_entropy_of_samples(logits, next.reshaped({next.count()})); });
+  ls::Mean loss([](const ls::Tensor& logits, const ls::Tensor& next) {
+    return ls::cross_entropy_of_samples(logits, next.reshaped({next.count()}));
+  });
   ls::evaluate(net, rest, {&loss}, {.batch_size = 16, .device = &group->local_device()});
   const std::string written = write_text(net, windows.vocabulary(), flags.sample, flags.seed);
-  if (group->rank() == 0) fmt::print("validation loss {:.3f} on {} characters\n{}\n", loss.value(), loss.samples(), written);
+  if (group->rank() == 0)
+    fmt::print("validation loss {:.3f} on {} characters\n{}\n", loss.value(), loss.samples(), written);
   write_json_file(flags, *group, {{"validation_loss", loss.value()}, {"seed", flags.seed}});
   return 0;
 }
 
 int run(int argc, char** argv) {
   Flags flags{{.batch = 32, .lr = 3e-3F}};
-  const ex::Program program{"gpt", "Trains a transformer on the characters of tiny Shakespeare on every rank.", "input.txt"};
+  const ex::Program program{"gpt", "Trains a transformer on the characters of tiny Shakespeare on every rank.",
+                            "input.txt"};
   const bool wanted = read_flags(program, argc, argv, flags, [&](cxxopts::OptionAdder& add) {
     add_dtype(add, flags);
-    add("accumulate", "parts of a rank's batch, one after the other", cxxopts::value(flags.accumulate)->default_value("2"));
+    add("accumulate", "parts of a rank's batch, one after the other",
+        cxxopts::value(flags.accumulate)->default_value("2"));
     add("sample", "characters to write at the end", cxxopts::value(flags.sample)->default_value("300"));
   });
   return wanted ? train(flags) : 0;

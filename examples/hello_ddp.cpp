@@ -1,4 +1,4 @@
-// The whole of data-parallel training in one page. Run it from the build's folder:
+// Data-parallel training in one page. Run it from the build's folder:
 //
 //   launcher/lockrun -n 2 examples/hello_ddp
 //
@@ -8,8 +8,8 @@
 //   [0] epoch 3: mean loss 0.005
 //   [0] epoch 4: mean loss 0.004
 //
-// The same figures, up to rounding, come from any number of ranks that divides 128, and without lockrun from one. The last
-// checkpoint is then in run/ckpt.
+// Any number of ranks that divides 128 gives the same figures, up to rounding; without lockrun it is one rank. The last
+// checkpoint is in run/ckpt.
 #include <lockstep/lockstep.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kSide = 12, kGlobalBatch = 128;
 
-// Generated: noisy stripes in four directions with any phase, so that no single pixel tells the direction.
+// Generated images: noisy stripes in four directions with any phase, so that no single pixel shows the direction.
 class Stripes : public ls::data::Dataset {
  public:
   std::int64_t size() const override { return 4096; }
@@ -32,7 +32,8 @@ class Stripes : public ls::data::Dataset {
     const auto image = ls::Tensor::empty({kSide, kSide, 1});
     const auto pixels = image.span<float>();
     for (std::int64_t i = 0; i < kSide * kSide; ++i) {
-      const float along = std::cos(angle) * static_cast<float>(i / kSide) + std::sin(angle) * static_cast<float>(i % kSide);
+      const float along =
+          std::cos(angle) * static_cast<float>(i / kSide) + std::sin(angle) * static_cast<float>(i % kSide);
       pixels[static_cast<std::size_t>(i)] = std::sin(1.2f * along + phase) + 0.5f * random.normal();
     }
     return {image, ls::data::scalar(direction)};
@@ -69,7 +70,7 @@ int train(int, char**) {
     float mean = sum / batches;
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) std::printf("epoch %d: mean loss %.3f\n", epoch, mean);
-    // Rank 0 writes; a run that resumes goes on in the next epoch.
+    // Rank 0 writes; a run that resumes begins with the next epoch.
     sampler.set_epoch(epoch + 1);
     ls::save_checkpoint("run/ckpt", {.model = net, .optimizer = sgd, .sampler = sampler, .step = step});
   }

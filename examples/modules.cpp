@@ -1,4 +1,5 @@
-// A module of two inputs and two outputs, from its initialisation to a file of its weights. Run it from the build's folder:
+// A module of two inputs and two outputs, from its initialisation to a file of its weights. Run it from the build's
+// folder:
 //
 //   launcher/lockrun -n 2 examples/modules
 //
@@ -90,7 +91,8 @@ int train(int, char**) {
   }
   if (!is_first) return 0;
 
-  const std::string path = std::filesystem::temp_directory_path() / ("compare-" + std::to_string(getpid()) + ".safetensors");
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("compare-" + std::to_string(getpid()) + ".safetensors");
   ls::save_safetensors(path, net.state_dict(), {{"steps", "200"}});
   Compare copy;
   copy.load_state_dict(ls::load_safetensors(path).tensors);

@@ -1,10 +1,11 @@
-// A data set, a module and a training loop of your own: topics of Reuters articles from their first 256 words. From the repository's root:
+// A data set, a module and a training loop of your own: topics of Reuters articles from their first 256 words. From the
+// repository's root:
 //
 //   scripts/fetch-data reuters
 //   build/launcher/lockrun -n 2 build/examples/own_dataset --data data
 //
-// prints its progress, after each epoch the accuracy on a tenth of the training set that it holds out (by which the learning rate was
-// chosen), and in the end, after 3 s of CPU time of two ranks (AMD Zen 4), something like
+// It prints its progress, after each epoch the accuracy on a tenth of the training set that is held out (by which the
+// learning rate was chosen), and in the end, after 3 s of CPU time of two ranks (AMD Zen 4), a line such as
 //
 //   accuracy 0.9058 on 2568 test samples, loss 0.684
 #include <lockstep/lockstep.h>
@@ -16,9 +17,10 @@ namespace ls = lockstep;
 namespace ex = lockstep::examples;
 namespace {
 
-constexpr std::int64_t kWords = 10'000, kTopics = 52, kLength = 256;  // word 0 fills what a short article leaves
+constexpr std::int64_t kWords = 10'000, kTopics = 52, kLength = 256;  // word 0 pads short articles
 
-// Lines {"label": 4, "tokens": [1, 3, ...]}. All samples have the same shapes, so that they are written straight into a batch's memory.
+// Lines {"label": 4, "tokens": [1, 3, ...]}. All samples have the same shapes, so that they are written directly into a
+// batch's memory.
 struct Articles : ls::data::FixedShapeDataset {
   std::vector<std::pair<std::vector<std::int64_t>, std::int64_t>> all;  // words and topic
   explicit Articles(const std::string& path) {
@@ -30,8 +32,10 @@ struct Articles : ls::data::FixedShapeDataset {
       }
   }
   std::int64_t size() const override { return static_cast<std::int64_t>(all.size()); }
-  std::vector<ls::data::TensorSpec> element_spec() const override { return {{{kLength}, ls::DType::kInt64}, {{}, ls::DType::kInt64}}; }
-  // Called from the loader's threads: a function of the index and the epoch that changes nothing.
+  std::vector<ls::data::TensorSpec> element_spec() const override {
+    return {{{kLength}, ls::DType::kInt64}, {{}, ls::DType::kInt64}};
+  }
+  // The loader's threads call this: it depends on the index and the epoch alone, and changes nothing.
   void read(std::int64_t index, std::int64_t, const ls::data::Row& row) const override {
     const auto& [words, topic] = all.at(static_cast<std::size_t>(index));
     const auto to = row.span<std::int64_t>(0);
@@ -41,7 +45,7 @@ struct Articles : ls::data::FixedShapeDataset {
   }
 };
 
-// The mean of the words' vectors, and two layers above it.
+// The mean of the words' vectors, followed by two layers.
 struct Classifier : ls::nn::Module {
   ls::nn::Embedding words{kWords, 64, /*padding=*/0};
   ls::nn::Linear hidden{64, 128, {.activation = ls::Activation::kReLU}}, topic{128, kTopics};
@@ -67,12 +71,14 @@ int train(const ex::TrainingFlags& flags) {
   net.to(device);
   ls::DistributedDataParallel ddp(net, group);  // rank 0's weights to all; hooks that average the gradients
   ls::optim::AdamW adam(ddp.parameters(), {.lr = flags.lr});
-  ls::data::DistributedSampler sampler(articles.size(), group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
+  ls::data::DistributedSampler sampler(articles.size(), group->place(),
+                                       {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   ls::Progress progress(progress_of(flags, steps, *group, "articles"));
   ex::Score validation;
   for (std::int64_t step = 0; step < steps.last;) {
     sampler.set_epoch(step / steps.per_epoch);  // another order in each epoch, the same on all ranks
-    for (auto& [words, topics] : ls::data::DataLoader(articles, sampler, {.batch_size = batch, .device = &device, .drop_last = true})) {
+    for (auto& [words, topics] :
+         ls::data::DataLoader(articles, sampler, {.batch_size = batch, .device = &device, .drop_last = true})) {
       const ls::Tensor loss = ls::nn::cross_entropy(ddp(words), topics);
       adam.zero_grad();
       loss.backward();
@@ -85,13 +91,15 @@ int train(const ex::TrainingFlags& flags) {
   }
   const ex::Score score = ex::score_of(net, test, device);
   progress.message(score.text());
-  write_json_file(flags, *group, {{"accuracy", score.accuracy}, {"validation_loss", validation.loss}, {"steps", steps.last}});
+  write_json_file(flags, *group,
+                  {{"accuracy", score.accuracy}, {"validation_loss", validation.loss}, {"steps", steps.last}});
   return 0;
 }
 
 int run(int argc, char** argv) {
   ex::TrainingFlags flags{.epochs = 10, .batch = 64, .lr = 2e-2F};
-  const ex::Program program{"own_dataset", "Learns the topics of Reuters articles on every rank.", "reuters_{train,test}.jsonl.gz"};
+  const ex::Program program{"own_dataset", "Learns the topics of Reuters articles on every rank.",
+                            "reuters_{train,test}.jsonl.gz"};
   return read_flags(program, argc, argv, flags) ? train(flags) : 0;
 }
 

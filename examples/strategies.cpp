@@ -1,4 +1,4 @@
-// One model on two devices, both of this process, by the strategy that is named. Run it from the build's folder:
+// One model on two devices of one process, by the strategy that is named. Run it from the build's folder:
 //
 //   examples/strategies towers
 //
@@ -10,11 +10,11 @@
 //   cpu:0 sent 960 and received 192 bytes
 //   cpu:1 sent 192 and received 960 bytes
 //
-// mirrored and data_parallel print the same but for the bytes, and so does ddp, which takes a process for each device:
+// mirrored and data_parallel print the same except for the bytes, and so does ddp, which has a process for each device:
 //
 //   launcher/lockrun -n 2 examples/strategies ddp
 //
-// and parameter_server, beside a process that holds the weights:
+// and parameter_server, next to a process that holds the weights:
 //
 //   launcher/lockrun --ps 1 --workers 2 examples/strategies parameter_server
 #include <lockstep/lockstep.h>
@@ -40,22 +40,24 @@ class Line : public ls::data::Dataset {
 
 std::unique_ptr<ls::train::Strategy> make_strategy(const std::string& name) {
   return ls::train::make_strategy(
-      name, {.model = [] { return std::make_unique<ls::nn::Linear>(1, 1); },
-             .optimizer =
-                 [](std::vector<ls::NamedTensor> parameters) {
-                   return std::make_unique<ls::optim::SGD>(std::move(parameters), ls::optim::SGDOptions{.lr = 0.3F, .momentum = 0.5F});
-                 },
-             .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::mse_loss(outputs, targets); }});
+      name,
+      {.model = [] { return std::make_unique<ls::nn::Linear>(1, 1); },
+       .optimizer =
+           [](std::vector<ls::NamedTensor> parameters) {
+             return std::make_unique<ls::optim::SGD>(std::move(parameters),
+                                                     ls::optim::SGDOptions{.lr = 0.3F, .momentum = 0.5F});
+           },
+       .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::mse_loss(outputs, targets); }});
 }
 
 int train(int argc, char** argv) {
   const std::string name = argc == 2 ? argv[1] : "mirrored";
-  const bool by_processes = name == "ddp" || name == "zero" || name == "local_sgd" || name == "parameter_server";
+  const bool by_processes = ls::train::strategy_named(name).capabilities.has_ranks;
   if (!by_processes) ls::Device::configure({.cpu = 2});  // before the first tensor
   const auto job = ls::init_process_group({.device = &ls::cpu_device()});
   const auto strategy = make_strategy(name);
-  if (strategy->is_server()) {
-    strategy->serve();
+  if (auto* const server = strategy->as<ls::train::ParameterHolder>()) {
+    server->serve();
     return 0;
   }
   const auto group = by_processes ? strategy->workers() : job;
@@ -77,8 +79,8 @@ int train(int argc, char** argv) {
   if (prints) std::printf("y = %.2f x + %.2f\n", weights[0].item(), weights[1].item());
   for (const ls::train::DeviceTraffic& each : strategy->traffic())
     if (prints)
-      std::printf("%s sent %llu and received %llu bytes\n", each.device->name().c_str(), static_cast<unsigned long long>(each.sent),
-                  static_cast<unsigned long long>(each.received));
+      std::printf("%s sent %llu and received %llu bytes\n", each.device->name().c_str(),
+                  static_cast<unsigned long long>(each.sent), static_cast<unsigned long long>(each.received));
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// The sizes of an attention and where its operands lie: each apart, or all three side by side in one row.
+// The sizes of an attention and the layout of its operands: three separate arrays, or one whose rows hold all three.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@ namespace lockstep {
 
 struct AttentionShape {
   std::int64_t batch, queries, keys, heads, width;  // N, T, S, H, D
-  bool packed;                                      // q (N, T, 3, H, D)
+  bool packed;                                      // one array q (N, T, 3, H, D)
 
   LOCKSTEP_HOST_DEVICE std::int64_t row() const { return heads * width; }  // elements of a row of y
-  // From one row of q, and of k and v, to the next.
+  // The distance, in elements, from one row of q, k or v to the next.
   LOCKSTEP_HOST_DEVICE std::int64_t operand_row() const { return packed ? 3 * row() : row(); }
   bool empty() const { return batch * heads * width * queries * keys == 0; }
 };
 
-// Of the views of q and k, or of their gradients.
+// Takes the views of q and k, or of their gradients.
 inline AttentionShape attention_shape(In q, In k) {
   const bool packed = q.shape.dims() == 5;
   return {q.shape[0], q.shape[1], packed ? q.shape[1] : k.shape[1], q.shape[packed ? 3 : 2], q.shape[packed ? 4 : 3],

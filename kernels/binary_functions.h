@@ -1,5 +1,5 @@
-// What BinaryFunction and Comparison mean, of one pair of elements: for the plain kernels of the CPU and for those of
-// GPUs.
+// The definitions of BinaryFunction and Comparison for one pair of elements, shared by the CPU's plain kernels and
+// those of GPUs.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The functions that fill a kernel table, one for each family of core/operators.def, and those that fill it whole.
+// The functions that fill a kernel table: one for each family of core/operators.def, and functions for entire tables.
 #pragma once
 
 #include "lockstep/core/kernels.h"
@@ -8,13 +8,13 @@ namespace lockstep {
 #define LOCKSTEP_DECLARE_plain(name)
 #define LOCKSTEP_DECLARE_fast(name) void use_##name(KernelTable& table);
 
-// Plain loops of the CPU: the oracle.
+// The CPU's plain loops: the reference.
 namespace reference {
 #define LOCKSTEP_FAMILY(name, speed) void use_##name(KernelTable& table);
 #include "lockstep/core/operators.def"
 }  // namespace reference
 
-// Vector loops of the CPU.
+// The CPU's vector loops.
 namespace fast {
 #define LOCKSTEP_FAMILY(name, speed) LOCKSTEP_DECLARE_##speed(name)
 #include "lockstep/core/operators.def"
@@ -24,7 +24,7 @@ namespace cuda {
 #define LOCKSTEP_FAMILY(name, speed) void use_##name(KernelTable& table);
 #include "lockstep/core/operators.def"
 
-KernelTable cuda_kernels();  // all of them
+KernelTable cuda_kernels();  // with all families
 }  // namespace cuda
 
 #undef LOCKSTEP_DECLARE_plain

@@ -1,4 +1,4 @@
-// The sizes of a linear layer: x (batch, in) times weight (out, in) transposed gives y (batch, out).
+// The sizes of a linear layer: x (batch, in) times the transposed weight (out, in) gives y (batch, out).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct LinearShape {
   bool operator==(const LinearShape&) const = default;
 };
 
-// Of the views of x and y, or of their gradients.
+// Takes the views of x and y, or of their gradients.
 inline LinearShape linear_shape(In x, In y) { return {x.shape[0], x.shape[1], y.shape[1]}; }
 
 }  // namespace lockstep

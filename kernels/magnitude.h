@@ -7,12 +7,12 @@
 
 namespace lockstep {
 
-// In the order of the numbers: NaN is above infinity, which is above all numbers.
+// Ordered as the numbers are: NaN is above infinity, which is above all numbers.
 LOCKSTEP_HOST_DEVICE inline std::uint32_t magnitude_bits(float value) {
   return __builtin_bit_cast(std::uint32_t, value) & 0x7fffffffU;
 }
 
-// `bits` bits of a magnitude, which has 31, from bit `shift` on.
+// A digit of a magnitude, which has 31 bits: `bits` bits from bit `shift` on.
 struct MagnitudeDigit {
   int shift, bits;
 };

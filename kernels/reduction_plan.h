@@ -1,6 +1,6 @@
-// Sums over any dimensions as a few plain ones. Dimensions of extent 1 are left out, neighbours that are both summed or
-// both kept are merged; then the summed groups go one by one, from the last: each step sums the middle dimension of an
-// array (outer, n, inner).
+// Divides sums over any dimensions into a few plain ones. Dimensions of extent 1 are removed, and neighbours that are
+// both summed or both kept are merged; then the summed groups are processed one by one, from the last: each step sums
+// the middle dimension of an array (outer, n, inner).
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ struct ReductionStep {
   std::int64_t outer, n, inner;
 };
 
-// No step where y has as many elements as x and nothing is summed. `y` may lack dimensions in front.
+// There is no step if y has as many elements as x and nothing is summed. `y` may lack leading dimensions.
 inline std::vector<ReductionStep> reduction_steps(const Shape& x, const Shape& y) {
   const StridedLoop<2> loop(x, {strides_of(x), broadcast_strides(y, x)});
   std::vector<ReductionStep> steps;

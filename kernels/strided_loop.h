@@ -1,6 +1,6 @@
-// A loop over several arrays at once, in row-major order of its extents, in which each array has strides of its own:
-// broadcasting (a stride of 0), transposing, slicing. Adjacent dimensions that all arrays pass through in one go are
-// merged, so that most loops have one or two.
+// A loop over several arrays at once, in row-major order of its extents; each array has its own strides, for
+// broadcasting (a stride of 0), transposing and slicing. Adjacent dimensions that are contiguous in all arrays are
+// merged, so most loops have one or two dimensions.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace lockstep {
 template <int kArrays>
 struct StridedLoop {
   int dims = 0;
-  std::int64_t extents[Shape::kMaxDims] = {};  // bare arrays: CUDA kernels take this by value
+  std::int64_t extents[Shape::kMaxDims] = {};  // plain arrays: CUDA kernels take this by value
   std::int64_t strides[kArrays][Shape::kMaxDims] = {};
 
   StridedLoop(const Shape& shape, const std::array<Strides, kArrays>& of) {
@@ -32,14 +32,15 @@ struct StridedLoop {
     for (int dim = 0; dim < dims; ++dim) product *= extents[dim];
     return product;
   }
-  // Of the last dimensions: extent(0) is the innermost one, 1 where there is none.
+  // Counts from the last dimension: extent(0) is the innermost one, 1 if there is none.
   std::int64_t extent(int from_last) const { return from_last < dims ? extents[dims - 1 - from_last] : 1; }
   std::int64_t stride(int array, int from_last) const {
     return from_last < dims ? strides[array][dims - 1 - from_last] : 0;
   }
 };
 
-// Calls visit(offsets), one offset an array, for each index of all but the last `inner` dimensions, in row-major order.
+// Calls visit(offsets), with one offset per array, for each index of all dimensions except the last `inner`, in
+// row-major order.
 template <int kArrays, typename Visit>
 void for_each_outer(const StridedLoop<kArrays>& loop, int inner, Visit&& visit) {
   if (loop.count() == 0) return;

@@ -1,4 +1,4 @@
-// lockrun's command line. Pure: words in, a decision out.
+// Parses lockrun's command line. Pure.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace lockstep::launcher {
 
-// Something to print on stdout, and nothing to run.
+// A text to print on stdout; no ranks are started.
 struct Information {
   std::string text;
 };
 
-// Flags end at the first word that is not one; the rest is the program and its arguments. The environment tells what
-// srun knows of nodes and the flags do not say. Throws InvalidArgument.
+// Flags end at the first word that is not one; the rest is the program and its arguments. What the flags do not say
+// about nodes comes from srun's variables. Throws InvalidArgument.
 std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words,
                                                                  const EnvironmentLookup& lookup);
 

@@ -1,4 +1,5 @@
-# Completion of lockrun's command line in bash. Behind the program's name its own completion goes on, if it has one.
+# Completes lockrun's command line in bash. After the program's name, the program's own completion is used if it has
+# one.
 _lockrun() {
   local cur prev words cword
   _init_completion -n = || return
@@ -16,7 +17,7 @@ _lockrun() {
   esac
 
   local at
-  for ((at = 1; at < cword; at++)); do  # to the first word that is no flag
+  for ((at = 1; at < cword; at++)); do  # to the first word that is not a flag
     case ${words[at]} in
       --) at=$((at + 1)) && break ;;
       -*) [[ $with_value != *" ${words[at]} "* ]] || at=$((at + 1)) ;;

@@ -1,10 +1,11 @@
-// lockrun -n N [flags] program arguments...: see command_line.cpp for the flags and src/launch for what happens.
+// lockrun -n N [flags] program arguments...: command_line.cpp has the flags, src/launch the work.
 #include <cstdio>
 
 #include "launcher/command_line.h"
-#include "launcher/report_commands.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/diagnose/diagnose_command.h"
+#include "src/launch/topology/topology_command.h"
 
 namespace {
 
@@ -23,7 +24,7 @@ struct Command {
   const char* name;
   std::string (*report)(const std::vector<std::string>& words);
 };
-constexpr Command kCommands[] = {{"diagnose", launcher::diagnose_command}, {"topology", launcher::topology_command}};
+constexpr Command kCommands[] = {{"diagnose", diagnose::diagnose_command}, {"topology", launch::topology_command}};
 
 int run(int argc, char** argv) {
   for (const Command& command : kCommands) {

@@ -13,15 +13,14 @@ struct Advice {
 };
 
 constexpr const char* kRendezvous =
-    "lockrun has one way to meet, without a server of its own: on each of K machines write --nnodes K --node-rank I "
-    "--master-addr HOST "
-    "--master-port PORT; for one machine leave it out";
+    "lockrun has one rendezvous, which needs no server: on each of K machines write --nnodes K --node-rank I "
+    "--master-addr HOST --master-port PORT; for one machine omit the flag";
 constexpr const char* kOutput =
-    "lockrun passes on all that the ranks write, each line with its rank in front: leave it out and redirect lockrun "
+    "lockrun prints all output of the ranks, with the rank in front of each line: omit the flag and redirect lockrun "
     "itself (> FILE 2>&1)";
 constexpr const char* kAnyProgram =
     "lockrun starts any program by its name, without an interpreter: write what a shell would (python3 -m MODULE)";
-constexpr const char* kNothingToChoose = "lockrun has nothing to choose there: leave it out";
+constexpr const char* kNothingToChoose = "lockrun has no such choice: omit the flag";
 
 const Advice kAdvice[] = {
     {{"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"}, kRendezvous},
@@ -30,7 +29,7 @@ const Advice kAdvice[] = {
      kOutput},
     {{"-m", "--module", "--no-python", "--run-path"}, kAnyProgram},
     {{"--local-addr"}, "set LOCKSTEP_INTERFACE to the interface or address by which the other machines reach this one"},
-    {{"--numa-binding"}, "lockrun binds ranks to cores and memory near their GPU by itself (--no-bind: it does not)"},
+    {{"--numa-binding"}, "lockrun binds ranks to cores and memory near their GPU by itself (--no-bind disables that)"},
     {{"--monitor-interval", "--start-method", "--role", "--event-log-handler", "--signals-to-handle",
       "--virtual-local-rank", "--shutdown-timeout"},
      kNothingToChoose},

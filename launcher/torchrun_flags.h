@@ -1,4 +1,4 @@
-// torchrun's flags that lockrun does not take, and what to write instead.
+// torchrun's flags that lockrun does not support, and what to write instead.
 #pragma once
 
 #include <optional>
@@ -6,13 +6,12 @@
 
 namespace lockstep::launcher {
 
-// Of --max-restarts with another number than 0.
+// For --max-restarts with a value other than 0.
 inline constexpr const char* kNoRestarts =
-    "lockrun starts nothing again: leave it out, save checkpoints, and let a loop around lockrun resume from the last "
-    "one";
+    "lockrun does not restart a job: omit the flag, save checkpoints, and let a loop around lockrun resume from the "
+    "last one";
 
-// A sentence about `flag` ("--rdzv-endpoint", "-m": with hyphens, without a value), or none: it is not one of them.
-// Pure.
+// Advice about `flag` ("--rdzv-endpoint", "-m": with hyphens, without a value); nullopt if it is not one of them. Pure.
 std::optional<std::string> advice_on_torchruns_flag(const std::string& flag);
 
 }  // namespace lockstep::launcher

@@ -1,7 +1,7 @@
-"""Copies headers for Doxygen, with their plain comments as those that it reads: doxygen_comments.py FROM TO.
+"""Copies headers for Doxygen and converts their plain comments to Doxygen's: doxygen_comments.py FROM TO.
 
-A // block that opens the file is the file's; one in front of a declaration becomes ///, one behind a declaration ///<. The comments are
-prose: characters that are commands to Doxygen are printed as they stand, but `code` stays code.
+A // block at the start of a file describes the file; one before a declaration becomes ///, one after a declaration ///<. The comments are
+prose: characters that are commands to Doxygen are escaped, except in `code`.
 """
 
 import pathlib

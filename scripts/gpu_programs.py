@@ -1,4 +1,4 @@
-"""Where test-gpu and bench-gpu find the programs (a build folder, or a bundle) and the libraries that these load: CUDA's, cuDNN, NCCL."""
+"""Finds the programs for test-gpu and bench-gpu (in a build folder, or a bundle) and the libraries that they load: CUDA's, cuDNN, NCCL."""
 
 import glob
 import json
@@ -13,15 +13,15 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# What liblockstep_cuda.so needs, what is loaded for several ranks, and the driver's own.
+# The libraries that liblockstep_cuda.so needs, those that are loaded for several ranks, and the driver's own.
 LIBRARIES = ["libcublasLt.so.13", "libcudnn.so.9", "libnvrtc.so.13", "libnccl.so.2", "libcuda.so.1"]
-# How long a program may take that only answers a question.
+# The time for a program that only answers a question.
 SHORT_S = 60
 BUILD_FOLDERS = ["launcher", "examples", "bench", "tests/gpu", "tests/kernels"]
 
 
 class Failed(Exception):
-    """What a program said when it failed: the part is listed as not measured."""
+    """The output of a program that failed: its part is listed as not measured."""
 
 
 def is_bundle():
@@ -29,7 +29,7 @@ def is_bundle():
 
 
 def library_folders():
-    """Folders that may hold NVIDIA's libraries, the likelier first: named ones, toolkits, the wheels beside PyTorch."""
+    """Folders that may contain NVIDIA's libraries, the likeliest first: named ones, toolkits, the wheels next to PyTorch."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders += [os.path.join(os.environ[name], "lib64") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     folders += ["/usr/local/cuda/lib64", *sorted(glob.glob("/usr/local/cuda-*/lib64"), reverse=True)]
@@ -53,7 +53,7 @@ def known_to_the_loader():
 class Programs:
     def __init__(self, build):
         self.build = pathlib.Path(build)
-        self.missing = []  # libraries that are nowhere
+        self.missing = []  # libraries that were not found
         self.environment = dict(os.environ)
         folders, known, wanted = library_folders(), known_to_the_loader(), []
         for library in LIBRARIES:
@@ -68,7 +68,7 @@ class Programs:
             self.use_own_runtime_if_needed()
 
     def use_own_runtime_if_needed(self):
-        """The bundle's libstdc++ is for machines that have none, or an older one; a newer one of the machine's comes first."""
+        """The bundle's libstdc++ is for machines with none or an older one; a newer one of the machine takes precedence."""
         starts = subprocess.run([self.path("lockrun"), "--help"], env=self.environment, capture_output=True, text=True, check=False,
                                 timeout=SHORT_S)
         if starts.returncode != 0:
@@ -83,7 +83,7 @@ class Programs:
 
 
 class Process:
-    """A program whose lines are read as they come, and which is not there any more when its time is over."""
+    """A program whose lines are read as they arrive, and which is killed when its time is over."""
 
     def __init__(self, command, limit_s, environment=None, errors=None, answers=False):
         self.command = [str(word) for word in command]
@@ -94,10 +94,10 @@ class Process:
         self.rest, self.is_at_end = b"", False
 
     def line(self, within_s=None):
-        """The next one; None at the end, or when the time (of the program, or of this line) is over: then it is ended."""
+        """The next line; None at the end, or when the time (of the program, or of this line) is over, and the program is killed."""
         until = min(self.until, time.monotonic() + within_s) if within_s is not None else self.until
         while not self.is_at_end:
-            if time.monotonic() > until:  # also of a program that never stops talking
+            if time.monotonic() > until:  # also for a program that never stops printing
                 self.is_out_of_time = self.is_at_end = True
                 self.end()
             elif b"\n" in self.rest:
@@ -106,7 +106,7 @@ class Process:
                 chunk = os.read(self.process.stdout.fileno(), 65536)
                 self.rest += chunk
                 self.is_at_end = not chunk
-            elif self.process.poll() is not None:  # something that it started may still have its output open
+            elif self.process.poll() is not None:  # a process that it started may still have its output open
                 self.is_at_end = True
         if not self.rest:
             return None
@@ -121,14 +121,14 @@ class Process:
         self.process.stdin.flush()
 
     def end(self):
-        """With all that it started."""
+        """Also ends all processes that it started."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         try:
             self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:  # the driver holds it; nothing here can help
+        except subprocess.TimeoutExpired:  # it hangs in the driver, and cannot be helped
             print(f"{self.command[0]}: process {self.process.pid} was killed and is still there after 10 s", flush=True)
 
     def __enter__(self):
@@ -138,7 +138,7 @@ class Process:
         self.end()
 
     def code(self, within_s=float("inf")):
-        """None when it ran out of time. After the last line."""
+        """The exit code; None if the time was over. Call it after the last line."""
         if self.is_out_of_time:
             return None
         try:
@@ -153,11 +153,11 @@ def row_of(line, process):
     try:
         return json.loads(line)
     except json.JSONDecodeError as reason:
-        raise Failed(f"{process.command[0]} printed a line that is no JSON ({reason}): {line[:200]}") from None
+        raise Failed(f"{process.command[0]} printed a line that is not JSON ({reason}): {line[:200]}") from None
 
 
 def ended_by_user(main):
-    """The exit code of `main`; Ctrl-C and SIGTERM end it with what it cleans up, without a trace of Python's."""
+    """The exit code of `main`; on Ctrl-C and SIGTERM it cleans up and ends without a Python traceback."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return main()
@@ -166,8 +166,8 @@ def ended_by_user(main):
 
 
 def run_until(until, command):
-    """Prints what it prints; its exit code. Ends this program when the time is over, and the command with all that it started; at a
-    terminal it is in this program's group, since sudo may have to ask there."""
+    """Prints the command's output; returns its exit code. When the time is over, ends the command, all processes that it started, and this
+    program. At a terminal the command is in this program's process group, since sudo may have to prompt there."""
     is_apart = not sys.stdin.isatty()
     process = subprocess.Popen([str(word) for word in command], cwd=ROOT, start_new_session=is_apart)
     try:
@@ -184,9 +184,8 @@ def run_until(until, command):
 
 
 def build(folder, targets, until, wants_cuda=True):
-    """What a source tree needs before; the CUDA part along with it, where it is configured. Where packages are missing and cannot be had,
-    what is there must do. A bundle that was made elsewhere is used instead, if it lies in build-bundle, where nothing can be built, or not
-    the CUDA part."""
+    """Builds the programs in a source tree, with the CUDA part if it is configured. If packages are missing and cannot be installed, builds
+    with the installed ones. If nothing, or not the CUDA part, can be built, a bundle in build-bundle that was made elsewhere is used."""
     if run_until(until, [ROOT / "scripts/dependencies"]) != 0:
         print("scripts/dependencies failed: going on with what is installed", flush=True)
     cuda = "src/cuda/liblockstep_cuda.so"
@@ -207,7 +206,7 @@ def build(folder, targets, until, wants_cuda=True):
 
 
 def other_script():
-    """The one that runs, in a bundle."""
+    """The running script, in a bundle."""
     return ROOT / "build-bundle/lockstep/scripts" / pathlib.Path(sys.argv[0]).name
 
 

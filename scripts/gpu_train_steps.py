@@ -1,4 +1,4 @@
-"""The part train_step of bench-gpu: our training steps beside PyTorch's, each contestant a process that makes a round when it is told to."""
+"""The part train_step of bench-gpu: our training steps and PyTorch's. Each contestant is a process that makes a round on request."""
 
 import contextlib
 import statistics
@@ -7,14 +7,14 @@ import time
 import gpu_programs
 from gpu_programs import Failed
 
-# PyTorch's name for it: what our layers compute in, and whether float32 products may be TF32.
+# PyTorch's name for it: the type in which our layers compute, and whether float32 products may use TF32.
 PRECISIONS = {"float32": ("float32", "0"), "tf32": ("float32", "1"), "bf16": ("bfloat16", "0")}
 # PyTorch compiles before its first answer.
 START_S, ROUND_S = 180, 60
 
 
 class Server:
-    """A process that makes one round whenever it is told to: compiling and tuning take long, and are done once."""
+    """A process that makes one round on each request: compiling and tuning take long, and are done once."""
 
     def __init__(self, bench, command, environment=None):
         self.bench = bench
@@ -34,7 +34,7 @@ class Server:
         try:
             self.process.say("go")
         except BrokenPipeError:
-            pass  # read() says how it ended
+            pass  # read() reports how it ended
         return self.read(ROUND_S)
 
     def close(self):
@@ -42,7 +42,7 @@ class Server:
 
 
 def contestants_of(bench, model, precision):
-    """Name and process of each, started; PyTorch's compile beside each other."""
+    """Starts the contestants; returns name and process of each. PyTorch's compile at the same time."""
     flags = bench.flags
     dtype, tf32 = PRECISIONS[precision]
     command = [bench.programs.path("train_step"), "--model", model, "--dtype", dtype, "--device", flags.device, "--steps", flags.steps, "--json",
@@ -50,7 +50,7 @@ def contestants_of(bench, model, precision):
     environment = {**bench.programs.environment, "LOCKSTEP_TF32": tf32}
     started = {}
     try:
-        for mode in bench.torch_modes:  # PyTorch brings its own CUDA libraries: ours must not come before them
+        for mode in bench.torch_modes:  # PyTorch brings its own CUDA libraries, which must come before ours
             started[f"pytorch {mode}"] = Server(
                 bench, bench.torch_script("--model", model, "--mode", mode, "--precision", precision, "--steps", flags.steps))
         started["lockstep"] = Server(bench, command, environment)
@@ -73,8 +73,8 @@ def answers(bench, server, what, until):
 
 
 def ready(bench, waiting, precision, began, share_s):
-    """Of each model those that have answered; the others are listed, and are gone. Nobody is timed while another one compiles or tunes on
-    the same GPU. PyTorch's have half of the share; ours, without which there is no row, have all of it: rounds are left out instead."""
+    """For each model, the contestants that have answered; the others are listed, and have ended. None is timed while another one compiles or
+    tunes on the same GPU. PyTorch's get half of the share of time; ours, which every row needs, get all of it, and rounds are omitted."""
     chosen = {model: {} for model in waiting}
     for of_ours, until in ((False, began + min(START_S, share_s / 2)), (True, began + share_s)):
         for model, servers in waiting.items():
@@ -85,7 +85,7 @@ def ready(bench, waiting, precision, began, share_s):
 
 
 def train_step(bench):
-    """By model and precision: the median over the rounds of each contestant. The models of a precision are compiled together."""
+    """By model and precision: the median over each contestant's rounds. The models of a precision are compiled together."""
     flags = bench.flags
     rows_left = len(flags.precisions) * len(flags.models)
     for precision in flags.precisions:
@@ -105,7 +105,7 @@ def train_step(bench):
 
 
 def measure_row(bench, model, precision, chosen, rows_left):
-    until = time.monotonic() + bench.left() / rows_left / 2  # the other half is for what has yet to be compiled
+    until = time.monotonic() + bench.left() / rows_left / 2  # the other half is for contestants that have yet to be compiled
     rows = {name: [] for name in chosen}
     for made in range(bench.flags.rounds):
         if made > 0 and time.monotonic() > until:
@@ -113,7 +113,7 @@ def measure_row(bench, model, precision, chosen, rows_left):
         for name, server in list(chosen.items()):
             try:
                 rows[name].append(server.round())
-            except Failed as reason:  # the others' rounds are good
+            except Failed as reason:  # the other contestants' rounds are valid
                 bench.skip(f"train_step {model} {precision}, {name}", f"round {made + 1}: {reason}")
                 chosen.pop(name).close()
                 rows.pop(name)

@@ -1,15 +1,15 @@
 """PyTorch's training steps and linear layers on one GPU, for scripts/bench-gpu: the networks and optimizers of bench/peers/train_step_ddp.py.
 
-python3 bench/gpu/torch_train_step.py --model cifar10 --mode eager --rounds 5      one JSON line a round
-python3 bench/gpu/torch_train_step.py --model cifar10 --mode compile --serve       one for each line on stdin, so that others take turns
+python3 bench/gpu/torch_train_step.py --model cifar10 --mode eager --rounds 5      one JSON line per round
+python3 bench/gpu/torch_train_step.py --model cifar10 --mode compile --serve       one for each line on stdin, so that programs can take turns
 python3 bench/gpu/torch_train_step.py --linear local3 128 2304 384                 the products of a linear layer
 
 eager           channels_last, fused optimizers
 compile         the same; forward, loss and their gradients by torch.compile
 compile-graphs  torch.compile(mode="reduce-overhead"), which replays CUDA graphs
 
-Steps are queued one after the other, and the device is waited for at the end of a round, as bench/train_step does. Products of less than
-50 us are replayed as a CUDA graph, as bench/operators does: the host would need longer to queue them than they take.
+Steps are queued one after the other, and the program waits for the device at the end of a round, as bench/train_step does. Products of less
+than 50 us are replayed as a CUDA graph, as in bench/operators, because the host would need longer to queue them than they take.
 """
 
 import argparse
@@ -25,7 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "peers")
 import train_step_ddp  # noqa: E402  (its folder has no package)
 
 WARM_UP = 10
-# As in bench/operators.cpp: how long a round is, which calls are small, and how many of them a graph has.
+# As in bench/operators.cpp: the duration of a round, the limit for small calls, and the number of these in a graph.
 ROUND_SECONDS, SMALL_SECONDS, MOST_CALLS, MOST_IN_GRAPH = 0.002, 50e-6, 1000, 200
 
 
@@ -35,7 +35,7 @@ def wait(device):
 
 
 def choose_precision(precision):
-    """TF32 on or off for products and convolutions alike: PyTorch's own defaults differ between the two."""
+    """Sets TF32 for products and for convolutions, because PyTorch's defaults for the two differ."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True
@@ -146,12 +146,12 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=100, help="a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--serve", action="store_true", help="a round for each line on stdin")
+    parser.add_argument("--serve", action="store_true", help="run one round for each line on stdin")
     parser.add_argument("--linear", nargs=4, metavar=("NAME", "BATCH", "IN", "OUT"), help="time a linear layer instead")
     flags = parser.parse_args()
     device = torch.device(flags.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        sys.exit("torch_train_step.py: this PyTorch sees no GPU")
+        sys.exit("torch_train_step.py: PyTorch finds no GPU")
     choose_precision(flags.precision)
     if flags.linear:
         linear(flags, device)

@@ -23,7 +23,7 @@ std::size_t parse_bytes(const std::string& flag, const std::string& text) {
   const std::string unit = text.substr(used);
   const int shift = unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : 0;
   if (used == 0 || text[0] == '-' || (shift == 0 && !unit.empty()) || (number << shift) >> shift != number)
-    throw InvalidArgument("{}: '{}' is no number of bytes; examples: 4, 64K, 25M, 1G", flag, text);
+    throw InvalidArgument("{}: '{}' is not a number of bytes; examples: 4, 64K, 25M, 1G", flag, text);
   return number << shift;
 }
 
@@ -37,7 +37,7 @@ std::string bytes_text(std::size_t bytes) {
 
 DeviceKind choose_device(const std::string& word) {
   if (word != "cpu" && word != "cuda" && !word.starts_with("cuda:"))
-    throw InvalidArgument("--device {}: cpu, cuda or cuda:N", word);
+    throw InvalidArgument("--device {}: expected cpu, cuda or cuda:N", word);
   const bool is_chosen = word == "cuda" && env::text(env::kDevice).value_or("").starts_with("cuda:");
   if (!is_chosen) ::setenv(env::kDevice, word.c_str(), 1);
   return word == "cpu" ? DeviceKind::kCpu : DeviceKind::kCuda;

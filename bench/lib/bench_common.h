@@ -16,17 +16,17 @@ namespace lockstep::bench {
 std::size_t parse_bytes(const std::string& flag, const std::string& text);
 std::string bytes_text(std::size_t bytes);  // "25 MiB", "48 B"
 
-// Makes --device the device of this process and of the ranks that it starts: cpu, cuda (the GPU of the local rank, an
-// error where there is none; a launcher's choice of one stands) or cuda:N. Throws InvalidArgument for another word.
+// Selects the device of this process and of the ranks that it starts: cpu, cuda (the GPU of the local rank, or an error
+// if there is none; a launcher's choice of one is kept) or cuda:N. Throws InvalidArgument for any other word.
 DeviceKind choose_device(const std::string& word);
 
-// The value below which `share` of the samples lie (0.5: the median). Not empty; order does not matter.
+// The value below which `share` of the samples lie (0.5: the median). `samples` must not be empty, in any order.
 double quantile(std::vector<double> samples, double share);
 
-// `digits` behind the point: JSON that people can read.
+// Rounds to `digits` decimals, so that JSON stays readable.
 double rounded(double value, int digits);
 
-// Rows with the same keys, printed as they come: aligned under a header, or one JSON object a line.
+// Rows with the same keys, printed immediately: aligned under a header, or one JSON object per line.
 class Report {
  public:
   explicit Report(bool json) : json_(json) {}
@@ -37,8 +37,8 @@ class Report {
   std::vector<std::size_t> widths_;  // of the table's columns, set by the first row
 };
 
-// Calls `round(warm_up)` once or, serving, `round(0)` for each line on stdin, after so many steps and a line that says
-// so.
+// Calls `round(warm_up)` once. When serving, it first runs that many steps and prints a line, and then calls `round(0)`
+// for each line on stdin.
 template <typename Step, typename Round>
 void make_rounds(bool serve, int warm_up, Step&& step, Round&& round) {
   if (!serve) return round(warm_up);

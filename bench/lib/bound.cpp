@@ -42,7 +42,7 @@ Bound::Bound(const CollectiveKind& kind, const MessageLayout& layout, const Call
     plan_copies(kind, rank);
 }
 
-// A rank's share is its slice of the only part, or the whole of its part.
+// A rank's share is its slice of the only part, or its entire part.
 void Bound::plan_reduction(const CollectiveKind& kind, int rank) {
   const bool whole_part = layout_.send_parts > 1;
   const host::Slice slice =
@@ -59,7 +59,7 @@ void Bound::plan_reduction(const CollectiveKind& kind, int rank) {
 
 void Bound::plan_copies(const CollectiveKind& kind, int rank) {
   if (!kind.receives_at(rank, layout_.ranks, call_.root) || (kind.pairs && rank % 2 == 0))
-    return;  // a pair: one way alone
+    return;  // a pair: one direction only
   const auto part_of = [&](int index) { return static_cast<std::size_t>(index) * layout_.part_bytes; };
   for (int part = 0; part < layout_.receive_parts; ++part) {
     const int sender = kind.pairs ? rank - 1 : layout_.receive_parts > 1 ? part : call_.root;

@@ -76,7 +76,7 @@ int run_overlap(const std::shared_ptr<ProcessGroup>& group, const Settings& sett
   return 0;
 }
 
-// Neighbours share a node.
+// Neighbouring ranks share a node.
 void choose_node(const Settings& settings) {
   if (settings.nodes == 1) return;
   const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
@@ -94,11 +94,11 @@ int run_rank(const Settings& settings) {
   if (group->rank() == 0 && !settings.plot_file.empty())
     plot_results({{place_of(*group, settings.measure.device), document}}, settings.plot_file);
   if (code != 0 && group->rank() == 0) fmt::print(stderr, "{}: results are wrong, see #wrong\n", settings.program);
-  group->barrier();  // a rank that fails early would have the others ended before rank 0 has written
+  group->barrier();  // otherwise a rank that exits with an error ends the job before rank 0 has written its results
   return code;
 }
 
-// Hands over to bench/peers/compare, which runs this program and the peers' in turn. Returns only by an error.
+// Runs bench/peers/compare, which runs this program and the peers' in turn. Only returns by an exception.
 [[noreturn]] void run_compare(const Settings& settings) {
   const std::string script = std::string(LOCKSTEP_BENCH_FOLDER) + "/peers/compare";
   std::vector<std::string> words = {script,      "all_reduce",
@@ -136,7 +136,7 @@ int collective_main(Program program, int argc, char** argv) {
     plot_results(read_results(settings.result_files), settings.plot_file);
     return 0;
   }
-  ::setenv("OMP_NUM_THREADS", "1", 0);  // --overlap's product computes in one thread
+  ::setenv("OMP_NUM_THREADS", "1", 0);  // --overlap's product computes on one thread
   return launch::spawn(settings.ranks, argc, argv, [&](int, char**) {
     return settings.tune_file.empty() ? run_rank(settings) : tune(settings.tune_file);
   });

@@ -16,7 +16,7 @@ double twice_all_but_own(double ranks) { return 2 * (ranks - 1) / ranks; }
 
 CallOptions options_of(const Call& call) { return {.device = call.device, .factor = call.factor}; }
 
-// The odd rank sends back what it has received.
+// The odd rank sends back the message that it has received.
 void ping_pong(ProcessGroup& group, const Call& call) {
   const int rank = group.rank(), partner = rank ^ 1;
   if (partner >= group.world_size()) return;
@@ -116,7 +116,7 @@ std::string collective_names() {
 const CollectiveKind& find_collective(std::string_view name) {
   for (const CollectiveKind& kind : kCollectives)
     if (kind.name == name) return kind;
-  throw InvalidArgument("--op: '{}' is no collective; it is one of {}", name, collective_names());
+  throw InvalidArgument("--op: '{}' is not a collective; expected one of {}", name, collective_names());
 }
 
 bool CollectiveKind::sends_from(int rank, int ranks, int root) const {

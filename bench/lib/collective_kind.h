@@ -1,8 +1,7 @@
-// The collectives that the benchmark can time: where the parts of their data lie, what they are called with, what comes
-// out.
+// The collectives that the benchmark can time: the layout of their data, the arguments of the call, and the results.
 //
-// A part is `count` elements. A collective sends 1 or n parts (n: the ranks) and receives 1 or n. The next collective
-// costs one entry in the table of collective_kind.cpp.
+// A part is `count` elements. A collective sends 1 or n parts (n: the ranks) and receives 1 or n. To add a collective,
+// add an entry to the table of collective_kind.cpp.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +20,7 @@ struct Call {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  double factor = 1;  // of premul_sum, this rank's
+  double factor = 1;  // this rank's factor in premul_sum
   DeviceKind device = DeviceKind::kCpu;
 };
 
@@ -36,9 +35,10 @@ struct CollectiveKind {
   bool only_root_receives;
   bool same_on_all;  // all ranks receive the same
   bool always_in_place;
-  bool pairs;  // ranks 0 and 1, 2 and 3, ...: there and back, and the time of one way counts; a rank without partner
-               // looks on
-  // Bytes on the wires between the ranks for each byte of the message, as nccl-tests defines it: busbw = algbw * this.
+  // Ranks 0 and 1, 2 and 3, ... send there and back, and the time of one direction counts; a rank without a partner
+  // waits.
+  bool pairs;
+  // Bytes on the wires between the ranks for each byte of the message, as defined by nccl-tests: busbw = algbw * this.
   double (*bus_factor)(double ranks);
   void (*run)(ProcessGroup& group, const Call& call);
 
@@ -51,7 +51,7 @@ struct CollectiveKind {
 const CollectiveKind& find_collective(std::string_view name);
 std::string collective_names();  // "all_reduce, reduce, ..."
 
-// How the message of one size lies in memory.
+// The layout in memory of the message of one size.
 struct MessageLayout {
   int ranks = 1;
   int send_parts = 0, receive_parts = 0;
@@ -67,13 +67,13 @@ struct MessageLayout {
 // A message of `bytes`, rounded down to whole elements in each part, but at least one.
 MessageLayout layout_of(const CollectiveKind& kind, std::size_t bytes, DType dtype, int ranks, bool in_place);
 
-// Addresses in one rank's memory, as this process sees it.
+// Addresses in one rank's memory, in this process.
 struct Memory {
   std::byte* send = nullptr;
   std::byte* receive = nullptr;
 };
-// The arguments of the call when a rank's memory begins there. In place, `send` is not used: both sides lie at
-// `receive`, the smaller one as its part `rank`.
+// The arguments of the call for a rank's memory. In place, `send` is not used: both sides begin at `receive`, and the
+// smaller one is its part `rank`.
 Memory ends_of(const MessageLayout& layout, const Memory& memory, int rank);
 
 }  // namespace lockstep::bench

@@ -27,7 +27,7 @@ int ceil_log2(int n) {
   return log;
 }
 
-// The worst of the links that these ranks use.
+// The slowest of the links that these ranks use.
 Link slowest(const Cluster& cluster, const Layout& layout) {
   if (layout.nodes == 1) return cluster.local;
   if (layout.per_node == 1) return cluster.net;
@@ -77,7 +77,7 @@ Link link_of_fit(double alpha_us, double gbps, int ranks) {
 
 double step_us(const TrainingStep& step, const std::function<double(double bytes)>& all_reduce_us) {
   const double forward_us = (1 - kBackwardShare) * step.compute_us, backward_us = kBackwardShare * step.compute_us;
-  double free_us = 0;  // when the bucket before is done
+  double free_us = 0;  // when the previous bucket is done
   for (double done = 0; done < step.gradient_bytes;) {
     const double bytes = std::min(step.bucket_bytes, step.gradient_bytes - done);
     done += bytes;

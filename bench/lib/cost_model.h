@@ -1,9 +1,9 @@
 // The cost of an all-reduce and of a training step in a model: a report of assumptions, not a promise.
 //
 // A message of m bytes takes a + m b (Hockney 1994: a = alpha, the latency; b = beta, 1 / bandwidth; the sum of two
-// numbers is part of b). n ranks stand on N nodes with r = n / N each; a_l, b_l hold inside a node, a_n, b_n between
-// nodes; a_x, b_x are the larger of these that occur. A rank, and a node towards the others, sends and receives at full
-// speed at the same time. For m bytes:
+// numbers is part of b). There are n ranks on N nodes, r = n / N on each; a_l and b_l apply inside a node, a_n and b_n
+// between nodes; a_x and b_x are the larger of these that occur. A rank, and a node towards the others, can send and
+// receive at full speed at the same time. For m bytes:
 //
 //   ring          2 (n-1) (a_x + m/n b_x)
 //                 Reduce-scatter, then all-gather; every step waits for the slowest edge (Thakur, Rabenseifner, Gropp
@@ -44,26 +44,25 @@ enum class Algorithm { kRing, kHierarchical, kTree };
 inline constexpr std::array kAlgorithms = {Algorithm::kRing, Algorithm::kHierarchical, Algorithm::kTree};
 const char* name_of(Algorithm algorithm);
 
-// Time of an all-reduce among the first `ranks`; one rank needs none. They must fit into one node or fill all of
-// theirs.
+// The time of an all-reduce among the first `ranks`; one rank needs none. They must fit into one node or fill their
+// nodes.
 double all_reduce_us(Algorithm algorithm, const Cluster& cluster, int ranks, double bytes);
 
-// The link for which `hierarchical` in one node gives what was measured there: alpha_us + bytes / gbps for `ranks`
-// >= 2.
+// The link for which `hierarchical` in one node takes the measured time alpha_us + bytes / gbps for `ranks` >= 2.
 Link link_of_fit(double alpha_us, double gbps, int ranks);
 
 struct TrainingStep {
   double compute_us;  // forward, backward and update of one rank
   double gradient_bytes;
-  double bucket_bytes;  // the last bucket has what is left
+  double bucket_bytes;  // the last bucket has the rest
 };
 
-// Of a step's compute: backward has two products where forward has one.
+// Share of a step's compute time: backward has two products where forward has one.
 inline constexpr double kBackwardShare = 2.0 / 3;
 
-// Gradients become final evenly over backward, the last with its end. A bucket starts when it is complete and the one
-// before it is done; the last one cannot be hidden. Communication costs compute nothing here, which is not so when both
-// run on the same cores.
+// Gradients become final evenly over backward, the last one at its end. The all-reduce of a bucket starts when the
+// bucket is complete and the previous one is done; the last one cannot be hidden. The model assumes that communication
+// does not slow down compute, which is wrong if both run on the same cores.
 double step_us(const TrainingStep& step, const std::function<double(double bytes)>& all_reduce_us);
 
 // 2, 4, 8, ... within a node, then doubling numbers of full nodes, up to `most` ranks.

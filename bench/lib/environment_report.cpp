@@ -20,7 +20,7 @@ namespace lockstep::bench {
 
 namespace {
 
-// The value of the first line "name<spaces>: value" of a file in /proc; "unknown" without one.
+// The value of the first line "name<spaces>: value" of a file in /proc; "unknown" if there is none.
 std::string value_in(const char* file, const std::string& name) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
@@ -45,7 +45,7 @@ std::string compiler() {
 #endif
 }
 
-// The variables that steer the library from outside; secrets stay out.
+// The variables that control the library from outside, except secrets.
 nlohmann::ordered_json variables() {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

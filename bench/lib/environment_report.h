@@ -1,4 +1,4 @@
-// The circumstances of a result: the machine, the build, where the ranks ran, what else the machine did.
+// The circumstances of a result: the machine, the build, the placement of the ranks, and the machine's load.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace lockstep::bench {
 
-// Collective: each rank tells on which cores it may run. All ranks get the same but for the load.
+// Collective: each rank contributes the cores on which it may run. All ranks get the same result except for the load.
 nlohmann::ordered_json describe_environment(ProcessGroup& group);
 
 }  // namespace lockstep::bench

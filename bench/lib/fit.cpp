@@ -20,7 +20,7 @@ std::optional<Fit> fit_line(const std::vector<Point>& points) {
   const double determinant = w * wxx - wx * wx;
   if (!(determinant > 1e-12 * w * wxx)) return std::nullopt;
   double beta = (w * wxy - wx * wy) / determinant, alpha = (wy - beta * wx) / w;
-  if (alpha < 0) {  // large messages alone: what they cost beside their bytes is lost in the noise
+  if (alpha < 0) {  // only large messages: the latency is lost in the noise
     alpha = 0;
     beta = wxy / wxx;
   }

@@ -17,8 +17,8 @@ struct Fit {
   double worst_percent;  // the largest distance of a point from the line, relative to the point
 };
 
-// Least squares of the relative error, so that a time of 1 us counts as much as one of 10 ms. Null when the points do
-// not determine a line that rises: fewer than two sizes, or time does not grow with size. A latency is never negative.
+// Least squares of the relative error, so that a time of 1 us counts as much as one of 10 ms. Null if the points do not
+// determine a rising line: fewer than two sizes, or a time that does not grow with size. The latency is never negative.
 std::optional<Fit> fit_line(const std::vector<Point>& points);
 
 }  // namespace lockstep::bench

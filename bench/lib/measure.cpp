@@ -22,7 +22,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-// Steady clocks count from the machine's start: those of processes on one machine can be compared.
+// Steady clocks count from the machine's start, so clocks of processes on one machine can be compared.
 bool on_one_machine(ProcessGroup& group) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -69,10 +69,10 @@ Measurement::Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptio
   if (!on_host) take_on_device();
 }
 
-// A twin on the device for each of the host's buffers.
+// Allocates a buffer on the device for each of the host's buffers.
 void Measurement::take_on_device() {
   Device& device = group_->local_device();
-  const auto twin = [&](const std::vector<std::byte>& host) -> std::byte* {
+  const auto copy_of = [&](const std::vector<std::byte>& host) -> std::byte* {
     if (host.empty()) return nullptr;
     const bool registered = !options_.plain;
     return registered_
@@ -80,8 +80,8 @@ void Measurement::take_on_device() {
         .data();
   };
   called_memory_ = {};
-  called_memory_.receive = twin(plain_receive_);
-  called_memory_.send = twin(plain_send_);
+  called_memory_.receive = copy_of(plain_receive_);
+  called_memory_.send = copy_of(plain_send_);
 }
 
 void Measurement::to_device() {
@@ -111,7 +111,7 @@ std::optional<Bound> Measurement::bound_of(const MessageLayout& layout, const Ca
   return Bound(*options_.kind, layout, call, group_->rank(), std::move(ends));
 }
 
-// Bound and call take turns, each on buffers just filled: the caches are in the same state for both.
+// Bound and call alternate, each on newly filled buffers, so that the caches are in the same state for both.
 Measurement::Rounds Measurement::run_rounds(const TestData& data, const Call& call, Bound* bound, std::size_t rounds) {
   Rounds times;
   for (std::size_t round = 0; round < rounds + kWarmUp; ++round) {
@@ -174,7 +174,7 @@ void Measurement::summarize(const Rounds& mine, Row& row) {
   if (median_us(bound_times) > 0) row.bound = median_us(bound_times);
 }
 
-// Exact sums do not show in which order they were taken; these inputs do.
+// Exact sums do not depend on the order; sums of these inputs do.
 std::optional<bool> Measurement::gives_same_bits(const TestData& data, const Call& call) {
   if (!options_.kind->moves_data()) return std::nullopt;
   std::string first;

@@ -1,4 +1,4 @@
-// Times one collective at one size: every round fills the buffers, meets at a barrier, and times the call on each rank.
+// Times one collective at one size: every round fills the buffers, waits at a barrier, and times the call on each rank.
 #pragma once
 
 #include <cstdint>
@@ -20,31 +20,32 @@ struct MeasureOptions {
   bool in_place = true;
   bool plain = false;  // ordinary memory instead of registered
   DeviceKind device = DeviceKind::kCpu;
-  bool check = false;      // every element of the last round's results
-  std::size_t rounds = 0;  // 0: by size
+  bool check = false;      // check every element of the last round's results
+  std::size_t rounds = 0;  // 0: depends on the size
 };
 
 struct Row {
   MessageLayout layout;
   std::size_t rounds = 0;
-  // Microseconds. A round's time is that of the slowest rank, from its own entry into the call to its return (sendrecv:
-  // half).
+  // Microseconds. A round's time is the longest time of any rank from its entry into the call to its return (sendrecv:
+  // half of that).
   double p50 = 0, p90 = 0, p99 = 0;
-  double spread = 0;               // (p90 - p10) / p50
-  std::optional<double> skew;      // median of: last rank's entry - first rank's; null: clocks of several machines
-  std::optional<double> transfer;  // median of: last return - last entry; null: the same
-  std::optional<double> bound;     // median of bound.h's loop; null: none
-  std::int64_t wrong = 0;          // elements, over all ranks
+  double spread = 0;  // (p90 - p10) / p50
+  std::optional<double>
+      skew;  // median of (last rank's entry - first rank's); null: ranks on several machines have different clocks
+  std::optional<double> transfer;  // median of (last return - last entry); null: the same
+  std::optional<double> bound;     // median of bound.h's loop; null: there is no bound
+  std::int64_t wrong = 0;          // number of elements, over all ranks
   std::optional<bool>
-      same_bits;  // in repeats with the same input, and on all ranks where all receive the same; null: no data
+      same_bits;  // in repeats with the same input, and, if all ranks receive the same, on all ranks; null: no data
 };
 
-// How many rounds a message of `bytes` gets: as many as take about as long for every size.
+// The number of rounds for a message of `bytes`: chosen so that each size takes about the same time.
 std::size_t rounds_for(std::size_t bytes);
 
 class Measurement {
  public:
-  // Collective, like measure(): takes memory for messages of up to `largest` bytes.
+  // Collective, like measure(): allocates memory for messages of up to `largest` bytes.
   Measurement(std::shared_ptr<ProcessGroup> group, const MeasureOptions& options, std::size_t largest);
   // All ranks get the same row.
   Row measure(std::size_t bytes);
@@ -67,11 +68,11 @@ class Measurement {
 
   std::shared_ptr<ProcessGroup> group_;
   MeasureOptions options_;
-  std::vector<Buffer> registered_;  // send, receive; in place: receive alone
+  std::vector<Buffer> registered_;  // send, receive; in place: only receive
   std::vector<std::byte> plain_send_, plain_receive_;
-  Memory memory_;              // where data is filled in and looked at: on the host
-  Memory called_memory_;       // what the calls get: the same, or the device's
-  std::vector<Memory> peers_;  // by rank, where a bound can be measured; else empty
+  Memory memory_;              // where data is filled in and checked: on the host
+  Memory called_memory_;       // memory of the calls: the same, or the device's
+  std::vector<Memory> peers_;  // by rank, if a bound can be measured; else empty
   bool clocks_agree_;
 };
 

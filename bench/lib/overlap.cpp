@@ -48,7 +48,7 @@ class Product {
 };
 
 struct Times {
-  std::vector<double> product_alone, all_reduce_alone, product_beside, all_reduce_beside, together;
+  std::vector<double> product_alone, all_reduce_alone, product_overlapped, all_reduce_overlapped, together;
 };
 
 class OverlapRun {
@@ -80,8 +80,8 @@ class OverlapRun {
                    .rounds = rounds};
     result.product_alone = quantile(times.product_alone, 0.5);
     result.all_reduce_alone = quantile(times.all_reduce_alone, 0.5);
-    result.product_beside = quantile(times.product_beside, 0.5);
-    result.all_reduce_beside = quantile(times.all_reduce_beside, 0.5);
+    result.product_overlapped = quantile(times.product_overlapped, 0.5);
+    result.all_reduce_overlapped = quantile(times.all_reduce_overlapped, 0.5);
     result.together = quantile(times.together, 0.5);
     return result;
   }
@@ -123,12 +123,12 @@ class OverlapRun {
     const double multiplied = us_since(start);
     work.wait();
     const double end = us_since(start);
-    times.product_beside.push_back(slowest(multiplied));
-    times.all_reduce_beside.push_back(slowest(reduced < 0 ? end : reduced));
+    times.product_overlapped.push_back(slowest(multiplied));
+    times.all_reduce_overlapped.push_back(slowest(reduced < 0 ? end : reduced));
     times.together.push_back(slowest(end));
   }
 
-  // The same number of pieces on all ranks. Twice: the first time may be a cold one.
+  // Makes the number of pieces equal on all ranks. Measures twice, because the first time caches may be cold.
   void match_product() {
     constexpr int kSamples = 5;
     for (int round = 0; round < 2; ++round) {
@@ -153,7 +153,8 @@ class OverlapRun {
 
 double percent_more(double beside, double alone) { return alone > 0 ? 100 * (beside / alone - 1) : 0; }
 
-// How much of the shorter one vanished behind the other: 100 when both together take as long as the longer one alone.
+// The share of the shorter one that was hidden by the longer one: 100 if both together take as long as the longer one
+// alone.
 double hidden_percent(const Overlap& o) {
   const double shorter = std::min(o.product_alone, o.all_reduce_alone);
   return shorter > 0 ? 100 * (o.product_alone + o.all_reduce_alone - o.together) / shorter : 0;
@@ -166,12 +167,12 @@ Overlap measure_overlap(std::shared_ptr<ProcessGroup> group, const MeasureOption
 }
 
 void print_overlap(const Overlap& o) {
-  fmt::print("{:<34} {:>12} {:>12} {:>10}\n", "", "alone (us)", "beside (us)", "costs (%)");
+  fmt::print("{:<34} {:>12} {:>12} {:>10}\n", "", "alone (us)", "together (us)", "costs (%)");
   fmt::print("{:<34} {:>12.2f} {:>12.2f} {:>+10.1f}\n",
-             fmt::format("product {} x {} x {}", o.rows, o.features, o.features), o.product_alone, o.product_beside,
-             percent_more(o.product_beside, o.product_alone));
+             fmt::format("product {} x {} x {}", o.rows, o.features, o.features), o.product_alone, o.product_overlapped,
+             percent_more(o.product_overlapped, o.product_alone));
   fmt::print("{:<34} {:>12.2f} {:>12.2f} {:>+10.1f}\n", "all_reduce of " + bytes_text(o.bytes), o.all_reduce_alone,
-             o.all_reduce_beside, percent_more(o.all_reduce_beside, o.all_reduce_alone));
+             o.all_reduce_overlapped, percent_more(o.all_reduce_overlapped, o.all_reduce_alone));
   fmt::print("# both together: {:.2f} us, one after the other: {:.2f} us; {:.0f} % of the shorter one is hidden\n",
              o.together, o.product_alone + o.all_reduce_alone, hidden_percent(o));
 }
@@ -182,11 +183,11 @@ nlohmann::ordered_json overlap_as_json(const Overlap& o) {
           {"rounds", o.rounds},
           {"product_alone_us", rounded(o.product_alone, 2)},
           {"all_reduce_alone_us", rounded(o.all_reduce_alone, 2)},
-          {"product_beside_us", rounded(o.product_beside, 2)},
-          {"all_reduce_beside_us", rounded(o.all_reduce_beside, 2)},
+          {"product_overlapped_us", rounded(o.product_overlapped, 2)},
+          {"all_reduce_overlapped_us", rounded(o.all_reduce_overlapped, 2)},
           {"together_us", rounded(o.together, 2)},
-          {"product_cost_percent", rounded(percent_more(o.product_beside, o.product_alone), 1)},
-          {"all_reduce_cost_percent", rounded(percent_more(o.all_reduce_beside, o.all_reduce_alone), 1)},
+          {"product_cost_percent", rounded(percent_more(o.product_overlapped, o.product_alone), 1)},
+          {"all_reduce_cost_percent", rounded(percent_more(o.all_reduce_overlapped, o.all_reduce_alone), 1)},
           {"hidden_percent", rounded(hidden_percent(o), 1)}};
 }
 

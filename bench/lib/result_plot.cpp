@@ -4,7 +4,7 @@
 #include <fstream>
 #include <set>
 
-#include "bench/lib/svg_plot.h"
+#include "bench/lib/plot_axis.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::bench {
@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The collectives that the picture shows: "all_reduce", or "all_gather, broadcast".
+// The collectives in the picture: "all_reduce", or "all_gather, broadcast".
 std::string title_of(const std::vector<NamedResult>& results) {
   std::set<std::string> names;
   for (const NamedResult& result : results) names.insert(result.document["settings"].value("collective", "?"));
@@ -32,15 +32,14 @@ std::vector<NamedResult> read_results(const std::vector<std::string>& files) {
     const Json document = Json::parse(file, nullptr, false);
     if (document.is_discarded() || !document.is_object() || !document.contains("settings") ||
         !document.contains("rows"))
-      throw InvalidArgument("{}: is no table that --json-file has written", path);
+      throw InvalidArgument("{}: is not a table that --json-file has written", path);
     results.push_back({std::filesystem::path(path).stem().string(), document});
   }
   return results;
 }
 
 void plot_results(const std::vector<NamedResult>& results, const std::string& file) {
-  LogLogPlot plot(title_of(results), bytes_axis("message size"),
-                  microseconds_axis("time of a call (median, slowest rank)"));
+  Plot plot(title_of(results), bytes_axis("message size"), microseconds_axis("time of a call (median, slowest rank)"));
   for (const auto& [name, document] : results) {
     std::vector<PlotPoint> points;
     for (const Json& row : document["rows"]) points.push_back({row.value("bytes", 0.0), row.value("time_us", 0.0)});

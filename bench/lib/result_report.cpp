@@ -126,7 +126,7 @@ void ResultReport::finish() {
       fmt::print("# fit: time = {:.3f} us + bytes / {:.3f} GB/s; the worst point is {:.0f} % off\n", line->alpha_us,
                  line->gb_per_s, line->worst_percent);
     else if (settings_.measure.kind->moves_data())
-      fmt::print("# fit: none; it takes two sizes at least, and times that grow\n");
+      fmt::print("# fit: none; it needs at least two sizes, and times that grow\n");
     if (settings_.measure.kind->moves_data())
       fmt::print("# wrong elements: {} ({})\n", wrong_,
                  settings_.measure.check ? "all were checked" : "the ends of every part were checked");

@@ -1,4 +1,4 @@
-// Results as a table for people, JSON lines, or one JSON document.
+// Prints results as a table, as JSON lines, or as one JSON document.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,11 +13,11 @@ namespace lockstep::bench {
 
 class ResultReport {
  public:
-  // `place`: what the head of the table says about where, "2 ranks, host over shm".
+  // `place`: the place in the table's header, such as "2 ranks, host over shm".
   ResultReport(const Settings& settings, int ranks, const std::string& place);
 
-  void add(const Row& row);  // prints it
-  void finish();             // prints the fit and whether all results were right
+  void add(const Row& row);  // also prints it
+  void finish();             // prints the fit, and whether all results were right
 
   bool failed() const { return wrong_ != 0; }
   std::int64_t wrong() const { return wrong_; }
@@ -38,7 +38,7 @@ class ResultReport {
 
 nlohmann::ordered_json settings_as_json(const Settings& settings);
 
-// Puts the whole document into the file at once. Throws FileError.
+// Writes the document to the file in one piece. Throws FileError.
 void write_document(const std::string& file, const nlohmann::ordered_json& document);
 
 }  // namespace lockstep::bench

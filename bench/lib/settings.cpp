@@ -32,13 +32,13 @@ cxxopts::Options describe_flags(Program program, const std::string& name) {
       text(collective ? "all_reduce" : "sum"))(
       "redop", collective ? "the reduction: sum, avg, product, min, max, bit_and, ..." : "the same as --op", text(""))(
       "dtype", "float32, float64, float16, bfloat16, int8, uint8, int32, int64", text("float32"))(
-      "root", "of reduce, broadcast, gather, scatter", cxxopts::value<int>()->default_value("0"))(
+      "root", "the root of reduce, broadcast, gather, scatter", cxxopts::value<int>()->default_value("0"))(
       "b,begin", "smallest message; K, M and G are binary", text("4"))("e,end", "largest message", text("64M"))(
-      "f,factor", "from one size to the next", cxxopts::value<std::size_t>()->default_value("4"))(
-      "in-place", "one buffer for both sides (what all_reduce does unless told otherwise)")(
-      "out-of-place", "two buffers")("plain", "ordinary memory instead of registered")(
-      "check", "check every element of the last round, not the ends of each part alone")(
-      "rounds", "timed rounds a size (0: by size); of --compare: rounds of all programs (0: 7)",
+      "f,factor", "factor from one size to the next", cxxopts::value<std::size_t>()->default_value("4"))(
+      "in-place", "one buffer for both sides (the default of all_reduce)")("out-of-place", "two buffers")(
+      "plain", "ordinary memory instead of registered")(
+      "check", "check every element of the last round, not only the ends of each part")(
+      "rounds", "timed rounds per size (0: depends on the size); with --compare: rounds of all programs (0: 7)",
       cxxopts::value<std::size_t>()->default_value("0"));
   options.add_options("Where")("ranks", "processes to start (2); a launcher's ranks are used as they are",
                                cxxopts::value<int>())(
@@ -49,7 +49,8 @@ cxxopts::Options describe_flags(Program program, const std::string& name) {
   options.add_options("Instead of the table")(
       "overlap", "a matrix product and an all-reduce of the size of -e, alone and together")(
       "compare",
-      "in turn with the peers' programs that bench/peers/setup installs: openmpi,gloo; tcp: with this one over TCP "
+      "alternate with the peers' programs that bench/peers/setup installs: openmpi,gloo; tcp: with this program over "
+      "TCP "
       "alone",
       cxxopts::value<std::vector<std::string>>()->implicit_value("openmpi,gloo"))(
       "tune", "measure the paths through shared memory and write the table that LOCKSTEP_TUNING loads to this file",
@@ -71,7 +72,7 @@ std::optional<Enum> find_name(const std::string& name, int values) {
 
 DType parse_dtype(const std::string& name) {
   const auto dtype = find_name<DType>(name, static_cast<int>(DType::kInt64) + 1);
-  if (!dtype) throw InvalidArgument("--dtype: '{}' is no element type; see --help", name);
+  if (!dtype) throw InvalidArgument("--dtype: '{}' is not an element type; see --help", name);
   return *dtype;
 }
 
@@ -80,22 +81,22 @@ ReduceOp parse_reduction(const char* flag, const std::string& name) {
   std::string names;
   for (int value = 0; value < kReduceOps; ++value)
     names += (value == 0 ? "" : ", ") + std::string(name_of(static_cast<ReduceOp>(value)));
-  throw InvalidArgument("{}: '{}' is no reduction; it is one of {}", flag, name, names);
+  throw InvalidArgument("{}: '{}' is not a reduction; expected one of {}", flag, name, names);
 }
 
 bool is_floating(DType dtype) { return name_of(dtype).find("float") != std::string_view::npos; }
 
-// The group refuses these as well; here they are refused once, before ranks exist.
+// The group rejects these as well; here they are rejected once, before ranks are started.
 void check_reduction(const MeasureOptions& measure) {
   const bool bits =
       measure.op == ReduceOp::kBitAnd || measure.op == ReduceOp::kBitOr || measure.op == ReduceOp::kBitXor;
   if (measure.kind->reduces && bits && is_floating(measure.dtype))
-    throw InvalidArgument("{} of {}: bitwise reductions are for integers; choose one with --dtype", name_of(measure.op),
-                          name_of(measure.dtype));
+    throw InvalidArgument("{} of {}: bitwise reductions need integers; choose an integer type with --dtype",
+                          name_of(measure.op), name_of(measure.dtype));
   const bool fractions = measure.op == ReduceOp::kAvg || measure.op == ReduceOp::kPremulSum;
   if (measure.kind->reduces && fractions && !is_floating(measure.dtype))
-    throw InvalidArgument("{} of {}: it is for floating point; choose such a type with --dtype", name_of(measure.op),
-                          name_of(measure.dtype));
+    throw InvalidArgument("{} of {}: this reduction needs floating point; choose such a type with --dtype",
+                          name_of(measure.op), name_of(measure.dtype));
 }
 
 MeasureOptions read_measure(Program program, const Flags& flags) {
@@ -108,7 +109,7 @@ MeasureOptions read_measure(Program program, const Flags& flags) {
   else if (!collective)
     measure.op = parse_reduction("--op", op);
   if (!collective && !redop.empty() && flags.count("op") != 0 && op != redop)
-    throw InvalidArgument("--op {} and --redop {} disagree: here they mean the same, give one", op, redop);
+    throw InvalidArgument("--op {} and --redop {} disagree: here they mean the same, so pass only one", op, redop);
   if (!measure.kind->reduces && !redop.empty())
     throw InvalidArgument("--redop {}: {} reduces nothing", redop, measure.kind->name);
   if (!measure.kind->has_root && flags.count("root") != 0)
@@ -140,7 +141,7 @@ std::vector<std::size_t> read_sizes(const Flags& flags, const CollectiveKind& ki
   return sizes;
 }
 
-// The size of the world that a launcher has made, if one has: by the same variables as launch::spawn.
+// The number of ranks that a launcher has started, if one has: from the same variables as launch::spawn.
 std::optional<int> launchers_ranks() {
   if (!env::text(env::kRank) && !env::text("OMPI_COMM_WORLD_RANK")) return std::nullopt;
   return read_job_environment([](const char* name) { return env::text(name); }).place.world_size;
@@ -156,7 +157,7 @@ int read_ranks(const Flags& flags) {
   return asked;
 }
 
-// Before minutes are spent on results that could not be kept.
+// Checked before minutes are spent on results that could not be saved.
 void check_writable(const char* flag, const std::string& file) {
   if (file.empty()) return;
   const auto folder = std::filesystem::absolute(file).parent_path();
@@ -170,17 +171,17 @@ void check_tuning(Program program, const Settings& settings) {
   if (settings.overlap || !settings.compare.empty() || !settings.plot_file.empty() || !settings.json_file.empty())
     throw InvalidArgument("--tune chooses what it measures: leave --overlap, --compare, --plot and --json-file out");
   if (!settings.transport.empty() || !settings.backend.empty())
-    throw InvalidArgument("--tune is for backend host over shared memory: leave --backend and --transport out");
+    throw InvalidArgument("--tune needs backend host over shared memory: leave --backend and --transport out");
 }
 
 void check_combination(Program program, const Settings& settings) {
   const MeasureOptions& measure = settings.measure;
   if (settings.plot_file.empty() && !settings.result_files.empty())
-    throw InvalidArgument("'{}': result files are arguments of --plot alone", settings.result_files.front());
+    throw InvalidArgument("'{}': only --plot takes result files", settings.result_files.front());
   if (settings.overlap && std::string_view(measure.kind->name) != "all_reduce")
     throw InvalidArgument("--overlap is for all_reduce, not for {}", measure.kind->name);
   if (settings.overlap && !settings.plot_file.empty())
-    throw InvalidArgument("--overlap makes no curve: leave --plot out");
+    throw InvalidArgument("--overlap has no curve: leave --plot out");
   if (!measure.kind->moves_data() && !settings.plot_file.empty())
     throw InvalidArgument("--plot: {} has one size, no curve", measure.kind->name);
   if (measure.device != DeviceKind::kCpu &&

@@ -14,20 +14,20 @@ struct Settings {
   std::string program;  // "all_reduce"
   MeasureOptions measure;
   int ranks = 2;
-  int nodes = 1;                   // that the ranks act as if they ran on
+  int nodes = 1;                   // the number of nodes to simulate
   std::vector<std::size_t> sizes;  // bytes, rising
   std::string backend, transport;
   bool json = false;
   bool overlap = false;
   std::vector<std::string> compare;       // the peers; empty: no comparison
-  std::string json_file, plot_file;       // "": none
-  std::string tune_file;                  // "": nothing is tuned
-  std::vector<std::string> result_files;  // to be drawn; not empty: nothing is measured
+  std::string json_file, plot_file;       // empty: do not write
+  std::string tune_file;                  // empty: do not tune
+  std::vector<std::string> result_files;  // files to plot; if not empty, nothing is measured
 };
 
-// In all_reduce --op is the reduction; in collective it names the collective and --redop the reduction. Ranks: the
-// launcher's, when one has made this process a rank. Throws InvalidArgument that names the flag; prints and exits for
-// --help.
+// In all_reduce --op is the reduction; in collective --op names the collective and --redop the reduction. The number of
+// ranks is the launcher's, if one has started this process. Throws InvalidArgument that names the flag; for --help,
+// prints it and exits.
 Settings parse_settings(Program program, int argc, char** argv);
 
 }  // namespace lockstep::bench

@@ -14,7 +14,7 @@ StepTrainer::StepTrainer(const std::string& model, std::shared_ptr<ProcessGroup>
   module.to(device);
   x_ = model_.inputs.to(device);
   labels_ = model_.labels.to(device);
-  for (const NamedTensor& parameter : module.named_parameters())  // before ddp's own: fires first
+  for (const NamedTensor& parameter : module.named_parameters())  // registered before ddp's own hook, so it runs first
     hooks_.push_back(register_grad_hook(parameter.tensor, [this](const Tensor&) {
       if (first_ready_ == Clock::time_point{}) first_ready_ = Clock::now();
     }));
@@ -78,7 +78,7 @@ void StepTrainer::update() {
   if (averager_) averager_->average_parameters();
 }
 
-// Of the buckets as they are in the next step: the first one has others than those that follow.
+// Costs of the buckets of the next step: those of the first step differ from all later ones.
 void StepTrainer::note_costs() {
   const DelayCost cost = delay_cost_from_environment();
   cost_ms_.clear();
@@ -86,7 +86,8 @@ void StepTrainer::note_costs() {
     cost_ms_.push_back(1e-6 * static_cast<double>(cost.of(bucket.bytes).count()));
 }
 
-// max over buckets i of ready_i + the costs of i and all later ones: what a wire that is never idle needs.
+// The maximum over buckets i of ready_i + the costs of i and all later ones: the time that a wire needs if it is never
+// idle.
 double StepTrainer::wire_ms(double first_ready_ms) {
   ready_ms_.clear();
   for (const BucketTimes& bucket : times()) ready_ms_.push_back(first_ready_ms + 1e3 * bucket.ready);

@@ -1,5 +1,5 @@
-// One replica of a model of train_step_models.h with its data, its optimizer and its clocks, as the programs that time
-// steps use it.
+// One replica of a model of train_step_models.h with its data, its optimizer and its clocks, for the programs that time
+// steps.
 #pragma once
 
 #include <chrono>
@@ -18,26 +18,26 @@ struct StepTrainerOptions {
   CommHook hook = {};
   Device* device = nullptr;    // null: the CPU
   std::string optimizer = {};  // see make_optimizer()
-  bool zero = false;           // with a ZeroRedundancyOptimizer
-  int average_period = 0;      // above 0: weights are averaged every so many steps (local SGD)
+  bool zero = false;           // use a ZeroRedundancyOptimizer
+  int average_period = 0;      // above 0: weights are averaged after this many steps (local SGD)
 };
 
-// Layers compute in the type of the AutoCast around it.
+// Layers compute in the type of the active AutoCast.
 class StepTrainer {
  public:
   struct Step {
     double forward, backward, update, total;  // ms; backward without the time that finish() waited
-    double bound;                             // forward + max(backward, what the wire allows) + update
+    double bound;                             // forward + max(backward, minimum time of the wire) + update
   };
 
   StepTrainer(const std::string& model, std::shared_ptr<ProcessGroup> group, const StepTrainerOptions& options = {});
 
   Step step();
-  // The same without clocks; after use_graph() by replaying it.
+  // The same without clocks; after use_graph() it replays the graph.
   void run_step();
   void use_graph();
 
-  // Of the weights as they are now: shows what was computed, and in which type.
+  // The state of the present weights, which shows what was computed, and in which type.
   struct Outcome {
     float loss;
     DType logits;

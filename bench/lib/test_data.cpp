@@ -12,9 +12,9 @@ namespace lockstep::bench {
 
 namespace {
 
-constexpr std::size_t kPeriod = 509;       // prime
-constexpr int kScribble = 0xEE;            // no result has this in all bytes: exact values are small and not negative
-constexpr std::uint64_t kRoughSeed = 977;  // any
+constexpr std::size_t kPeriod = 509;  // prime
+constexpr int kScribble = 0xEE;  // no result has this in all bytes, because exact values are small and not negative
+constexpr std::uint64_t kRoughSeed = 977;  // arbitrary
 
 template <typename T>
 void put(std::byte* at, T value) {
@@ -55,7 +55,7 @@ std::int64_t input(const CollectiveKind& kind, ReduceOp op, int ranks, const Poi
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
-      return mixed % std::clamp(120 / ranks, 2, 11);  // the sum of few ranks fits into an int8
+      return mixed % std::clamp(120 / ranks, 2, 11);  // the sum over few ranks fits into an int8
     case ReduceOp::kProduct:
       return (at.index + at.part) % ranks == at.rank ? 1 + mixed % 3 : 1;
     default:
@@ -82,7 +82,7 @@ std::int64_t combine(ReduceOp op, std::int64_t a, std::int64_t b) {
   }
 }
 
-// avg: the sum times 1 / ranks in the type that accumulates.
+// avg: the sum times 1 / ranks in the accumulation type.
 double average(DType dtype, std::int64_t sum, int ranks) {
   if (dtype == DType::kFloat64) return static_cast<double>(sum) * (1.0 / ranks);
   return static_cast<double>(static_cast<float>(sum) * (1.0F / static_cast<float>(ranks)));
@@ -123,7 +123,7 @@ std::size_t wrong_elements(const std::byte* got, const std::byte* expected, std:
   return wrong;
 }
 
-// Not `full`: the first and the last block alone.
+// Without `full`, checks only the first and the last block.
 std::size_t wrong_in_part(const std::byte* part, std::size_t bytes, const Block& block, std::size_t element,
                           bool full) {
   std::size_t wrong = 0;
@@ -147,8 +147,8 @@ TestData::TestData(const CollectiveKind& kind, const MessageLayout& layout, cons
       return rough_value(call_.dtype, {rank_, part, i});
     }));
   }
-  // Part p of what this rank receives was made by rank p (or the root, or its pair's even rank); it was the sender's
-  // part for this rank, if that had many.
+  // Part p of this rank's result comes from rank p (or the root, or the even rank of its pair); it was the sender's
+  // part for this rank, if the sender had several.
   for (int part = 0; part < layout.receive_parts && receives(); ++part)
     expected_.push_back(make_block(layout, call.dtype, [&](std::int64_t i) { return result(part, i); }));
 }

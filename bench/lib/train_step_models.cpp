@@ -30,7 +30,7 @@ nn::Conv2dLayerOptions plain_convolution(std::int64_t stride) {
   return {.stride = {stride, stride}, .padding = Padding::all(1), .bias = false};
 }
 
-// Two convolutions and a shortcut, which a stride subsamples and new channels surround by zeros (option A).
+// Two convolutions and a shortcut; the shortcut is subsampled by a stride, and new channels are zero (option A).
 class Residual : public nn::Module {
  public:
   Residual(std::int64_t inside, std::int64_t outside, std::int64_t stride)
@@ -78,7 +78,7 @@ void add_resnet20(nn::Sequential& model) {
 
 constexpr std::int64_t kLayers = 4, kWidth = 256, kHeads = 4, kPositions = 128, kCharacters = 65;
 
-// Attention and a feed-forward pair, each behind its normalisation.
+// Attention and a feed-forward pair, each after a normalisation.
 class Block : public nn::Module {
  public:
   Block() {
@@ -97,7 +97,7 @@ class Block : public nn::Module {
   nn::Linear qkv_{kWidth, 3 * kWidth}, out_{kWidth, kWidth}, up_{kWidth, 4 * kWidth}, down_{4 * kWidth, kWidth};
 };
 
-// Characters (N, T) to logits (N * T, characters); the head is the table of characters again.
+// Characters (N, T) to logits (N * T, characters); the head shares the embedding's weights.
 class Gpt : public nn::Module {
  public:
   Gpt() {
@@ -156,7 +156,7 @@ TrainStepModel make_model(const std::string& name, int rank) {
     add_resnet20(*model);
     return with(64, {64, 32, 32, 3});
   }
-  throw InvalidArgument("train_step: --model {} is none of cifar10, cifar10-nolrn, mlp, resnet20, gpt", name);
+  throw InvalidArgument("train_step: --model {}: expected cifar10, cifar10-nolrn, mlp, resnet20 or gpt", name);
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters,
@@ -167,7 +167,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::v
     return std::make_unique<optim::SGD>(
         std::move(parameters),
         optim::SGDOptions{.lr = 0.01F, .momentum = optimizer == "momentum" ? 0.9F : 0.0F, .loss_scaler = scaler});
-  if (!optimizer.empty()) throw InvalidArgument("--optimizer {} is none of sgd, momentum, adam", optimizer);
+  if (!optimizer.empty()) throw InvalidArgument("--optimizer {}: expected sgd, momentum or adam", optimizer);
   if (name == "gpt")
     return std::make_unique<optim::AdamW>(
         std::move(parameters), optim::AdamWOptions{.lr = 1e-3F, .weight_decay = 0.1F, .loss_scaler = scaler});

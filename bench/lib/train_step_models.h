@@ -1,5 +1,5 @@
-// What bench/train_step times: networks, a batch of generated samples for each, and the optimizer that the peers use
-// with it.
+// The networks that bench/train_step times, with a batch of generated samples for each, and the optimizers that the
+// peers use with them.
 #pragma once
 
 #include <memory>
@@ -11,20 +11,20 @@
 namespace lockstep::bench {
 
 struct TrainStepModel {
-  std::unique_ptr<nn::Module> module;  // on the CPU, as its parameters were drawn
-  std::int64_t batch;                  // samples a step and rank
-  Tensor inputs, labels;               // of one step, on the CPU; labels have one entry a row of the logits
+  std::unique_ptr<nn::Module> module;  // on the CPU, with freshly drawn parameters
+  std::int64_t batch;                  // samples per step and rank
+  Tensor inputs, labels;               // of one step, on the CPU; there is one label per row of the logits
 };
 
 // cifar10, cifar10-nolrn  TensorFlow's tutorial network, with LRN and without: 128 images of 24x24, SGD 0.01
 // mlp                     four hidden layers of 2048: 64 rows, SGD 0.01
 // resnet20                He et al. 2015, section 4.2, shortcuts of option A: 64 images of 32x32, SGD 0.01, momentum
-// 0.9, decay 1e-4 gpt                     decoder-only transformer, 4 layers of width 256 with 4 heads, tied head: 8
-// texts of 128 of 65 characters, AdamW
-//                         0.001, decay 0.1
-// `rank` draws the labels. Throws InvalidArgument, which lists them, for another name.
+//                         0.9, decay 1e-4
+// gpt                     decoder-only transformer, 4 layers of width 256 with 4 heads, tied head: 8 texts of 128 of 65
+//                         characters, AdamW 0.001, decay 0.1
+// `rank` determines the labels. Throws InvalidArgument that lists the names if `name` is unknown.
 TrainStepModel make_model(const std::string& name, int rank);
-// `optimizer`: "sgd", "momentum" or "adam" in place of the model's own.
+// `optimizer`: "sgd", "momentum" or "adam" instead of the model's own.
 std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters,
                                                  optim::LossScaler* scaler, const std::string& optimizer = "");
 

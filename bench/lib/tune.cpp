@@ -25,8 +25,8 @@ namespace {
 using host::Tuning;
 
 constexpr int kTurns = 15, kFewestTurns = 5;
-constexpr double kSecondsASize = 0.5;  // of calls; then the fewest turns are enough
-constexpr double kClearly = 0.95;      // of the other's time: what another path must at least save
+constexpr double kSecondsASize = 0.5;  // of calls; then the minimum of turns is enough
+constexpr double kClearly = 0.95;      // another path must take less than this share of the time
 constexpr std::size_t kLargest = 16 << 20;
 
 // A group that uses the given table.
@@ -60,13 +60,13 @@ class Candidate {
 
 using Candidates = std::vector<std::unique_ptr<Candidate>>;
 
-// Of the slowest rank, hence the same on all.
+// Times of the slowest rank, which are the same on all ranks.
 struct Sample {
-  double seconds;  // a call
-  double spent;    // all calls of the sample
+  double seconds;  // per call
+  double spent;    // total of the sample
 };
 
-// Zeros stay zeros however often they are summed.
+// Sums of zeros stay zero, however often they are computed.
 Sample time_calls(ProcessGroup& group, std::byte* data, std::size_t bytes) {
   const auto calls = std::clamp<std::size_t>((std::size_t{2} << 20) / bytes, 1, 200);
   group.barrier();
@@ -77,7 +77,7 @@ Sample time_calls(ProcessGroup& group, std::byte* data, std::size_t bytes) {
   return {spent / static_cast<double>(calls), spent};
 }
 
-// By candidate: the median of its turns, fewer of them where a busy machine takes long. The same on all ranks.
+// The median time of each candidate's turns, with fewer turns if a busy machine takes long. The same on all ranks.
 std::vector<double> take_turns(const Candidates& candidates, const std::function<std::byte*(const Candidate&)>& memory,
                                std::size_t bytes) {
   std::vector<std::vector<double>> samples(candidates.size());
@@ -86,7 +86,7 @@ std::vector<double> take_turns(const Candidates& candidates, const std::function
     for (std::size_t c = 0; c < candidates.size(); ++c) {
       const Sample sample = time_calls(candidates[c]->group(), memory(*candidates[c]), bytes);
       spent += sample.spent;
-      if (turn > 0) samples[c].push_back(sample.seconds);  // the first warms up
+      if (turn > 0) samples[c].push_back(sample.seconds);  // the first turn warms up
     }
   std::vector<double> medians;
   for (const auto& times : samples) medians.push_back(quantile(times, 0.5));
@@ -129,7 +129,7 @@ class Tuner {
     tuning_.tile_bytes = tables[fastest(make(tables), tables.size() - 1)].second.tile_bytes;
   }
 
-  // By all sizes together, each counting alike: another than `usual` only when it is clearly faster.
+  // The fastest candidate over all sizes, each counting alike; another one than `usual` only if it is clearly faster.
   std::size_t fastest(const Candidates& candidates, std::size_t usual) {
     std::vector<double> logarithms(candidates.size());
     int sizes = 0;
@@ -172,7 +172,7 @@ class Tuner {
 
 int tune(const std::string& file) {
   const auto group = init_process_group();
-  if (group->world_size() < 2) throw InvalidArgument("--tune: one rank has nothing to tune; see --ranks");
+  if (group->world_size() < 2) throw InvalidArgument("--tune: a single rank has nothing to tune; see --ranks");
   const host::TuningOrigin here = host::tuning_origin_here(group->world_size());
   const Tuning tuning = Tuner(host::default_tuning(here.ranks, here.cores)).run();
   if (group->rank() == 0) {

@@ -1,5 +1,5 @@
 // MPI_Allreduce by message size, measured as bench/all_reduce measures ours: fill, barrier, time one float sum in
-// place, take the slowest rank's time. One JSON object a size, from rank 0, with the same keys.
+// place, take the slowest rank's time. Rank 0 prints one JSON object per size, with the same keys.
 //
 //   mpirun -n 2 all_reduce_mpi 4 1024 26214400
 #include <mpi.h>

@@ -2,9 +2,9 @@
 
 operators_torch.py --rounds 9 --only pool,linear
 
-An operator writes where it is told to (out=) where PyTorch has that; a gradient is that of the operator alone (aten's *_backward), where
-aten has one. Images lie channels last, as ours do. Of each row the least CPU time of its rounds, in one JSON line; rows that PyTorch has no
-operator for are left out: tests/kernels/cases has them all.
+Operators write to a given tensor (out=) if PyTorch supports that; gradients are computed by the operator's own function (aten's
+*_backward), if there is one. Images are channels last, as ours are. Prints the least CPU time of each row's rounds, one JSON line per row.
+Rows without an operator in PyTorch are left out: kernels/cases has all rows.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def large(count=3):
 
 
 def add_large(name, call, count=2, positive=False):
-    """`call` of `count` arrays, the last of which takes the result. `positive`: PyTorch is far slower where the result is NaN."""
+    """`call` with `count` arrays, the last of which receives the result. `positive`: PyTorch is far slower if the result is NaN."""
 
     def prepare():
         arrays = [array.abs() if positive else array for array in large(count)]
@@ -426,7 +426,7 @@ add_optimizer("adagrad", lambda p: torch.optim.Adagrad(p, fused=True))
 
 
 def least_us(call, rounds):
-    """Of the rounds, behind two that are not counted: in the first PyTorch chooses its ways."""
+    """The times of the rounds, after two that are not counted, because PyTorch chooses its algorithms in the first."""
     times = []
     for _ in range(rounds + 2):
         start = time.process_time_ns()

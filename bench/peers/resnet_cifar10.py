@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""examples/resnet's network, data and recipe with PyTorch: for its accuracy on the same images.
+"""examples/resnet's network, data and recipe with PyTorch, to compare accuracies on the same images.
 
-resnet_cifar10.py --data DIR [--epochs N] [--train-images N] [--test-images N] [--seed N]     DIR holds data_batch_*.bin and test_batch.bin
+resnet_cifar10.py --data DIR [--epochs N] [--train-images N] [--test-images N] [--seed N]     DIR contains data_batch_*.bin and test_batch.bin
 
 Network and recipe are those of examples/resnet.cpp: option-A shortcuts, convolutions by Kaiming's normal fan out, padding by 4 black
-pixels, a random crop, a flip, each image standardised by itself; SGD with momentum 0.9 and weight decay 1e-4, the rate divided by 10 at
-half and at three quarters of the steps. One process sees whole batches: its batch norms have statistics of 128 images, those of two ranks
-of 64 each. The random numbers are PyTorch's own.
+pixels, a random crop, a flip, each image standardised separately; SGD with momentum 0.9 and weight decay 1e-4, the learning rate divided by
+10 at half and at three quarters of the steps. One process trains on entire batches, so its batch norms use statistics of 128 images, while
+two ranks use 64 each. The random numbers are PyTorch's.
 """
 
 import argparse

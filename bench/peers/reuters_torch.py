@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""examples/reuters' network, data and recipe with PyTorch: for its accuracy on the same articles.
+"""examples/reuters' network, data and recipe with PyTorch, to compare accuracies on the same articles.
 
-reuters_torch.py --data DIR [--epochs N] [--lr R] [--seed N]     DIR holds reuters_{train,test}.jsonl.gz, reuters_vocab.txt, reuters_topics.txt
+reuters_torch.py --data DIR [--epochs N] [--lr R] [--seed N]     DIR contains reuters_{train,test}.jsonl.gz, reuters_vocab.txt, reuters_topics.txt
 
-Network and recipe are those of examples/reuters.cpp: the last 300 words, padded in front; Nadam with Keras' options, the rate by a cosine,
-batches of 32; a tenth of the training set held out; in training words that are replaced and articles that begin earlier in the window. The
-random numbers are PyTorch's own, and so is the choice of the articles that are held out.
+Network and recipe are those of examples/reuters.cpp: the last 300 words, padded in front; Nadam with Keras' options, a cosine learning rate,
+batches of 32; a tenth of the training set held out; training replaces words and shifts articles in the window. The random numbers are
+PyTorch's, and so is the choice of the articles that are held out.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Net(nn.Module):
 
 
 def changed(tokens, options):
-    """What training sees of an article: see augmented() of examples/reuters.cpp."""
+    """The tokens of an article that training uses: see augmented() of examples/reuters.cpp."""
     kept = [token for token, drawn in zip(tokens, torch.rand(len(tokens)).tolist()) if drawn >= options.drop] or tokens[:1]
     words = [UNKNOWN if drawn < options.unknown else token for token, drawn in zip(kept, torch.rand(len(kept)).tolist())]
     return words + [0] * int(torch.randint(options.shift, ()))

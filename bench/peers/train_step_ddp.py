@@ -2,14 +2,14 @@
 
 torchrun --standalone --nproc-per-node 2 train_step_ddp.py --model cifar10 --tuned
 
-cifar10        two 5x5 convolutions with pooling and LRN, three linear layers; 24x24 images, 128 a rank
+cifar10        two 5x5 convolutions with pooling and LRN, three linear layers; 24x24 images, 128 per rank
 cifar10-nolrn  the same without LRN
-mlp            four hidden layers of 2048, 64 samples a rank: much to communicate, little to compute
-resnet20       ResNet-20 with shortcuts of option A (He et al. 2015, section 4.2); 32x32 images, 64 a rank; momentum and decay
-gpt            decoder-only transformer: 4 layers of width 256 with 4 heads, tied head; 8 texts of 128 characters a rank; AdamW
+mlp            four hidden layers of 2048, 64 samples per rank: much communication, little computation
+resnet20       ResNet-20 with shortcuts of option A (He et al. 2015, section 4.2); 32x32 images, 64 per rank; momentum and decay
+gpt            decoder-only transformer: 4 layers of width 256 with 4 heads, tied head; 8 texts of 128 characters per rank; AdamW
 
-One thread a rank; plain SGD but for the last two. --tuned: channels_last, gradients as views of their buckets, a static graph. The first
-steps are left out: DDP lays out its buckets in them. One JSON line from rank 0.
+Each rank uses one thread; all but the last two models use plain SGD. --tuned: channels_last, gradients as views of their buckets, a static
+graph. The first steps are not timed, because DDP arranges its buckets in them. Rank 0 prints one JSON line.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SKIPPED_STEPS = 4
 
 def cifar10(with_lrn):
     def lrn():
-        # PyTorch's alpha is divided by the window: TensorFlow's 0.001 / 9 there is 0.001 here.
+        # PyTorch divides alpha by the window: TensorFlow's 0.001 / 9 is 0.001 here.
         return nn.LocalResponseNorm(size=9, alpha=0.001, beta=0.75, k=1.0) if with_lrn else nn.Identity()
 
     def pool():

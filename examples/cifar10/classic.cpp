@@ -1,14 +1,14 @@
-// TensorFlow's CIFAR-10 tutorial, whole: its network, initialisation, losses, rates, moving averages, lines and summaries
-// (tensorflow/models, tutorials/image/cifar10, cifar10_multi_gpu_train.py and cifar10.py). The tutorial drives all GPUs from one process;
-// here that is --strategy towers, and the default is a process for each device:
+// TensorFlow's complete CIFAR-10 tutorial: its network, initialisation, losses, rates, moving averages, log lines and
+// summaries (tensorflow/models, tutorials/image/cifar10, cifar10_multi_gpu_train.py and cifar10.py). The tutorial
+// drives all GPUs from one process; here that is --strategy towers, and the default is a process for each device:
 //
 //   build/launcher/lockrun -n 2 build/examples/cifar10 --recipe classic --data data --train-dir cifar10_train
 //
-// prints every 10 steps a line such as
+// It prints every 10 steps a line such as
 //
 //   2026-01-31 12:00:00.000000: step 10, loss = 4.61 (5120.0 examples/sec; 0.025 sec/batch)
 //
-// and cifar10_eval, in another terminal, evaluates its checkpoints as they come.
+// In another terminal, cifar10_eval evaluates its checkpoints as they are saved.
 #include "examples/cifar10/classic.h"
 
 #include <algorithm>
@@ -31,31 +31,37 @@ constexpr float kRateDecay = 0.1f;
 
 using Clock = std::chrono::steady_clock;
 
-// The devices of a strategy that drives several from one process: the first --num-gpus GPUs, or as many parts of the CPU. To be called
-// before the first use of a device.
+bool has_ranks(const ClassicFlags& flags) { return ls::train::strategy_named(flags.strategy).capabilities.has_ranks; }
+
+// The devices of a strategy that drives several of them from one process: the first --num-gpus GPUs, or as many parts
+// of the CPU. Call this before the first use of a device.
 std::vector<ls::Device*> devices_of(const ClassicFlags& flags) {
-  if (flags.strategy == "ddp" || flags.num_gpus == 0) return {};
+  if (has_ranks(flags) || flags.num_gpus == 0) return {};
   const auto physical = ls::physical_devices();
-  const bool has_gpu = std::any_of(physical.begin(), physical.end(), [](const auto& each) { return each.kind == ls::DeviceKind::kCuda; });
+  const bool has_gpu = std::any_of(physical.begin(), physical.end(),
+                                   [](const auto& each) { return each.kind == ls::DeviceKind::kCuda; });
   if (!has_gpu && flags.num_gpus > 1) ls::Device::configure({.cpu = static_cast<int>(flags.num_gpus)});
   std::vector<ls::Device*> devices = ls::logical_devices(has_gpu ? ls::DeviceKind::kCuda : ls::DeviceKind::kCpu);
   if (static_cast<std::int64_t>(devices.size()) < flags.num_gpus)
-    throw ls::InvalidArgument("--num-gpus {}: there are {} devices: {}", flags.num_gpus, devices.size(), ls::describe_devices());
+    throw ls::InvalidArgument("--num-gpus {}: there are {} devices: {}", flags.num_gpus, devices.size(),
+                              ls::describe_devices());
   devices.resize(static_cast<std::size_t>(flags.num_gpus));
   return devices;
 }
 
 void check_ranks(const ClassicFlags& flags, const ls::ProcessGroup& group) {
-  if (flags.strategy == "ddp" && flags.num_gpus > 0 && flags.num_gpus != group.world_size())
-    throw ls::InvalidArgument("--num-gpus {}: with --strategy ddp each rank has one device, and this job has {} ranks: lockrun -n {}",
-                              flags.num_gpus, group.world_size(), flags.num_gpus);
-  if (flags.strategy != "ddp" && group.world_size() > 1)
+  if (has_ranks(flags) && flags.num_gpus > 0 && flags.num_gpus != group.world_size())
     throw ls::InvalidArgument(
-        "--strategy {}: of those that this program starts only ddp has several ranks, and this job has {}: start it without lockrun",
+        "--num-gpus {}: with --strategy {} each rank has one device, and this job has {} ranks: lockrun -n {}",
+        flags.num_gpus, flags.strategy, group.world_size(), flags.num_gpus);
+  if (!has_ranks(flags) && group.world_size() > 1)
+    throw ls::InvalidArgument(
+        "--strategy {}: it drives all devices from one process, and this job has {} ranks: start it without lockrun, "
+        "or use --strategy ddp",
         flags.strategy, group.world_size());
 }
 
-// A network from which all replicas begin: drawn, or that of the checkpoint.
+// The network with which all replicas begin: with random weights, or those of the checkpoint.
 std::unique_ptr<ClassicNet> initial_net(const ClassicFlags& flags) {
   ls::manual_seed(flags.seed);
   auto net = std::make_unique<ClassicNet>();
@@ -65,7 +71,8 @@ std::unique_ptr<ClassicNet> initial_net(const ClassicFlags& flags) {
 
 class ClassicTraining {
  public:
-  ClassicTraining(const ClassicFlags& flags, const std::vector<ls::Device*>& devices, std::shared_ptr<ls::ProcessGroup> group);
+  ClassicTraining(const ClassicFlags& flags, const std::vector<ls::Device*>& devices,
+                  std::shared_ptr<ls::ProcessGroup> group);
   void introduce();
   void resume();
   void run();
@@ -93,14 +100,14 @@ class ClassicTraining {
   std::string saved_in_;
   std::int64_t step_ = 0, timed_steps_ = 0;
   float loss_ = 0;      // of this rank's images in the last step
-  double seconds_ = 0;  // of timed_steps_, summaries and checkpoints left out
+  double seconds_ = 0;  // of timed_steps_, without summaries and checkpoints
   Clock::time_point begin_ = Clock::now();
 };
 
 std::int64_t steps_per_epoch(const ClassicFlags& flags, std::int64_t images, std::int64_t devices) {
   if (images < flags.batch * devices)
-    throw ls::InvalidArgument("--batch-size {}: a step of {} devices takes {} images, and there are {}", flags.batch, devices,
-                              flags.batch * devices, images);
+    throw ls::InvalidArgument("--batch-size {}: a step of {} devices needs {} images, but the data set has {}",
+                              flags.batch, devices, flags.batch * devices, images);
   return images / (flags.batch * devices);
 }
 
@@ -112,7 +119,7 @@ ClassicTraining::ClassicTraining(const ClassicFlags& flags, const std::vector<ls
       data_(open_data({.folder = flags.data, .generated = flags.generated, .seed = flags.seed})),
       losses_(group_),
       strategy_(make_strategy(devices)),
-      devices_(flags.strategy == "ddp" ? group_->world_size() : static_cast<std::int64_t>(strategy_->devices().size())),
+      devices_(has_ranks(flags) ? group_->world_size() : static_cast<std::int64_t>(strategy_->devices().size())),
       global_batch_(flags.batch * devices_),
       per_epoch_(steps_per_epoch(flags, data_.train->size(), devices_)),
       rate_{flags.lr, kRateDecay, kEpochsPerDecay * per_epoch_},
@@ -133,26 +140,30 @@ std::unique_ptr<ls::train::Strategy> ClassicTraining::make_strategy(const std::v
            [this](std::vector<ls::NamedTensor> parameters) {
              return std::make_unique<ls::optim::SGD>(std::move(parameters), ls::optim::SGDOptions{.lr = flags_.lr});
            },
-       .loss = [this](const ls::Tensor& logits, const ls::Tensor& labels) { return losses_.total_loss(logits, labels); }},
-      {.devices = devices, .group = flags_.strategy == "ddp" ? group_ : nullptr});
+       .loss = [this](const ls::Tensor& logits,
+                      const ls::Tensor& labels) { return losses_.total_loss(logits, labels); }},
+      {.devices = devices, .group = has_ranks(flags_) ? group_ : nullptr});
 }
 
 void ClassicTraining::introduce() {
   lines_.message(fmt::format("data: {}", data_.what));
-  lines_.message(fmt::format("strategy {}, {} devices, {} images a step each; the rate falls every {} steps", strategy_->name(), devices_,
-                             flags_.batch, rate_.steps_per_stair));
+  lines_.message(fmt::format("strategy {}, {} devices, {} images a step each; the rate falls every {} steps",
+                             strategy_->name(), devices_, flags_.batch, rate_.steps_per_stair));
   if (flags_.log_device_placement && group_->rank() == 0) ls::train::log_device_placement(*strategy_);
 }
 
-// The weights are those of the checkpoint already. SGD without momentum has no state.
+// The weights are already those of the checkpoint. SGD without momentum has no state.
 void ClassicTraining::resume() {
   const ls::CheckpointState saved = ls::resume_checkpoint(
-      flags_.train_dir, {.model = net(), .ema = ema_, .sampler = sampler_, .ddp = strategy_->wrapper(), .group = group_});
+      flags_.train_dir,
+      {.model = net(), .ema = ema_, .sampler = sampler_, .ddp = strategy_->wrapper(), .group = group_});
   const ls::data::SamplerState place = sampler_.state();
-  if (place.seed != flags_.seed || (place.epoch * per_epoch_) * global_batch_ + place.consumed != saved.step * global_batch_)
+  if (place.seed != flags_.seed ||
+      (place.epoch * per_epoch_) * global_batch_ + place.consumed != saved.step * global_batch_)
     throw ls::InvalidArgument(
-        "--resume: {} is at step {}, with --seed {}, in epoch {} behind {} images: another --batch-size, --seed, data set or number of "
-        "devices than here ({} images a step, {} steps an epoch, --seed {}); give those of that run",
+        "--resume: {} is at step {}, with --seed {}, in epoch {} after {} images, which does not fit this run ({} "
+        "images a step, {} steps an epoch, --seed {}): use the --batch-size, --seed, data set and number of devices of "
+        "the saved run",
         saved.folder, saved.step, place.seed, place.epoch, place.consumed, global_batch_, per_epoch_, flags_.seed);
   step_ = saved.step;
   saved_in_ = saved.folder;
@@ -160,10 +171,11 @@ void ClassicTraining::resume() {
 }
 
 void ClassicTraining::run() {
-  if (flags_.summary_every > 0) writer_ = ls::train::SummaryWriter(flags_.train_dir, {.group = group_, .purge_step = step_ + 1});
+  if (flags_.summary_every > 0)
+    writer_ = ls::train::SummaryWriter(flags_.train_dir, {.group = group_, .purge_step = step_ + 1});
   begin_ = Clock::now();
   while (step_ < flags_.steps) {
-    if (step_ % per_epoch_ == 0) sampler_.set_epoch(step_ / per_epoch_);  // else a checkpoint put it into the middle
+    if (step_ % per_epoch_ == 0) sampler_.set_epoch(step_ / per_epoch_);  // else a checkpoint set its position
     for (auto& [images, labels] : ls::data::DataLoader(*data_.train, sampler_,
                                                        {.batch_size = global_batch_ / group_->world_size(),
                                                        .device = strategy_->devices().front(),
@@ -175,7 +187,8 @@ void ClassicTraining::run() {
   }
   writer_.close();
   lines_.message("checkpoint in " + saved_in_);
-  write_json_file(flags_, *group_, {{"steps", step_}, {"devices", devices_}, {"losses", every_loss_}, {"checkpoint", saved_in_}});
+  write_json_file(flags_, *group_,
+                  {{"steps", step_}, {"devices", devices_}, {"losses", every_loss_}, {"checkpoint", saved_in_}});
 }
 
 void ClassicTraining::train_step(const ls::Tensor& images, const ls::Tensor& labels) {
@@ -198,18 +211,18 @@ void ClassicTraining::train_step(const ls::Tensor& images, const ls::Tensor& lab
   begin_ = Clock::now();
 }
 
-// The loss is the mean over all images of the step; the times are means over the steps since the line before.
+// The loss is the mean over all images of the step; the times are means over the steps since the previous line.
 void ClassicTraining::log_step() {
   group_->all_reduce(std::span(&loss_, 1), ls::ReduceOp::kAvg);
   const double each = seconds_ / static_cast<double>(timed_steps_);
-  lines_.message(fmt::format("{}: step {}, loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)", time_now(), step_, loss_,
-                             static_cast<double>(global_batch_) / each, each / static_cast<double>(devices_)));
+  lines_.message(fmt::format("{}: step {}, loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)", time_now(), step_,
+                             loss_, static_cast<double>(global_batch_) / each, each / static_cast<double>(devices_)));
   seconds_ = 0;
   timed_steps_ = 0;
 }
 
 void ClassicTraining::save() {
-  writer_.flush();  // so that TensorBoard has what the checkpoint has
+  writer_.flush();  // so that TensorBoard has every step that the checkpoint has
   saved_in_ = ls::save_checkpoint(flags_.train_dir, {.model = net(),
                                                      .ema = ema_,
                                                      .sampler = sampler_,
@@ -221,10 +234,14 @@ void ClassicTraining::save() {
 
 int train(const ClassicFlags& flags) {
   const std::vector<ls::Device*> devices = devices_of(flags);
-  const auto group = flags.strategy == "ddp" ? ls::init_process_group() : ls::init_process_group({.device = &ls::cpu_device()});
+  const auto group =
+      has_ranks(flags) ? ls::init_process_group() : ls::init_process_group({.device = &ls::cpu_device()});
   check_ranks(flags, *group);
   check_json_file(flags, *group);
-  prepare_train_dir(flags.train_dir, *group, flags.resume ? TrainDir::kResume : flags.overwrite ? TrainDir::kOverwrite : TrainDir::kNew);
+  prepare_train_dir(flags.train_dir, *group,
+                    flags.resume      ? TrainDir::kResume
+                    : flags.overwrite ? TrainDir::kOverwrite
+                                      : TrainDir::kNew);
   ClassicTraining training(flags, devices, group);
   training.introduce();
   if (flags.resume) training.resume();

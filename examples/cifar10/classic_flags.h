@@ -1,4 +1,5 @@
-// The command line of cifar10 --recipe classic. Of the common flags, `batch` is --batch-size, of each device, and `steps` is --max-steps.
+// The command line of cifar10 --recipe classic. Two common flags have other names: `batch` is --batch-size, per device,
+// and `steps` is --max-steps.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 struct ClassicFlags : lockstep::examples::TrainingFlags {
   std::string train_dir = "cifar10_train", strategy = "ddp";
-  std::int64_t num_gpus = 0;  // 0: not given
+  std::int64_t num_gpus = 0;  // 0: all
   std::int64_t summary_every = 100, save_every = 1000;
   bool generated = false, overwrite = false, resume = false, log_device_placement = false;
 };

@@ -6,12 +6,15 @@ namespace nn = lockstep::nn;
 namespace {
 
 constexpr float kWeightDecay = 0.004f;
-// The tutorial's initialisation, as its layers come.
+// The tutorial's initialisation, in the order of its layers.
 constexpr struct {
   const char* layer;
   float deviation, bias;
-} kInitial[] = {
-    {"conv1", 0.05f, 0}, {"conv2", 0.05f, 0.1f}, {"local3", 0.04f, 0.1f}, {"local4", 0.04f, 0.1f}, {"softmax_linear", 1 / 192.0f, 0}};
+} kInitial[] = {{"conv1", 0.05f, 0},
+                {"conv2", 0.05f, 0.1f},
+                {"local3", 0.04f, 0.1f},
+                {"local4", 0.04f, 0.1f},
+                {"softmax_linear", 1 / 192.0f, 0}};
 
 void initialise(nn::Module& net) {
   const std::vector<ls::NamedTensor> parameters = net.named_parameters();

@@ -13,14 +13,14 @@ class ClassicLosses;
 // Images (N, 24, 24, 3) to logits (N, 10).
 class ClassicNet : public lockstep::nn::Sequential {
  public:
-  // `losses`: told of each forward in training; null for evaluation.
+  // `losses` is notified of each forward in training; null for evaluation.
   explicit ClassicNet(ClassicLosses* losses = nullptr);
   lockstep::Tensors forward_all(const lockstep::Tensors& inputs) override;
   std::string kind() const override { return "ClassicNet"; }
 
   // 0.004 times half the sum of squares of each weight that decays: "local3/weight_loss", "local4/weight_loss".
   std::vector<lockstep::NamedTensor> weight_losses() const;
-  // Outputs of the layers that compute, by name, in evaluation mode and without recording.
+  // Outputs of the layers with parameters, by name, without recording.
   std::vector<lockstep::NamedTensor> activations(const lockstep::Tensor& images);
 
  private:
@@ -28,16 +28,17 @@ class ClassicNet : public lockstep::nn::Sequential {
   ClassicLosses* losses_;
 };
 
-// The collection of a step's losses: cross_entropy, weight losses, and their sum total_loss. A strategy calls from the threads of its
-// devices; all else belongs to the thread that trains.
+// The losses of a step: cross_entropy, weight losses, and their sum total_loss. A strategy calls enter() and
+// total_loss() from the threads of its devices; all other calls come from the thread that trains.
 class ClassicLosses {
  public:
-  // `group`: of the job, which ends when a loss is not finite.
+  // `group` is the job's, which ends when a loss is not finite.
   explicit ClassicLosses(std::shared_ptr<lockstep::ProcessGroup> group) : group_(std::move(group)) {}
   void begin_step(std::int64_t step) { step_ = step; }
-  // A tower has begun its forward: the next total_loss() of its device is of its weights.
+  // A tower has begun its forward: the next total_loss() on its device uses its weights.
   void enter(const ClassicNet& tower, const lockstep::Device& device);
-  // total_loss. Throws Error with step and rank where it is not finite: before backward, so that the weights stay as they are.
+  // Returns total_loss. Throws Error with step and rank if it is not finite: before backward, so that the weights do
+  // not change.
   lockstep::Tensor total_loss(const lockstep::Tensor& logits, const lockstep::Tensor& labels);
 
   // After a step: the losses of one device, total_loss last.

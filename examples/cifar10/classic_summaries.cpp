@@ -18,10 +18,12 @@ std::string with_slashes(std::string name) {
 float share_of_zeros(const ls::Tensor& x) {
   const ls::Tensor here = x.to(ls::cpu_device());
   const auto values = std::span(here.data<float>(), static_cast<std::size_t>(here.count()));
-  return static_cast<float>(std::count(values.begin(), values.end(), 0.0f)) / static_cast<float>(std::max<std::size_t>(values.size(), 1));
+  return static_cast<float>(std::count(values.begin(), values.end(), 0.0f)) /
+         static_cast<float>(std::max<std::size_t>(values.size(), 1));
 }
 
-// The first images, whose values have mean 0: the one furthest from it becomes 0 or 1, and 0 becomes grey.
+// The first images, scaled for display. Their values have mean 0, which becomes grey; the value furthest from 0 becomes
+// 0 or 1.
 ls::Tensor to_show(const ls::Tensor& images) {
   const std::int64_t count = std::min(kImages, images.shape()[0]);
   const ls::Tensor some = ls::slice(images.to(ls::cpu_device()), {{.stop = count}});

@@ -1,4 +1,4 @@
-// What the recipe `classic` writes for TensorBoard: the tutorial's tags.
+// Summaries of the recipe `classic` for TensorBoard, with the tutorial's tags.
 #pragma once
 
 #include <map>
@@ -7,7 +7,8 @@
 
 #include "examples/cifar10/classic_net.h"
 
-// Averages of the losses, as TensorFlow's ExponentialMovingAverage(0.9): each begins with its first value, also in a run that resumes.
+// Averages of the losses, like TensorFlow's ExponentialMovingAverage(0.9): each begins with its first value, also in a
+// resumed run.
 class LossAverages {
  public:
   void update(const std::vector<lockstep::train::NamedLoss>& losses);
@@ -25,6 +26,7 @@ struct StepSummary {
   const lockstep::Tensor& images;  // of the step
 };
 
-// Losses raw and averaged, the learning rate, a histogram of each variable and its gradient, those of activations with the share of zeros,
-// the first images. Activations are computed once more, with the present weights. Does nothing on ranks without a writer.
+// Writes the losses, raw and averaged, the learning rate, a histogram of each variable and its gradient, histograms of
+// activations with their share of zeros, and the first images. Activations are computed again with the current weights.
+// Does nothing on ranks without a writer.
 void write_summary(lockstep::train::SummaryWriter& writer, ClassicNet& net, const StepSummary& summary);

@@ -4,14 +4,16 @@ namespace ls = lockstep;
 
 namespace {
 
-// `source` is a folder, or a generated set: that every rank makes for itself, in memory, and a rank that is killed leaves no file of it.
+// `source` is a folder, or a generated set. Every rank generates it in memory, so that a killed rank leaves no file.
 template <typename Source>
 Data open_source(const Source& source, const DataOptions& options, const std::string& what) {
   using ls::data::Cifar10;
   Data data{
+      std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.augment = options.augment,
+                                                                 .seed = options.seed,
+                                                                 .augmentation = options.augmentation}),
       std::make_unique<Cifar10>(
-          source, ls::data::Cifar10Options{.augment = options.augment, .seed = options.seed, .augmentation = options.augmentation}),
-      std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.train = false, .augment = false, .augmentation = options.augmentation}),
+          source, ls::data::Cifar10Options{.train = false, .augment = false, .augmentation = options.augmentation}),
       ""};
   data.what = fmt::format("{} ({} training, {} test images)", what, data.train->size(), data.test->size());
   return data;

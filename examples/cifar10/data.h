@@ -1,4 +1,4 @@
-// The data sets of cifar10 and cifar10_eval: the real one where there is one, else a generated one.
+// The data sets of cifar10 and cifar10_eval: the real one if it is found, else a generated one.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -8,17 +8,17 @@
 
 struct Data {
   std::unique_ptr<lockstep::data::Cifar10> train, test;
-  std::string what;  // for people
+  std::string what;  // for the log
   bool is_generated = false;
 };
 
 struct DataOptions {
   std::string folder;  // --data; empty: LOCKSTEP_DATA
   bool generated = false;
-  bool augment = true;  // the training images; those of the test set are the augmentation's centre crop
+  bool augment = true;  // the training images; test images are cropped in the centre
   std::uint64_t seed = 0;
   lockstep::data::ImageAugmentation augmentation = lockstep::data::ImageAugmentation::tutorial();
 };
 
-// Throws FileError where --data has no such set.
+// Throws FileError if --data has no such set.
 Data open_data(const DataOptions& options);

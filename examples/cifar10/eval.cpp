@@ -1,13 +1,13 @@
-// The accuracy of a training by cifar10 --recipe classic, on the test set, with the moving averages of its variables: of its newest
-// checkpoint (--run-once), or of each as it comes, while the training runs beside it:
+// The accuracy of a training by cifar10 --recipe classic on the test set, with the moving averages of its variables. It
+// evaluates the newest checkpoint (--run-once), or each new one while the training runs:
 //
 //   build/examples/cifar10_eval --data data --train-dir cifar10_train
 //
-// prints for each checkpoint a line such as
+// It prints for each checkpoint a line such as
 //
 //   2026-01-31 12:00:00.000000: precision @ 1 = 0.862 (step 100000, 10000 images)
 //
-// It may have ranks, too: lockrun -n 2 build/examples/cifar10_eval ...
+// It may also run on several ranks: lockrun -n 2 build/examples/cifar10_eval ...
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -34,22 +34,28 @@ bool read_eval_flags(int argc, char** argv, EvalFlags& flags) {
   auto add = options.add_options();
   add("data", "folder with test_batch.bin; else LOCKSTEP_DATA", cxxopts::value(flags.data)->default_value(""));
   add("generated", "evaluate on the generated set even if there is data", cxxopts::value(flags.generated));
-  add("train-dir", "folder of the training's checkpoints", cxxopts::value(flags.train_dir)->default_value(flags.train_dir));
+  add("train-dir", "folder of the training's checkpoints",
+      cxxopts::value(flags.train_dir)->default_value(flags.train_dir));
   add("eval-dir", "folder for event files (empty: none)", cxxopts::value(flags.eval_dir)->default_value(""));
-  add("run-once", "evaluate the newest checkpoint, and end", cxxopts::value(flags.run_once));
-  add("eval-interval-secs", "seconds between two looks for a newer one", cxxopts::value(flags.interval_secs)->default_value("300"));
-  add("until-step", "end behind a checkpoint of this step or a later one (0: never)", cxxopts::value(flags.until_step)->default_value("0"));
-  add("num-examples", "evaluate on the first so many images", cxxopts::value(flags.num_examples)->default_value("10000"));
-  add("help", "this text");
+  add("run-once", "evaluate the newest checkpoint and exit", cxxopts::value(flags.run_once));
+  add("eval-interval-secs", "seconds between two checks for a newer one",
+      cxxopts::value(flags.interval_secs)->default_value("300"));
+  add("until-step", "end after a checkpoint of this step or a later one (0: never)",
+      cxxopts::value(flags.until_step)->default_value("0"));
+  add("num-examples", "number of images, from the first on",
+      cxxopts::value(flags.num_examples)->default_value("10000"));
+  add("help", "print this text");
   if (!ex::parse_flags(options, argc, argv)) return false;
   if (flags.num_examples < 1 || flags.until_step < 0 || !(flags.interval_secs >= 0) || flags.interval_secs > 1e6)
-    throw ls::InvalidArgument("--num-examples must be positive, --until-step and --eval-interval-secs not negative (at most 1e6 s)");
+    throw ls::InvalidArgument(
+        "--num-examples must be positive, --until-step and --eval-interval-secs must not be negative (at most 1e6 s)");
   return true;
 }
 
 void wait_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// The training removes old checkpoints: one of which a half is read when it goes is an error, and there is a newer one.
+// The training removes old checkpoints. If that happens while one is being read, the load fails, and a newer one
+// exists.
 std::optional<ls::CheckpointState> load_newest(const std::string& folder, const ls::CheckpointParts& parts) {
   constexpr int kTries = 5;
   for (int attempt = 1;; ++attempt) {
@@ -94,7 +100,8 @@ class Evaluation {
   void evaluate(const ls::CheckpointState& state, ls::optim::ExponentialMovingAverage& averages) {
     const auto averaged = averages.swapped();
     const ex::Score score = ex::score_of(net_, test_, group_.local_device());
-    lines_.message(fmt::format("{}: precision @ 1 = {:.3f} (step {}, {} images)", time_now(), score.accuracy, state.step, score.samples));
+    lines_.message(fmt::format("{}: precision @ 1 = {:.3f} (step {}, {} images)", time_now(), score.accuracy,
+                               state.step, score.samples));
     writer_.add_scalar("Precision @ 1", score.accuracy, state.step);
     writer_.flush();
   }

@@ -11,11 +11,13 @@ void add_flags(cxxopts::OptionAdder& add, Flags& flags) {
   add("recipe", recipe_list(), cxxopts::value(flags.recipe)->default_value("quick"));
   add_dtype(add, flags);
   add("augment", "random crop, flip, brightness, contrast", cxxopts::value(flags.augment)->default_value("true"));
-  add("checkpoint", "folder for checkpoints, one an epoch", cxxopts::value(flags.checkpoint)->default_value(""));
-  add("save-every", "steps between checkpoints within an epoch (0: none)", cxxopts::value(flags.save_every)->default_value("0"));
-  add("resume", "go on from the newest checkpoint there, or from --resume=DIR: another run's folder, or one checkpoint's own",
+  add("checkpoint", "folder for checkpoints, one per epoch", cxxopts::value(flags.checkpoint)->default_value(""));
+  add("save-every", "steps between checkpoints within an epoch (0: none)",
+      cxxopts::value(flags.save_every)->default_value("0"));
+  add("resume",
+      "resume from the newest checkpoint there, or from --resume=DIR: another run's folder, or one checkpoint's",
       cxxopts::value(flags.resume_from)->implicit_value(""), "[=DIR]");
-  add("auto-resume", "the same, or begin if there is none yet: for jobs that are restarted with the same command",
+  add("auto-resume", "the same, or start if there is none yet: for jobs that are restarted with the same command",
       cxxopts::value(flags.auto_resume));
   add("summary", "print the network first", cxxopts::value(flags.summary));
 }
@@ -29,8 +31,9 @@ bool read_cifar10_flags(int argc, char** argv, Flags& flags) {
   flags.resume = flags.given.count("resume") != 0;
   recipe_named(flags.recipe);
   if (flags.save_every < 0) throw ls::InvalidArgument("--save-every {}: must not be negative", flags.save_every);
-  if (flags.resume && flags.auto_resume) throw ls::InvalidArgument("--resume and --auto-resume: only one of them");
-  if (((flags.resume && flags.resume_from.empty()) || flags.auto_resume || flags.save_every > 0) && flags.checkpoint.empty())
+  if (flags.resume && flags.auto_resume) throw ls::InvalidArgument("--resume and --auto-resume exclude each other");
+  if (((flags.resume && flags.resume_from.empty()) || flags.auto_resume || flags.save_every > 0) &&
+      flags.checkpoint.empty())
     throw ls::InvalidArgument("--resume, --auto-resume and --save-every need --checkpoint DIR");
   if (flags.resume_from.empty()) flags.resume_from = flags.checkpoint;
   return true;
@@ -39,10 +42,10 @@ bool read_cifar10_flags(int argc, char** argv, Flags& flags) {
 const Recipe& recipe_named(const std::string& name) {
   for (const Recipe* recipe : {&kQuick, &kModern})
     if (name == recipe->name) return *recipe;
-  throw ls::InvalidArgument("--recipe {}: there are {}", name, recipe_list());
+  throw ls::InvalidArgument("--recipe {}: expected one of {}", name, recipe_list());
 }
 
 std::string recipe_list() {
-  return fmt::format("'{}' ({}), '{}' ({}), 'classic' (TensorFlow's tutorial; its flags: --recipe classic --help)", kQuick.name,
-                     kQuick.purpose, kModern.name, kModern.purpose);
+  return fmt::format("'{}' ({}), '{}' ({}), 'classic' (TensorFlow's tutorial; its flags: --recipe classic --help)",
+                     kQuick.name, kQuick.purpose, kModern.name, kModern.purpose);
 }

@@ -7,7 +7,8 @@
 
 std::string time_now() {
   using std::chrono::microseconds;
-  const auto since_1970 = std::chrono::duration_cast<microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto since_1970 =
+      std::chrono::duration_cast<microseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   const auto seconds = static_cast<std::time_t>(since_1970 / 1'000'000);
   std::tm local{};
   localtime_r(&seconds, &local);

@@ -1,4 +1,4 @@
-// Lines as TensorFlow's tutorial prints them.
+// Log lines in the format of TensorFlow's tutorial.
 #pragma once
 
 #include <string>

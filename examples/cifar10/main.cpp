@@ -1,16 +1,16 @@
-// CIFAR-10, trained data-parallel by a recipe: a network and its optimizer, one a file of this folder. Start it with any number of ranks
-// that divides the batch. From the repository's root:
+// CIFAR-10, trained data-parallel by a recipe, which is a network and its optimizer; each recipe is a file of this
+// folder. Start it with any number of ranks that divides the batch. From the repository's root:
 //
 //   scripts/fetch-data cifar10
 //   build/launcher/lockrun -n 2 build/examples/cifar10 --data data
 //
-// prints progress, then something like
+// It prints its progress, then a line such as
 //
 //   accuracy 0.7016 on 10000 test samples, loss 0.893
 //
-// --recipe modern trains a ResNet-20, --recipe classic is TensorFlow's multi-tower tutorial (classic.cpp); docs/cifar10.md compares the
-// three. Without data it trains on a generated set of the same format, and says so. --help lists the flags; run.cpp has a step of the
-// training.
+// --recipe modern trains a ResNet-20, --recipe classic is TensorFlow's multi-tower tutorial (classic.cpp);
+// docs/cifar10.md compares the three. Without data it trains on a generated set of the same format, and says so. --help
+// lists the flags; run.cpp has the training step.
 #include "examples/cifar10/classic.h"
 #include "examples/cifar10/run.h"
 
@@ -35,17 +35,20 @@ int train(const Flags& flags) {
   const ex::Steps steps = steps_of(flags, data.train->size());
   const float peak = flags.lr > 0 ? flags.lr : data.is_generated ? recipe.generated_rate : recipe.peak_rate;
 
-  const ls::AutoCast autocast(type);  // for training and evaluation alike
+  const ls::AutoCast autocast(type);  // for training and evaluation
   ls::optim::LossScaler loss_scaler, *const scaler = type == ls::DType::kFloat16 ? &loss_scaler : nullptr;
   ls::manual_seed(flags.seed);
   const std::unique_ptr<nn::Module> net = recipe.make_net();
   net->to(group->local_device());
   ls::DistributedDataParallel ddp(*net, group);
-  ls::optim::SGD sgd(ddp.parameters(),
-                     {.lr = peak, .momentum = recipe.momentum, .weight_decay = recipe.weight_decay, .loss_scaler = scaler});
-  ls::data::DistributedSampler sampler(*data.train, group->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
+  ls::optim::SGD sgd(
+      ddp.parameters(),
+      {.lr = peak, .momentum = recipe.momentum, .weight_decay = recipe.weight_decay, .loss_scaler = scaler});
+  ls::data::DistributedSampler sampler(*data.train, group->place(),
+                                       {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   ls::Progress progress(progress_of(flags, steps, *group));
-  Run run{flags, recipe, *group, data, *net, ddp, sgd, scaler, sampler, progress, steps, recipe.make_rate(peak, steps.total)};
+  Run run{flags, recipe, *group,  data,     *net,  ddp,
+          sgd,   scaler, sampler, progress, steps, recipe.make_rate(peak, steps.total)};
   run.introduce();
   run.resume();
   const auto begin = std::chrono::steady_clock::now();
@@ -58,9 +61,9 @@ int train(const Flags& flags) {
   return 0;
 }
 
-// Which has another command line. cxxopts takes --recipe=NAME and --recipe NAME.
+// The recipe classic has its own command line. cxxopts accepts --recipe=NAME and --recipe NAME.
 bool asks_for_classic(int argc, char** argv) {
-  bool asks = false;  // the last one counts
+  bool asks = false;  // the last --recipe counts
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word.rfind("--recipe=", 0) == 0) asks = word == "--recipe=classic";

@@ -1,4 +1,4 @@
-// ResNet-20 as one would train it today: a cosine with warm-up, label smoothing, weight decay.
+// ResNet-20 with the usual recipe of today: a cosine rate with warm-up, label smoothing, weight decay.
 #include "examples/cifar10/recipe.h"
 #include "examples/lib/resnet20.h"
 

@@ -1,5 +1,5 @@
-// A recipe: a network with the images, the optimizer and the learning rates that go with it. One a file of this folder. The recipe
-// `classic` is a training of its own (classic.h), with flags of its own.
+// A recipe: a network with its images, optimizer and learning rates. Each recipe is a file of this folder. The recipe
+// `classic` is a separate training (classic.h) with its own flags.
 #pragma once
 
 #include <lockstep/lockstep.h>
@@ -12,7 +12,7 @@ struct Recipe {
   const char* purpose;  // for --help
   std::unique_ptr<lockstep::nn::Module> (*make_net)();
   lockstep::data::ImageAugmentation augmentation;
-  float peak_rate, generated_rate;  // the second one: on the generated set, which larger rates would not learn
+  float peak_rate, generated_rate;  // generated_rate: for the generated set, on which larger rates diverge
   float momentum;
   lockstep::optim::Schedule (*make_rate)(float peak, std::int64_t total_steps);
   float weight_decay = 0;  // of all parameters
@@ -21,6 +21,6 @@ struct Recipe {
 
 extern const Recipe kQuick, kModern;
 
-// InvalidArgument that lists the recipes, for a name that is none.
+// Throws InvalidArgument, which lists the recipes, for an unknown name.
 const Recipe& recipe_named(const std::string& name);
 std::string recipe_list();  // "'quick' (one-cycle rate, momentum 0.9), ..."

@@ -8,13 +8,15 @@ namespace ex = lockstep::examples;
 
 namespace {
 
-// A checkpoint of another seed or batch would go on at a place where that run never was.
+// With another seed or batch, a resumed run would continue at a position that the saved run never had.
 void check_resumed(const ls::CheckpointState& saved, const ls::data::SamplerState& place, const Flags& flags,
                    std::int64_t steps_per_epoch) {
-  if (place.seed != flags.seed) throw ls::InvalidArgument("--seed {}: {} was written with --seed {}", flags.seed, saved.folder, place.seed);
+  if (place.seed != flags.seed)
+    throw ls::InvalidArgument("--seed {}: {} was written with --seed {}", flags.seed, saved.folder, place.seed);
   if (place.consumed % flags.batch != 0 || saved.epoch * steps_per_epoch + place.consumed / flags.batch != saved.step)
-    throw ls::InvalidArgument("--batch {}: {} was written with another batch or data set: it is at step {}, in epoch {} behind {} images",
-                              flags.batch, saved.folder, saved.step, saved.epoch + 1, place.consumed);
+    throw ls::InvalidArgument(
+        "--batch {}: {} was written with another batch or data set: it is at step {}, in epoch {} after {} images",
+        flags.batch, saved.folder, saved.step, saved.epoch + 1, place.consumed);
 }
 
 }  // namespace
@@ -26,19 +28,23 @@ void Run::introduce() {
     progress.message(nn::summary(net, {each, side, side, 3}));
   }
   progress.message(fmt::format("data: {}", data.what));
-  progress.message(fmt::format("ranks: {}, {} images a step each, backend {} over {}", group.world_size(), each, group.backend().name(),
-                               group.backend().transport()));
-  figures = {{"ranks", group.world_size()}, {"data", data.what}, {"losses", nlohmann::json::array()}, {"epochs", nlohmann::json::array()}};
+  progress.message(fmt::format("ranks: {}, {} images a step each, backend {} over {}", group.world_size(), each,
+                               group.backend().name(), group.backend().transport()));
+  figures = {{"ranks", group.world_size()},
+             {"data", data.what},
+             {"losses", nlohmann::json::array()},
+             {"epochs", nlohmann::json::array()}};
 }
 
-// Only --auto-resume begins a run where nothing is: a mistyped folder is no new run.
+// Only --auto-resume starts a run in an empty folder: a mistyped name with --resume is an error.
 void Run::resume() {
   const ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp};
   std::optional<ls::CheckpointState> saved;
   if (flags.resume) saved = ls::resume_checkpoint(flags.resume_from, parts);
   if (flags.auto_resume) saved = ls::load_checkpoint(flags.checkpoint, parts);
   if (!saved) {
-    if (flags.auto_resume) progress.message(fmt::format("no checkpoint in {} yet: starting anew", flags.checkpoint));
+    if (flags.auto_resume)
+      progress.message(fmt::format("no checkpoint in {} yet: starting a new run", flags.checkpoint));
     return;
   }
   check_resumed(*saved, sampler.state(), flags, steps.per_epoch);
@@ -50,15 +56,15 @@ void Run::resume() {
 }
 
 void Run::save() {
-  saved_in =
-      ls::save_checkpoint(flags.checkpoint, {.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp, .step = step, .epoch = epoch});
+  saved_in = ls::save_checkpoint(
+      flags.checkpoint, {.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp, .step = step, .epoch = epoch});
 }
 
 void Run::train_epoch() {
-  if (step == epoch * steps.per_epoch) sampler.set_epoch(epoch);  // else a checkpoint put it into the middle
+  if (step == epoch * steps.per_epoch) sampler.set_epoch(epoch);  // else a checkpoint set its position
   const std::int64_t each = flags.batch / group.world_size();
-  for (auto& [images, labels] :
-       ls::data::DataLoader(*data.train, sampler, {.batch_size = each, .device = &group.local_device(), .drop_last = true})) {
+  for (auto& [images, labels] : ls::data::DataLoader(
+           *data.train, sampler, {.batch_size = each, .device = &group.local_device(), .drop_last = true})) {
     sgd.set_lr(rate.at(step));
     sgd.zero_grad();
     const ls::Tensor loss = nn::cross_entropy(ddp(images), labels, {.label_smoothing = recipe.label_smoothing});
@@ -87,13 +93,14 @@ void report(Run& run, double seconds) {
   ls::check_replicas_equal(run.group, run.net.named_parameters(), "weights");
   const std::string hash = ls::hash_of(run.net.named_parameters());
   run.progress.message(score.text());
-  run.progress.message(
-      fmt::format("{} steps in {:.1f} s; weights {} on all {} ranks", run.step, seconds, hash.substr(0, 16), run.group.world_size()));
-  run.progress.message(run.flags.checkpoint.empty() ? "no checkpoint was asked for (--checkpoint DIR)"
-                       : run.saved_in.empty()       ? "no checkpoint: stopped before the first was due (--save-every STEPS)"
-                                                    : "checkpoint in " + run.saved_in);
+  run.progress.message(fmt::format("{} steps in {:.1f} s; weights {} on all {} ranks", run.step, seconds,
+                                   hash.substr(0, 16), run.group.world_size()));
+  run.progress.message(run.flags.checkpoint.empty() ? "no checkpoint was requested (--checkpoint DIR)"
+                       : run.saved_in.empty() ? "no checkpoint: stopped before the first was due (--save-every STEPS)"
+                                              : "checkpoint in " + run.saved_in);
   if (run.scaler != nullptr)
-    run.progress.message(fmt::format("loss scale {}, {} steps skipped", run.scaler->value(), run.scaler->skipped_steps()));
+    run.progress.message(
+        fmt::format("loss scale {}, {} steps skipped", run.scaler->value(), run.scaler->skipped_steps()));
   run.figures.update({{"accuracy", score.accuracy},
                       {"validation_loss", score.loss},
                       {"steps", run.step},

@@ -1,4 +1,4 @@
-// One training of cifar10: what its steps read and change, and its epochs.
+// One training run of cifar10: the state that its steps read and change, and its epochs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 #include "examples/cifar10/flags.h"
 #include "examples/cifar10/recipe.h"
 
-// A training run: all that a step reads and changes.
+// All that a step reads and changes.
 struct Run {
   const Flags& flags;
   const Recipe& recipe;
@@ -16,7 +16,7 @@ struct Run {
   lockstep::nn::Module& net;
   lockstep::DistributedDataParallel& ddp;
   lockstep::optim::SGD& sgd;
-  lockstep::optim::LossScaler* scaler;  // null: none
+  lockstep::optim::LossScaler* scaler;  // may be null
   lockstep::data::DistributedSampler& sampler;
   lockstep::Progress& progress;
   lockstep::examples::Steps steps;
@@ -25,12 +25,12 @@ struct Run {
   std::string saved_in = {};
   nlohmann::json figures = {};
 
-  void introduce();     // says what is to be trained, and on what
-  void resume();        // from a checkpoint, when the flags ask for one
-  void train_epoch();   // or what is left of it
+  void introduce();     // logs the model, the data and the ranks
+  void resume();        // from a checkpoint, when the flags request it
+  void train_epoch();   // or the rest of it after a resume
   void finish_epoch();  // evaluation, checkpoint
   void save();
 };
 
-// Says what came of it, and writes --json-file.
+// Logs the result, and writes --json-file.
 void report(Run& run, double seconds);

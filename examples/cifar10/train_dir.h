@@ -7,6 +7,7 @@
 
 enum class TrainDir { kNew, kOverwrite, kResume };
 
-// Before the training, collective: rank 0 looks, and all ranks throw what it finds. kNew: InvalidArgument where the folder holds something.
-// kOverwrite: removes checkpoints and event files from it, nothing else. FileError where it cannot be written.
+// Collective, before the training: rank 0 checks the folder, and all ranks throw its error. kNew: InvalidArgument if
+// the folder is not empty. kOverwrite: removes checkpoints and event files from it, nothing else. FileError if it
+// cannot be written.
 void prepare_train_dir(const std::string& folder, lockstep::ProcessGroup& group, TrainDir how);

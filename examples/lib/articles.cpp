@@ -13,7 +13,7 @@ namespace {
 void check_numbers(const char* what, const Tensor& numbers, std::size_t count, const char* of) {
   for (const std::int64_t number : numbers.span<std::int64_t>())
     if (number < 0 || static_cast<std::size_t>(number) >= count)
-      throw InvalidArgument("{} {} is none of 0..{}, {}", what, number, count - 1, of);
+      throw InvalidArgument("{} {} is out of range: expected 0..{}, {}", what, number, count - 1, of);
 }
 
 std::string vocabulary_path(const std::string& checkpoint) { return checkpoint + "/vocabulary.txt"; }
@@ -34,7 +34,8 @@ Articles::Articles(const std::string& folder)
 
 data::JsonLines Articles::lines(const std::string& path) const {
   return {path, [this](const nlohmann::json& record) {
-            const Tensor tokens = data::int64_tensor(record.at("tokens")), label = data::int64_tensor(record.at("label"));
+            const Tensor tokens = data::int64_tensor(record.at("tokens")),
+                         label = data::int64_tensor(record.at("label"));
             check_numbers("token", tokens, words.size(), "the words of reuters_vocab.txt");
             check_numbers("label", label, topics.size(), "the lines of reuters_topics.txt");
             return data::Sample{tokens, label};
@@ -42,36 +43,21 @@ data::JsonLines Articles::lines(const std::string& path) const {
 }
 
 std::unique_ptr<const Articles> read_articles(const std::string& folder, ProcessGroup& group) {
-  std::unique_ptr<const Articles> articles;
-  std::string problem;
-  try {
-    articles = std::make_unique<const Articles>(folder);
-  } catch (const Error& error) {
-    problem = fmt::format("rank {}: {}", group.rank(), error.what());
-  }
-  for (const std::string& each : group.all_gather_text(problem))
-    if (!each.empty()) throw FileError(each);
-  return articles;
+  return on_all_ranks(group, [&] { return std::make_unique<const Articles>(folder); });
 }
 
 void check_vocabulary(const std::string& checkpoint, const Articles& articles, ProcessGroup& group) {
   if (checkpoint.empty()) return;
-  std::string problem;
-  const std::string path = vocabulary_path(checkpoint), own = vocabulary_text(articles.words);
-  if (group.rank() == 0 && std::filesystem::exists(path)) {
-    try {
-      const auto saved = data::read_lines(path);
-      if (saved.size() != 1 || saved[0] != own)
-        problem = fmt::format(
-            "--checkpoint {}: was trained with another vocabulary ({}), reuters_vocab.txt has {}: its numbers stand for "
-            "other words: give that run's vocabulary, or another folder",
-            checkpoint, saved.empty() ? "none" : saved[0], own);
-    } catch (const Error& error) {
-      problem = error.what();
-    }
-  }
-  problem = group.broadcast_text(problem, 0);
-  if (!problem.empty()) throw FileError("rank {}: {}", group.rank(), problem);
+  on_all_ranks(group, [&] {
+    const std::string path = vocabulary_path(checkpoint), own = vocabulary_text(articles.words);
+    if (group.rank() != 0 || !std::filesystem::exists(path)) return;
+    const auto saved = data::read_lines(path);
+    if (saved.size() != 1 || saved[0] != own)
+      throw FileError(
+          "--checkpoint {}: was trained with another vocabulary ({}) than reuters_vocab.txt ({}), so its numbers stand "
+          "for other words: use that run's vocabulary, or another folder",
+          checkpoint, saved.empty() ? "none" : saved[0], own);
+  });
 }
 
 void keep_vocabulary(const std::string& checkpoint, const Articles& articles, const ProcessGroup& group) {

@@ -1,4 +1,5 @@
-// The articles of Reuters for examples/reuters: word numbers with a topic, and the vocabulary that gives the numbers their words.
+// The articles of Reuters for examples/reuters: word numbers with a topic, and the vocabulary that gives the numbers
+// their words.
 #pragma once
 
 #include <memory>
@@ -10,29 +11,31 @@
 
 namespace lockstep::examples {
 
-// Of a folder with reuters_{train,test}.jsonl.gz, whose lines are {"label": 4, "tokens": [1, 3, ...]}, reuters_vocab.txt and
-// reuters_topics.txt, a word and a topic a line. A sample is {tokens int64 (words of the article), label int64 (1)}. Reading a sample whose
-// token or label has no line in those files is an InvalidArgument.
+// Reads a folder with reuters_{train,test}.jsonl.gz, whose lines are {"label": 4, "tokens": [1, 3, ...]}, and with
+// reuters_vocab.txt and reuters_topics.txt, which have one word or topic per line. A sample is {tokens int64 (words of
+// the article), label int64 (1)}. Reading a sample whose token or label has no line in those files throws
+// InvalidArgument.
 struct Articles {
   std::vector<std::string> words, topics;
-  data::JsonLines known, test;  // known: to train with
+  data::JsonLines known, test;  // known: for training
 
-  // FileError, which names the file.
+  // Throws FileError, which names the file.
   explicit Articles(const std::string& folder);
-  Articles(const Articles&) = delete;  // the sets look into words and topics
+  Articles(const Articles&) = delete;  // the sets refer to words and topics
   Articles& operator=(const Articles&) = delete;
 
  private:
   data::JsonLines lines(const std::string& path) const;
 };
 
-// Collective: what one rank cannot read is a FileError on all ranks, with that rank and its reason.
+// Collective: if one rank cannot read the files, all ranks throw a FileError with that rank and its reason.
 std::unique_ptr<const Articles> read_articles(const std::string& folder, ProcessGroup& group);
 
-// A checkpoint knows numbers alone: beside it stands a file that tells the vocabulary of its training.
-// Collective. FileError on all ranks when the folder's checkpoint was trained with other words. An empty folder name: nothing to compare.
+// A checkpoint has numbers only, so a file next to it says with which vocabulary it was trained. Collective. Throws
+// FileError on all ranks if the folder's checkpoint was trained with other words. With an empty folder name there is
+// nothing to compare.
 void check_vocabulary(const std::string& checkpoint, const Articles& articles, ProcessGroup& group);
-// Rank 0 writes that file, and makes the folder where it is missing. FileError when it cannot.
+// Rank 0 writes that file, and creates the folder if necessary. Throws FileError when it cannot.
 void keep_vocabulary(const std::string& checkpoint, const Articles& articles, const ProcessGroup& group);
 
 }  // namespace lockstep::examples

@@ -13,24 +13,26 @@ cxxopts::Options options_of(const Program& program, TrainingFlags& flags, const 
   cxxopts::Options options(program.name, program.purpose);
   auto add = options.add_options();
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  add("data", fmt::format("folder with {}; else LOCKSTEP_DATA", program.data), cxxopts::value(flags.data)->default_value(""));
+  add("data", fmt::format("folder with {}; else LOCKSTEP_DATA", program.data),
+      cxxopts::value(flags.data)->default_value(""));
   add("epochs", "passes over the training set", cxxopts::value(flags.epochs)->default_value(text(flags.epochs)));
-  add("steps", "stop after so many steps (0: all), as if the rest were to follow",
+  add("steps", "stop after so many steps (0: all); the learning rate is planned for all",
       cxxopts::value(flags.steps)->default_value(text(flags.steps)));
   add("batch", "global batch, divided by the ranks", cxxopts::value(flags.batch)->default_value(text(flags.batch)));
   add("lr", flags.lr > 0 ? "peak learning rate" : "peak learning rate (0: the recipe's)",
       cxxopts::value(flags.lr)->default_value(text(flags.lr)));
-  add("seed", "of weights, order and whatever is random", cxxopts::value(flags.seed)->default_value(text(flags.seed)));
-  add("log-every", "steps between two lines of a log", cxxopts::value(flags.log_every)->default_value(text(flags.log_every)));
-  add("json-file", "write the figures there", cxxopts::value(flags.json_file)->default_value(""));
-  add("help", "this text");
+  add("seed", "seed of weights, order and augmentation", cxxopts::value(flags.seed)->default_value(text(flags.seed)));
+  add("log-every", "steps between two lines of the log",
+      cxxopts::value(flags.log_every)->default_value(text(flags.log_every)));
+  add("json-file", "file for the figures", cxxopts::value(flags.json_file)->default_value(""));
+  add("help", "print this text");
   if (add_flags) add_flags(add);
   return options;
 }
 
 void check_ranges(const TrainingFlags& flags) {
   if (flags.epochs < 1 || flags.batch < 1 || flags.log_every < 1 || flags.steps < 0 || !(flags.lr >= 0))
-    throw InvalidArgument("--epochs, --batch and --log-every must be positive, --lr and --steps not negative");
+    throw InvalidArgument("--epochs, --batch and --log-every must be positive, --lr and --steps must not be negative");
   if (flags.epochs > 1'000'000) throw InvalidArgument("--epochs {}: at most 1000000", flags.epochs);
 }
 
@@ -42,7 +44,8 @@ std::optional<cxxopts::ParseResult> parse_flags(cxxopts::Options& options, int a
     std::printf("%s", options.help().c_str());
     return std::nullopt;
   }
-  if (!parsed.unmatched().empty()) throw InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
+  if (!parsed.unmatched().empty())
+    throw InvalidArgument("unknown argument '{}', see --help", parsed.unmatched().front());
   return parsed;
 }
 
@@ -56,13 +59,15 @@ bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& fl
 }
 
 void add_dtype(cxxopts::OptionAdder& add, TrainingFlags& flags) {
-  add("dtype", "what layers compute in: float32, bfloat16 (bf16), float16 (fp16); weights stay float32",
+  add("dtype", "type in which layers compute: float32, bfloat16 (bf16), float16 (fp16); weights stay float32",
       cxxopts::value(flags.dtype)->default_value(flags.dtype));
 }
 
 std::int64_t batch_of_rank(const TrainingFlags& flags, int ranks, std::int64_t set_size) {
-  if (flags.batch % ranks != 0) throw InvalidArgument("--batch {} cannot be divided among {} ranks", flags.batch, ranks);
-  if (flags.batch > set_size) throw InvalidArgument("--batch {} is larger than the set of {} samples", flags.batch, set_size);
+  if (flags.batch % ranks != 0)
+    throw InvalidArgument("--batch {} cannot be divided among {} ranks", flags.batch, ranks);
+  if (flags.batch > set_size)
+    throw InvalidArgument("--batch {} is larger than the set of {} samples", flags.batch, set_size);
   return flags.batch / ranks;
 }
 
@@ -71,7 +76,8 @@ Steps steps_of(const TrainingFlags& flags, std::int64_t set_size) {
   return {per_epoch, total, flags.steps > 0 ? std::min(flags.steps, total) : total};
 }
 
-ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group, const char* samples) {
+ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group,
+                            const char* samples) {
   return {.enabled = group.rank() == 0,
           .terminal_width = terminal_width(),
           .total_steps = steps.total,

@@ -1,4 +1,4 @@
-// cxxopts says of '--epochs abc' that 'abc' failed to parse, and not whose value it is.
+// For '--epochs abc', cxxopts reports that 'abc' failed to parse, but not to which flag it belongs.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,10 @@
 
 namespace lockstep::examples {
 
-// The flag that parsing these words fails at with this text: the last word of the shortest command line that fails so, or the flag in front
-// of it.
-inline std::string failing_flag(cxxopts::Options& options, int argc, const char* const* argv, const std::string& failure) {
+// Returns the flag at which parsing these words fails with this text: the last word of the shortest command line that
+// fails in this way, or the flag before it.
+inline std::string failing_flag(cxxopts::Options& options, int argc, const char* const* argv,
+                                const std::string& failure) {
   for (int count = 2; count <= argc; ++count) {
     try {
       options.parse(count, argv);
@@ -26,13 +27,16 @@ inline std::string failing_flag(cxxopts::Options& options, int argc, const char*
   return "";
 }
 
-// Parses the command line. Throws InvalidArgument, which names the flag. cxxopts' own classes of errors have other names in each version.
+// Parses the command line. Throws InvalidArgument, which names the flag, since the names of cxxopts' error classes
+// depend on its version.
 inline cxxopts::ParseResult parse_naming_flags(cxxopts::Options& options, int argc, const char* const* argv) {
   try {
     return options.parse(argc, argv);
   } catch (const std::exception& error) {
     const std::string failure = error.what(), flag = failing_flag(options, argc, argv, failure);
-    const bool is_named = flag.empty() || failure.find(flag.substr(std::min(flag.size(), flag.find_first_not_of('-')))) != std::string::npos;
+    const bool is_named =
+        flag.empty() ||
+        failure.find(flag.substr(std::min(flag.size(), flag.find_first_not_of('-')))) != std::string::npos;
     throw InvalidArgument("{}{}{}, see --help", is_named ? "" : flag, is_named ? "" : ": ", failure);
   }
 }

@@ -11,9 +11,12 @@ namespace lockstep::examples {
 
 namespace {
 
-nn::Conv2dLayerOptions plain(std::int64_t stride) { return {.stride = {stride, stride}, .padding = Padding::all(1), .bias = false}; }
+nn::Conv2dLayerOptions plain(std::int64_t stride) {
+  return {.stride = {stride, stride}, .padding = Padding::all(1), .bias = false};
+}
 
-// Two convolutions and a shortcut without parameters, which a stride subsamples and new channels surround by zeros (option A).
+// Two convolutions and a shortcut without parameters (option A): a stride subsamples it, and zeros fill the new
+// channels.
 struct Residual : nn::Module {
   nn::Conv2d conv1, conv2;
   nn::BatchNorm2d norm1, norm2;

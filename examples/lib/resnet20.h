@@ -7,7 +7,8 @@
 
 namespace lockstep::examples {
 
-// He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2: (N, 32, 32, 3) to logits (N, 10), 0.27 million parameters.
+// He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2: (N, 32, 32, 3) to logits (N, 10), 0.27
+// million parameters.
 std::unique_ptr<nn::Module> make_resnet20();
 
 }  // namespace lockstep::examples

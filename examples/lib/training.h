@@ -1,5 +1,5 @@
-// What the training examples have in common: flags, the folder of the data, the score of a classifier, the file of figures. A program of
-// your own needs none of it: the training itself stands in the examples.
+// Code that the training examples share: flags, the folder of the data, the score of a classifier, the file of figures.
+// Your own program needs none of it: the training itself is in the examples.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace lockstep::examples {
 
-// The flags of every training example. What they hold when they are read are the program's defaults.
+// The flags of every training example. Their values before read_flags() are the program's defaults.
 struct TrainingFlags {
   std::string data = {}, json_file = {};
   std::int64_t epochs = 1, steps = 0, batch = 64, log_every = 20;
   float lr = 0;
   std::uint64_t seed = 1;
-  std::string dtype = "float32";     // of programs that take it: add_dtype()
+  std::string dtype = "float32";     // only of programs that call add_dtype()
   std::set<std::string> given = {};  // names of the flags on the command line
 };
 
@@ -37,33 +37,34 @@ struct Program {
 // Adds a program's own flags.
 using AddFlags = std::function<void(cxxopts::OptionAdder& add)>;
 
-// Reads the command line. False: it asks for --help, which was printed. Throws InvalidArgument, which names the flag, for an unknown one,
-// a value that is none, and a value out of range.
+// Reads the command line. Returns false after printing the text of --help. Throws InvalidArgument, which names the
+// flag, for an unknown flag, and for a value that cannot be read or is out of range.
 bool read_flags(const Program& program, int argc, char** argv, TrainingFlags& flags, const AddFlags& add_flags = {});
 
 // Adds --dtype, for ls::autocast_type().
 void add_dtype(cxxopts::OptionAdder& add, TrainingFlags& flags);
 
-// For programs with other flags: the command line by these options, which include --help. Nullopt: it asks for that, which was printed.
-// Throws as read_flags() for what the options do not take.
+// For programs with other flags: reads the command line by these options, which include --help. Returns nullopt after
+// printing the text of --help. Throws as read_flags() does.
 std::optional<cxxopts::ParseResult> parse_flags(cxxopts::Options& options, int argc, char** argv);
 
-// Samples a rank takes in a step: the batch, which all ranks share. InvalidArgument: it cannot be divided, or has more samples than the
-// set.
+// The samples that a rank takes in a step: its share of the batch. Throws InvalidArgument if the ranks do not divide
+// the batch, or it has more samples than the set.
 std::int64_t batch_of_rank(const TrainingFlags& flags, int ranks, std::int64_t set_size);
 
-// How many steps the flags ask for, of so many an epoch.
+// The number of steps by the flags.
 struct Steps {
   std::int64_t per_epoch;
-  std::int64_t total;  // of all epochs: what the learning rate is planned for
-  std::int64_t last;   // --steps ends earlier, as if the rest were to follow
+  std::int64_t total;  // of all epochs: the learning rate is planned for these
+  std::int64_t last;   // --steps ends the run earlier
 };
 Steps steps_of(const TrainingFlags& flags, std::int64_t set_size);
-// Of rank 0, on the terminal or in a log, in `samples` a second.
-ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group, const char* samples = "images");
+// Rank 0 shows progress on the terminal or in a log, in `samples` per second.
+ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group,
+                            const char* samples = "images");
 
-// The folder that holds one of `files`: --data itself or its folder `set`; without --data, LOCKSTEP_DATA likewise. FileError, which says
-// how to get the data, when there is none.
+// Returns the folder that holds one of `files`: --data or its folder `set`; without --data, the same of LOCKSTEP_DATA.
+// Throws FileError, which says how to get the data, if there is no such folder.
 std::string find_data(const TrainingFlags& flags, const std::string& set, const std::vector<std::string>& files);
 
 struct Score {
@@ -72,13 +73,14 @@ struct Score {
   // "accuracy 0.9213 on 10000 test samples, loss 0.231"; `part`: of the data set
   std::string text(const char* part = "test") const;
 };
-// Of a classifier in evaluation mode, over the whole set, each sample on one rank. Collective.
+// The score of a classifier in evaluation mode on the entire set, each sample on one rank. Collective.
 Score score_of(nn::Module& net, const data::Dataset& test, Device& device);
 
-// FileError when rank 0 cannot write --json-file: better told before the training. Nothing happens on other ranks and without --json-file.
+// Throws FileError if rank 0 cannot write --json-file, before the training instead of after it. Does nothing on other
+// ranks and without --json-file.
 void check_json_file(const TrainingFlags& flags, const ProcessGroup& group);
-// Rank 0 writes the figures: beside the file, and then moves them, so that no reader finds half of them; what is no plain file
-// (/dev/stdout) is written as it is. FileError with the reason.
+// Rank 0 writes the figures to a temporary file next to the target and renames it, so that no reader sees an incomplete
+// file; a target that is not a regular file (/dev/stdout) is written directly. Throws FileError with the reason.
 void write_json_file(const TrainingFlags& flags, const ProcessGroup& group, const nlohmann::json& figures);
 
 }  // namespace lockstep::examples

@@ -1,9 +1,9 @@
-// All of Lockstep's public headers but those for who writes kernels: core/cpu_dispatch.h, core/host_device.h,
+// All of Lockstep's public headers, except those for authors of kernels: core/cpu_dispatch.h, core/host_device.h,
 // core/philox.h, reduce/compression_kernels.h.
 #pragma once
 
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/autocast.h"
-#include "lockstep/autograd/checkpoint.h"
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/extend.h"
@@ -89,7 +89,9 @@
 #include "lockstep/train/progress.h"
 #include "lockstep/train/restore_sampler.h"
 #include "lockstep/train/safetensors.h"
+#include "lockstep/train/strategies.h"
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/strategy_roles.h"
 #include "lockstep/train/strategy_scope.h"
 #include "lockstep/train/summary_writer.h"
 #include "lockstep/train/trainer.h"

@@ -1,16 +1,16 @@
-// The packing of an operand's panels (amx_parts.h): all at once, or in between other work.
+// Packs an operand's panels (amx_parts.h), all at once or in steps between other work.
 #pragma once
 
 #include "kernels/cpu/amx_parts.h"
 
 namespace lockstep::amx {
 
-// Packs a panel of such a matrix, so many rows of tiles at a time as are asked for, in the order in which it lies in
-// memory.
+// Packs a panel of a matrix that is stored in the order of its tiles. pack_rows() packs the given number of rows of
+// tiles, in the order of the matrix in memory.
 class PanelPacker {
  public:
   PanelPacker() = default;
-  // `later` floats behind what is packed lies what will be packed next, and is fetched.
+  // Also prefetches the floats at a distance of `later` from those it packs, which are packed next.
   PanelPacker(const Lines& matrix, const Range& range, Index later, std::byte* to)
       : matrix_(&matrix),
         range_(range),
@@ -20,7 +20,7 @@ class PanelPacker {
         is_whole_(range.line + kLinesOfPanel <= matrix.count && (range.end - range.begin) % kStep == 0),
         low_(matrix.at(range.line, range.begin)),
         to_(to) {
-    if (matrix.is_along_sums()) {  // a line's steps, then the lines
+    if (matrix.is_along_sums()) {  // one line's steps, then the next line
       apart_ = kLanes;
       first_ = {range.steps(), kStep, kStepBytes};
       second_ = {kLinesOfPanel, matrix.line_step, kRowBytes};
@@ -34,7 +34,7 @@ class PanelPacker {
 
   Index rows_left() const { return rows_left_; }
 
-  // Out of line, as the way between tile operations is short of registers.
+  // Not inlined, because registers are scarce in the code between tile operations.
   LOCKSTEP_TARGET_AVX512 __attribute__((noinline)) void pack_rows(Index count) {
     rows_left_ -= count;
     while (count > 0) {
@@ -46,7 +46,7 @@ class PanelPacker {
   }
 
  private:
-  // A loop over rows of tiles: the way from one to the next.
+  // A loop over rows of tiles: the offset from one to the next.
   struct Loop {
     Index count = 1, floats = 0, bytes = 0, i = 0;
   };
@@ -86,14 +86,14 @@ class PanelPacker {
   std::byte* tiles_ = nullptr;
   Index rows_left_ = 0;
   bool is_whole_ = true;
-  Index apart_ = 0;  // of the vectors of a row
+  Index apart_ = 0;  // distance of the two vectors of a row
   Loop first_, second_, third_;
-  const float* low_ = nullptr;  // where the first loop begins
+  const float* low_ = nullptr;  // start of the first loop
   std::byte* to_ = nullptr;
 };
 
-// Packs a panel at once, of a matrix that lies either way: of one that lies the other way squares of its elements are
-// transposed.
+// Packs a panel at once, of a matrix stored in either order: if it is not stored in the order of its tiles, squares of
+// its elements are transposed.
 LOCKSTEP_TARGET_AVX512 inline void pack_panel(const Lines& matrix, Side side, const Range& range, std::byte* to) {
   const bool turned = matrix.is_along_sums() != (side == Side::kA);
   for (Index step = 0; step < range.steps(); ++step)

@@ -1,12 +1,11 @@
-// How matrices of floats become what AMX multiplies: panels of 32 lines (rows of a, or columns of b), cut into tiles.
-// For each 32 elements of the sums, a step, a panel has two tiles of 16 lines, for each of a float's three parts.
-// Element j of a line's 32 and element j + 16 make a pair: as the same elements of both operands meet, any pairing
-// serves, and this one needs no shuffles.
+// The layout in which AMX multiplies matrices of floats: panels of 32 lines (rows of a, or columns of b), cut into
+// tiles. The sums are cut into steps of 32 elements; for each step and each of a float's three parts, a panel has two
+// tiles of 16 lines. Elements j and j + 16 of a line's 32 form a pair. Any pairing works as long as both operands use
+// the same one, and this one needs no shuffles.
 //
-// A tile's rows are lines where it belongs to the left operand (side A), and pairs where it belongs to the right one
-// (side B).
+// The rows of a tile are lines in the left operand (side A), and pairs in the right operand (side B).
 //
-// Here: how floats are cut into parts, and where in an operand each row of a tile comes from.
+// This file splits floats into parts, and finds where in an operand each row of a tile comes from.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +25,7 @@ inline constexpr Index kRowBytes = 64, kTileBytes = 16 * kRowBytes, kPartBytes =
 
 constexpr Index in_units(Index value, Index unit) { return (value + unit - 1) / unit; }
 
-// An operand as its panels are cut: lines by elements of the sums. One of the steps is 1.
+// An operand, seen as lines by elements of the sums. One of the two distances is 1.
 struct Lines {
   const float* data;
   Index count, line_step, inner_step;
@@ -44,7 +43,7 @@ struct Range {
   Index steps() const { return in_units(end - begin, kStep); }
 };
 
-// The upper half of each float, rounded; x keeps the rest.
+// Returns the upper half of each float, rounded; x keeps the rest.
 LOCKSTEP_INLINE_AVX512 __m512i take_part(__m512& x) {
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   const __m512i part = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000)), upper);
@@ -52,13 +51,13 @@ LOCKSTEP_INLINE_AVX512 __m512i take_part(__m512& x) {
   return part;
 }
 
-// Pairs of the upper halves of `low` and `high`.
+// Stores pairs of the upper halves of `low` and `high`.
 LOCKSTEP_INLINE_AVX512 void store_pairs(__m512i low, __m512i high, std::byte* to) {
   _mm512_store_si512(to, _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_maskz_srli_epi32(0xffff, low, 16), high));
 }
 
-// One row of the tiles of all parts. The last part has at most eight bits: there NaN, whose bits rounding might spoil,
-// stays NaN.
+// Stores one row of the tiles of all parts. The last part has at most eight bits and is not rounded, so that NaN, whose
+// bits rounding might destroy, stays NaN.
 LOCKSTEP_INLINE_AVX512 void store_parts(__m512 low, __m512 high, std::byte* row) {
   for (Index part = 0; part + 1 < kParts; ++part, row += kPartBytes) {
     const __m512i low_part = take_part(low);
@@ -67,8 +66,8 @@ LOCKSTEP_INLINE_AVX512 void store_parts(__m512 low, __m512 high, std::byte* row)
   store_pairs(_mm512_castps_si512(low), _mm512_castps_si512(high), row);
 }
 
-// Where a row of a panel's tiles comes from: two vectors, `apart` floats from each other. What does not exist of them
-// is 0.
+// The source of a row of a panel's tiles: two vectors, `apart` floats from each other. Elements outside the matrix are
+// 0.
 struct RowSource {
   const float* low;
   Index apart;
@@ -78,8 +77,8 @@ struct RowSource {
   LOCKSTEP_INLINE_AVX512 __m512 high_vector() const { return _mm512_maskz_loadu_ps(high_lanes, low + apart); }
 };
 
-// Of a matrix that lies as the tiles of its side do, side A along the sums and side B across: row `row` of the tile of
-// `step` and `half`.
+// For a matrix stored in the order of its tiles (side A along the sums, side B across): the source of row `row` of the
+// tile of `step` and `half`.
 LOCKSTEP_INLINE_AVX512 RowSource row_source(const Lines& matrix, const Range& range, Index step, Index half,
                                             Index row) {
   const Index line = range.line + half * kLanes, inner = range.begin + step * kStep;

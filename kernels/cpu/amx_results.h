@@ -1,26 +1,25 @@
-// The way of sums from AMX's tiles to the result.
+// Moves sums from AMX's tiles to the result.
 #pragma once
 
 #include "kernels/cpu/amx_tiles.h"
 
 namespace lockstep::amx {
 
-// The block of c that the lines of one panel and those of `panels` others make, and what becomes of sums on their way
-// to it.
+// The block of c that one panel and `panels` other panels produce, and the operations on sums before they are stored.
 struct Results {
   const float* sums = nullptr;  // of each pair of panels
   Index panels = 0;
-  bool by_columns = false;  // the one panel's lines are the block's columns, else its rows
-  bool turned = false;      // B's lines are the block's rows, else A's
+  bool by_columns = false;  // the one panel's lines are the block's columns; false: its rows
+  bool turned = false;      // B's lines are the block's rows; false: A's
   Index rows = 0, columns = 0;
   float* c = nullptr;
   Index c_step = 0;
   bool accumulate = false, relu = false;
-  const float* start = nullptr;  // of the block's columns
+  const float* start = nullptr;  // added to the block's columns
 };
 
-// Stores results in parts, as far as possible in the order in which they lie in c: a row of a pair of panels, or a
-// square of 16 x 16 where they are turned.
+// Stores results in small parts, if possible in the order of memory: a row of a pair of panels, or a square of 16 x 16
+// if they are transposed.
 class ResultWriter {
  public:
   ResultWriter() = default;
@@ -29,14 +28,14 @@ class ResultWriter {
 
   Index parts_left() const { return parts_left_; }
 
-  // Out of line, as the way between tile operations is short of registers.
+  // Not inlined, because registers are scarce in the code between tile operations.
   LOCKSTEP_TARGET_AVX512 __attribute__((noinline)) void store_parts(Index count) {
     parts_left_ -= count;
     for (; count > 0; --count) r_.turned ? store_square() : store_row();
   }
 
  private:
-  // To the next of three indices, of which the first runs fastest.
+  // Advances three nested indices, of which the first runs fastest.
   static void go_on(Index& first, Index first_count, Index& second, Index second_count, Index& third) {
     if (++first < first_count) return;
     first = 0;
@@ -77,8 +76,8 @@ class ResultWriter {
   }
 
   Results r_;
-  Index parts_left_ = 0, panel_ = 0, row_ = 0, half_ = 0,
-        other_half_ = 0;  // the halves of the block's rows and columns
+  // half_, other_half_: the halves of the block's rows and columns.
+  Index parts_left_ = 0, panel_ = 0, row_ = 0, half_ = 0, other_half_ = 0;
 };
 
 }  // namespace lockstep::amx

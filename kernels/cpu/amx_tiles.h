@@ -14,7 +14,7 @@
 
 namespace lockstep::amx {
 
-// A thread's tiles for the life of this object: 16 rows of 64 bytes each.
+// Configures this thread's tiles, 16 rows of 64 bytes each, for the lifetime of the object.
 class Tiles {
   struct alignas(64) Shapes {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -24,7 +24,7 @@ class Tiles {
 
  public:
   LOCKSTEP_TARGET_AMX Tiles() {
-    static constexpr Shapes kShapes;  // not on the stack, as the compiler does not know that all of it is read
+    static constexpr Shapes kShapes;  // not on the stack: the compiler does not know that all of it is read
     _tile_loadconfig(&kShapes);
   }
   LOCKSTEP_TARGET_AMX ~Tiles() { _tile_release(); }
@@ -32,7 +32,7 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 };
 
-// The sums of a panel by a panel: four tiles one after the other, (A's half, B's half).
+// The sums of two panels: four tiles, one for each (A's half, B's half).
 inline constexpr Index kSumsOfTile = kLanes * kLanes, kSumsOfPanels = 4 * kSumsOfTile;
 
 // Tiles 0 to 3 hold sums, 4 and 5 a part of a, 6 and 7 a part of b.
@@ -45,12 +45,12 @@ LOCKSTEP_INLINE_AMX void load_b(const std::byte* step, Index part) {
   _tile_loadd(7, step + part * kPartBytes + kTileBytes, kRowBytes);
 }
 
-// The compiler does not know that tile operations read and write memory.
+// Tells the compiler that tile operations read and write memory.
 inline void keep_order() { asm volatile("" ::: "memory"); }
 
-// A product of tiles takes 64 cycles, in which the vector units are idle: each is followed by a slot for other work.
-// That work must not wait for the end, as the multiplier's queue would fill the scheduler (measured: 960 vector
-// operations behind 96 tile operations triple their time, between them they add 8 %).
+// A product of tiles takes 64 cycles, in which the vector units are idle: after each comes a slot for other work. This
+// work cannot be left to the end, because the multiplier's queue would fill the scheduler (measured: 960 vector
+// operations after 96 tile operations triple their time; spread between them they add 8 %).
 inline constexpr Index kSlotsOfStep = 6;
 template <typename Slot>
 LOCKSTEP_INLINE_AMX void multiply_tiles(Slot& slot) {
@@ -61,8 +61,8 @@ LOCKSTEP_INLINE_AMX void multiply_tiles(Slot& slot) {
   slot();
 }
 
-// sums (+)= the product of a panel of a and one of b, over `steps` steps. Small products first; one operand's part
-// changes at a time.
+// sums = or += the product of a panel of a and one of b, over `steps` steps. Small products come first; only one
+// operand's part changes at a time.
 template <typename Slot>
 LOCKSTEP_INLINE_AMX void multiply_panels(Index steps, const std::byte* a, const std::byte* b, bool accumulate,
                                          float* sums, Slot& slot) {

@@ -1,6 +1,6 @@
-// Kernels written for float32 that take 16-bit floats as well: operands are widened, the kernel runs, results are
-// rounded once, to nearest. Slow and right: what a GPU's kernels are compared with, and what lets the same program run
-// on machines without one.
+// Runs kernels written for float32 on 16-bit floats: widens the operands, runs the kernel, and rounds the results once,
+// to nearest. Slow but correct; it is the reference for a GPU's kernels, and lets the same program run on machines
+// without one.
 //
 //   table.relu = any_float<relu>;
 #pragma once
@@ -11,13 +11,14 @@
 
 namespace lockstep {
 
-// Among float32, float16 and bfloat16; InvalidArgument for another type. Rounds to nearest, ties to even.
+// Converts between float32, float16 and bfloat16; throws InvalidArgument for other types. Rounds to nearest, ties to
+// even.
 void widen(DType type, const void* in, float* out, std::int64_t count);
 void narrow(DType type, const float* in, void* out, std::int64_t count);
 
 constexpr bool is_half(DType type) { return type == DType::kFloat16 || type == DType::kBFloat16; }
 
-// An argument of a kernel as float32 sees it; what is no view stays as it is.
+// An argument of a kernel, converted to float32; arguments other than views are unchanged.
 template <typename T>
 struct Widened {
   static bool is_half(const T&) { return false; }
@@ -52,7 +53,7 @@ template <>
 struct Widened<Out> : WideMemory {
   static bool is_half(Out view) { return view && lockstep::is_half(view.dtype); }
   explicit Widened(Out view)
-      : original(view), view(view) {  // with what is there: it may be added to, or changed in place
+      : original(view), view(view) {  // with the present values, because the kernel may add to them or change them
     if (is_half(view))
       this->view = OutputView(copy_of(view.dtype, view.data, view.count()), view.shape, view.accumulate);
   }

@@ -22,7 +22,7 @@ constexpr __mmask16 kAllLanes = 0xffff;
 
 constexpr Index vectors_of(Index count) { return (count + kLanes - 1) / kLanes; }
 
-// Of all lanes. (GCC 12 warns of undefined operands in the reductions that it has.)
+// Combines all lanes. (GCC 12's own reductions cause warnings about undefined operands.)
 template <typename Combine>
 LOCKSTEP_INLINE_AVX512 float combined(__m512 x, Combine combine) {
   x = combine(x, _mm512_maskz_shuffle_f32x4(kAllLanes, x, x, 0x4e));
@@ -37,9 +37,10 @@ struct Sum {
   LOCKSTEP_INLINE_AVX512 __m512 operator()(__m512 a, __m512 b) const { return a + b; }
 };
 
-// e^x to 2 units in the last place, 0 from x = -104 down; NaN stays NaN. The polynomial is that of vector_math.h.
+// e^x to 2 units in the last place, 0 for x <= -104; NaN stays NaN. The polynomial is that of vector_math.h.
 LOCKSTEP_INLINE_AVX512 __m512 exponential(__m512 x) {
-  x = _mm512_maskz_max_ps(kAllLanes, _mm512_set1_ps(-104.0F), x);  // of two operands with NaN the second one
+  // If an operand is NaN, the instruction returns the second one.
+  x = _mm512_maskz_max_ps(kAllLanes, _mm512_set1_ps(-104.0F), x);
   const __m512 n = _mm512_maskz_roundscale_ps(kAllLanes, x * 1.44269504088896341F, _MM_FROUND_TO_NEAREST_INT);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375F), x);
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4F), r);
@@ -50,13 +51,13 @@ LOCKSTEP_INLINE_AVX512 __m512 exponential(__m512 x) {
   return _mm512_maskz_scalef_ps(kAllLanes, _mm512_fmadd_ps(p, square, r) + 1.0F, n);
 }
 
-// What a row of the online softmax has seen so far.
+// The state of the online softmax of one row.
 struct RowState {
   float largest = -std::numeric_limits<float>::infinity(), sum = 0;
 };
 
-// Of the next tile's scores, not yet scaled: they become exp(scale * score - largest), and 0 behind the first `seen`,
-// up to the end of the last of `vectors`. Gives the factor of what was gathered before.
+// Takes the next tile's scores, not yet scaled. They become exp(scale * score - largest), and 0 after the first `seen`,
+// up to the end of the last of `vectors`. Returns the factor by which earlier sums must be multiplied.
 LOCKSTEP_TARGET_AVX512 inline float online_softmax_row(float* scores, Index seen, Index vectors, float scale,
                                                        RowState& row) {
   const __m512 factor = _mm512_set1_ps(scale);
@@ -76,9 +77,9 @@ LOCKSTEP_TARGET_AVX512 inline float online_softmax_row(float* scores, Index seen
   return before;
 }
 
-// Scores, not yet scaled, become probabilities exp(scale * score - log_sum), and their gradients those of what was
-// scaled: probability * (gradient - delta) * scale; both 0 behind the first `seen`, up to the end of the vector behind
-// the last of `vectors`.
+// Scores, not yet scaled, become probabilities exp(scale * score - log_sum). Their gradients become those of the
+// unscaled scores: probability * (gradient - delta) * scale. Both are 0 after the first `seen`, up to the end of the
+// last of `vectors`.
 LOCKSTEP_TARGET_AVX512 inline void score_gradients_row(float* scores, float* grads, Index seen, Index vectors,
                                                        float scale, float log_sum, float delta) {
   const __m512 factor = _mm512_set1_ps(scale), shift = _mm512_set1_ps(log_sum), offset = _mm512_set1_ps(delta);
@@ -94,14 +95,14 @@ LOCKSTEP_TARGET_AVX512 inline void score_gradients_row(float* scores, float* gra
   _mm512_storeu_ps(grads + at, _mm512_setzero_ps());
 }
 
-// Copies rows of `width` floats, with zeros up to the end of their last vector.
+// Copies rows of `width` floats and fills their last vector with zeros.
 LOCKSTEP_TARGET_AVX512 inline void copy_rows(const float* from, Index from_row, Index rows, Index width, float* to) {
   for (Index row = 0; row < rows; ++row, from += from_row)
     for (Index c = 0; c < width; c += kLanes, to += kLanes)
       _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(lanes_of(width - c), from + c));
 }
 
-// The way back, times a factor: rows of `width` floats, which begin `from_row` apart.
+// The reverse, times a factor: rows of `width` floats that begin `from_row` apart.
 LOCKSTEP_TARGET_AVX512 inline void store_row(const float* from, float factor, Index width, bool accumulate, float* to) {
   for (Index c = 0; c < width; c += kLanes) {
     const __mmask16 mask = lanes_of(width - c);
@@ -111,7 +112,7 @@ LOCKSTEP_TARGET_AVX512 inline void store_row(const float* from, float factor, In
   }
 }
 
-// Rows of keys to panels (width, 64) of 64 keys, the last one filled up with zeros.
+// Transposes rows of keys to panels (width, 64) of 64 keys; the last one is filled up with zeros.
 LOCKSTEP_TARGET_AVX512 inline void transpose_keys(const float* from, Index from_row, Index keys, Index width,
                                                   float* to) {
   constexpr Index kPanel = 4 * kLanes;

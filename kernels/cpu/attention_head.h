@@ -1,4 +1,4 @@
-// One head of an attention, as kernels that compute head by head see it.
+// One head of an attention, for kernels that compute one head at a time.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct HeadOperands {
   AttentionShape shape;
   AttentionParams params;
   HeadMatrix<const float> q, k, v;
-  std::int64_t n, at;  // its batch and its place in a row
+  std::int64_t n, at;  // the head's batch, and its offset in a row
 
   HeadOperands(const AttentionShape& s, const AttentionParams& params, In q_view, In k_view, In v_view,
                std::int64_t head)
@@ -43,13 +43,13 @@ struct HeadOperands {
     return head_matrix(y, shape.row(), shape.queries, n, at);
   }
 
-  // How many of the `keys` keys from `key` on a query may see.
+  // The number of the `keys` keys from `key` on that a query may see.
   std::int64_t visible(std::int64_t query, std::int64_t key, std::int64_t keys) const {
     return params.causal ? std::clamp<std::int64_t>(query - key + 1, 0, keys) : keys;
   }
 };
 
-// Where one head's gradients go.
+// The gradients of one head.
 struct HeadGradients {
   HeadMatrix<float> q, k, v;
   bool accumulate_q, accumulate_k, accumulate_v;

@@ -1,4 +1,4 @@
-// The loops over a tile of attention's scores, between its matrix products.
+// The loops over a tile of attention scores, between its matrix products.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,10 @@ struct ScoreTile {
   }
 };
 
-// One step of the online softmax (Milakov & Gimelshein 2018): scores become exp(score - largest), with the largest of
-// each row so far, and 0 where a key is not seen; `sums` follow, and `factors` say what was gathered before must be
-// multiplied by. `largest` begins at -infinity, `sums` at 0. In the first tile every row must see a key.
+// One step of the online softmax (Milakov & Gimelshein 2018): scores become exp(score - largest), where `largest` is
+// the maximum of the row so far, and 0 where a key is not visible. `sums` are updated; `factors` receives the factors
+// by which earlier sums must be multiplied. `largest` begins at -infinity, `sums` at 0. In the first tile every row
+// must see a key.
 void online_softmax(const ScoreTile& tile, float* largest, float* sums, float* factors);
 
 // Scores become probabilities, exp(score - log_sum) or 0.

@@ -20,7 +20,7 @@ namespace {
 using avx512::kLanes;
 using Index = std::int64_t;
 
-constexpr Index kRows = 48;  // of output features, at least, in a thread
+constexpr Index kRows = 48;  // minimum number of output features per thread
 constexpr Index kPanel = 4 * kLanes;
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
@@ -79,8 +79,8 @@ void by_rows_of_x(const LinearShape& s, const float* x, const float* weight, con
   });
 }
 
-// c (rows, 64) = or += a * b, of rows and columns as they lie. While the first rows are multiplied, the panel of b at
-// `next` is fetched, of which each row has four lines; null: nothing is.
+// c (rows, 64) = or += a * b, rows and columns as stored. While the first rows are multiplied, prefetches the panel of
+// b at `next`, whose rows are four cache lines long; null: no prefetch.
 LOCKSTEP_TARGET_AVX512 void multiply_and_fetch(Index rows, Index inner, const float* a, Index a_row, const float* b,
                                                Index b_row, float* c, Index c_row, bool accumulate, const float* next) {
   Index row = 0;
@@ -95,8 +95,8 @@ LOCKSTEP_TARGET_AVX512 void multiply_and_fetch(Index rows, Index inner, const fl
                                 accumulate);
 }
 
-// c (rows, 64) = or += the products of a (inner, rows) and b (inner, 64), whose rows follow each other; c's lines are
-// fetched meanwhile.
+// c (rows, 64) = or += the products of a (inner, rows) and b (inner, 64), whose rows are contiguous. Prefetches c's
+// cache lines meanwhile.
 LOCKSTEP_TARGET_AVX512 void multiply_and_fetch_results(Index rows, Index inner, const float* a, const float* b,
                                                        float* c, Index c_row, bool accumulate) {
   Index row = 0;
@@ -106,14 +106,14 @@ LOCKSTEP_TARGET_AVX512 void multiply_and_fetch_results(Index rows, Index inner, 
   avx512::multiply_column<4, 4>(rows - row, inner, a + row, 1, rows, b, kPanel, c + row * c_row, c_row, accumulate);
 }
 
-// Rows of `columns` floats, from in_row to out_row apart.
+// Copies rows of `columns` floats; the distance of rows changes from in_row to out_row.
 void copy_rows(const float* in, Index in_row, float* out, Index out_row, Index rows, Index columns) {
   for (Index row = 0; row < rows; ++row) std::copy_n(in + row * in_row, columns, out + row * out_row);
 }
 
 bool has_more_rows_of_x(const LinearShape& s) { return s.out_features % kPanel == 0 && s.batch >= s.out_features; }
 
-// Too large for the second-level cache.
+// True if the weights are too large for the second-level cache.
 bool has_large_weights(const LinearShape& s) { return s.in_features * s.out_features >= Index{1} << 20; }
 
 bool is_small_batch(const LinearShape& s, Index most) {
@@ -142,8 +142,8 @@ bool suits_backward_weights(const LinearShape& s) {
          !amx::suits(s.out_features, s.in_features, s.batch);
 }
 
-// Threads share the panels of 64 input features. Of the weights a square of 64 x 64 is multiplied by all rows of y_grad
-// while the next is fetched; their rows follow each other in memory, 64 at a time, so that the whole passes once.
+// Threads share the panels of 64 input features. A square of 64 x 64 weights is multiplied by all rows of y_grad while
+// the next square is fetched. Its rows are contiguous 64 floats at a time, so each weight is read once.
 void linear_backward_data(const LinearShape& s, const float* y_grad, const float* weight, float* x_grad,
                           bool accumulate) {
   constexpr Index kPiece = 64;
@@ -162,8 +162,8 @@ void linear_backward_data(const LinearShape& s, const float* y_grad, const float
   });
 }
 
-// Threads share the output features. Blocks of y_grad (batch, kOuts) and panels of x (batch, 64) lie in the first-level
-// cache.
+// Threads share the output features. Blocks of y_grad (batch, kOuts) and panels of x (batch, 64) fit into the
+// first-level cache.
 void linear_backward_weights(const LinearShape& s, const float* x, const float* y_grad, float* weight_grad,
                              bool accumulate) {
   constexpr Index kOuts = 48;
@@ -184,7 +184,7 @@ void linear_backward_weights(const LinearShape& s, const float* x, const float* 
   });
 }
 
-// In bands of rows of the result, which threads share; a sum goes through a band aside.
+// Threads share bands of rows of the result; when accumulating, a band is computed in separate memory first.
 void transpose(const float* from, Index rows, Index columns, float* to, bool accumulate) {
   constexpr Index kBand = kLanes;
   in_parallel((columns + kBand - 1) / kBand, [&](Index band) {

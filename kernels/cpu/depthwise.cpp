@@ -1,4 +1,4 @@
-// Weights (C, taps) are turned into (taps, C) first.
+// Weights (C, taps) are transposed to (taps, C) first.
 #include "kernels/cpu/depthwise.h"
 
 #include <algorithm>
@@ -11,13 +11,14 @@ namespace lockstep::depthwise {
 
 namespace {
 
-// What outputs start from, and what becomes of them.
+// The initial value of outputs, and the operations on them before they are stored.
 struct Finish {
-  const float* bias;  // null: none
+  const float* bias;  // null: no bias
   bool relu, accumulate;
 };
 
-// One output pixel: the taps of `rows` x `columns` from x on, whose weights are as far apart as `window_width` says.
+// One output pixel: the sum over the `rows` x `columns` taps that begin at x; the rows of the weights are
+// `window_width` taps apart.
 LOCKSTEP_CPU_DISPATCH(void, convolve_pixel,
                       (const float* x, Index rows, Index columns, Index row_step, const float* weights,
                        Index window_width, const Finish& finish, Index channels, float* y),
@@ -47,7 +48,7 @@ LOCKSTEP_CPU_DISPATCH(void, convolve_pixel,
                           for (Index c = 0; c < channels; ++c) y[c] = y[c] < 0 ? 0 : y[c];
                       })
 
-// Of four pixels side by side, sixteen channels each. They have names, since compilers keep arrays of vectors in
+// Four adjacent pixels, sixteen channels each. They are separate members, because compilers keep arrays of vectors in
 // memory.
 struct PixelSums {
   EightFloats a0{}, a1{}, b0{}, b1{}, c0{}, c1{}, d0{}, d1{};
@@ -71,15 +72,16 @@ LOCKSTEP_ALWAYS_INLINE void add_products_of_pixel(const float* x, const EightFlo
   high_sum += second * high;
 }
 
-// kPixelsAtOnce output pixels side by side, of the same taps, all of which are inside; their inputs are `step` apart.
-// Each weight is read once for all of them, and sums stay in registers: `channels` is a multiple of kChannelsAtOnce.
+// kPixelsAtOnce adjacent output pixels with the same taps, all inside the image; their inputs are `step` apart. Each
+// weight is read once for all of them, and sums stay in registers: `channels` is a multiple of kChannelsAtOnce.
 LOCKSTEP_CPU_DISPATCH(void, convolve_pixels,
                       (const float* x, Index rows, Index columns, Index row_step, Index step, const float* weights,
                        Index window_width, const Finish& finish, Index channels, float* y),
                       (x, rows, columns, row_step, step, weights, window_width, finish, channels, y), {
                         for (Index c = 0; c < channels; c += kChannelsAtOnce) {
                           float* const to = y + c;
-                          // The next pixels' inputs and outputs, too far apart for the processor to see the pattern.
+                          // Prefetch the next pixels' inputs and outputs, which are too far apart for the processor to
+                          // see the pattern.
                           const float* const next = x + (rows - 1) * row_step + columns * channels + 3 * step + c;
                           for (Index p = 0; p < kPixelsAtOnce; ++p) {
                             __builtin_prefetch(next + p * step);
@@ -177,7 +179,7 @@ void convolve_image(const Conv2dShape& s, const float* x, const float* weights, 
   }
 }
 
-// With stride 1 the gradient of the input is the convolution of that of the output with the window turned round.
+// With stride 1, the gradient of the input is the convolution of the output's gradient with the reversed window.
 Conv2dShape turned_round(const Conv2dShape& s) {
   Conv2dShape turned = s;
   std::swap(turned.in_height, turned.out_height);

@@ -1,6 +1,6 @@
-// The arithmetic of depthwise.cpp for windows of 3x3 and rows of outputs, on vectors of 16 channels: all taps' weights,
-// or sums, stay in registers along a row. Products and sums are rounded one by one, in the order of the plain loops:
-// the same bits.
+// The arithmetic of depthwise.cpp for 3x3 windows and rows of outputs, on vectors of 16 channels: the weights of all
+// taps, or their sums, stay in registers along a row. Products and sums are rounded one by one, in the order of the
+// plain loops, so the results have the same bits.
 #pragma once
 
 #include <immintrin.h>
@@ -15,10 +15,10 @@ namespace lockstep::depthwise {
 
 using avx512::kLanes;
 
-constexpr std::int64_t kWindow = 3;  // a direction
+constexpr std::int64_t kWindow = 3;  // rows and columns
 
-// The rows of the input that lie under one row of outputs: `x` is the first of them that is inside, under row `first`
-// of the window.
+// The rows of the input under one row of outputs: `x` is the first of them inside the image, under row `first` of the
+// window.
 struct RowsUnder {
   const float* x;
   std::int64_t first, row_step;
@@ -27,14 +27,14 @@ struct RowsUnder {
   std::int64_t column(std::int64_t output) const { return output * stride - pad; }
   bool has_all_taps(std::int64_t column) const { return column >= 0 && column + kWindow <= in_width; }
   bool has(std::int64_t column) const { return column >= 0 && column < in_width; }
-  // One vector after the other of a row, while channels `c` of `output` are at work.
+  // Selects one vector after the other of a row, while channels `c` of `output` are computed.
   std::int64_t in_turn(std::int64_t output, std::int64_t c) const { return c * out_width + output * kLanes; }
-  // Of the first row below these, which the next outputs read.
+  // Prefetches from the first row below these, which the next outputs read.
   void fetch_below(std::int64_t rows, std::int64_t turn) const { __builtin_prefetch(x + rows * row_step + turn); }
 };
 
-// One row of outputs, which starts from itself (`accumulate`), from `bias` or, where that is null, from 0. weights
-// (taps, channels).
+// One row of outputs, which starts from its present value (`accumulate`), from `bias`, or, if that is null, from 0.
+// weights (taps, channels).
 template <int kRows>
 LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* weights, const float* bias, bool relu,
                                          bool accumulate, float* y) {
@@ -61,7 +61,7 @@ LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* we
   }
 }
 
-// sums (taps, channels) += the products of a row of gradients and what lies under each tap, of channels [0, whole), a
+// sums (taps, channels) += the products of a row of gradients and the inputs under each tap, for channels [0, whole), a
 // multiple of 16.
 template <int kRows>
 LOCKSTEP_TARGET_AVX512 void add_row_products(const RowsUnder& under, const float* y_grad, std::int64_t whole,

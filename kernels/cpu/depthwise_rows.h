@@ -1,4 +1,4 @@
-// What both directions of depthwise convolutions are made of.
+// Common parts of both directions of depthwise convolutions.
 #pragma once
 
 #include <cstring>
@@ -15,8 +15,8 @@ namespace lockstep::depthwise {
 
 using Index = std::int64_t;
 
-// What compilers keep in registers for AVX2 and AVX-512 alike: vectors of 16 floats they split through memory where
-// registers are shorter.
+// The vector type that compilers keep in registers for AVX2 and AVX-512 alike: with shorter registers, vectors of 16
+// floats are split through memory.
 using EightFloats = float __attribute__((vector_size(32)));
 inline constexpr Index kVectors = 2, kVector = 8, kChannelsAtOnce = kVectors * kVector, kTapsAtOnce = 3,
                        kPixelsAtOnce = 4;
@@ -25,7 +25,7 @@ LOCKSTEP_ALWAYS_INLINE void load(const float* from, EightFloats& to) { std::memc
 
 inline Index taps_of(const Conv2dShape& s) { return s.kernel_height * s.kernel_width; }
 
-// The rows of the window of output row `i` that are inside.
+// The rows of the window of output row `i` that are inside the image.
 inline Taps rows_of(const Conv2dShape& s, Index i) {
   return taps_inside(i, s.stride_height, s.pad_top, s.kernel_height, s.in_height);
 }
@@ -36,7 +36,7 @@ inline bool has_avx512_form(const Conv2dShape& s) {
          s.in_channels >= kLanes;
 }
 
-// What lies under row `i` of the outputs of the image x.
+// The rows of the image x under row `i` of the outputs.
 inline RowsUnder rows_under(const Conv2dShape& s, const float* x, const Taps& rows) {
   const Index row_step = s.in_width * s.in_channels;
   return {x + rows.input * row_step,

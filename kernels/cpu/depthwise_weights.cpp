@@ -1,5 +1,5 @@
-// The gradient of the weights sums some hundred products in float32, those sums in double, and those of a few parts of
-// the batch, which threads share, in float32.
+// The gradient of the weights: about a hundred products are summed in float32, those sums in double, and the sums of a
+// few parts of the batch, which threads share, in float32.
 #include <algorithm>
 #include <vector>
 
@@ -11,8 +11,8 @@ namespace lockstep::depthwise {
 
 namespace {
 
-constexpr Index kFloatTerms = 256;                   // summed in float32
-constexpr Index kImagesOfAPart = 8, kMostParts = 8;  // of the gradient of the weights: by the batch alone
+constexpr Index kFloatTerms = 256;                   // number of terms summed in float32
+constexpr Index kImagesOfAPart = 8, kMostParts = 8;  // parts of the gradient; their number depends only on the batch
 
 // sums += the products of `count` pixels, `a_step` and `b_step` apart.
 LOCKSTEP_CPU_DISPATCH(void, add_products_of_pixels,
@@ -27,14 +27,15 @@ LOCKSTEP_CPU_DISPATCH(void, add_products_of_pixels,
                         }
                       })
 
-// One row of the input and one of the output; `pixel`: floats from one pixel to the next in both. `next`: a row that
-// comes soon.
+// One row of the input and one of the output; `pixel`: floats from one pixel to the next in both. `next`: a row to
+// prefetch.
 struct RowPair {
   const float *x, *y_grad, *next;
   Index in_width, out_width, stride, pad, pixel;
 };
 
-// Adds the products of outputs [first, end) and what lies under taps `tap` and on; kInside: all of that is in the row.
+// Adds the products of outputs [first, end) and the inputs under taps `tap` and following; kInside: all of these inputs
+// are in the row.
 template <bool kInside>
 LOCKSTEP_ALWAYS_INLINE void add_products_of_taps(const RowPair& row, Index tap, Index first, Index end,
                                                  EightFloats (&sums)[kTapsAtOnce][kVectors]) {
@@ -54,8 +55,8 @@ LOCKSTEP_ALWAYS_INLINE void add_products_of_taps(const RowPair& row, Index tap, 
   }
 }
 
-// sums (taps, channels) += the products of kTapsAtOnce taps, of `whole` channels, a multiple of kChannelsAtOnce.
-// Outputs [inner, outer) have all these taps inside.
+// sums (taps, channels) += the products of kTapsAtOnce taps, for `whole` channels, a multiple of kChannelsAtOnce. For
+// outputs [inner, outer) all these taps are inside.
 LOCKSTEP_CPU_DISPATCH(void, add_taps,
                       (const RowPair& row, Index tap, Index inner, Index outer, Index whole, Index channels,
                        float* sums),
@@ -78,12 +79,12 @@ LOCKSTEP_CPU_DISPATCH(void, add_taps,
 
 // The outputs whose tap `tap` lies inside the image, in one direction: [first, end).
 Cover outputs_with(Index tap, Index stride, Index pad, Index size, Index outputs) {
-  const Index least = pad - tap;  // of output * stride
+  const Index least = pad - tap;  // minimum of output * stride
   const Index first = least <= 0 ? 0 : (least + stride - 1) / stride, room = size - 1 + pad - tap;
   return {first, room < 0 ? first : std::max(first, std::min(outputs, room / stride + 1))};
 }
 
-// Sums (taps, channels): `few` of the last kFloatTerms products or so.
+// Sums (taps, channels); `few` holds about the last kFloatTerms products.
 class TapSums {
  public:
   explicit TapSums(Index count) : few_(static_cast<std::size_t>(count)), all_(static_cast<std::size_t>(count)) {}
@@ -109,7 +110,7 @@ class TapSums {
   Index terms_ = 0;
 };
 
-// Adds the products of one tap, of channels [first, channels).
+// Adds the products of one tap, for channels [first, channels).
 void add_tap_gradient(const RowPair& row, Index tap, Index first, Index channels, float* sums) {
   const Cover outputs = outputs_with(tap, row.stride, row.pad, row.in_width, row.out_width);
   if (outputs.first >= outputs.end) return;
@@ -155,7 +156,7 @@ void add_row_gradient(const Conv2dShape& s, const float* x, const float* y_grad,
   const float* const next_x = x + std::clamp<Index>((i + 1) * s.stride_height - s.pad_top + s.kernel_height - 1, 0,
                                                     std::max<Index>(s.in_height, 1) - 1) *
                                       row_of_x;
-  // Without AVX the sums of three taps would not stay in registers.
+  // Without AVX, the sums of three taps would not fit into registers.
   const Index whole = cpu_isa() == Isa::kBaseline ? 0 : channels - channels % kChannelsAtOnce;
   for (Index r = 0; r < s.kernel_height; ++r, sums += s.kernel_width * channels) {
     const Index input = i * s.stride_height - s.pad_top + r;

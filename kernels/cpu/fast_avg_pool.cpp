@@ -1,7 +1,7 @@
-// Average pooling, vectors along the channels. Forward keeps the sums of one output pixel in registers while it walks
-// the window; of a large window it adds them up in double, piece by piece, so that the error does not grow with the
-// plane. Backward asks from the input's side: each pixel takes the gradients of the few windows that hold it, so that
-// memory is written once and in order.
+// Average pooling, vectorised along the channels. Forward keeps the sums of one output pixel in registers while it
+// walks the window; a large window is summed piece by piece in double, so that the error does not grow with the plane.
+// Backward loops over the input: each pixel adds the gradients of the few windows that contain it, so memory is written
+// once and in order.
 #include <algorithm>
 #include <vector>
 
@@ -66,14 +66,14 @@ LOCKSTEP_CPU_DISPATCH(void, add_average_gradient, (const float* y_grad, float fa
                         for (Index c = 0; c < channels; ++c) x_grad[c] += y_grad[c] * factor;
                       })
 
-constexpr Index kMostInFloat = 64;  // pixels of a window whose sum stays in float32
+constexpr Index kMostInFloat = 64;  // windows of at most this many pixels are summed in float32
 
 LOCKSTEP_CPU_DISPATCH(void, add_floats, (const float* x, Index count, double* sums), (x, count, sums), {
   LOCKSTEP_INDEPENDENT_ITERATIONS
   for (Index c = 0; c < count; ++c) sums[c] += static_cast<double>(x[c]);
 })
 
-// The same of a large window, in pieces.
+// The same for a large window, in pieces.
 void average_many_pixels(const float* x, Index rows, Index columns, Index row_step, double factor, Index channels,
                          float* y, std::vector<double>& sums) {
   const Index width = std::min(kMostInFloat, columns), height = kMostInFloat / width;
@@ -106,7 +106,7 @@ void avg_pool2d(const Pool2dShape& s, bool count_padding, In in, Out out, Stream
   const float* x = in.floats();
   float* y = out.floats();
   const Index row_step = s.in_width * s.channels;
-  std::vector<double> sums;  // of a large window
+  std::vector<double> sums;  // for large windows
   for (Index n = 0; n < s.batch; ++n, x += s.in_height * row_step)
     for (Index i = 0; i < s.out_height; ++i) {
       const Taps rows = rows_of(s, i);

@@ -1,7 +1,7 @@
-// Batch normalisation, vectors along the channels: rows of few channels are taken several at a time, so that a loop is
-// long enough. One pass over memory for the statistics (shifted by the first row, so that a large mean takes no digits
-// from the variance), one for the result, two for the gradients. Sums run in float over a block of rows, and in double
-// over the blocks.
+// Batch normalisation, vectorised along the channels; rows with few channels are processed several at a time, so that
+// loops are long enough. There is one pass over memory for the statistics (shifted by the first row, so that a large
+// mean does not reduce the precision of the variance), one for the result, and two for the gradients. Sums are computed
+// in float within a block of rows, and in double over the blocks.
 #include <algorithm>
 #include <cmath>
 
@@ -12,8 +12,8 @@ namespace lockstep::fast {
 
 namespace {
 
-constexpr Index kWidth = 128;  // floats of a loop, about
-constexpr Index kBlock = 64;   // steps of such loops that are summed in float
+constexpr Index kWidth = 128;  // approximate number of floats in a loop
+constexpr Index kBlock = 64;   // number of such loops that are summed in float
 
 LOCKSTEP_CPU_DISPATCH(void, shifted_sums,
                       (const float* x, const float* shift, Index steps, Index width, float* sums, float* squares),
@@ -80,7 +80,7 @@ LOCKSTEP_CPU_DISPATCH(void, gradients,
                         }
                       })
 
-// Rows taken together, and float arrays of a loop's width: values of the channels, repeated.
+// Rows that are processed together, and float arrays of a loop's width that repeat the channels' values.
 class RowsTogether {
  public:
   RowsTogether(Index count, Index channels, Index arrays)
@@ -91,7 +91,7 @@ class RowsTogether {
 
   Index width() const { return together_ * channels_; }
   Index steps() const { return rows_ / together_; }             // loops of full width
-  Index rest() const { return rows_ % together_ * channels_; }  // floats behind them: one loop more
+  Index rest() const { return rows_ % together_ * channels_; }  // remaining floats, for one more loop
   float* array(Index index) const { return reinterpret_cast<float*>(memory_.data()) + index * width(); }
   template <typename ValueOf>
   float* spread(Index index, ValueOf&& value_of) const {
@@ -112,7 +112,7 @@ class RowsTogether {
   Buffer memory_;
 };
 
-// Two sums a channel: float over a block, double over the blocks.
+// Two sums per channel: in float within a block, in double over the blocks.
 class ChannelSums {
  public:
   ChannelSums(const RowsTogether& lanes, Index channels, Index first_array)

@@ -1,4 +1,4 @@
-// The bias: added to each row; its gradient sums over the rows.
+// The bias is added to each row; its gradient is the sum over the rows.
 #include <algorithm>
 
 #include "kernels/cpu/fast.h"
@@ -45,7 +45,7 @@ void bias_backward(In y_grad, Out bias_grad, Stream&) {
 }  // namespace
 
 void add_column_sums(const float* x, Index rows, Index columns, float* sums) {
-  // Sums of sums: each float adds up at most kBlock / 4 terms of its block, then one of each block.
+  // Sums of sums: each float adds at most kBlock / 4 terms of its block, then one term per block.
   constexpr Index kBlock = 256;
   const Buffer memory = cpu_device().allocate(static_cast<std::size_t>(columns) * sizeof(float));
   auto* const block_sums = reinterpret_cast<float*>(memory.data());

@@ -1,5 +1,5 @@
-// Binary functions, comparisons and selection, with broadcasting: vector loops over the two innermost dimensions that
-// are left when those that all operands pass through in one go are merged. In the innermost one an operand goes on by
+// Binary functions, comparisons and selection, with broadcasting. Dimensions that are contiguous in all operands are
+// merged; vector loops run over the two innermost of the remaining ones. In the innermost one each operand advances by
 // one element, or stays.
 #include <algorithm>
 #include <bit>
@@ -17,7 +17,7 @@ namespace {
 
 namespace vm = vector_math;
 
-// Results lie row after row; an operand goes on by a_row from row to row, and by a_step (0 or 1) within one.
+// Results are stored row after row; an operand advances by a_row from row to row, and by a_step (0 or 1) within one.
 struct Rows {
   Index rows, length, a_row, b_row, a_step, b_step;
 };
@@ -29,7 +29,7 @@ LOCKSTEP_VECTOR_MATH void prefetch_rows(const float* a, const float* b, const st
   prefetch_chunk(a), prefetch_chunk(b);
 }
 
-// `loop` is one of prefetch.h's.
+// `loop` is one of the loops of prefetch.h.
 #define LOCKSTEP_BINARY_ROWS(loop, name, Result, value)                                                             \
   LOCKSTEP_CPU_DISPATCH(void, name, (const float* a, const float* b, Result* out, const Rows& r), (a, b, out, r), { \
     for (Index row = 0; row < r.rows; ++row, a += r.a_row, b += r.b_row, out += r.length) {                         \
@@ -61,7 +61,7 @@ LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, sub_rows, float, x - y)
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_PLAIN_LOOP, mul_rows, float, x* y)
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, div_rows, float, x / y)
 
-// By a mask: of a branch the compiler would make no vector code.
+// Uses a mask, because compilers do not vectorise a branch.
 LOCKSTEP_VECTOR_MATH float zero_where(bool is_zero, float value) {
   const std::uint32_t mask = is_zero ? 0U : ~0U;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & mask);
@@ -71,13 +71,13 @@ LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_power_rows, float, vm::power(x, 
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_base_slope_rows, float, zero_where(y == 0, y* vm::power(x, y - 1.0F)))
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, any_exponent_slope_rows, float,
                      zero_where((x == 0) & (y >= 0), vm::power(x, y) * vm::log(x)))
-// Of normal positive bases and finite exponents: the same bits.
+// For normal positive bases and finite exponents: faster, with the same bits.
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_power_rows, float, vm::power_of_normal(x, y))
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_base_slope_rows, float,
                      zero_where(y == 0, y* vm::power_of_normal(x, y - 1.0F)))
 LOCKSTEP_BINARY_ROWS(LOCKSTEP_CHUNKED_LOOP, normal_exponent_slope_rows, float, vm::power_of_normal(x, y) * vm::log(x))
 
-// Whether all bases are normal positive numbers and all exponents finite.
+// True if all bases are normal positive numbers and all exponents finite.
 LOCKSTEP_CPU_DISPATCH(bool, are_normal,
                       (const float* bases, Index base_count, const float* exponents, Index exponent_count),
                       (bases, base_count, exponents, exponent_count), {
@@ -88,8 +88,8 @@ LOCKSTEP_CPU_DISPATCH(bool, are_normal,
                         return last < vm::kNormals && largest < 0x7f800000U;
                       })
 
-// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by
-// then.
+// Computes one tile at a time; most tiles contain no special values. The check has prefetched the tile into the cache
+// before the second loop reads it.
 template <auto normal_rows, auto any_rows>
 void power_rows(const float* a, const float* b, float* out, const Rows& r) {
   constexpr Index kShort = 64, kTile = kPrefetchAhead;

@@ -1,6 +1,6 @@
-// Losses of rows of logits, each of which lies in a cache between its passes.
+// Losses of rows of logits; a row stays in a cache between its passes.
 //
-// Sixteen sums side by side, added at the end in a fixed order: the same bits from every build.
+// There are sixteen partial sums, added at the end in a fixed order: the same bits from every build.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr Index kRowSums = 16;
 
-// Of a row's coefficients w_k * (keep * t_k + each) of operators.def, without t or w where they are null: out[0] =
-// their sum, out[1] = that of their products with largest - x_k, where those that are 0 do not count.
+// For a row's coefficients w_k * (keep * t_k + each) of operators.def, without t or w if they are null: out[0] = their
+// sum, out[1] = the sum of their products with largest - x_k, where zero coefficients do not count.
 #define LOCKSTEP_COEFFICIENT_SUMS(coefficient)                                \
   {                                                                           \
     Index i = 0;                                                              \
@@ -54,7 +54,7 @@ LOCKSTEP_CPU_DISPATCH(void, coefficient_sums,
                       })
 #undef LOCKSTEP_COEFFICIENT_SUMS
 
-// Their gradient: (sum * p_k - coefficient) * factor.
+// The gradient of the same row: (sum * p_k - coefficient) * factor.
 LOCKSTEP_CPU_DISPATCH(void, coefficient_gradient,
                       (const float* p, float sum, const float* t, const float* w, float keep, float each, float factor,
                        Index count, bool accumulate, float* grad),
@@ -68,7 +68,7 @@ LOCKSTEP_CPU_DISPATCH(void, coefficient_gradient,
                         }
                       })
 
-// What the rows of scores (N, K) are compared with: labels or targets, and the classes' weights.
+// The targets of the rows of scores (N, K): labels or soft targets, and the classes' weights.
 struct RowTargets {
   const CrossEntropyParams& params;
   const Index* labels;
@@ -95,7 +95,7 @@ struct RowTargets {
   }
 };
 
-// Adds up the rows' losses, and the divisor of their mean.
+// Sums the rows' losses, and the divisor of their mean.
 struct RowLosses {
   Reduction reduction;
   Out loss, divisor;
@@ -114,19 +114,19 @@ struct RowLosses {
   }
 };
 
-// What a row's gradients are multiplied with.
+// The factor of a row's gradients.
 double row_factor(Reduction reduction, In divisor, In loss_grad, Index n) {
   if (reduction == Reduction::kNone) return loss_grad.floats()[n];
   return reduction == Reduction::kMean ? *loss_grad.floats() / static_cast<double>(*divisor.floats())
                                        : *loss_grad.floats();
 }
 
-// The label's own term; NaN where there is no such class.
+// The label's own term; NaN if there is no such class.
 double loss_at(const float* row, Index classes, Index label) {
   return label >= 0 && label < classes ? row[label] : std::numeric_limits<double>::quiet_NaN();
 }
 
-// The sum of x - largest: sums of the logits themselves would have the digits of `largest` alone.
+// The sum of x - largest. Sums of the logits themselves would only have the precision of `largest`.
 LOCKSTEP_CPU_DISPATCH(double, sum_of_distances, (const float* x, float largest, Index count), (x, largest, count), {
   double sums[kRowSums] = {};
   Index i = 0;
@@ -138,7 +138,7 @@ LOCKSTEP_CPU_DISPATCH(double, sum_of_distances, (const float* x, float largest, 
   return total;
 })
 
-// Of a row with a label, and of classes without weights. `sum` is that of exp(logit - largest).
+// The loss of a row with a label and without class weights. `sum` is the sum of exp(logit - largest).
 double plain_row_loss(const float* row, Index classes, Index label, float largest, float sum, double smoothing) {
   const double log_sum = std::log(static_cast<double>(sum));
   const double of_label = log_sum - (loss_at(row, classes, label) - largest);
@@ -149,7 +149,7 @@ double plain_row_loss(const float* row, Index classes, Index label, float larges
 }
 
 double weighted_row_loss(const RowTargets& wanted, Index n, const float* row, float largest, float sum) {
-  const double log_sum = std::log(static_cast<double>(sum));  // seen from the largest
+  const double log_sum = std::log(static_cast<double>(sum));  // relative to the largest logit
   double sums[2] = {};
   if (wanted.soft != nullptr || wanted.params.label_smoothing != 0)
     coefficient_sums(row, largest, wanted.soft_row(n), wanted.weight, wanted.keep(), wanted.each(), wanted.classes,
@@ -200,7 +200,7 @@ LOCKSTEP_CPU_DISPATCH(void, logits_gradient,
                         }
                       })
 
-// False: the row's gradients are 0, or NaN, and are written.
+// False: the row's gradients are 0 or NaN, and have been written.
 bool has_gradients(const RowTargets& wanted, Index n, bool accumulate, float* grad) {
   const bool is_ignored = wanted.is_ignored(n), is_target = wanted.soft != nullptr || wanted.is_label(n);
   if (!is_ignored && is_target) return true;

@@ -1,4 +1,4 @@
-// Dropout: a block of random words for four elements.
+// Dropout: one block of random words serves four elements.
 #include <algorithm>
 
 #include "kernels/cpu/fast.h"
@@ -14,9 +14,9 @@ namespace lockstep::fast {
 
 namespace {
 
-constexpr Index kBlocks = 64;  // of a piece whose factors lie in the first-level cache
+constexpr Index kBlocks = 64;  // of a piece whose factors fit into the first-level cache
 
-// factors (4 * blocks) = what elements 4 * first_block and on are multiplied by.
+// factors (4 * blocks) = the factors of elements 4 * first_block and following.
 LOCKSTEP_CPU_DISPATCH(void, factors_loop,
                       (std::uint64_t seed, std::uint64_t stream, std::uint64_t first_block, Index blocks,
                        std::uint32_t threshold, float factor, float* factors),
@@ -42,7 +42,7 @@ LOCKSTEP_CPU_DISPATCH(void, apply_factors,
                         }
                       })
 
-// Elements [first, first + count), of which x and y are the first one's places.
+// Elements [first, first + count); x and y point to the first one.
 void drop(const DropoutParams& params, Index first, Index count, bool accumulate, const float* x, float* y) {
   const DropoutRule rule = dropout_rule(params);
   float factors[4 * kBlocks];
@@ -56,8 +56,8 @@ void drop(const DropoutParams& params, Index first, Index count, bool accumulate
 }
 
 #if defined(__x86_64__)
-// Compilers multiply 32-bit numbers to 64 bits in more steps than it takes: here eight blocks lie side by side, each
-// word in the low half of a lane. What is in the high half does not matter to a multiplication.
+// Compilers use more instructions than necessary to multiply 32-bit numbers to 64 bits. Here eight blocks are computed
+// together, each word in the low half of a lane; a multiplication ignores the high half.
 struct EightBlocks {
   __m512i words[4];
 };
@@ -88,9 +88,9 @@ LOCKSTEP_INLINE_AVX512 void drop_vector(__m512i words, __m512i threshold, __m512
   _mm512_storeu_ps(y, value);
 }
 
-constexpr Index kAtOnce = 32;  // elements of eight blocks
+constexpr Index kAtOnce = 32;  // number of elements of eight blocks
 
-// `count` of them, a multiple of kAtOnce, from `block` on.
+// Processes `count` elements, a multiple of kAtOnce, from `block` on.
 LOCKSTEP_TARGET_AVX512 void drop_blocks(const DropoutParams& params, std::uint64_t block, Index count, bool accumulate,
                                         const float* x, float* y) {
   constexpr __mmask16 kHigh = 0xaaaa;
@@ -98,7 +98,7 @@ LOCKSTEP_TARGET_AVX512 void drop_blocks(const DropoutParams& params, std::uint64
   const DropoutRule rule = dropout_rule(params);
   const __m512i threshold = _mm512_set1_epi32(static_cast<int>(rule.threshold));
   const __m512 factor = _mm512_set1_ps(rule.factor);
-  // In the order in which pairs of lanes leave the interleaving below.
+  // The order in which the interleaving below outputs pairs of lanes.
   __m512i numbers =
       _mm512_add_epi64(_mm512_set1_epi64(static_cast<Index>(block)), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
   for (Index i = 0; i < count; i += kAtOnce, numbers = _mm512_add_epi64(numbers, _mm512_set1_epi64(kAtOnce / 4))) {

@@ -36,7 +36,8 @@ LOCKSTEP_CPU_DISPATCH(void, relu_loop, (const float* in, float* out, Index count
   for (Index i = 0; i < count; ++i) out[i] = in[i] < 0 ? 0 : in[i];
 })
 
-// Without their sign floats are ordered as their bits are, infinity above all numbers and NaN above infinity.
+// The absolute values of floats have the same order as their bits, with infinity above all numbers and NaN above
+// infinity.
 LOCKSTEP_CPU_DISPATCH(std::uint32_t, largest_bits, (const float* x, Index count), (x, count), {
   std::uint32_t most = 0;
   for (Index i = 0; i < count; ++i) {
@@ -56,7 +57,7 @@ LOCKSTEP_CPU_DISPATCH(void, relu_backward_loop, (const float* y, float* grad, In
 
 void fill(Out out, float value, Stream&) { fill_loop(out.floats(), value, out.count()); }
 
-// Straight from one type to the other where one of them is float32; else, and in sums, in tiles of float32.
+// Converts directly if one type is float32 and nothing is added; otherwise in tiles of float32.
 void convert(In in, Out out, Stream&) {
   constexpr Index kTile = 1024;
   const Index count = in.count();

@@ -1,5 +1,5 @@
-// Group norm. Loops run over the channels of a pixel, side by side: sums of channels first, a sample at a time, from
-// which those of groups follow; then y = x * factor + offset with one factor and one offset a channel.
+// Group norm, with loops over the channels of a pixel. For each sample, sums of channels are computed first and
+// combined to sums of groups; then y = x * factor + offset with one factor and one offset per channel.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace lockstep::fast {
 
 namespace {
 
-// sums += the sums of the channels of `pixels` pixels; channel_squares(): those of (x - mean)^2.
+// sums += the sums of the channels of `pixels` pixels; channel_squares() sums (x - mean)^2.
 LOCKSTEP_CPU_DISPATCH(void, channel_sums, (const float* x, Index pixels, Index channels, float* sums),
                       (x, pixels, channels, sums), {
                         Index first = 0;
@@ -107,9 +107,9 @@ LOCKSTEP_CPU_DISPATCH(void, group_gradients,
                         }
                       })
 
-constexpr Index kPixelBlock = 64;  // sums of sums: a float adds up no more terms at once
+constexpr Index kPixelBlock = 64;  // block size of sums of sums: the largest number of terms summed in one float
 
-// Arrays of one float a channel.
+// Arrays with one float per channel.
 class ChannelMemory {
  public:
   ChannelMemory(Index arrays, Index channels)
@@ -126,7 +126,7 @@ class ChannelMemory {
   Index channels_;
 };
 
-// totals += what `add` adds up over blocks of pixels, in their order.
+// totals += the sums that `add` computes over blocks of pixels, in their order.
 template <typename Add>
 void add_blocks(Index pixels, Index channels, float* block, float* totals, Add&& add) {
   for (Index pixel = 0; pixel < pixels; pixel += kPixelBlock) {
@@ -136,7 +136,7 @@ void add_blocks(Index pixels, Index channels, float* block, float* totals, Add&&
   }
 }
 
-// Every channel gets the sum of its group, times `share`.
+// Sets every channel to the sum of its group, times `share`.
 void spread_over_groups(float* sums, Index channels, Index groups, float share) {
   const Index width = channels / groups;
   for (Index first = 0; first < channels; first += width) {
@@ -174,7 +174,7 @@ void group_norm(Index groups, In in, In weight, In bias, float epsilon, Out out,
   }
 }
 
-// What backward computes of one sample, an array of the channels each.
+// Intermediate results of backward for one sample: each is an array over the channels.
 struct SampleSums {
   float *means, *grads, *products;
 };
@@ -200,7 +200,7 @@ void group_norm_backward(Index groups, In in, In weight, In means, In rstds, In 
   const float share = 1.0F / static_cast<float>(pixels * width);
   for (const OutputView* total : {&weight_grad, &bias_grad})
     if (*total && !total->accumulate) std::fill_n(total->floats(), channels, 0.0F);
-  for (Index n = 0; n < in.shape[0] && sample > 0; ++n) {  // of no pixels there is no deviation to divide by
+  for (Index n = 0; n < in.shape[0] && sample > 0; ++n) {  // without pixels there is no deviation to divide by
     const float *const x = in.floats() + n * sample, *const y_grad = out_grad.floats() + n * sample;
     const SampleSums sums = sums_of_sample(memory, x, y_grad, means.floats() + n * groups, pixels, channels, width);
     float* const factors = memory.array(3);

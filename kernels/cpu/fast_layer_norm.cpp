@@ -1,5 +1,5 @@
-// Layer norm and RMS norm: each row is read from memory once, and passed over again where it lies in the first-level
-// cache. Gradients of weight and bias: sums of blocks of rows, which are added in their order.
+// Layer norm and RMS norm: each row is read from memory once; further passes find it in the first-level cache.
+// Gradients of weight and bias are sums over blocks of rows, which are added in their order.
 #include <algorithm>
 #include <cmath>
 
@@ -47,8 +47,8 @@ LOCKSTEP_CPU_DISPATCH(void, norm_loop,
                         }
                       })
 
-// Of one row: sums over g = dy * weight and g * h, h = (x - mean) * rstd; the row's share of both parameters' gradients
-// is added to theirs.
+// For one row: sums over g = dy * weight and g * h, h = (x - mean) * rstd. The row's contribution is added to both
+// parameters' gradients.
 struct RowSums {
   float gradient, product;
 };
@@ -108,7 +108,7 @@ LOCKSTEP_CPU_DISPATCH(void, add_to, (const float* in, Index count, float* sum), 
   for (Index c = 0; c < count; ++c) sum[c] += in[c];
 })
 
-// Rows of `channels` floats.
+// Temporary rows of `channels` floats.
 class RowMemory {
  public:
   RowMemory(Index rows, Index channels)

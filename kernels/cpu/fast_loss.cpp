@@ -1,6 +1,6 @@
 // Losses that are sums over elements.
 //
-// Sixteen sums side by side, added at the end in a fixed order: the same bits from every build.
+// There are sixteen partial sums, added at the end in a fixed order: the same bits from every build.
 #include <algorithm>
 #include <cmath>
 
@@ -21,12 +21,12 @@ LOCKSTEP_VECTOR_MATH float squared_error_by_x(float x, float t) { return 2.0F * 
 LOCKSTEP_VECTOR_MATH float absolute_error(float x, float t) { return vector_math::abs(x - t); }
 LOCKSTEP_VECTOR_MATH float absolute_error_by_x(float x, float t) {
   const float of_unequal = x > t ? 1.0F : -1.0F;
-  return ((x > t) | (x < t)) ? of_unequal : x - t;  // 0 of equals, NaN of NaN
+  return ((x > t) | (x < t)) ? of_unequal : x - t;  // 0 if equal, NaN for NaN
 }
 
 LOCKSTEP_VECTOR_MATH float binary_cross_entropy_by_x(float x, float t) { return vector_math::sigmoid(x) - t; }
 
-// The sum of an element's loss over all.
+// The sum of the elements' losses.
 #define LOCKSTEP_ELEMENTS_SUM(name)                                                                                 \
   LOCKSTEP_CPU_DISPATCH(double, sum_of_##name, (const float* x, const float* t, Index count), (x, t, count), {      \
     double sums[kSums] = {};                                                                                        \
@@ -60,10 +60,10 @@ LOCKSTEP_ELEMENTS_GRADIENT(absolute_error)
 LOCKSTEP_ELEMENTS_GRADIENT(binary_cross_entropy)
 #undef LOCKSTEP_ELEMENTS_GRADIENT
 
-// Binary cross entropy is max(x, 0) - x t + log(1 + z) with z = e^-|x|. One logarithm serves many elements: that of the
-// product of their 1 + z, none of which is above 2. What the product has above 1 is kept, so that a sum of small z
-// keeps its digits.
-constexpr Index kPiece = 512, kPiecesOfALogarithm = 16;  // of each lane 512 factors: below 2^512
+// Binary cross entropy is max(x, 0) - x t + log(1 + z) with z = e^-|x|. One logarithm serves many elements: it is taken
+// of the product of their 1 + z, each at most 2. The excess of the product over 1 is stored, so that sums of small z
+// keep their precision.
+constexpr Index kPiece = 512, kPiecesOfALogarithm = 16;  // 512 factors per lane: a product below 2^512
 
 LOCKSTEP_CPU_DISPATCH(void, add_binary_cross_entropies,
                       (const float* x, const float* t, Index count, double* sums, double* excess),
@@ -127,7 +127,7 @@ float factor_of(In x, In loss_grad, bool mean) {
   return mean ? static_cast<float>(*loss_grad.floats() / static_cast<double>(x.count())) : *loss_grad.floats();
 }
 
-// Of losses with x and target in the same role.
+// For losses in which x and target have the same role.
 template <Gradient gradient>
 void symmetric_gradients(In x, In target, In loss_grad, bool mean, Out x_grad, Out target_grad, Stream&) {
   const float factor = factor_of(x, loss_grad, mean), *const from = x.floats(), *const to = target.floats();

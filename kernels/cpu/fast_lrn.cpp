@@ -1,7 +1,7 @@
-// Local response normalisation. A block of rows at a time goes through short passes that stay in the first-level cache:
-// terms into rows padded by at least `radius` zeros, window sums over the whole block as one long vector, the scale,
-// the result. Beta 0.75 and 0.5 need products only (vector_inverse_root.h), but roots and a division where a scale in
-// the block is no normal number; any other beta takes powf.
+// Local response normalisation. A block of rows goes through short passes that stay in the first-level cache: terms in
+// rows padded by at least `radius` zeros, window sums over the entire block as one long vector, the scale, the result.
+// Beta 0.75 and 0.5 need only products (vector_inverse_root.h), except if a scale in the block is not a normal number:
+// then roots and a division. Any other beta uses powf.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -40,8 +40,7 @@ LOCKSTEP_CPU_DISPATCH(void, square_terms, (const float* x, Index rows, Index cha
                         }
                       })
 
-// A window's sum is near + ((far[0] + far[1]) + (far[2] + far[3])): loads and additions, which cost little. Rows are
-// `stride` apart.
+// A window's sum is near + ((far[0] + far[1]) + (far[2] + far[3])): cheap loads and additions. Rows are `stride` apart.
 struct Sums {
   const float *near, *far[4];
   Index stride;
@@ -68,8 +67,8 @@ LOCKSTEP_CPU_DISPATCH(std::uint32_t, scale_rows, (const Sums& sums, Index rows, 
                         return last;
                       })
 
-// Of any scale, as IEEE 754 has it: infinity of 0, 0 of infinity, NaN of what is negative. Of normal numbers the
-// others' bits.
+// For any scale, as in IEEE 754: infinity for 0, 0 for infinity, NaN for negative numbers. For normal numbers it gives
+// the same bits as the fast function.
 LOCKSTEP_VECTOR_MATH float any_three_quarters_power(float s) {
   const float root = std::sqrt(s), power = 1.0F / (root * std::sqrt(root));
   return vm::place_among_normals(s) < vm::kNormals ? vm::inverse_three_quarters_power(s) : power;
@@ -82,7 +81,7 @@ LOCKSTEP_VECTOR_MATH void prefetch_next(const float* x, const float* y, Index co
   prefetch_chunk(x, count), prefetch_chunk<true>(y, kPrefetchAhead / 2);
 }
 
-// y = x scale^-beta of a block, while the memory of the next one is asked for.
+// y = x scale^-beta of a block; prefetches the memory of the next one.
 #define LOCKSTEP_LRN_FORWARD(name, power)                                                            \
   LOCKSTEP_CPU_DISPATCH(                                                                             \
       void, name, (const float* x, const float* scale, float* y, Index count), (x, scale, y, count), \
@@ -142,7 +141,7 @@ LOCKSTEP_CPU_DISPATCH(void, gradient_loop,
                         }
                       })
 
-// y = x scale^-beta of a block whose scales' largest place_among_normals() is `last`.
+// y = x scale^-beta of a block; `last` is the largest place_among_normals() of its scales.
 void write_results(const float* x, const float* scale, float beta, std::uint32_t last, float* y, Index count) {
   const bool are_normal = last < vm::kNormals;
   if (beta == 0.75F) return (are_normal ? three_quarters_forward : any_three_quarters_forward)(x, scale, y, count);
@@ -165,13 +164,13 @@ void write_terms(const float* y_grad, const float* y, const float* scale, float 
     }
 }
 
-// The work space of one block of rows, whose rows begin at cache lines.
+// Temporary memory for one block of rows; rows begin at cache lines.
 class Block {
  public:
   explicit Block(const LrnParams& params)
       : radius_(std::min(params.radius, params.channels - 1)),
         stride_((params.channels + radius_ + kLanes - 1) / kLanes *
-                kLanes),  // the zeros after a row are the zeros before the next
+                kLanes),  // the zeros after a row are also those before the next row
         rows_(std::max<Index>(1, kTerms / stride_)),
         memory_(cpu_device().allocate((3 * buffer() + rows_ * params.channels) * sizeof(float))) {
     terms_ = reinterpret_cast<float*>(memory_.data());
@@ -180,13 +179,13 @@ class Block {
 
   Index rows() const { return rows_; }
   Index stride() const { return stride_; }
-  float* terms() const {
-    return terms_ + radius_;
-  }  // of the first row; the next ones' are stride() further. All else stays 0
+  // The start of the first row; the next ones follow every stride() floats. All other floats stay 0.
+  float* terms() const { return terms_ + radius_; }
   float* powers() const { return terms_ + 3 * buffer(); }
 
-  // The sums of 2 radius + 1 neighbours, for channel c of a row at its place c. By doubling: sums of 2, 4, 8, ...
-  // neighbours, and the window is put together from its powers of two. The last two doublings are left to the caller.
+  // The sums of 2 radius + 1 neighbours; the sum for channel c of a row is at its position c. Computed by doubling:
+  // sums of 2, 4, 8, ... neighbours, from which the window is composed according to the bits of its size. The last two
+  // doublings are left to the caller.
   Sums window_sums(Index rows) const {
     const Index window = 2 * radius_ + 1, count = rows * stride_,
                 last = static_cast<Index>(std::bit_floor(static_cast<std::size_t>(window)));
@@ -196,7 +195,7 @@ class Block {
       const bool is_alone = window == 1;
       return {terms_, {is_alone ? powers : terms_ + 1, is_alone ? powers : terms_ + 2, powers, powers}, stride_};
     }
-    const float *near = terms_, *from = terms_;  // sums of the `done` first neighbours, and of `power` ones
+    const float *near = terms_, *from = terms_;  // sums of the first `done` neighbours, and of `power` neighbours
     Index done = 1, power = 1, length = count + window - 1;
     for (; power < last / 4; power *= 2) {
       length -= power;
@@ -217,9 +216,9 @@ class Block {
   }
 
  private:
-  static constexpr Index kTerms = 512;  // floats in a block: 2 KiB of each buffer
+  static constexpr Index kTerms = 512;  // floats in a block: 2 KiB in each buffer
 
-  // Rows, and what the last row's windows reach behind it.
+  // The size of the rows, plus the floats that the last row's windows read after it.
   Index buffer() const { return (rows_ * stride_ + 2 * radius_ + kLanes) / kLanes * kLanes; }
 
   Index radius_, stride_, rows_;

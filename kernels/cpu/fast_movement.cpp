@@ -1,5 +1,4 @@
-// Elements that go from one place to another: whole rows where both arrays have them in one piece, tiles where they are
-// transposed.
+// Copies of elements: entire rows where they are contiguous in both arrays, tiles where they are transposed.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -38,8 +37,8 @@ void add_strided(const StridedCopy& copy, In in, Out out, Stream&) {
   });
 }
 
-// Moves the dimension in which `in` goes on by single elements next to the innermost one, in which `out` does. False:
-// there is none.
+// Moves the dimension in which `in` is contiguous next to the innermost one, in which `out` is contiguous. Returns
+// false if there is no such dimension.
 bool make_transposed(CopyLoop& loop) {
   if (loop.dims < 2 || loop.stride(1, 0) != 1 || loop.stride(0, 0) == 0) return false;
   int dim = 0;
@@ -68,7 +67,7 @@ bool is_transposed_by_squares(const CopyLoop&) { return false; }
 void copy_words_transposed(const CopyLoop&, const void*, void*) {}
 #endif
 
-// Tiles whose rows stay in the cache: each line of memory is read once.
+// Copies in tiles whose rows stay in the cache, so that each cache line is read once.
 template <typename T>
 void copy_transposed(const CopyLoop& loop, const T* in, T* out) {
   constexpr Index kTile = 32;

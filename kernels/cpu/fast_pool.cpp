@@ -1,6 +1,6 @@
-// Max pooling, vectors along the channels. Forward keeps the best values of one output pixel in registers (AVX-512) or
-// the first-level cache while it walks the window. Backward asks from the input's side: each pixel looks at the few
-// windows that cover it and takes the gradients that it won, so that memory is written once and in order.
+// Max pooling, vectorised along the channels. Forward keeps the maxima of one output pixel in registers (AVX-512) or
+// the first-level cache while it walks the window. Backward loops over the input: each pixel checks the few windows
+// that contain it and adds the gradients of those where it was the maximum, so memory is written once and in order.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr Index kTile = 64;  // channels at a time
 
-// Of equal values the first wins; NaN wins always.
+// The first of equal values is chosen; NaN is larger than any number.
 LOCKSTEP_CPU_DISPATCH(void, pool_pixel, (const PoolWindow& window, float* y, std::uint16_t* argmax),
                       (window, y, argmax), {
                         const Index channels = window.channels;
@@ -48,7 +48,7 @@ LOCKSTEP_CPU_DISPATCH(void, pool_pixel, (const PoolWindow& window, float* y, std
                         }
                       })
 
-// x_grad += y_grad where the window's winner is `place`.
+// x_grad += y_grad where the window's maximum is at `place`.
 LOCKSTEP_CPU_DISPATCH(void, take_gradients,
                       (const float* y_grad, const std::uint16_t* argmax, int place, Index channels, float* x_grad),
                       (y_grad, argmax, place, channels, x_grad), {

@@ -1,4 +1,4 @@
-// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their places.
+// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their positions.
 #include <algorithm>
 #include <cstring>
 
@@ -22,9 +22,9 @@ LOCKSTEP_ALWAYS_INLINE void add_lanes(const Lanes& lanes, EightDoubles& low, Eig
   high += __builtin_convertvector(half, EightDoubles);
 }
 
-// Of each row: in float32 over four floats, which costs two roundings, and in double from there on, since to convert
-// each float would take longer than to read it. Sixteen sums side by side, added at the end in a fixed order: the same
-// bits from every build.
+// The sum of each row. Four floats at a time are summed in float32, which costs two roundings, and further sums are in
+// double, because converting every float would take longer than reading it. There are sixteen partial sums, added at
+// the end in a fixed order: the same bits from every build.
 LOCKSTEP_CPU_DISPATCH(void, row_sums_loop, (const float* x, float* sums, Index rows, Index n), (x, sums, rows, n), {
   for (Index row = 0; row < rows; ++row, x += n) {
     EightDoubles low{};
@@ -61,7 +61,7 @@ LOCKSTEP_CPU_DISPATCH(void, factor_loop, (const float* in, float factor, float* 
                         for (Index i = 0; i < count; ++i) out[i] = in[i] * factor;
                       })
 
-// Column sums of few columns: as rows of `together` rows each, whose sums are added up in the end.
+// Column sums for few columns: sums of rows of `together` original rows each, whose parts are added at the end.
 void sum_narrow_columns(const float* x, Index rows, Index columns, float* sums) {
   constexpr Index kWidth = 64;
   const Index together = (kWidth + columns - 1) / columns, wide_rows = rows / together, width = together * columns;
@@ -101,7 +101,8 @@ void sum(In x, float factor, Out y, Stream&) {
   factor_loop(from, factor, y.floats(), y.count(), y.accumulate);
 }
 
-// The largest of a row; NaN where there is one. In four chains, as each step waits for the one before it in its own.
+// The maximum of a row; NaN if there is one. Four independent chains, because each step waits for the previous one in
+// its chain.
 LOCKSTEP_CPU_DISPATCH(float, largest_of_row, (const float* x, Index n), (x, n), {
   constexpr int kChains = 4;
   Lanes best[kChains];
@@ -135,7 +136,7 @@ LOCKSTEP_CPU_DISPATCH(float, largest_of_row, (const float* x, Index n), (x, n), 
   return lanes[0];
 })
 
-// Where a row has it first.
+// The first position of `value` in a row.
 LOCKSTEP_CPU_DISPATCH(Index, first_place_of, (const float* x, Index n, float value), (x, n, value), {
   constexpr Index kBlock = 4 * kLanes;
   const bool is_nan = value != value;
@@ -156,7 +157,7 @@ LOCKSTEP_CPU_DISPATCH(Index, first_place_of, (const float* x, Index n, float val
   return 0;
 })
 
-// Of each column.
+// The maximum of each column.
 LOCKSTEP_CPU_DISPATCH(void, largest_of_columns, (const float* x, Index n, Index columns, float* values, Index* places),
                       (x, n, columns, values, places), {
                         for (Index c = 0; c < columns; ++c) {

@@ -1,4 +1,4 @@
-// Softmax: a row is read from memory once, and passed over again where it lies in the first-level cache.
+// Softmax: each row is read from memory once; further passes find it in the first-level cache.
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
@@ -10,7 +10,7 @@ namespace lockstep::fast {
 
 namespace {
 
-// Two differences, since largest + log_sum is rounded to the digits of `largest`.
+// Subtracts twice, because largest + log_sum would be rounded to the precision of `largest`.
 LOCKSTEP_CPU_DISPATCH(void, shift_row, (const float* x, float largest, float log_sum, Index count, float* y),
                       (x, largest, log_sum, count, y), {
                         LOCKSTEP_INDEPENDENT_ITERATIONS

@@ -1,4 +1,4 @@
-// Unary functions and their derivatives: one vector loop each.
+// Unary functions and their derivatives, one vector loop each.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +19,7 @@ constexpr float kInnerScale = 0.79788456080286536F;  // sqrt(2 / pi)
 constexpr float kCubic = 0.044715F;
 constexpr float kDensityScale = 0.39894228040143268F;  // 1 / sqrt(2 pi)
 
-// y = `value`, an expression of x and p, by one of prefetch.h's loops.
+// y = `value`, an expression of x and p, by one of the loops of prefetch.h.
 #define LOCKSTEP_UNARY_LOOP_BY(loop, name, value)                                                         \
   LOCKSTEP_CPU_DISPATCH(void, name, (const float* in, [[maybe_unused]] float p, float* out, Index count), \
                         (in, p, out, count),                                                              \
@@ -28,8 +28,8 @@ constexpr float kDensityScale = 0.39894228040143268F;  // 1 / sqrt(2 pi)
                           out[i] = value;                                                                 \
                         })})
 
-// x_grad (+)= y_grad * `slope`, an expression of x, which is the result where the derivative is computed from that, and
-// p.
+// x_grad = or += y_grad * `slope`, an expression of p and x, which is the result if the derivative is computed from
+// that.
 #define LOCKSTEP_SLOPE_LOOP_BY(loop, name, slope)                                                                  \
   LOCKSTEP_CPU_DISPATCH(                                                                                           \
       void, name,                                                                                                  \
@@ -60,12 +60,12 @@ LOCKSTEP_VECTOR_MATH float gelu_slope(float x) {
   const vm::NormalDistribution normal = vm::normal_distribution(x);
   return vm::fma(x * kDensityScale, normal.gaussian, normal.cdf);
 }
-// (1 + tanh(u)) / 2 is the sigmoid of 2 u, which keeps its digits where tanh is near -1.
+// (1 + tanh(u)) / 2 is the sigmoid of 2 u, which stays precise where tanh is near -1.
 LOCKSTEP_VECTOR_MATH float gelu_tanh_share(float x) {
   return vm::sigmoid(2.0F * kInnerScale * vm::fma(kCubic * x * x, x, x));
 }
-// 2 u = x (a + b x^2), and its derivative is a + 3 b x^2. Where the sigmoid is 0 or 1 so is the slope: there x^2 may
-// overflow. NaN stays.
+// 2 u = x (a + b x^2); its derivative is a + 3 b x^2. Where the sigmoid is 0 or 1, so is the slope, because x^2 may
+// overflow there. NaN stays NaN.
 LOCKSTEP_VECTOR_MATH float gelu_tanh_slope(float x) {
   constexpr float kA = 2.0F * kInnerScale, kB = kA * kCubic;
   const float square = x * x, s = vm::sigmoid(x * vm::fma(kB, square, kA)), s_slope = s * (1.0F - s);
@@ -111,7 +111,7 @@ LOCKSTEP_CHEAP_SLOPE_LOOP(add_constant_backward, 1.0F)
 
 LOCKSTEP_CPU_DISPATCH(void, power_loop, (const float* in, const vm::PowerRule& power, float* out, Index count),
                       (in, power, out, count), {
-                        const vm::PowerRule rule = power;  // where no store can change it
+                        const vm::PowerRule rule = power;  // a local copy, which no store can change
                         LOCKSTEP_CHUNKED_LOOP(i, count, (prefetch_chunk(in + i), prefetch_chunk<true>(out + i)),
                                               out[i] = vm::power(in[i], rule);)
                       })
@@ -129,8 +129,8 @@ LOCKSTEP_CPU_DISPATCH(bool, are_normal, (const float* x, Index count), (x, count
   return last < vm::kNormals;
 })
 
-// A tile at a time, in most of which there is nothing special. As long as the loops ask ahead, it is in the cache by
-// then.
+// Computes one tile at a time; most tiles contain no special values. The check has prefetched the tile into the cache
+// before the second loop reads it.
 void write_finite_powers(const float* in, const vm::PowerRule& rule, float* out, Index count) {
   constexpr Index kTile = kPrefetchAhead;
   for (Index i = 0; i < count; i += kTile) {
@@ -140,14 +140,17 @@ void write_finite_powers(const float* in, const vm::PowerRule& rule, float* out,
 }
 
 void write_powers(const float* in, double p, float* out, Index count) {
-  if (p == 0) return std::fill_n(out, count, 1.0F), void();  // also of NaN
+  if (p == 0) {  // also for NaN
+    std::fill_n(out, count, 1.0F);
+    return;
+  }
   if (std::isfinite(p)) return write_finite_powers(in, vm::power_rule(p), out, count);
   for (Index i = 0; i < count; ++i) out[i] = static_cast<float>(std::pow(static_cast<double>(in[i]), p));
 }
 
 void power(const float* in, float p, float* out, Index count) { write_powers(in, p, out, count); }
 
-// A tile of slopes at a time.
+// Computes a tile of slopes at a time.
 void power_backward(const float* saved, float p, const float* grad, float* out, Index count, bool accumulate) {
   constexpr Index kTile = 256;
   float powers[kTile];

@@ -1,5 +1,5 @@
-// The updates as vector loops, one pass over each tensor: they read and write what they must and run at memory
-// bandwidth. The formulas are the plain kernel's, and so are the bits.
+// The updates as vector loops with one pass over each tensor, at memory bandwidth. They use the formulas of the plain
+// kernels and compute the same bits.
 #include <bit>
 
 #include "kernels/cpu/fast.h"
@@ -12,7 +12,7 @@ namespace lockstep::fast {
 
 namespace {
 
-// Elements [begin, begin + count), whose gradients lie from `grad` on.
+// Elements [begin, begin + count); `grad` points to their gradients.
 template <typename Formula>
 [[gnu::always_inline]] inline void update_range(const UpdateTensor& tensor, const float* grad, Index begin, Index count,
                                                 const Formula& formula) {
@@ -36,11 +36,11 @@ template <typename Formula>
 }
 
 template <typename Formula>
-[[gnu::always_inline]] inline void update_among_ranks(const UpdateTensor& tensor, const Formula& formula) {
+[[gnu::always_inline]] inline void update_shared(const UpdateTensor& tensor, const Formula& formula) {
   alignas(64) float mean[kChunk];
   const auto update = [&](Index begin, Index count) __attribute__((always_inline)) {
-    average(*tensor.ranks, begin, count, mean);
-    clip(*tensor.ranks, count, mean);
+    average(*tensor.shared, begin, count, mean);
+    clip(*tensor.shared, count, mean);
     update_range(tensor, mean, begin, count, formula);
     send(tensor, begin, count);
   };
@@ -55,9 +55,9 @@ template <typename Formula>
 
 template <typename Formula>
 [[gnu::always_inline]] inline void update_loop(const UpdateTensor& tensor, const Formula& given) {
-  const Formula formula = given;  // on the stack: what the loop writes is no part of it
-  tensor.ranks == nullptr ? update_range(tensor, tensor.grad, 0, tensor.count, formula)
-                          : update_among_ranks(tensor, formula);
+  const Formula formula = given;  // a local copy, which the loop's stores cannot change
+  tensor.shared == nullptr ? update_range(tensor, tensor.grad, 0, tensor.count, formula)
+                           : update_shared(tensor, formula);
 }
 
 // LOCKSTEP_CPU_DISPATCH for templates: the formula is inlined into the loop of each instruction set.
@@ -122,15 +122,15 @@ void gradient_norm(std::span<const UpdateTensor> tensors, const NormParams& para
   *result = updates::norm_of(squares, params);
 }
 
-// The bits of sum_of_squares() of the mean.
-LOCKSTEP_CPU_DISPATCH(double, sum_of_mean_squares, (const UpdateRanks& ranks, Index count), (ranks, count), {
+// The same bits as sum_of_squares() of the mean.
+LOCKSTEP_CPU_DISPATCH(double, sum_of_mean_squares, (const SharedUpdate& update, Index count), (update, count), {
   alignas(64) float mean[kChunk];
   static_assert(kChunk % kSquareSums == 0);
   double sums[kSquareSums] = {};
   for (Index begin = 0; begin < count; begin += kChunk) {
     const Index piece = begin + kChunk <= count ? kChunk : count - begin;
-    for (const float* grad : ranks.grads) prefetch_chunk(grad + begin);
-    average(ranks, begin, piece, mean);
+    for (const float* grad : update.grads) prefetch_chunk(grad + begin);
+    average(update, begin, piece, mean);
     add_squares(mean, piece, sums);
   }
   return total_of(sums);
@@ -138,8 +138,8 @@ LOCKSTEP_CPU_DISPATCH(double, sum_of_mean_squares, (const UpdateRanks& ranks, In
 
 void square_sums(std::span<const UpdateTensor> tensors, double* sums, Stream&) {
   for (const UpdateTensor& tensor : tensors)
-    *sums++ = tensor.ranks == nullptr ? sum_of_squares(tensor.grad, tensor.count)
-                                      : sum_of_mean_squares(*tensor.ranks, tensor.count);
+    *sums++ = tensor.shared == nullptr ? sum_of_squares(tensor.grad, tensor.count)
+                                       : sum_of_mean_squares(*tensor.shared, tensor.count);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-// Forward six queries at a time (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): their scores with a tile of
-// keys are one product, a row of the online softmax each, and the factors of another product. Backward a block of
-// queries at a time, whose scores and gradients are kept for the products that sum over queries. What products read
-// column by column is turned into panels first: a head's keys and values, once each way that they are read. Of what a
-// causal mask hides, products compute no more than the rest of a vector of 16 keys and of a group of six rows.
+// Forward processes six queries at a time (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): their scores with a
+// tile of keys are one product, each row is a step of the online softmax, and the results are factors of another
+// product. Backward processes a block of queries at a time, whose scores and gradients are stored for the products that
+// sum over queries. Operands that products read column by column are first transposed into panels: a head's keys and
+// values, once for each direction. Of the part that a causal mask hides, products compute at most the rest of a vector
+// of 16 keys and of a group of six rows.
 #include "kernels/cpu/fused_attention.h"
 
 #include <algorithm>
@@ -23,12 +24,12 @@ namespace lockstep::fused_attention {
 namespace {
 
 constexpr Index kPanel = 4 * kLanes;
-constexpr Index kGroup = 6;                  // rows that are multiplied at once
-constexpr Index kBlock = 16 * kGroup;        // queries whose scores backward keeps
-constexpr Index kTile = 192;                 // keys: whole panels and whole groups
-constexpr Index kScoreRow = kTile + kLanes;  // lines of neighbouring rows lie in different sets of the cache
+constexpr Index kGroup = 6;                  // rows that are multiplied together
+constexpr Index kBlock = 16 * kGroup;        // queries whose scores backward stores
+constexpr Index kTile = 192;                 // keys: full panels and full groups
+constexpr Index kScoreRow = kTile + kLanes;  // so that neighbouring rows are in different sets of the cache
 
-// Arrays in one piece of memory, each of which begins with a cache line.
+// Several arrays in one piece of memory; each begins at a cache line.
 class Arrays {
  public:
   explicit Arrays(Index floats) : memory_(cpu_device().allocate(static_cast<std::size_t>(floats) * sizeof(float))) {}
@@ -85,7 +86,7 @@ LOCKSTEP_TARGET_AVX512 void forward_group(const HeadOperands& head, Index query,
 
 struct BackwardMemory {
   Arrays arrays;
-  float *keys_across, *values_across, *keys;        // as forward has them, and the keys row by row
+  float *keys_across, *values_across, *keys;        // as in forward, and the keys row by row
   float *queries, *y_grads, *scores, *score_grads;  // of a block
   float *q_grads, *k_grads, *v_grads;               // of a block; of all keys
   float* deltas;                                    // y . y_grad of each query
@@ -111,7 +112,7 @@ struct Square {
   Index query, rows, key, keys;
 };
 
-// Scores, their gradients, and the share of the queries' gradients, of rows [row, row + kRows) of a square.
+// Scores, their gradients, and the contribution to the queries' gradients, for rows [row, row + kRows) of a square.
 template <int kRows>
 LOCKSTEP_TARGET_AVX512 void backward_group(const HeadOperands& head, const Square& at, Index row, const float* log_sums,
                                            const BackwardMemory& memory) {
@@ -140,8 +141,8 @@ LOCKSTEP_TARGET_AVX512 void add_group(const float* factors, const float* rows, I
                                    true);
 }
 
-// The gradients of the keys and values of a square += sums over its queries, from the first group of rows on that sees
-// the keys.
+// The gradients of the keys and values of a square += sums over its queries, from the first group of rows that sees the
+// keys.
 void add_key_gradients(const HeadOperands& head, const Square& at, const BackwardMemory& memory) {
   const Index width = padded(head.shape.width);
   for (Index key = 0; key < at.keys; key += kGroup) {

@@ -1,5 +1,5 @@
-// Attention of one head in which products and softmax take turns on a few rows of scores, which never leave the nearest
-// caches, and which computes little of what a causal mask hides. For CPUs with AVX-512.
+// Attention of one head in which products and softmax alternate on a few rows of scores. These never leave the first
+// caches, and little of what a causal mask hides is computed. For CPUs with AVX-512.
 #pragma once
 
 #include "kernels/cpu/attention_head.h"
@@ -8,7 +8,7 @@ namespace lockstep::fused_attention {
 
 bool suits();
 
-// To `y`, the memory of all heads, and `log_sums`, of this head's queries.
+// Writes to `y`, the memory of all heads, and to `log_sums` of this head's queries.
 void head_forward(const HeadOperands& head, float* y, float* log_sums);
 void head_backward(const HeadOperands& head, const float* y, const float* y_grad, const float* log_sums,
                    const HeadGradients& to);

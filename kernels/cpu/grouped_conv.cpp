@@ -1,6 +1,6 @@
-// An image is taken in bands of rows, which are copied into zeros, 16 channels to a plane: all windows lie inside, and
-// what is read over and over lies in one piece and in the second-level cache. The gradient of the input is a
-// convolution of the output's gradient with the reversed kernel, filters and channels exchanged.
+// An image is processed in bands of rows, which are copied and padded with zeros, 16 channels to a plane: so all
+// windows lie inside, and data that is read repeatedly is contiguous and in the second-level cache. The gradient of the
+// input is a convolution of the output's gradient with the reversed kernel, with filters and channels exchanged.
 #include "kernels/cpu/grouped_conv.h"
 
 #include <algorithm>
@@ -19,8 +19,9 @@ namespace lockstep::grouped_conv {
 
 namespace {
 
-constexpr Index kBandFloats = 48 * 1024;  // of a band: beside what streams through, in the second-level cache
-constexpr Index kImagesOfAPart = 8, kMostParts = 8;  // of a sum over all images: by its size alone
+constexpr Index kBandFloats = 48 * 1024;  // size of a band, which shares the second-level cache with streamed data
+// Parts of a sum over all images; their number depends only on its size.
+constexpr Index kImagesOfAPart = 8, kMostParts = 8;
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
@@ -29,7 +30,7 @@ Buffer allocate(Index count) { return cpu_device().allocate(static_cast<std::siz
 int group_of(const Conv2dShape& s) { return static_cast<int>(s.group_channels()); }
 Index weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * kTaps * s.group_channels(); }
 
-// Calls visit(place in the kernel's own order OHWI, place in planes of 16 filters (rows, group, kTaps, 16)) for all
+// Calls visit(index in the kernel's order OHWI, index in planes of 16 filters (rows, group, kTaps, 16)) for all
 // weights.
 template <typename Visit>
 void for_each_weight(const Conv2dShape& s, Visit&& visit) {
@@ -46,7 +47,7 @@ void order_weights(const Conv2dShape& s, const float* weight, float* to) {
   for_each_weight(s, [&](Index from, Index place) { to[place] = weight[from]; });
 }
 
-// Those of the gradient of the input: lanes are channels, and j a filter of their group.
+// The weights for the gradient of the input: lanes are channels, and j is a filter of their group.
 void reverse_weights(const Conv2dShape& s, const float* weight, float* to) {
   const Index group = s.group_channels(), rows = s.kernel_height;
   for (Index c = 0; c < s.in_channels; ++c)
@@ -57,7 +58,7 @@ void reverse_weights(const Conv2dShape& s, const float* weight, float* to) {
               weight[(((c / group * group + j) * rows + rows - 1 - row) * kTaps + kTaps - 1 - tap) * group + c % group];
 }
 
-// Images that are read, and the outputs whose windows lie in them.
+// The images that are read, and the outputs whose windows lie in them.
 struct Geometry {
   Index height, width, channels, pad_top, pad_left, out_height, out_width, kernel_height;
   int group;
@@ -89,7 +90,8 @@ class Band {
       : geometry_(g),
         row_((g.out_width + kTaps - 1) * kLanes),
         outputs_(std::clamp<Index>(kBandFloats / (row_ * g.channels / kLanes) - g.kernel_height + 1, 1, g.out_height)),
-        plane_((outputs_ + g.kernel_height - 1) * row_ + 5 * kLanes),  // not whole pages apart
+        plane_((outputs_ + g.kernel_height - 1) * row_ +
+               5 * kLanes),  // padded, so that planes are not a multiple of a page apart
         memory_(allocate(plane_ * g.channels / kLanes)) {
     std::fill_n(floats(memory_), plane_ * g.channels / kLanes, 0.0F);
   }
@@ -98,7 +100,7 @@ class Band {
   Index row() const { return row_; }
   const float* plane(Index n) const { return floats(memory_) + n * plane_; }
 
-  // What the windows of output rows [first, end) see.
+  // Copies the windows of output rows [first, end).
   void copy(const float* image, Index first, Index end) {
     const Geometry& g = geometry_;
     const Index columns = std::clamp<Index>(g.out_width + kTaps - 1 - g.pad_left, 0, g.width);
@@ -145,7 +147,7 @@ void convolve_images(const Geometry& g, Index batch, const float* x, const float
   });
 }
 
-// Adds what output rows [first, end) of one image give.
+// Adds the products of output rows [first, end) of one image.
 void add_band(const Geometry& g, const Band& band, const float* y_grad, Index first, Index end, float* sums) {
   for (Index c = 0; c < g.channels; c += kLanes)
     for (Index row = 0; row < g.kernel_height; ++row)

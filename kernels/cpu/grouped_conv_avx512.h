@@ -1,6 +1,6 @@
-// The arithmetic of grouped_conv.cpp, on vectors of 16 channels: those of 16 / `group` groups. For each channel j of a
-// group there is a permutation that brings it to all lanes of its group; the lanes' filters are its factors, a vector
-// for each tap.
+// The arithmetic of grouped_conv.cpp, on vectors of 16 channels, which are those of 16 / `group` groups. For each
+// channel j of a group, a permutation broadcasts it to all lanes of its group, and is multiplied by one vector of the
+// lanes' filters for each tap.
 #pragma once
 
 #include <immintrin.h>
@@ -16,10 +16,10 @@ namespace lockstep::grouped_conv {
 using Index = std::int64_t;
 using avx512::kLanes;
 
-constexpr Index kTaps = 3;  // of a row of the kernel
+constexpr Index kTaps = 3;  // taps in a row of the kernel
 constexpr int kMostOutputs = 14;
 
-// Lane -> the first lane of its group; `group` is a power of two.
+// For each lane, the first lane of its group; `group` is a power of two.
 LOCKSTEP_INLINE_AVX512 __m512i first_lanes(int group) {
   return _mm512_and_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                           _mm512_set1_epi32(-group));
@@ -29,9 +29,9 @@ LOCKSTEP_INLINE_AVX512 __m512 spread(const float* pixel, __m512i lanes) {
   return _mm512_maskz_permutexvar_ps(0xffff, lanes, _mm512_loadu_ps(pixel));
 }
 
-// How an output goes to memory.
+// The operations on an output before it is stored.
 struct Finish {
-  const float* bias;  // null: none
+  const float* bias;  // null: no bias
   bool relu, accumulate;
 };
 
@@ -40,8 +40,8 @@ LOCKSTEP_INLINE_AVX512 void finish_output(__m512 value, const Finish& finish, fl
   _mm512_storeu_ps(y, finish.relu ? avx512::clamped(value) : value);
 }
 
-// kOutputs outputs beside each other, y_pixel apart. Pixels of x follow each other, 16 channels each; its `rows` rows
-// are x_row apart. weights (rows, group, kTaps, 16).
+// kOutputs adjacent outputs, y_pixel apart. Pixels of x are contiguous, 16 channels each; its `rows` rows are x_row
+// apart. weights (rows, group, kTaps, 16).
 template <int kOutputs>
 LOCKSTEP_TARGET_AVX512 void convolve(const float* x, Index x_row, Index rows, int group, const float* weights,
                                      const Finish& finish, float* y, Index y_pixel) {
@@ -73,13 +73,13 @@ inline constexpr Convolve kConvolve[kMostOutputs] = {
     convolve<1>, convolve<2>, convolve<3>,  convolve<4>,  convolve<5>,  convolve<6>,  convolve<7>,
     convolve<8>, convolve<9>, convolve<10>, convolve<11>, convolve<12>, convolve<13>, convolve<14>};
 
-// A row of gradients of `outputs` outputs, y_pixel apart, and the row of x that lies under one row of the kernel.
+// A row of gradients of `outputs` outputs, y_pixel apart, and the row of x under one row of the kernel.
 struct RowOfProducts {
   const float *x, *y_grad;
   Index outputs, y_pixel;
 };
 
-// Adds the products of columns [begin, end) of x. kInside: each of them lies under all taps.
+// Adds the products of columns [begin, end) of x. kInside: each column is under all taps.
 template <int kSpread, bool kInside>
 LOCKSTEP_INLINE_AVX512 void add_columns(const RowOfProducts& row, Index begin, Index end, const __m512i* lanes,
                                         __m512 (&sums)[kSpread][kTaps]) {
@@ -90,7 +90,7 @@ LOCKSTEP_INLINE_AVX512 void add_columns(const RowOfProducts& row, Index begin, I
     for (Index tap = 0; tap < kTaps; ++tap) {
       if (!kInside && (column < tap || column - tap >= row.outputs)) continue;
       const float* const pixel = row.y_grad + (column - tap) * row.y_pixel;
-      if (tap == 0) __builtin_prefetch(pixel + row.outputs * row.y_pixel);  // of the next row
+      if (tap == 0) __builtin_prefetch(pixel + row.outputs * row.y_pixel);  // prefetch the next row
       const __m512 grad = _mm512_loadu_ps(pixel);
 #pragma GCC unroll 4
       for (int j = 0; j < kSpread; ++j) sums[j][tap] = _mm512_fmadd_ps(values[j], grad, sums[j][tap]);
@@ -98,8 +98,8 @@ LOCKSTEP_INLINE_AVX512 void add_columns(const RowOfProducts& row, Index begin, I
   }
 }
 
-// sums (kSpread, kTaps, 16) += over `rows` rows of outputs: their gradients, in rows y_row apart, times the channels j
-// of each group, from `first` on, of the pixels under the taps.
+// sums (kSpread, kTaps, 16) += over `rows` rows of outputs, y_row apart: their gradients times the channels j of each
+// group, from `first` on, of the pixels under the taps.
 template <int kSpread>
 LOCKSTEP_TARGET_AVX512 void add_products(RowOfProducts row, Index x_row, Index y_row, Index rows, int group, int first,
                                          float* to) {
@@ -124,7 +124,7 @@ LOCKSTEP_INLINE_AVX512 void copy_pixel(const float* from, Index channels, float*
     _mm512_storeu_ps(to, from == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(from + c));
 }
 
-// A row of pixels.
+// The same for a row of pixels.
 LOCKSTEP_TARGET_AVX512 inline void copy_pixels(const float* from, Index pixels, Index channels, float* to,
                                                Index plane) {
   for (Index pixel = 0; pixel < pixels; ++pixel, to += kLanes)

@@ -1,6 +1,5 @@
-// Sixteen floats side by side, whatever the instruction set: each build of a loop adds in the same order, and so gives
-// the same bits. Taken and given by reference: how a vector of this size is passed by value depends on the instruction
-// set.
+// Sixteen floats, whatever the instruction set: each build of a loop adds in the same order and so computes the same
+// bits. They are passed by reference, because the way to pass such a vector by value depends on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +9,7 @@ namespace lockstep::fast {
 
 using Lanes = float __attribute__((vector_size(64)));
 inline constexpr std::int64_t kLanes = 16;
-// Vectors of sums that are kept in registers over all rows, beside as many of what is subtracted.
+// The number of vectors of sums that are kept in registers over all rows, next to as many shifts that are subtracted.
 inline constexpr std::int64_t kColumnVectors = 4, kColumn = kColumnVectors * kLanes;
 
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))

@@ -1,7 +1,7 @@
-// Image by image: the taps of one row of the kernel, all input channels of them, are a run of floats that begins at the
-// window's corner. A few of these floats by up to 64 output channels are summed in registers over all pixels of the
-// image, whose gradients stay in the second-level cache meanwhile. The image is copied into zeros first, so that all
-// windows lie inside.
+// The images are processed one by one. The taps of one row of the kernel, with all input channels, are consecutive
+// floats that begin at the window's corner. The products of a few of these floats and up to 64 output channels are
+// summed in registers over all pixels of the image, whose gradients stay in the second-level cache meanwhile. The image
+// is first copied and padded with zeros, so that all windows lie inside.
 #include "kernels/cpu/narrow_conv.h"
 
 #include <algorithm>
@@ -25,11 +25,12 @@ using avx512::kLanes;
 using Index = std::int64_t;
 
 constexpr Index kMostChannels = 8;
-constexpr Index kImagesOfAPart = 8, kMostParts = 8;  // of a sum over all images: by its size alone
+// Parts of a sum over all images; their number depends only on its size.
+constexpr Index kImagesOfAPart = 8, kMostParts = 8;
 
-// An image with the zeros around it.
+// An image with zeros around it.
 struct Padded {
-  Index height, width, row;  // `row`: floats
+  Index height, width, row;  // `row`: floats in a row
 
   explicit Padded(const Conv2dShape& s)
       : height((s.out_height - 1) * s.stride_height + s.kernel_height),
@@ -79,7 +80,7 @@ LOCKSTEP_TARGET_AVX512 void add_tile(const Conv2dShape& s, const Padded& padded,
 using AddTile = void (*)(const Conv2dShape& s, const Padded& padded, const float* corner, const float* y_grad,
                          float* sums);
 
-// With as many sums as registers hold beside the gradients.
+// Uses as many sums as fit into the registers next to the gradients.
 template <int kVectors>
 constexpr Index kMostTaps = kVectors == 4 ? 6 : 12;
 
@@ -95,7 +96,8 @@ AddTile tile_of(Index taps) {
   return kTiles[taps - 1];
 }
 
-// sums (taps, outs) += of one image. A run is cut into tiles that differ by one float at most.
+// sums (taps, outs) += the products of one image. The consecutive floats are cut into tiles whose sizes differ by at
+// most one.
 template <int kVectors>
 void add_image(const Conv2dShape& s, const Padded& padded, const float* x, const float* y_grad, float* sums) {
   const Index run = run_of(s), tiles = (run + kMostTaps<kVectors> - 1) / kMostTaps<kVectors>;
@@ -133,17 +135,18 @@ void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* 
   const Buffer buffer = cpu_device().allocate(static_cast<std::size_t>(count + outs) * sizeof(float));
   auto* const sums = reinterpret_cast<float*>(buffer.data());
   const Index parts = std::clamp<Index>(s.batch / kImagesOfAPart, 1, kMostParts);
-  sum_of_parts(parts, count + outs, sums, [&](Index part, float* to) {  // behind the weights' gradients the biases'
-    const Buffer image = cpu_device().allocate(static_cast<std::size_t>(padded.count()) * sizeof(float));
-    auto* const corner = reinterpret_cast<float*>(image.data());
-    std::fill_n(corner, padded.count(), 0.0F);
-    std::fill_n(to, count + outs, 0.0F);
-    for (Index n = s.batch * part / parts; n < s.batch * (part + 1) / parts; ++n) {
-      copy_image(s, padded, x + n * s.in_height * s.in_width * s.in_channels, corner);
-      add(s, padded, corner, y_grad + n * pixels * outs, to);
-      if (bias_grad) fast::add_column_sums(y_grad + n * pixels * outs, pixels, outs, to + count);
-    }
-  });
+  sum_of_parts(parts, count + outs, sums,
+               [&](Index part, float* to) {  // the biases' gradients follow those of the weights
+                 const Buffer image = cpu_device().allocate(static_cast<std::size_t>(padded.count()) * sizeof(float));
+                 auto* const corner = reinterpret_cast<float*>(image.data());
+                 std::fill_n(corner, padded.count(), 0.0F);
+                 std::fill_n(to, count + outs, 0.0F);
+                 for (Index n = s.batch * part / parts; n < s.batch * (part + 1) / parts; ++n) {
+                   copy_image(s, padded, x + n * s.in_height * s.in_width * s.in_channels, corner);
+                   add(s, padded, corner, y_grad + n * pixels * outs, to);
+                   if (bias_grad) fast::add_column_sums(y_grad + n * pixels * outs, pixels, outs, to + count);
+                 }
+               });
   store_gradients(sums, taps, outs, weight_grad, bias_grad);
 }
 

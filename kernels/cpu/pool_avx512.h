@@ -1,5 +1,5 @@
-// Max pooling on AVX-512: the best values of 64 channels and their places stay in registers while the window goes by.
-// Places are 16 bits wide, as they lie in memory: a comparison's mask chooses among floats and places alike.
+// Max pooling on AVX-512: the maxima of 64 channels and their positions stay in registers while the window is scanned.
+// Positions have 16 bits, as in memory; the mask of a comparison selects floats and positions alike.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@
 
 namespace lockstep::avx512 {
 
-// kVectors x 16 channels from `channel` on, of the last vector those in `mask`.
+// kVectors x 16 channels from `channel` on; in the last vector only those in `mask`.
 template <int kVectors>
 LOCKSTEP_INLINE_AVX512 void pool_lanes(const PoolWindow& window, Index channel, __mmask16 mask, float* y,
                                        std::uint16_t* argmax) {
@@ -85,7 +85,7 @@ LOCKSTEP_INLINE_AVX512 void take_lanes(const PoolCover& cover, Index channel, __
                           sums[v]);
 }
 
-// x_grad = or += what all channels of one input pixel have won.
+// x_grad = or += the gradients of the windows in which the channels of one input pixel are the maximum.
 LOCKSTEP_TARGET_AVX512 inline void take_pixel(const PoolCover& cover, bool accumulate, float* x_grad) {
   constexpr __mmask16 kAll = 0xffff;
   Index c = 0;

@@ -1,7 +1,7 @@
-// Loops over long arrays that compute much per element: a core's own look-ahead ends with the instructions that it
-// holds, a few iterations, and the hardware's at the page. So a chunk at a time is computed, and that many cache lines
-// further on are asked for. On Sapphire Rapids loops of 25 operations then run at the memory's speed; what lies in the
-// cache loses some 3 %.
+// Loops over long arrays that compute much per element. A core looks ahead only as far as the instructions that it
+// holds, a few iterations, and the hardware's prefetcher stops at the page. So these loops compute one chunk at a time
+// and prefetch as many cache lines further on. On Sapphire Rapids, loops of 25 operations then run at the memory's
+// speed; data in the cache costs about 3 % more.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace lockstep::fast {
 
 inline constexpr std::int64_t kChunk = 64, kPrefetchAhead = 512;  // in floats
 
-// Asks for the chunk that lies `ahead` floats behind `at`, also behind the array's end: nothing is read, and no address
-// is an error.
+// Prefetches the chunk `ahead` floats after `at`, possibly beyond the array's end: nothing is read, and no address is
+// an error.
 template <bool is_written = false>
 __attribute__((always_inline)) inline void prefetch_chunk(const float* at, std::int64_t ahead = kPrefetchAhead) {
   const auto address = reinterpret_cast<std::uintptr_t>(at) + static_cast<std::uintptr_t>(ahead) * sizeof(float);
@@ -21,8 +21,8 @@ __attribute__((always_inline)) inline void prefetch_chunk(const float* at, std::
 
 }  // namespace lockstep::fast
 
-// for (Index i = 0; i < count; ++i) { what follows `prefetch` }, with `prefetch`, an expression of i, before every
-// chunk.
+// for (Index i = 0; i < count; ++i) { the statements after `prefetch` }, with `prefetch`, an expression of i, before
+// every chunk.
 #define LOCKSTEP_CHUNKED_LOOP(i, count, prefetch, ...)           \
   {                                                              \
     Index chunk = 0;                                             \
@@ -38,8 +38,8 @@ __attribute__((always_inline)) inline void prefetch_chunk(const float* at, std::
     for (Index i = chunk; i < (count); ++i) __VA_ARGS__          \
   }
 
-// The same without, for what costs few operations: such loops are at the memory's speed by themselves, and faster in
-// the caches.
+// The same without prefetching, for cheap loops: they reach the memory's speed by themselves, and are faster on cached
+// data.
 #define LOCKSTEP_PLAIN_LOOP(i, count, prefetch, ...) \
   LOCKSTEP_INDEPENDENT_ITERATIONS                    \
   for (Index i = 0; i < (count); ++i) __VA_ARGS__

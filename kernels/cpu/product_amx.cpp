@@ -1,6 +1,6 @@
-// Panels of one operand stay in the second-level cache, a block of them, while those of the other stream by. The next
-// of these is packed, and the results of the one before are stored, between the products of tiles. The longer side
-// streams.
+// A block of panels of one operand stays in the second-level cache, while the panels of the other are streamed. Between
+// the products of tiles, the next streamed panel is packed and the results of the previous one are stored. The longer
+// side is streamed.
 #include "kernels/cpu/product_amx.h"
 
 #include <algorithm>
@@ -19,19 +19,19 @@ namespace lockstep::amx {
 
 namespace {
 
-// Steps of the panels that are multiplied at once, between which sums lie in memory.
+// Number of steps for which panels are multiplied at once; between these pieces, sums are stored in memory.
 constexpr Index kMostSteps = 8, kPieceInner = kMostSteps * kStep, kPanelBytes = kMostSteps * kStepBytes;
-// What is kept: so many bytes, of so many elements of the sums. Fewer of these where the streamed lines lie side by
-// side: their elements are apart in memory, and a block of 256 rows is about what the processor's tables of pages can
-// follow.
+// Size of the block that stays in the cache: bytes, and elements of the sums. The latter are fewer if the streamed
+// lines are adjacent in memory, because their elements are then far apart, and the processor's page tables can follow
+// about 256 rows.
 constexpr Index kKeptBytes = Index{3} << 19, kLongest = 1024, kLongestAcross = 256;
 
-// `items` spread evenly over `slots`.
-class Pace {
+// Distributes `items` evenly over `slots`.
+class EvenSchedule {
  public:
-  Pace(Index items, Index slots) : items_(items), slots_(slots) {}
+  EvenSchedule(Index items, Index slots) : items_(items), slots_(slots) {}
 
-  // How many are due in the next slot.
+  // The number of items for the next slot.
   Index next() {
     Index due = 0;
     for (credit_ += items_; credit_ >= slots_; credit_ -= slots_) ++due;
@@ -42,10 +42,10 @@ class Pace {
   Index items_, slots_, credit_ = 0;
 };
 
-// What is done between the tiles' products of a pair of panels.
-class Errands {
+// The work between the products of tiles of a pair of panels: packing and storing.
+class InterleavedWork {
  public:
-  Errands(PanelPacker& packer, ResultWriter& writer, Index pairs_left, Index slots)
+  InterleavedWork(PanelPacker& packer, ResultWriter& writer, Index pairs_left, Index slots)
       : packer_(packer),
         writer_(writer),
         rows_(in_units(packer.rows_left(), pairs_left), slots),
@@ -59,12 +59,12 @@ class Errands {
  private:
   PanelPacker& packer_;
   ResultWriter& writer_;
-  Pace rows_, parts_;
+  EvenSchedule rows_, parts_;
 };
 
 class Multiplication {
  public:
-  Multiplication(const Product& p, bool streams_rows)
+  Multiplication(const AmxProduct& p, bool streams_rows)
       : p_(p),
         streams_rows_(streams_rows),
         streamed_(streams_rows_ ? rows_of(p) : columns_of(p)),
@@ -85,23 +85,23 @@ class Multiplication {
   }
 
  private:
-  // Kept lines [first, last) over elements [begin, end) of the sums.
+  // Lines [first, last) that stay in the cache, over elements [begin, end) of the sums.
   struct Block {
     Index first = 0, last = 0, begin = 0, end = 0;
 
     Index panels() const { return in_units(last - first, kLinesOfPanel); }
   };
 
-  static Lines rows_of(const Product& p) { return {p.a.data, p.rows, p.a.row_step, p.a.column_step}; }
-  static Lines columns_of(const Product& p) { return {p.b.data, p.columns, p.b.column_step, p.b.row_step}; }
+  static Lines rows_of(const AmxProduct& p) { return {p.a.data, p.rows, p.a.row_step, p.a.column_step}; }
+  static Lines columns_of(const AmxProduct& p) { return {p.b.data, p.columns, p.b.column_step, p.b.row_step}; }
 
-  // The largest of equal parts of `count`, none of which is above `most`.
+  // Divides `count` into the fewest equal parts of at most `most` and returns their size.
   static Index even_share(Index count, Index most) { return in_units(count, in_units(count, most)); }
 
   Index kept_bytes() const { return widest_ * (longest_ / kStep) * kStepBytes; }
   Index sums_bytes() const { return widest_ * kSumsOfPanels * static_cast<Index>(sizeof(float)); }
   std::byte* bytes() const { return reinterpret_cast<std::byte*>(memory_.data()); }
-  // Piece by piece of the sums, in each of them panel by panel.
+  // Panels are ordered by pieces of the sums, and within a piece by lines.
   std::byte* kept_panel(Index n, const Range& range) const {
     return bytes() + ((range.begin - block_.begin) / kStep * block_.panels() + n * range.steps()) * kStepBytes;
   }
@@ -112,11 +112,11 @@ class Multiplication {
   }
 
   Range piece(Index line, Index begin) const { return {line, begin, std::min(block_.end, begin + kPieceInner)}; }
-  // What is multiplied after `range`; its line is beyond the last if nothing is.
+  // The range that is multiplied after `range`; after the last one, its line is beyond the end.
   Range after(const Range& range) const {
     return range.end < block_.end ? piece(range.line, range.end) : piece(range.line + kLinesOfPanel, block_.begin);
   }
-  // While one panel is packed the next is fetched.
+  // While one panel is packed, the next is prefetched.
   PanelPacker packer(const Range& range, Index number) const {
     if (range.line >= streamed_.count) return {};
     const Range next = after(range);
@@ -148,20 +148,21 @@ class Multiplication {
     writer.store_parts(writer.parts_left());
   }
 
-  // One panel by all that are kept; meanwhile the next is packed, and the results of the lines before are stored.
+  // Multiplies one panel by all panels in the cache; meanwhile the next is packed, and the results of earlier lines are
+  // stored.
   LOCKSTEP_TARGET_AMX void multiply_panel(const Range& range, const std::byte* panel, PanelPacker& next,
                                           ResultWriter& before) {
     const Index count = block_.panels(), slots = range.steps() * kSlotsOfStep;
     const bool is_a = side_ == Side::kA, accumulate = range.begin != block_.begin;
     for (Index n = 0; n < count; ++n) {
-      Errands errands(next, before, count - n, slots);
+      InterleavedWork work(next, before, count - n, slots);
       const std::byte* const kept = kept_panel(n, range);
       multiply_panels(range.steps(), is_a ? panel : kept, is_a ? kept : panel, accumulate, sums_of(range.line, n),
-                      errands);
+                      work);
     }
   }
 
-  // Of the streamed lines from `line` on.
+  // The results of the streamed lines from `line` on.
   Results results_of(Index line) const {
     const Index lines = std::min(kLinesOfPanel, streamed_.count - line), kept_lines = block_.last - block_.first;
     const Index row = streams_rows_ ? line : block_.first, column = streams_rows_ ? block_.first : line;
@@ -179,10 +180,10 @@ class Multiplication {
             .start = is_first && p_.start != nullptr ? p_.start + column : nullptr};
   }
 
-  const Product& p_;
+  const AmxProduct& p_;
   const bool streams_rows_;
   const Lines streamed_, kept_;
-  const Side side_;               // of what streams
+  const Side side_;               // of the streamed operand
   const Index longest_, widest_;  // of a block: elements of the sums, and panels
   const Buffer memory_;
   Block block_;
@@ -197,14 +198,14 @@ bool suits(Index rows, Index columns, Index inner) {
 
 namespace {
 
-bool should_stream_rows(const Product& p) { return p.rows >= p.columns; }
+bool should_stream_rows(const AmxProduct& p) { return p.rows >= p.columns; }
 
 bool has_contiguous_lines(const Operand& operand) { return operand.row_step == 1 || operand.column_step == 1; }
 
-void multiply_streaming(const Product& p, bool rows) {
+void multiply_streaming(const AmxProduct& p, bool rows) {
   LOCKSTEP_CHECK(cpu_isa() >= Isa::kAmx, "a product on AMX, which this process cannot use");
   LOCKSTEP_CHECK(std::min({p.rows, p.columns, p.inner}) > 0 && has_contiguous_lines(p.a) && has_contiguous_lines(p.b),
-                 "a product of {} x {} x {}, operands with steps of {}, {} and {}, {}", p.rows, p.columns, p.inner,
+                 "a product of {} x {} x {}, operands with steps {}, {} and {}, {}", p.rows, p.columns, p.inner,
                  p.a.row_step, p.a.column_step, p.b.row_step, p.b.column_step);
   const Tiles tiles;
   Multiplication(p, rows).run();
@@ -212,11 +213,11 @@ void multiply_streaming(const Product& p, bool rows) {
 
 }  // namespace
 
-void multiply_alone(const Product& p) { multiply_streaming(p, should_stream_rows(p)); }
+void multiply_alone(const AmxProduct& p) { multiply_streaming(p, should_stream_rows(p)); }
 
-// Each thread packs all that is kept, and a part of what streams. How sums are cut depends on which side streams: on
-// the whole product.
-void multiply(const Product& p) {
+// Each thread packs the entire cached operand, and a part of the streamed one. Which side is streamed decides how sums
+// are cut, so that is decided by the complete product.
+void multiply(const AmxProduct& p) {
   constexpr Index kFewestPanels = 4, kWorthwhile = 4'000'000;
   const bool by_rows = should_stream_rows(p);
   const Index length = by_rows ? p.rows : p.columns, panels = in_units(length, kLinesOfPanel);
@@ -225,7 +226,7 @@ void multiply(const Product& p) {
   in_parallel(parts, [&](Index part) {
     const Index begin = panels * part / parts * kLinesOfPanel,
                 end = std::min(length, panels * (part + 1) / parts * kLinesOfPanel);
-    Product own = p;
+    AmxProduct own = p;
     if (by_rows) {
       own.rows = end - begin, own.a.data += begin * p.a.row_step, own.c += begin * p.c_step;
     } else {
@@ -243,8 +244,8 @@ void multiply(const Product& p) {
 namespace lockstep::amx {
 
 bool suits(Index, Index, Index) { return false; }
-void multiply_alone(const Product&) { LOCKSTEP_CHECK(false, "no AMX here"); }
-void multiply(const Product&) { LOCKSTEP_CHECK(false, "no AMX here"); }
+void multiply_alone(const AmxProduct&) { LOCKSTEP_CHECK(false, "no AMX here"); }
+void multiply(const AmxProduct&) { LOCKSTEP_CHECK(false, "no AMX here"); }
 
 }  // namespace lockstep::amx
 

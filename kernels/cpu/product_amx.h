@@ -1,14 +1,14 @@
 // Matrix products of floats on AMX, whose tiles multiply bfloat16 numbers sixteen times as fast as AVX-512 multiplies
-// floats. A float is the sum of three bfloat16 numbers, x = x1 + x2 + x3, exactly: they have 8 bits each, and a float
-// has 24. Of the nine products of two floats' parts the six large ones are added up in float; the three others are
-// below half a unit in the last place (Henry, Tang and Heinecke 2019, "Leveraging the bfloat16 Artificial Intelligence
-// Datatype For Higher-Precision Computations"). Errors are not larger than those of a product on floats, where terms
-// are not tiny (tests/kernels/cpu/product_amx_test.cpp).
+// floats. A float is exactly the sum of three bfloat16 numbers, x = x1 + x2 + x3: they have 8 bits each, and a float
+// has 24. Of the nine products of two floats' parts, the six large ones are summed in float; the three others are below
+// half a unit in the last place (Henry, Tang and Heinecke 2019, "Leveraging the bfloat16 Artificial Intelligence
+// Datatype For Higher-Precision Computations"). Errors are not larger than those of a float product unless terms are
+// tiny (tests/kernels/cpu/product_amx_test.cpp).
 //
-// Results depend on the sizes, not on the number of threads. Where an operand is NaN, infinite or above 3.39e38, the
-// results that it goes into are NaN, and sums beyond a float's range are infinite or NaN. Parts of operands and
-// products of parts below 1.2e-38 count as 0: operands below 2e-31 lose digits, and so do results whose terms are below
-// 1e-30 (all of them below 1e-37).
+// Results depend on the sizes, not on the number of threads. If an operand is NaN, infinite or above 3.39e38, the
+// results that depend on it are NaN, and sums beyond a float's range are infinite or NaN. Parts of operands and
+// products of parts below 1.2e-38 count as 0: operands below 2e-31 lose precision, and so do results whose terms are
+// below 1e-30 (below 1e-37 they lose all of it).
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Operand {
 };
 
 // c (rows, columns) = a * b + (accumulate ? c : 0) + start, then clamped below at 0 if `relu`. c's rows are c_step
-// apart and contiguous; `start`, of which each row gets the same, has as many floats as there are columns; null: 0.
-struct Product {
+// apart and contiguous; `start` has one float per column, is added to every row, and may be null (0).
+struct AmxProduct {
   Index rows, columns, inner;
   Operand a, b;
   float* c;
@@ -35,13 +35,13 @@ struct Product {
   bool relu = false;
 };
 
-// On a CPU with AMX (Isa::kAmx): products large enough that cutting their operands into parts pays.
+// True on a CPU with AMX (Isa::kAmx) for products that are large enough for the cost of splitting their operands.
 bool suits(Index rows, Index columns, Index inner);
 
-// Both need a CPU with AMX (ask suits() or cpu_isa() first: it asks the system for AMX); no size may be 0. On the
-// calling thread:
-void multiply_alone(const Product& product);
-// Shared among threads, which cut the longer side.
-void multiply(const Product& product);
+// Both require AMX (call suits() or cpu_isa() first, which also requests AMX from the system); all sizes are at least
+// 1. multiply_alone runs on the calling thread.
+void multiply_alone(const AmxProduct& product);
+// Threads share the work: they divide the longer side.
+void multiply(const AmxProduct& product);
 
 }  // namespace lockstep::amx

@@ -1,4 +1,4 @@
-// Matrix products on AVX-512 for shapes that a general sgemm spends too long preparing: no operand is packed.
+// Matrix products on AVX-512, without packing, for shapes for which a general sgemm spends too much time on packing.
 #pragma once
 
 #include <immintrin.h>
@@ -16,22 +16,23 @@ using Index = std::int64_t;
 
 constexpr Index kLanes = 16;
 
-// Of the lanes that hold the first `count` elements, which may be less than none, or more than there are lanes.
+// The mask of the lanes that hold the first `count` elements; `count` may be negative or larger than the number of
+// lanes.
 LOCKSTEP_INLINE_AVX512 __mmask16 lanes_of(Index count) {
   return static_cast<__mmask16>((1U << static_cast<unsigned>(std::clamp<Index>(count, 0, kLanes))) - 1);
 }
 
-// What a product asks the memory for while it computes, a cache line with each step of its sums.
+// The memory that a product prefetches while it computes, one cache line per step of its sums.
 struct FetchNothing {
   LOCKSTEP_INLINE_AVX512 void operator()(Index) const {}
 };
-// Line k of an operand that comes next.
+// Line k of the operand that is used next.
 struct FetchNext {
   const float* at;
   Index step;
   LOCKSTEP_INLINE_AVX512 void operator()(Index k) const { __builtin_prefetch(at + k * step); }
 };
-// The lines, four a row, that the results will be stored to.
+// The lines, four per row, to which the results will be stored.
 struct FetchResults {
   const float* at;
   Index row, lines;
@@ -40,19 +41,20 @@ struct FetchResults {
   }
 };
 
-// What sums start from and what becomes of them: a row of 16 * kVectors floats (null: 0), and ReLU.
+// The initial values of sums, a row of 16 * kVectors floats (null: 0), and whether ReLU is applied to the result.
 struct Ends {
   const float* start = nullptr;
   bool relu = false;
 };
 
 LOCKSTEP_INLINE_AVX512 __m512 clamped(__m512 value) {
-  const __mmask16 negative = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_LT_OQ);  // NaN is not, and passes
+  // False for NaN, which passes unchanged.
+  const __mmask16 negative = _mm512_cmp_ps_mask(value, _mm512_setzero_ps(), _CMP_LT_OQ);
   return _mm512_mask_mov_ps(value, negative, _mm512_setzero_ps());
 }
 
-// c (kRows, 16 * kVectors) = or += a * b, where a's element (row, k) lies at row * a_row + k * a_inner, b's (k, column)
-// at k * b_inner + column.
+// c (kRows, 16 * kVectors) = or += a * b. Element (row, k) of a is at row * a_row + k * a_inner, element (k, column) of
+// b at k * b_inner + column.
 template <int kRows, int kVectors = 4, typename Fetch = FetchNothing>
 LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_row, Index a_inner, const float* b,
                                           Index b_inner, float* c, Index c_row, bool accumulate,
@@ -79,7 +81,7 @@ LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_r
       _mm512_storeu_ps(c + row * c_row + v * kLanes, ends.relu ? clamped(sums[row][v]) : sums[row][v]);
 }
 
-// The same for any number of vectors: each four of them begin `b_panel` behind the four before.
+// The same for any number of vectors; each group of four begins `b_panel` after the previous one.
 template <int kRows>
 LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const float* a, Index a_row, Index a_inner,
                                              const float* b, Index b_inner, Index b_panel, float* c, Index c_row,
@@ -91,7 +93,7 @@ LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const f
   if (vectors == 1) multiply_rows<kRows, 1>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
 }
 
-// The same for any number of rows, most of them kRows at a time.
+// The same for any number of rows, kRows at a time.
 template <int kRows, int kVectors>
 LOCKSTEP_TARGET_AVX512 void multiply_column(Index rows, Index inner, const float* a, Index a_row, Index a_inner,
                                             const float* b, Index b_inner, float* c, Index c_row, bool accumulate) {
@@ -104,7 +106,7 @@ LOCKSTEP_TARGET_AVX512 void multiply_column(Index rows, Index inner, const float
 }
 
 // c (rows, columns) = or += a * b; columns in multiples of 16. Up to 24 vectors are summed in registers, which keeps
-// the multipliers busy as long as b's 64 columns stay in the second-level cache.
+// the multipliers busy as long as b's 64 columns are in the second-level cache.
 LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inner, const float* a, Index a_row,
                                             Index a_inner, const float* b, float* c, bool accumulate) {
   Index column = 0;
@@ -119,9 +121,9 @@ LOCKSTEP_TARGET_AVX512 inline void multiply(Index rows, Index columns, Index inn
     multiply_column<16, 1>(rows, inner, a, a_row, a_inner, b + column, columns, c + column, columns, accumulate);
 }
 
-// c (rows, 64) = `ends` of a * b as multiply() has them, of a panel b (inner, 64) whose rows follow each other, and c's
-// rows c_row apart, which are fetched before they are written. A long sum is made in pieces whose part of b stays in
-// the second-level cache.
+// c (rows, 64) = `ends` applied to a * b, as in multiply(), for a panel b (inner, 64) with contiguous rows; c's rows
+// are c_row apart and are prefetched before they are written. A long sum is computed in pieces whose part of b fits
+// into the second-level cache.
 LOCKSTEP_TARGET_AVX512 inline void multiply_panel(Index rows, Index inner, const float* a, Index a_row, const float* b,
                                                   float* c, Index c_row, const Ends& ends) {
   constexpr Index kPanel = 4 * kLanes, kPiece = 1024;

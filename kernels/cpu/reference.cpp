@@ -1,7 +1,7 @@
-// The CPU's kernel tables, from the list of families: the plain kernels, and vector loops in their place.
+// The CPU's kernel tables, built from the list of families: the plain kernels, some of them replaced by vector loops.
 #include "kernels/cpu/reference.h"
 
-#include "src/core/device/cpu_device.h"
+#include "kernels/cpu/cpu_table.h"
 
 namespace lockstep {
 
@@ -11,7 +11,7 @@ KernelTable make_reference_kernels() {
   KernelTable table;
 #define LOCKSTEP_FAMILY(name, speed) reference::use_##name(table);
 #include "lockstep/core/operators.def"
-  // Families of the layers above core: each has one function that adds its kernels, named here.
+  // Families of layers above core: each has one function that adds its kernels.
   for (const auto add : {reference::add_augment_kernels, reference::add_int8_kernels, reference::add_power_sgd_kernels,
                          reference::add_top_k_kernels})
     add(table);

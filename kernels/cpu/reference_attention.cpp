@@ -13,7 +13,7 @@ namespace lockstep::reference {
 
 namespace {
 
-// Rows `width` long, `stride` apart.
+// Rows of `width` elements, `stride` apart.
 struct HeadRows {
   const float* first;
   Index stride;

@@ -1,5 +1,5 @@
-// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised by itself (the
-// recipe of TensorFlow's CIFAR-10 tutorial) or by given means and deviations. Means and deviations are summed in
+// Augmentation of images: a crop, possibly mirrored, with changed brightness and contrast, normalised by its own mean
+// and deviation (the recipe of TensorFlow's CIFAR-10 tutorial) or by given ones. Means and deviations are computed in
 // double.
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@ using data::ImageShape;
 
 namespace {
 
-// Of a crop that lies inside of the image.
+// A crop that lies inside the image.
 void crop_inside(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, float* out) {
   const Index plane = shape.side * shape.side;
   for (Index row = how.top; row < how.top + shape.crop; ++row) {
@@ -28,7 +28,7 @@ void crop_inside(const ImageShape& shape, const std::uint8_t* planes, const Augm
   }
 }
 
-// Of a crop that reaches out of it, into black pixels.
+// A crop that extends beyond the image into black pixels.
 void crop_padded(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, float* out) {
   const Index plane = shape.side * shape.side;
   for (Index row = how.top; row < how.top + shape.crop; ++row)
@@ -45,7 +45,7 @@ void crop_image(const ImageShape& shape, const std::uint8_t* planes, const Augme
   inside ? crop_inside(shape, planes, how, out) : crop_padded(shape, planes, how, out);
 }
 
-// (x + brightness - mean) * contrast + mean, where the mean is that of the brightened channel.
+// (x + brightness - mean) * contrast + mean, with the mean of the brightened channel.
 void change_light(const Augmentation& how, std::span<float> out) {
   std::array<double, 3> sums{};
   for (std::size_t i = 0; i < out.size(); i += 3)

@@ -1,5 +1,5 @@
 // Average pooling: y = sum of the window's pixels inside the image / divisor; a pixel's gradient is the sum of y_grad /
-// divisor over the windows that hold it.
+// divisor over the windows that contain it.
 #include <vector>
 
 #include "kernels/cpu/reference.h"

@@ -22,7 +22,7 @@ void batch_norm_statistics(In x, Out mean, Out variance, Stream&) {
   }
 }
 
-// Of one channel.
+// Values of one channel.
 struct Channel {
   double mean, inverse, weight, bias;
   double normalized(float x) const { return (x - mean) * inverse; }

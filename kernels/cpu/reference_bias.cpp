@@ -1,4 +1,4 @@
-// The bias: added to each row; its gradient sums over the rows.
+// The bias is added to each row; its gradient is the sum over the rows.
 #include "kernels/cpu/reference.h"
 
 namespace lockstep::reference {

@@ -18,7 +18,7 @@ Index y_at(const Conv2dShape& shape, Index n, Index row, Index column) {
 Index weight_at(const Conv2dShape& shape, Index out, Index r, Index s) {
   return ((out * shape.kernel_height + r) * shape.kernel_width + s) * shape.group_channels();
 }
-// Of each output channel, the first channel that it sees.
+// For each output channel, the first input channel that it reads.
 std::vector<Index> first_channels(const Conv2dShape& shape) {
   std::vector<Index> first;
   for (Index out = 0; out < shape.out_channels; ++out)
@@ -26,7 +26,7 @@ std::vector<Index> first_channels(const Conv2dShape& shape) {
   return first;
 }
 
-// Calls visit(r, s, row, column) for each kernel place whose input pixel lies inside the image.
+// Calls visit(r, s, row, column) for each kernel position whose input pixel lies inside the image.
 template <typename Visit>
 void for_each_tap(const Conv2dShape& shape, Index out_row, Index out_column, Visit&& visit) {
   for (Index r = 0; r < shape.kernel_height; ++r) {

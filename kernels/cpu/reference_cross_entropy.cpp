@@ -1,5 +1,4 @@
-// Cross entropy of a softmax, shifted by the largest logit so that exp() stays in range, and of probabilities'
-// logarithms.
+// Cross entropy of a softmax, shifted by the largest logit so that exp() does not overflow, and of log probabilities.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,10 +9,11 @@ namespace lockstep::reference {
 
 namespace {
 
-// On the CPU the operator has looked at the labels; on a GPU it has not, and one outside makes loss and gradient NaN.
+// On the CPU the operator has checked the labels. On a GPU it has not, and an invalid label makes loss and gradient
+// NaN.
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// What the rows of scores (N, K) are compared with: labels or targets, and the classes' weights.
+// The targets of the rows of scores (N, K): labels or soft targets, and the classes' weights.
 class RowTargets {
  public:
   RowTargets(const CrossEntropyParams& params, In targets, In weight, Index classes)
@@ -49,7 +49,7 @@ class RowTargets {
   Index classes_;
 };
 
-// Adds up the rows' losses, and the divisor of their mean.
+// Sums the rows' losses, and the divisor of their mean.
 class RowLosses {
  public:
   RowLosses(Reduction reduction, Out loss, Out divisor) : reduction_(reduction), loss_(loss), divisor_(divisor) {}
@@ -71,7 +71,7 @@ class RowLosses {
   double sum_ = 0, weights_ = 0;
 };
 
-// What a row's gradients are multiplied with.
+// The factor of a row's gradients.
 double row_factor(Reduction reduction, In divisor, In loss_grad, Index row) {
   if (reduction == Reduction::kNone) return loss_grad.floats()[row];
   return reduction == Reduction::kMean ? *loss_grad.floats() / static_cast<double>(*divisor.floats())
@@ -96,7 +96,7 @@ void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, 
     for (Index k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(row[k]) - largest);
     for (Index k = 0; k < classes; ++k) {
       probabilities[k] = static_cast<float>(std::exp(static_cast<double>(row[k]) - largest) / sum);
-      // A logit of -infinity counts only where there is a target.
+      // A logit of -infinity counts only where the target is not 0.
       if (const double coefficient = wanted.coefficient(n, k); coefficient != 0)
         total += coefficient * (std::log(sum) - (static_cast<double>(row[k]) - largest));
     }

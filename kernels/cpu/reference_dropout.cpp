@@ -1,4 +1,4 @@
-// Dropout (Srivastava et al. 2014): what is kept is scaled, so that its expectation stays.
+// Dropout (Srivastava et al. 2014): kept elements are scaled so that the expectation does not change.
 #include "kernels/cpu/reference.h"
 #include "kernels/dropout_rule.h"
 

@@ -1,5 +1,5 @@
-// Embeddings: rows of a table by their number; backward adds each row's gradients in the order in which they came, in
-// float32 as any device does, so that all agree to the bit.
+// Embeddings: rows of a table by index. Backward adds the gradients of each row in the order of the indices, in float32
+// as on any device, so that all devices agree bit for bit.
 #include <algorithm>
 #include <limits>
 

@@ -1,6 +1,6 @@
 // Group norm: h = (x - mean) * rstd with the statistics of the sample's group, y = h * weight + bias. Backward, with g
 // = dy * weight and means over the group: dx = rstd * (g - mean(g) - h * mean(g * h)); dweight = sums over samples and
-// pixels of dy * h, dbias of dy.
+// pixels of dy * h, dbias = sums of dy.
 #include <cmath>
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace lockstep::reference {
 
 namespace {
 
-// Calls visit(index of the element, its channel) for all of a sample's group.
+// Calls visit(index of the element, its channel) for all elements of a sample's group.
 template <typename Visit>
 void for_group(const Shape& shape, Index groups, Index n, Index group, Visit&& visit) {
   const Index channels = shape[2], width = channels / groups;
@@ -19,7 +19,7 @@ void for_group(const Shape& shape, Index groups, Index n, Index group, Visit&& v
 }
 
 void group_norm(Index groups, In in, In weight, In bias, float epsilon, Out out, Out means, Out rstds, Stream&) {
-  if (in.count() == 0) return;  // no device writes the statistics of nothing
+  if (in.count() == 0) return;  // no device writes statistics of an empty group
   const float* const x = in.floats();
   const auto count = static_cast<double>(in.shape[1] * (in.shape[2] / groups));
   for (Index n = 0; n < in.shape[0]; ++n)

@@ -1,4 +1,4 @@
-// A comm hook's int8 with a scale a block: loops that vectorise, since they run beside backward.
+// The int8 comm hook, with one scale per block: loops that vectorise, because they run in parallel with backward.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,7 +13,7 @@ using hooks::Int8Slices;
 
 namespace {
 
-// Where a block's scale and numbers lie among the bytes, and its values among all.
+// The positions of a block's scale and numbers among the bytes, and of its values among all values.
 struct Int8Block {
   Index scale, numbers, begin, end;
 };

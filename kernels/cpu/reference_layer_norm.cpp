@@ -1,6 +1,6 @@
 // Layer norm and RMS norm: h = (x - mean) * rstd, y = h * weight + bias. Backward, with g = dy * weight and means over
 // the row: dx = rstd * (g - mean(g) - h * mean(g * h)), for RMS norm without mean(g); dweight = column sums of dy * h,
-// dbias of dy.
+// dbias = column sums of dy.
 #include <cmath>
 
 #include "kernels/cpu/reference.h"

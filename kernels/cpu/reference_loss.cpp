@@ -7,7 +7,7 @@ namespace lockstep::reference {
 
 namespace {
 
-// Losses that are sums over elements: an element's, and its derivatives by x and by the target.
+// The loss of one element, and its derivatives with respect to x and to the target.
 struct SquaredError {
   static double value(double x, double t) { return (x - t) * (x - t); }
   static double by_x(double x, double t) { return 2 * (x - t); }
@@ -15,7 +15,7 @@ struct SquaredError {
 };
 struct AbsoluteError {
   static double value(double x, double t) { return std::abs(x - t); }
-  static double by_x(double x, double t) { return x > t ? 1 : x < t ? -1 : x - t; }  // 0 of equals, NaN of NaN
+  static double by_x(double x, double t) { return x > t ? 1 : x < t ? -1 : x - t; }  // 0 if equal, NaN for NaN
   static double by_target(double x, double t) { return by_x(t, x); }
 };
 struct BinaryCrossEntropy {

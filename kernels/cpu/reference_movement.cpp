@@ -1,4 +1,4 @@
-// Elements that go from one place to another.
+// Copies of elements.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -37,7 +37,7 @@ Shape with_extent(const Shape& shape, std::size_t dim, Index extent) {
   return Shape(std::span<const Index>(extents).first(shape.dims()));
 }
 
-// Lines along `dim`: of the index and of x or its gradient.
+// Lines along `dim` of the index and of x (or its gradient).
 StridedLoop<2> lines_of(std::size_t dim, const Shape& index, const Shape& x) {
   return {with_extent(index, dim, 1), {strides_of(index), strides_of(x)}};
 }
@@ -67,7 +67,7 @@ void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream&) 
     const float* const from = y_grad.floats() + at[0];
     for (Index i = 0; i < n; ++i) {
       const Index place = places[i * index_step];
-      const bool outside = place < 0 || place >= bound;  // the line's first gradient says so
+      const bool outside = place < 0 || place >= bound;  // the line's first gradient becomes NaN
       x_grad.floats()[at[1] + (outside ? 0 : place) * x_step] +=
           outside ? std::numeric_limits<float>::quiet_NaN() : from[i * index_step];
     }

@@ -1,4 +1,5 @@
-// Max pooling. Padding counts as -infinity and never wins; of equals the first in row-major order wins; NaN wins.
+// Max pooling. Padding counts as -infinity and is never chosen; among equal values the first in row-major order is
+// chosen; NaN is larger than any number.
 #include <cmath>
 #include <limits>
 

@@ -1,5 +1,5 @@
-// PowerSGD's products of a matrix and thin ones. On one thread; sums in an order of their own that does not depend on
-// the machine.
+// PowerSGD's products of a matrix and thin matrices, on one thread; the order of the sums does not depend on the
+// machine.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,7 +16,7 @@ using hooks::PowerSgdRandom;
 
 namespace {
 
-// A row that Gram and Schmidt's method leaves with less than this of its length depends on those before.
+// If Gram-Schmidt leaves less than this share of a row's length, the row depends on earlier ones.
 constexpr double kDependent = 1e-5;
 
 double dot_of_rows(const float* a, const float* b, Index count) {
@@ -77,7 +77,7 @@ void orthonormalise(const PowerSgdMatrix& of, float* p, std::int32_t* is_finite,
   }
 }
 
-// Row by row: `error` holds what M was until the product takes its place.
+// Computes row by row: `error` holds M until the product replaces it.
 void expand_row(const PowerSgdMatrix& of, const float* p, const float* q, Index row, float* m, float* error) {
   if (error != nullptr) std::copy(m, m + of.columns, error);
   std::fill_n(m, of.columns, 0.0F);

@@ -1,4 +1,4 @@
-// Sums over any dimensions, and maxima with their places.
+// Sums over any dimensions, and maxima with their positions.
 #include <cmath>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// The largest magnitudes of parts of a bucket. The least of them is found digit by digit, from how often each one
-// comes.
+// The largest magnitudes of parts of a bucket. The smallest of them is found digit by digit, by counting how often each
+// digit occurs.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,7 +15,7 @@ using hooks::TopKPart;
 
 namespace {
 
-// The least magnitude that is sent, and how many of those that have it.
+// The smallest magnitude that is sent, and how many of the elements that have it.
 struct LeastSent {
   std::uint32_t magnitude = 0;
   Index equals = 0;
@@ -37,7 +37,8 @@ LeastSent least_sent(const float* values, const TopKPart& part) {
   return least;
 }
 
-// Places and values, and what is not sent. What is no number must not come back in each later pass.
+// Stores positions and values, and the unsent rest. Values that are NaN are dropped, so that they do not return in
+// every later pass.
 void send_part(const TopKPart& part, const float* values, std::uint32_t* places, float* chosen) {
   LeastSent least = least_sent(values, part);
   for (Index i = 0; i < part.count; ++i) {
@@ -63,9 +64,9 @@ void select_largest(std::span<const TopKPart> parts, float* all, std::uint32_t* 
 
 void expand_places(const TopKMessages& of, const std::byte* messages, float* values, Stream&) {
   std::fill(values, values + of.count, 0.0F);
-  const float share = 1 / static_cast<float>(of.ranks);
-  for (Index rank = 0; rank < of.ranks; ++rank) {
-    const auto* const places = reinterpret_cast<const std::uint32_t*>(messages) + rank * of.kept * 2;
+  const float share = 1 / static_cast<float>(of.senders);
+  for (Index sender = 0; sender < of.senders; ++sender) {
+    const auto* const places = reinterpret_cast<const std::uint32_t*>(messages) + sender * of.kept * 2;
     const auto* const chosen = reinterpret_cast<const float*>(places + of.kept);
     for (Index k = 0; k < of.kept; ++k) values[places[k]] += share * chosen[k];
   }

@@ -12,7 +12,7 @@ double normal_cdf(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
 double normal_density(double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); }
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
-// Of GELU's approximation: tanh's argument and its derivative.
+// For GELU's approximation: the argument of tanh, and its derivative.
 constexpr double kCubic = 0.044715;
 double gelu_inner(double x) { return std::sqrt(2 / std::numbers::pi) * (x + kCubic * x * x * x); }
 double gelu_inner_slope(double x) { return std::sqrt(2 / std::numbers::pi) * (1 + 3 * kCubic * x * x); }
@@ -50,7 +50,7 @@ double value_of(const UnaryOperation& operation, double x) {
   return x;
 }
 
-// `saved`: the result for those that is_differentiated_by_result() names, else x.
+// `saved` is the result if UnaryFunctionInfo::is_differentiated_by_result, else x.
 double derivative_of(const UnaryOperation& operation, double saved) {
   const double x = saved, y = saved, p = operation.parameter;
   switch (operation.function) {
@@ -58,7 +58,8 @@ double derivative_of(const UnaryOperation& operation, double saved) {
       return normal_cdf(x) + x * normal_density(x);
     case UnaryFunction::kGeluTanh: {
       const double t = std::tanh(gelu_inner(x)), t_slope = 1 - t * t;
-      return (1 + t) / 2 + (t_slope == 0 ? 0 : x / 2 * t_slope * gelu_inner_slope(x));  // it is 0 where x is infinite
+      return (1 + t) / 2 +
+             (t_slope == 0 ? 0 : x / 2 * t_slope * gelu_inner_slope(x));  // the slope is 0 where x is infinite
     }
     case UnaryFunction::kSilu:
       return logistic(x) * (1 + x * (1 - logistic(x)));

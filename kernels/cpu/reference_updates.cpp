@@ -1,5 +1,5 @@
-// The updates, element by element, in float: what every faster kernel must repeat bit for bit, so that ranks on unlike
-// CPUs keep the same weights. tests/optim holds the formulas to others in double.
+// The updates, element by element, in float. Every faster kernel must reproduce them bit for bit, so that ranks on
+// different CPUs keep the same weights. tests/optim compares the formulas with others in double.
 #include <cmath>
 
 #include "kernels/cpu/reference.h"
@@ -16,7 +16,7 @@ float mean_of(std::span<const float* const> grads, Index i) {
 }
 
 float gradient_of(const UpdateTensor& tensor, Index i) {
-  return tensor.ranks == nullptr ? tensor.grad[i] : mean_of(tensor.ranks->grads, i);
+  return tensor.shared == nullptr ? tensor.grad[i] : mean_of(tensor.shared->grads, i);
 }
 
 template <typename Formula>
@@ -24,13 +24,13 @@ void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   const auto& [first, second, third] = tensor.states;
   for (Index i = 0; i < tensor.count; ++i) {
     float grad = gradient_of(tensor, i);
-    if (tensor.ranks != nullptr && tensor.ranks->clip_factor != nullptr) grad *= *tensor.ranks->clip_factor;
+    if (tensor.shared != nullptr && tensor.shared->clip_factor != nullptr) grad *= *tensor.shared->clip_factor;
     if constexpr (Formula::kStates == 0) formula(tensor.weight[i], grad);
     if constexpr (Formula::kStates == 1) formula(tensor.weight[i], grad, first[i]);
     if constexpr (Formula::kStates == 2) formula(tensor.weight[i], grad, first[i], second[i]);
     if constexpr (Formula::kStates == 3) formula(tensor.weight[i], grad, first[i], second[i], third[i]);
-    if (tensor.ranks == nullptr) continue;
-    for (float* copy : tensor.ranks->copies) copy[i] = tensor.weight[i];
+    if (tensor.shared == nullptr) continue;
+    for (float* copy : tensor.shared->copies) copy[i] = tensor.weight[i];
   }
 }
 

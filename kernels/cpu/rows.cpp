@@ -10,8 +10,8 @@
 
 namespace lockstep::fast {
 
-// Four chains of vectors: a maximum or a sum waits for the one before it four steps, as long as a row of 64 takes
-// otherwise.
+// Uses four chains of vectors: in one chain, each maximum or sum would wait four cycles for the previous one, as long
+// as a row of 64 takes otherwise.
 LOCKSTEP_CPU_DISPATCH(float, row_maximum, (const float* x, Index count), (x, count), {
   const Index whole = count - count % kLanes;
   const Index fours = count - count % (4 * kLanes);

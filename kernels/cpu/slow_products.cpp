@@ -1,12 +1,12 @@
-// In a build without oneDNN the plain loops multiply matrices and convolve. Who waits for them is told why, once, and
-// how to get it: by the first call that takes some hundredths of a second.
+// In a build without oneDNN, plain loops compute matrix products and convolutions. The first call that takes some
+// hundredths of a second logs once why that is slow and how to speed it up.
 #include <atomic>
 
+#include "kernels/cpu/cpu_table.h"
 #include "kernels/linear_shape.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/kernels.h"
 #include "lockstep/core/log.h"
-#include "src/core/device/cpu_device.h"
 
 namespace lockstep {
 
@@ -14,17 +14,17 @@ namespace slow_products {
 
 namespace {
 
-constexpr double kMany = 1 << 24;  // products in a call
+constexpr double kMany = 1 << 24;  // products in one call
 
 std::atomic<bool> is_told{false};
 
 void tell(double products) {
   if (products < kMany || is_told.exchange(true)) return;
-  if (env::text(env::kLocalRank).value_or("0") != "0") return;  // one rank a machine says it
+  if (env::text(env::kLocalRank).value_or("0") != "0") return;  // one rank per machine logs it
   log::warn(
-      "convolutions and matrix products are many times slower than they could be: this build has no oneDNN; install "
+      "convolutions and matrix products are many times slower than necessary because this build has no oneDNN; install "
       "libdnnl-dev and "
-      "configure the build anew with -Donednn=enabled");
+      "configure the build again with -Donednn=enabled");
 }
 
 void conv2d(const Conv2dShape& s, In x, In weight, In bias, bool relu, Out y, Stream& stream) {
@@ -47,7 +47,7 @@ void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& strea
 
 }  // namespace slow_products
 
-void tell_of_slow_products(KernelTable& table) {
+void log_slow_products(KernelTable& table) {
   slow_products::is_told = false;
   table.conv2d = slow_products::conv2d;
   table.linear = slow_products::linear;

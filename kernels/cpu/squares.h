@@ -1,4 +1,4 @@
-// Sums of squares in double, in an order that the number of elements alone decides.
+// Sums of squares in double, in an order that depends only on the number of elements.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@ namespace lockstep::fast {
 
 inline constexpr std::int64_t kSquareSums = 16;
 
-// sums[i % kSquareSums] += the square of element i. An array may come in pieces, each but the last a multiple of
-// kSquareSums long.
+// sums[i % kSquareSums] += the square of element i. An array may be passed in pieces; all but the last have a multiple
+// of kSquareSums elements.
 [[gnu::always_inline]] inline void add_squares(const float* x, std::int64_t count, double* sums) {
   std::int64_t i = 0;
   for (; i + kSquareSums <= count; i += kSquareSums)

@@ -11,8 +11,8 @@
 
 namespace lockstep::avx512 {
 
-// In place, of 16 rows of 16 floats. (With masks of all lanes: GCC 12 warns of the undefined operand of the forms
-// without.)
+// Transposes 16 rows of 16 floats in place. (Uses masks of all lanes, because GCC 12 warns of undefined operands
+// otherwise.)
 LOCKSTEP_INLINE_AVX512 void transpose_square(__m512* rows) {
   constexpr __mmask16 kAll = 0xffff;
   __m512 pairs[16];
@@ -21,12 +21,12 @@ LOCKSTEP_INLINE_AVX512 void transpose_square(__m512* rows) {
     pairs[i + 1] = _mm512_maskz_unpackhi_ps(kAll, rows[i], rows[i + 1]);
   }
   for (int i = 0; i < 16; i += 4)
-    for (int j = 0; j < 2; ++j) {  // columns 2 j and 2 j + 1 of each four, of rows i to i + 3
+    for (int j = 0; j < 2; ++j) {  // columns 2 j and 2 j + 1 of each group of four, for rows i to i + 3
       const __m512d low = _mm512_castps_pd(pairs[i + j]), high = _mm512_castps_pd(pairs[i + 2 + j]);
       rows[i + 2 * j] = _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xff, low, high));
       rows[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xff, low, high));
     }
-  for (int i = 0; i < 4; ++i) {  // column i of each four: gather the fours
+  for (int i = 0; i < 4; ++i) {  // column i of each group of four: combine the groups
     const __m512 low02 = _mm512_maskz_shuffle_f32x4(kAll, rows[i], rows[4 + i], 0x88),
                  low13 = _mm512_maskz_shuffle_f32x4(kAll, rows[i], rows[4 + i], 0xdd);
     const __m512 high02 = _mm512_maskz_shuffle_f32x4(kAll, rows[8 + i], rows[12 + i], 0x88);
@@ -39,8 +39,8 @@ LOCKSTEP_INLINE_AVX512 void transpose_square(__m512* rows) {
   for (int i = 0; i < 16; ++i) rows[i] = pairs[i];
 }
 
-// out (rows, columns) = in (columns, rows) transposed, of rows in_row and out_row apart: squares of 16 x 16 in
-// registers, the edges word by word.
+// out (rows, columns) = in (columns, rows) transposed; rows are in_row and out_row apart. Squares of 16 x 16 are
+// transposed in registers, the edges element by element.
 LOCKSTEP_TARGET_AVX512 inline void transpose(const float* in, Index in_row, float* out, Index out_row, Index rows,
                                              Index columns) {
   const Index whole_rows = rows - rows % kLanes, whole_columns = columns - columns % kLanes;

@@ -1,8 +1,8 @@
-// s^(-3/4) and s^(-1/2) of normal positive numbers for the CPU's vector loops, of the kind and the source of
-// vector_math.h: square roots and divisions would take several times as long.
-//   Of a float's bits the exponent is the greater part, so a quarter of them, subtracted from a constant, are about
-//   s^(-1/4): this y is within 3.1 %. With e = 1 - s y^4, s^(-3/4) is y^3 (1 - e)^(-3/4), and (1 - e)^(-3/4) a
-//   polynomial for |e| < 0.1236.
+// s^(-3/4) and s^(-1/2) of normal positive numbers for the CPU's vector loops, by the method of vector_math.h; square
+// roots and divisions would take several times as long.
+//   The exponent forms the upper bits of a float, so subtracting a quarter of the bits from a constant gives about
+// s^(-1/4): this y is within 3.1 %. With e = 1 - s y^4, s^(-3/4) is y^3 (1 - e)^(-3/4), and (1 - e)^(-3/4) is
+// approximated by a polynomial for |e| < 0.1236.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ LOCKSTEP_VECTOR_MATH RootGuess inverse_fourth_root(float s) {
   return {y, square, fma(-(s * square), square, 1.0F)};
 }
 
-// Within 3e-7 of the value.
+// Relative error at most 3e-7.
 LOCKSTEP_VECTOR_MATH float inverse_three_quarters_power(float s) {
   const RootGuess guess = inverse_fourth_root(s);
   const float e = guess.error, e2 = e * e, cube = guess.square * guess.root;
@@ -31,7 +31,7 @@ LOCKSTEP_VECTOR_MATH float inverse_three_quarters_power(float s) {
   return fma(cube * e, fma(fma(q45, e2, q23), e2, q01), cube);
 }
 
-// Within 3e-7 of the value.
+// Relative error at most 3e-7.
 LOCKSTEP_VECTOR_MATH float inverse_square_root(float s) {
   const RootGuess guess = inverse_fourth_root(s);
   const float e = guess.error, e2 = e * e;

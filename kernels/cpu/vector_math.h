@@ -1,9 +1,10 @@
-// exp, log and tanh for the CPU's vector loops: compilers turn no call of the C library into vector code. Each is a
-// straight line of operations without branches, inlined into the loop, and gives the same bits for every instruction
-// set; NaN stays NaN. Products that a sum follows are fused with it, rounded once: one instruction where the CPU has
-// FMA, else a call of the C library, slow and the same bits. Polynomials were fitted for this file: least relative
-// error on their ranges, by least squares whose weights follow the error (Lawson 1961). They are evaluated by Estrin's
-// scheme, whose steps wait for fewer others than Horner's. tests/kernels/cpu/vector_math_test.cpp measures the errors.
+// exp, log and tanh for the CPU's vector loops, because compilers do not vectorise calls of the C library. Each is a
+// sequence of operations without branches that is inlined into the loop, and computes the same bits for every
+// instruction set; NaN stays NaN. A product followed by a sum is fused with it and rounded once: one instruction on
+// CPUs with FMA, otherwise a call of the C library, which is slow but gives the same bits. The polynomials were fitted
+// for this file: minimal relative error on their ranges, by least squares with weights that follow the error (Lawson
+// 1961). They are evaluated by Estrin's scheme, which has shorter chains of dependent steps than Horner's.
+// tests/kernels/cpu/vector_math_test.cpp measures the errors.
 #pragma once
 
 #include <bit>
@@ -13,15 +14,15 @@
 
 namespace lockstep::vector_math {
 
-constexpr std::uint32_t kOne = 0x3f800000U;  // the bits of 1: plus n << 23 those of 2^n, for -126 .. 127
-constexpr float kRounder =
-    12582912.0F;  // 1.5 * 2^23: adding it rounds to a whole number, which then are the lowest bits
+constexpr std::uint32_t kOne = 0x3f800000U;  // the bits of 1; plus n << 23 they are those of 2^n, for n in -126 .. 127
+// 1.5 * 2^23: adding it rounds to a whole number, which is then in the lowest bits.
+constexpr float kRounder = 12582912.0F;
 
 // a * b + c, rounded once.
 LOCKSTEP_VECTOR_MATH float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
-// How far above the smallest normal number's the bits are, as unsigned numbers: below kNormals of positive normal
-// numbers alone.
+// The distance of the bits from those of the smallest normal number, as an unsigned number: below kNormals exactly for
+// positive normal numbers.
 constexpr std::uint32_t kSmallestNormalBits = 0x00800000U, kNormals = 0x7f000000U;
 LOCKSTEP_VECTOR_MATH std::uint32_t place_among_normals(float x) {
   return std::bit_cast<std::uint32_t>(x) - kSmallestNormalBits;
@@ -34,25 +35,26 @@ LOCKSTEP_VECTOR_MATH float exp_polynomial(float r) {
   return fma(fma(fma(1.38144474311e-3F, square, p23), square, p01), square, r) + 1.0F;
 }
 
-// Within 1.1 units in the last place, 0 and infinity where float32 ends, subnormal results included.
-//   e^x = 2^n e^r with n = round(x / ln 2), so that |r| <= ln(2) / 2; 2^n is two factors, since n may be beyond a
-//   float's exponent.
+// Within 1.1 units in the last place; underflows to 0 and overflows to infinity where float32 ends; subnormal results
+// included.
+//   e^x = 2^n e^r with n = round(x / ln 2), so that |r| <= ln(2) / 2; 2^n is computed as two factors, because n may
+// exceed a float's exponents.
 LOCKSTEP_VECTOR_MATH float exp(float x) {
   x = x > 89.0F ? 89.0F : x;
   x = x < -104.0F ? -104.0F : x;
   const float shifted = fma(x, 1.44269504088896341F, kRounder);
   const float whole = shifted - kRounder;
-  const float r =
-      fma(whole, 2.12194440e-4F, fma(whole, -0.693359375F, x));  // ln 2 in two parts: the first product is exact
-  const auto n = std::bit_cast<std::uint32_t>(shifted);          // in its low bits, those above cancel
+  // ln 2 in two parts: the first product is exact.
+  const float r = fma(whole, 2.12194440e-4F, fma(whole, -0.693359375F, x));
+  const auto n = std::bit_cast<std::uint32_t>(shifted);  // n is in the low bits; those above cancel
   const std::uint32_t half = (n << 22) & 0xff800000U;
   return exp_polynomial(r) * std::bit_cast<float>(half + kOne) * std::bit_cast<float>((n << 23) - half + kOne);
 }
 
 LOCKSTEP_VECTOR_MATH float abs(float x) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0x7fffffffU); }
 
-// The same without subnormal results, for what adds 1 to them: 0 below -87.68, infinity from 88.4 on. 2^n is one
-// factor: 0 of n = -127, infinity of n = 128.
+// The same without subnormal results, for uses that add 1 to the result: 0 below -87.68, infinity from 88.4 on. 2^n is
+// one factor: 0 for n = -127, infinity for n = 128.
 LOCKSTEP_VECTOR_MATH float normal_exp(float x) {
   x = x > 89.0F ? 89.0F : x;
   x = x < -88.0F ? -88.0F : x;
@@ -62,9 +64,9 @@ LOCKSTEP_VECTOR_MATH float normal_exp(float x) {
   return exp_polynomial(r) * std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + kOne);
 }
 
-// Within 2 units in the last place; -infinity of 0, NaN of what is negative; infinity and NaN stay.
-//   x = 2^e (1 + m) with 2/3 <= 1 + m < 4/3; log(1 + m) = m + m^2 q(m). ln 2 as one float: 0.05 units of what e ln 2 is
-//   part of.
+// Within 2 units in the last place; -infinity for 0, NaN for negative numbers; infinity and NaN stay.
+//   x = 2^e (1 + m) with 2/3 <= 1 + m < 4/3; log(1 + m) = m + m^2 q(m). Using a single float for ln 2 costs 0.05 units
+// where e is not 0.
 LOCKSTEP_VECTOR_MATH float log(float x) {
   constexpr float kSmallestNormal = 1.17549435e-38F;
   constexpr std::uint32_t kTwoThirds = 0x3f2aaaabU;
@@ -84,7 +86,7 @@ LOCKSTEP_VECTOR_MATH float log(float x) {
   return x > 0 ? result : of_others;
 }
 
-// `magnitude`, which is not negative, with the sign of `sign`.
+// Returns `magnitude`, which is not negative, with the sign of `sign`.
 LOCKSTEP_VECTOR_MATH float with_sign(float magnitude, float sign) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) |
                               (std::bit_cast<std::uint32_t>(sign) & 0x80000000U));
@@ -93,7 +95,7 @@ LOCKSTEP_VECTOR_MATH float with_sign(float magnitude, float sign) {
 // Within 6 units in the last place: x P(x^2) / Q(x^2), all coefficients positive.
 LOCKSTEP_VECTOR_MATH float tanh(float x) {
   float t = abs(x);
-  t = t > 10.0F ? 10.0F : t;  // where the quotient is above 1
+  t = t > 10.0F ? 10.0F : t;  // beyond that the quotient is above 1
   const float u = t * t, square = u * u;
   const float p01 = fma(1.3377355329e-1F, u, 1.0F), p23 = fma(2.05373549731e-5F, u, 3.49122963766e-3F);
   const float q01 = fma(4.67106698971e-1F, u, 1.0F), q23 = fma(3.2785072127e-4F, u, 2.58603995632e-2F);
@@ -103,7 +105,7 @@ LOCKSTEP_VECTOR_MATH float tanh(float x) {
   return with_sign(y > 1.0F ? 1.0F : y, x);
 }
 
-// 1 / (1 + e^-x) within 3 units in the last place; 0 from x = -88.4 down.
+// 1 / (1 + e^-x) within 3 units in the last place; 0 for x <= -88.4.
 LOCKSTEP_VECTOR_MATH float sigmoid(float x) { return 1.0F / (1.0F + normal_exp(-x)); }
 
 }  // namespace lockstep::vector_math

@@ -1,4 +1,4 @@
-// The normal distribution for the CPU's vector loops, of the kind and the source of vector_math.h.
+// The normal distribution for the CPU's vector loops, by the method of vector_math.h.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ struct NormalDistribution {
 //   P(X <= -t) = e^(-t^2 / 2) P(t) / Q(t), all coefficients positive; e^(-t^2 / 2) = 2^n 2^f with |f| <= 1/2.
 LOCKSTEP_VECTOR_MATH NormalDistribution normal_distribution(float x) {
   float t = abs(x);
-  t = t > 13.25F ? 13.25F : t;  // where n is -127, whose factor is 0
+  t = t > 13.25F ? 13.25F : t;  // there n is -127, whose factor is 0
   const float square = t * t;
   constexpr float kFactor = -0.72134752044448170F;  // -1 / (2 ln 2)
   const float shifted = fma(square, kFactor, kRounder);
@@ -37,11 +37,12 @@ LOCKSTEP_VECTOR_MATH NormalDistribution normal_distribution(float x) {
 }
 
 // P(X <= x) alone, without a division: within 5 units in the last place above -1, 18 above -3, 6e-6 of the value above
-// -5.5; further down to 1e-13, and 0 (or 1) beyond 13.
-//   P(X <= -t) = 2^y with y = -1 + t p(t): y's whole part is an exponent, the rest goes into 2^f with |f| <= 1/2.
+// -5.5; below that an absolute error of 1e-13, and 0 (or 1) beyond 13.
+//   P(X <= -t) = 2^y with y = -1 + t p(t): the integer part of y becomes the exponent, the rest goes into 2^f with |f|
+// <= 1/2.
 LOCKSTEP_VECTOR_MATH float normal_cdf(float x) {
   float t = abs(x);
-  t = t > 13.0F ? 13.0F : t;  // where the exponent is -127, whose factor is 0
+  t = t > 13.0F ? 13.0F : t;  // there the exponent is -127, whose factor is 0
   const float square = t * t;
   float even = fma(7.019475519e-10F, square, 7.497811143e-7F), odd = fma(-3.52913781e-8F, square, -8.782049833e-6F);
   even = fma(even, square, 6.060698356e-5F), odd = fma(odd, square, -2.181928371e-4F);
@@ -49,7 +50,7 @@ LOCKSTEP_VECTOR_MATH float normal_cdf(float x) {
   even = fma(even, square, -5.256685403e-2F), odd = fma(odd, square, -4.591788489e-1F);
   even = fma(even, square, -1.151108901F);
   const float p = fma(odd, t, even);
-  constexpr float kBiased = kRounder + 127.0F - 1.0F;  // the whole part's lowest bits are those of a float's exponent
+  constexpr float kBiased = kRounder + 127.0F - 1.0F;  // the integer part's lowest bits are those of a float's exponent
   const float shifted = fma(t, p, kBiased);
   const float f = fma(t, p, kBiased - shifted), f2 = f * f;
   const float e01 = fma(6.931469776e-1F, f, 1.0F), e23 = fma(5.5507337442e-2F, f, 2.4022242085e-1F);

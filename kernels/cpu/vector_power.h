@@ -1,6 +1,6 @@
-// Powers for the CPU's vector loops, of the kind and the source of vector_math.h: x^p = 2^(p log2 x). log2's error is
-// multiplied by p, so the logarithm and the product are sums of two floats, of which the second has what the first
-// one's rounding lost (Dekker 1971).
+// Powers for the CPU's vector loops, by the method of vector_math.h: x^p = 2^(p log2 x). The error of log2 is
+// multiplied by p, so the logarithm and the product are sums of two floats, of which the second holds what rounding the
+// first one lost (Dekker 1971).
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 
 namespace lockstep::vector_math {
 
-// The largest float below 2^31: of exponents beyond, as of this one, all are even, and all powers but those of 1 are 0
-// or infinite.
+// The largest float below 2^31. This exponent and all larger ones are even, and all their powers except those of 1 are
+// 0 or infinite.
 constexpr float kLargestExponent = 2147483520.0F;
 
 struct TwoFloats {
   float high, low;
 };
 
-// log2 of the normal positive number that has these bits, less `scaled` 2^-23, within 1e-10 of the value.
+// log2 of the normal positive number with these bits, less `scaled` 2^-23, within 1e-10 of the value.
 //   x = 2^e y with sqrt(1/2) <= y < sqrt(2); log2 y = 2 artanh(s) / ln 2 = s z with s = (y - 1) / (y + 1), z = 2 / ln 2
-//   + w q(w), w = s^2.
+// + w q(w), w = s^2.
 LOCKSTEP_VECTOR_MATH TwoFloats log2(std::uint32_t bits, std::uint32_t scaled) {
   constexpr float kScale = 1.0F / 8388608.0F;                         // 2^-23
   const std::uint32_t exponent = (bits - 0x3f3504f3U) & 0xff800000U;  // e 2^23
@@ -33,48 +33,49 @@ LOCKSTEP_VECTOR_MATH TwoFloats log2(std::uint32_t bits, std::uint32_t scaled) {
   const float inverse = 1.0F / denominator, s = numerator * inverse;
   const float s_low = fma(-s, denominator_low, fma(-s, denominator, numerator)) * inverse;
   const float w = s * s, w2 = w * w, w_low = fma(s, s, -w);
-  constexpr float kFirst = 2.88539004F, kFirstLow = 3.85192598e-8F, kSecond = 0.961796701F;  // 2 / ln 2, a third of it
+  // 2 / ln 2 in two parts, and a third of it.
+  constexpr float kFirst = 2.88539004F, kFirstLow = 3.85192598e-8F, kSecond = 0.961796701F;
   const float q_rest = fma(fma(0.3365348402F, w, 0.411925079F), w, 0.5770788453F);
   const float z = fma(w, fma(q_rest, w, kSecond), kFirst);
   const float z_low = fma(w2, q_rest, fma(w_low, kSecond, fma(w, kSecond, kFirst - z) + kFirstLow));
-  const float slope = fma(3.0F, z, -2.0F * kFirst);  // of s z by s
+  const float slope = fma(3.0F, z, -2.0F * kFirst);  // derivative of s z with respect to s
   const float of_y = s * z, of_y_low = fma(s_low, slope, fma(s, z_low, fma(s, z, -of_y)));
   const float sum = fma(e, kScale, of_y);
   return {sum, (of_y + fma(e, kScale, -sum)) + of_y_low};
 }
 
-// A float within +-limit: by a minimum of whole numbers, as comparisons of floats become branches, whose ways the
-// compiler then computes one by one. NaN becomes +-limit.
+// A float clamped to +-limit. Uses an integer minimum, because comparisons of floats become branches, which compilers
+// do not vectorise. NaN becomes +-limit.
 LOCKSTEP_VECTOR_MATH float within(float limit, float x) {
   const auto magnitude = std::min(std::bit_cast<std::uint32_t>(abs(x)), std::bit_cast<std::uint32_t>(limit));
   return std::bit_cast<float>(magnitude | (std::bit_cast<std::uint32_t>(x) & 0x80000000U));
 }
 
-// 2^(high + low), subnormal results included; `low` is as small as what rounding to `high` lost. Of NaN it is any
+// 2^(high + low), subnormal results included; `low` is at most what rounding to `high` lost. For NaN the result is some
 // number.
 LOCKSTEP_VECTOR_MATH float exp2(float high, float low) {
   const float p = within(152.0F, high);
   low = p == high ? low : 0.0F;
-  constexpr float kBiased =
-      kRounder + 254.0F;  // the exponents of 2^n's two factors, in a float's bits, are the halves of n + 254
+  // The exponents of 2^n's two factors, as bits of a float, are the halves of n + 254.
+  constexpr float kBiased = kRounder + 254.0F;
   const float shifted = p + kBiased;
   const float f = (p - (shifted - kBiased)) + low, f2 = f * f;
   const float t01 = fma(5.5503595906e-2F, f, 2.4022647586e-1F), t23 = fma(1.3390958502e-3F, f, 9.6185175608e-3F);
   const float t = fma(fma(1.5324314942e-4F, f2, t23), f2, t01);
-  const float e = fma(fma(t, f, 6.93147182e-1F), f, 1.0F);  // the last two by Horner: half as much rounding error
+  const float e = fma(fma(t, f, 6.93147182e-1F), f, 1.0F);  // the last two steps by Horner: half the rounding error
   const auto n = std::bit_cast<std::uint32_t>(shifted);
   const std::uint32_t half = (n << 22) & 0xff800000U;
   return e * std::bit_cast<float>(half) * std::bit_cast<float>((n << 23) - half);
 }
 
-// An exponent within +-kLargestExponent, and what x^p is besides 2^(p log2 |x|): as C's pow() has it.
+// An exponent clamped to +-kLargestExponent, and the rules by which C's pow() differs from 2^(p log2 |x|).
 struct PowerRule {
   float exponent, exponent_low;
   bool is_whole;
-  std::uint32_t sign;  // the sign bit where the exponent is odd
+  std::uint32_t sign;  // the sign bit if the exponent is odd
 };
 
-// Of any finite exponent other than 0.
+// For any finite exponent other than 0.
 inline PowerRule power_rule(double exponent) {
   const double p = std::clamp(exponent, -double{kLargestExponent}, double{kLargestExponent});
   const auto high = static_cast<float>(p);
@@ -95,7 +96,7 @@ LOCKSTEP_VECTOR_MATH float power_of_normal(float x, float p, float p_low) {
   return exp2(product, fma(p_low, log.high, fma(p, log.low, fma(p, log.high, -product))));
 }
 
-// The same bits, of any x.
+// The same bits, for any x.
 LOCKSTEP_VECTOR_MATH float power(float x, const PowerRule& rule) {
   constexpr float kSmallestNormal = 1.17549435e-38F, kTwoTo23 = 8388608.0F;
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
@@ -113,7 +114,7 @@ LOCKSTEP_VECTOR_MATH float power(float x, const PowerRule& rule) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y) | sign);
 }
 
-// The same for any p, NaN and infinities too: 1 where x is 1 or p is 0, whatever the other is.
+// The same for any p, including NaN and infinities: 1 if x is 1 or p is 0, even if the other is NaN.
 LOCKSTEP_VECTOR_MATH float power(float x, float p) {
   const float exponent = within(kLargestExponent, p);
   const auto whole = static_cast<std::int32_t>(exponent);

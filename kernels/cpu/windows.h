@@ -9,7 +9,7 @@ namespace lockstep {
 // The taps of the window of output `out` that lie inside the image.
 struct Taps {
   std::int64_t first, end;  // within the window
-  std::int64_t input;       // where the first one lies in the image
+  std::int64_t input;       // position of the first tap in the image
 };
 
 inline Taps taps_inside(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_t window,
@@ -19,7 +19,7 @@ inline Taps taps_inside(std::int64_t out, std::int64_t stride, std::int64_t pad,
   return {first, std::min(window, size - start), start + first};
 }
 
-// The outputs whose windows cover input `in`: [first, end).
+// The outputs whose windows contain input `in`: [first, end).
 struct Cover {
   std::int64_t first, end;
 };
@@ -30,16 +30,16 @@ inline Cover windows_over(std::int64_t in, std::int64_t stride, std::int64_t pad
   return {reach < 0 ? 0 : reach / stride + 1, std::min(outputs, (in + pad) / stride + 1)};
 }
 
-// The window of one output pixel of a channels-last image: its `rows` x `columns` taps, the first of which is x, the
-// tap `place`.
+// The window of one output pixel of a channels-last image: `rows` x `columns` taps, beginning with the pixel x, which
+// is the tap `place`.
 struct PoolWindow {
   const float* x;
   std::int64_t rows, columns, row_step, channels;
   int place, width;
 };
 
-// The `rows` x `columns` windows that cover one input pixel, which is the tap `place` of the first one: of the window
-// to the right it is a tap `place_column` lower, of that below one `place_row` lower.
+// The `rows` x `columns` windows that contain one input pixel. It is the tap `place` of the first one; in the window to
+// the right its tap is `place_column` lower, in the window below `place_row` lower.
 struct PoolCover {
   const float* y_grad;
   const std::uint16_t* argmax;

@@ -1,5 +1,6 @@
-// Blocks of tiles go through three steps whose data stays in the second-level cache: transform (point, tile, channel),
-// one matrix product a point, transform back. Weight gradients sum their products over the blocks of a part first.
+// Blocks of tiles go through three steps whose data stays in the second-level cache: transform to (point, tile,
+// channel), one matrix product per point, transform back. Gradients of the weights first sum their products over the
+// blocks of a part.
 #include "kernels/cpu/winograd.h"
 
 #include <algorithm>
@@ -15,9 +16,10 @@ namespace lockstep::winograd {
 
 namespace {
 
-constexpr Index kMostParts = 8, kTilesOfAPart = 384;  // of a sum over all tiles: by its size alone
+// Parts of a sum over all tiles; their number depends only on its size.
+constexpr Index kMostParts = 8, kTilesOfAPart = 384;
 
-// `nowhere` takes what lies outside of the image: as many floats as there are channels.
+// `nowhere` receives outputs outside the image; it has as many floats as there are channels.
 template <typename F>
 LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<float>& images, const Tiling<F>& tiling,
                                            Index first, Index count, const Finish& finish, float* nowhere) {
@@ -38,7 +40,7 @@ LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<flo
   }
 }
 
-// OHWI weights to matrices (point, out, in), the kernel's rows and columns reversed on demand.
+// OHWI weights to matrices (point, out, in); optionally reverses the kernel's rows and columns.
 template <typename F>
 LOCKSTEP_TARGET_AVX512 void transform_weights(const float* weight, Index outs, Index ins, bool reversed,
                                               float* points) {
@@ -49,7 +51,7 @@ LOCKSTEP_TARGET_AVX512 void transform_weights(const float* weight, Index outs, I
           weight + (reversed ? (kTaps - 1) * ins : 0) + c, reversed ? -ins : ins, points + o * ins + c, outs * ins);
 }
 
-// (point, out, in) to (point, in, out).
+// Transposes (point, out, in) to (point, in, out).
 template <typename F>
 void transpose_matrices(const float* from, Index outs, Index ins, float* to) {
   for (Index p = 0; p < F::kAll; ++p, from += outs * ins, to += outs * ins)
@@ -105,7 +107,7 @@ void backward_data(const Conv2dShape& s, const float* y_grad, const float* weigh
               {nullptr, false, accumulate});
 }
 
-// A part's points are summed over its tiles, and gathered: what the parts add up is as small as the weights.
+// The points are summed over the tiles of a part and transformed back, so the parts' sums are as small as the weights.
 template <typename F>
 void backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool accumulate) {
   const Tiling<F> tiling(s.batch, s.out_height, s.out_width);
@@ -132,14 +134,14 @@ void backward_weights(const Conv2dShape& s, const float* x, const float* y_grad,
                                cpu_device().default_stream());
 }
 
-// Tiles of 4 x 4 compute a quarter to a third of the direct products, and outputs beyond the edge.
+// Tiles of 4 x 4 need a quarter to a third of the direct products, but also compute outputs beyond the edge.
 bool wastes_little(Index height, Index width) {
   const auto whole = [](Index size) { return (size + 3) / 4 * 4; };
   return whole(height) * whole(width) <= 2 * height * width;
 }
 
-// Do the products pay for the way of the weights to their points, and for reading those once for each block of tiles?
-// Of few channels always, of many with as many tiles as make a part of a sum.
+// True if the saved products outweigh the transformation of the weights, and reading the transformed weights once for
+// each block of tiles: always for few channels, for many channels if there are as many tiles as in a part of a sum.
 template <typename F>
 bool is_worthwhile(const Conv2dShape& s) {
   constexpr Index kSmall = 320 << 10, kLarge = kSmall * 8, kManyTiles = 128;  // floats

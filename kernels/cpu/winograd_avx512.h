@@ -1,7 +1,7 @@
 // The arithmetic of winograd.cpp, on vectors of 16 channels, in one direction. A tile's values are coefficients of
 // polynomials, and all transforms share the points 0, p and -p for each p of kPairs, and infinity: sums over even and
-// over odd powers serve two points each. The divisors of Lagrange's interpolation, which would make the inputs'
-// transform fractions, are applied where the weights pass.
+// over odd powers serve two points each. The divisors of Lagrange's interpolation would make the inputs' transform
+// fractions, so they are applied to the weights.
 #pragma once
 
 #include <immintrin.h>
@@ -24,12 +24,13 @@ struct Points {
   static constexpr Index kPairCount = kPoints / 2 - 1;
   static_assert(kPoints % 2 == 0 && kPairCount <= 3, "more pairs");
 
-  // The product of x^2 - q^2 over all pairs q but one (-1: over all), by powers of x^2 from the lowest.
-  struct Product {
+  // The product of x^2 - q^2 over all pairs q except one (-1: over all), as coefficients of powers of x^2, the lowest
+  // first.
+  struct PairProduct {
     float of[kPairCount + 1];
   };
-  static constexpr Product product_without(Index left_out) {
-    Product product{{1}};
+  static constexpr PairProduct product_without(Index left_out) {
+    PairProduct product{{1}};
     Index degree = 0;
     for (Index pair = 0; pair < kPairCount; ++pair) {
       if (pair == left_out) continue;
@@ -41,9 +42,9 @@ struct Points {
     return product;
   }
   struct Products {
-    Product all, without[kPairCount];
-    float zero_factor,
-        pair_factor[kPairCount];  // 1 / (the product of the differences from the other points); infinity's is 1
+    PairProduct all, without[kPairCount];
+    // 1 / (the product of the differences from the other points). The factor of infinity is 1.
+    float zero_factor, pair_factor[kPairCount];
   };
   static constexpr Products make_products() {
     Products products{};
@@ -61,7 +62,7 @@ struct Points {
   static constexpr Products kProducts = make_products();
 };
 
-// sum + factor * x; factors that are known when this is compiled, of which 0 and 1 cost no product.
+// sum + factor * x. Factors are known at compile time; 0 and 1 cost no product.
 LOCKSTEP_INLINE_AVX512 __m512 add_scaled(__m512 sum, float factor, __m512 x) {
   return factor == 0    ? sum
          : factor == 1  ? sum + x
@@ -70,16 +71,16 @@ LOCKSTEP_INLINE_AVX512 __m512 add_scaled(__m512 sum, float factor, __m512 x) {
 }
 LOCKSTEP_INLINE_AVX512 __m512 scaled(float factor, __m512 x) { return factor == 1 ? x : factor * x; }
 
-// The sum of x[k * step] times the first `count` coefficients, from the highest, which is 1.
-template <typename Product>
-LOCKSTEP_INLINE_AVX512 __m512 weighted_sum(const Product& product, Index count, const __m512* x, Index step) {
+// The sum of x[k * step] times the first `count` coefficients; the highest coefficient is 1.
+template <typename Polynomial>
+LOCKSTEP_INLINE_AVX512 __m512 weighted_sum(const Polynomial& product, Index count, const __m512* x, Index step) {
   __m512 sum = x[(count - 1) * step];
 #pragma GCC unroll 4
   for (Index k = count - 2; k >= 0; --k) sum = add_scaled(sum, product.of[k], x[k * step]);
   return sum;
 }
 
-// kPoints inputs to the points.
+// Transforms kPoints inputs to the points.
 template <Index kPoints>
 struct InputTransform {
   static LOCKSTEP_INLINE_AVX512 void apply(const __m512* d, Index step, __m512* out) {
@@ -97,7 +98,7 @@ struct InputTransform {
   }
 };
 
-// The values at the points of the polynomial with kCount coefficients g; kDivided: over the divisors.
+// The values at the points of the polynomial with kCount coefficients g; kDivided: divided by the divisors.
 template <Index kPoints, Index kCount, bool kDivided>
 struct Evaluation {
   static LOCKSTEP_INLINE_AVX512 void apply(const __m512* g, Index step, __m512* out) {
@@ -121,7 +122,7 @@ struct Evaluation {
   }
 };
 
-// Its transpose: values at the points to kCount sums, of the values times the points' powers 0, 1, ...
+// The transpose: from values at the points to kCount sums of the values times the points' powers 0, 1, ...
 template <Index kPoints, Index kCount, bool kDivided>
 struct Gathering {
   static LOCKSTEP_INLINE_AVX512 void apply(const __m512* m, Index step, __m512* out) {

@@ -1,5 +1,5 @@
-// Vectors lie along the output channels: weights pass as (tap, in, out), and as (out / 16, point, in, 16) or (point,
-// in, out). A tile's inputs are one vector a point, whose lanes are the few input channels.
+// Vectors run along the output channels: weights are reordered to (tap, in, out), and to (out / 16, point, in, 16) or
+// (point, in, out). A tile's inputs are one vector per point, whose lanes are the few input channels.
 #include "kernels/cpu/winograd_narrow.h"
 
 #include <algorithm>
@@ -20,12 +20,13 @@ using winograd::Images;
 using winograd::Index;
 using winograd::Scratch;
 using winograd::Zeros;
-using F = winograd::Form<5>;  // with 3x3 kernels direct sums are as fast
+using F = winograd::Form<5>;  // for 3x3 kernels direct sums are as fast
 using Tiling = winograd::Tiling<F>;
 
 constexpr Index kMostChannels = 4;
-constexpr Index kTilesAtOnce = 2;                         // share each load of a weight
-constexpr Index kPartsAtMost = 8, kTilesOfOnePart = 384;  // of a sum over all tiles: by its size alone
+constexpr Index kTilesAtOnce = 2;  // tiles that share each load of a weight
+// Parts of a sum over all tiles; their number depends only on its size.
+constexpr Index kPartsAtMost = 8, kTilesOfOnePart = 384;
 
 // The points of one tile, whose square begins at (row, column) of image n: kLanes floats each, point_step apart.
 LOCKSTEP_TARGET_AVX512 void transform_tile(const Images<const float>& images, Index n, Index row, Index column,
@@ -49,7 +50,7 @@ LOCKSTEP_TARGET_AVX512 void transform_tile(const Images<const float>& images, In
   }
 }
 
-// Weights (out, tap, in) to (tap, in, out), and those to (out / kLanes, point, in, kLanes).
+// Reorders weights (out, tap, in) to (tap, in, out), and those to (out / kLanes, point, in, kLanes).
 void turn_weights(const Conv2dShape& s, const float* weight, float* turned) {
   const Index rest = s.kernel_height * s.kernel_width * s.in_channels;
   for (Index o = 0; o < s.out_channels; ++o)
@@ -63,7 +64,7 @@ LOCKSTEP_TARGET_AVX512 void transform_turned_weights(const float* turned, Index 
   }
 }
 
-// The outputs of kTilesAtOnce tiles, of which `inputs` (tile, point, kLanes) has the points.
+// The outputs of kTilesAtOnce tiles; `inputs` (tile, point, kLanes) holds their points.
 template <int kIns>
 LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* weights, Index outs,
                                            float* const (*pixels)[F::kOut * F::kOut], const winograd::Finish& finish) {
@@ -93,21 +94,22 @@ LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* wei
   }
 }
 
-// (point, in, out) to (tap, in, out).
+// Transforms (point, in, out) to (tap, in, out).
 LOCKSTEP_TARGET_AVX512 void gather_turned_weights(const float* points, Index ins, Index outs, float* turned) {
   for (Index place = 0; place < ins * outs; place += kLanes)
     winograd::transform_square<F::KernelGradients, F::kPoints, F::kKernel>(points + place, ins * outs, turned + place,
                                                                            ins * outs);
 }
 
-// sums (outs) += those of each tile's gradients, which are the value of their polynomial at 1.
+// sums (outs) += those of each tile's gradients, which equal the value of their polynomial at 1.
 void add_tile_sums(const float* gradients, Index tiles, Index outs, float* sums) {
   const float* const of_one = gradients + (F::kPoints + 1) * F::plane(outs);
   for (Index tile = 0; tile < tiles; ++tile)
     for (Index o = 0; o < outs; ++o) sums[o] += of_one[tile * outs + o];
 }
 
-// The gradients of a part of the tiles, blocks [begin, end): of weights (tap, in, out), and behind them of biases.
+// The gradients of a part of the tiles, blocks [begin, end): of the weights (tap, in, out), followed by those of the
+// biases.
 void part_of_gradients(const Conv2dShape& s, const Tiling& tiling, const float* x, const float* y_grad, Index begin,
                        Index end, float* to) {
   const Index ins = s.in_channels, outs = s.out_channels;
@@ -155,7 +157,8 @@ void conv2d(const Conv2dShape& s, const float* x, const float* weight, const flo
     for (Index first = tiling.count() * part / parts; first < end; first += kTilesAtOnce) {
       float* pixels[kTilesAtOnce][F::kOut * F::kOut];
       for (Index t = 0; t < kTilesAtOnce; ++t) {
-        const Index tile = std::min(first + t, end - 1), n = tiling.image(tile);  // the last one twice, if need be
+        // The last tile is computed twice if necessary.
+        const Index tile = std::min(first + t, end - 1), n = tiling.image(tile);
         transform_tile(in, n, tiling.row(tile) - s.pad_top, tiling.column(tile) - s.pad_left,
                        inputs.data() + t * F::kAll * kLanes, kLanes);
         winograd::find_square<F::kOut>(out, n, tiling.row(tile), tiling.column(tile), nowhere.data(), pixels[t]);

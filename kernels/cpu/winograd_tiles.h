@@ -1,5 +1,5 @@
-// What convolutions by Winograd's filtering are made of: how images are cut into tiles, and the way of pixels to their
-// points.
+// Common parts of convolutions by Winograd's filtering: the division of images into tiles, and the transformation of
+// pixels to points.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace lockstep::winograd {
 template <Index kTaps>
 struct Form {
   static constexpr Index kKernel = kTaps, kOut = 4;
-  static constexpr Index kPoints = kOut + kKernel - 1;  // a direction
+  static constexpr Index kPoints = kOut + kKernel - 1;  // in each direction
   static constexpr Index kAll = kPoints * kPoints;
   static constexpr Index kTiles = kPoints == 6 ? 48 : 24;  // in a block
-  // From one point's (kTiles, channels) to the next. Whole pages apart they would all fall into one set of the
-  // first-level cache; five cache lines more spread them.
+  // The distance from one point's (kTiles, channels) to the next. A distance of whole pages would put all of them into
+  // one set of the first-level cache; five more cache lines spread them.
   static constexpr Index plane(Index channels) { return kTiles * channels + 5 * kLanes; }
   static constexpr Index points(Index channels) { return kAll * plane(channels); }
 
@@ -29,7 +29,7 @@ struct Form {
   using KernelGradients = Gathering<kPoints, kKernel, true>;
 };
 
-// An image batch, NHWC.
+// A batch of images, NHWC.
 template <typename Float>
 struct Images {
   Float* data;
@@ -41,7 +41,7 @@ struct Images {
   bool has(Index row, Index column) const { return row >= 0 && row < height && column >= 0 && column < width; }
 };
 
-// How an image's outputs are cut into tiles.
+// The division of an image's outputs into tiles.
 template <typename F>
 struct Tiling {
   Index batch, rows, columns;
@@ -69,7 +69,7 @@ class Zeros : public Scratch {
   explicit Zeros(Index count) : Scratch(count) { std::fill_n(data(), count, 0.0F); }
 };
 
-// The pixels of a square whose corner is (row, column); outside of the image they are `outside`.
+// The pixels of a square whose corner is (row, column); outside the image they are `outside`.
 template <Index kSize, typename Float>
 void find_square(const Images<Float>& images, Index n, Index row, Index column, Float* outside, Float** pixels) {
   for (Index i = 0; i < kSize; ++i)
@@ -77,8 +77,8 @@ void find_square(const Images<Float>& images, Index n, Index row, Index column, 
       pixels[i * kSize + j] = images.has(row + i, column + j) ? images.pixel(n, row + i, column + j) : outside;
 }
 
-// The points of tiles [first, first + count), of squares of kFrom x kFrom pixels that begin `top` rows and `left`
-// columns before the tiles' outputs: plane(channels) floats a point. `zeros` has as many floats as there are channels.
+// Computes the points of tiles [first, first + count), plane(channels) floats each, from squares of kFrom x kFrom
+// pixels that begin `top` rows and `left` columns before the tiles' outputs. `zeros` has one float per channel.
 template <typename F, typename Transform, Index kFrom>
 LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, const Tiling<F>& tiling, Index first,
                                              Index count, Index top, Index left, const float* zeros, float* points) {
@@ -103,8 +103,8 @@ LOCKSTEP_TARGET_AVX512 void transform_images(const Images<const float>& images, 
   }
 }
 
-// One vector of each of kFrom x kFrom values, from_step apart, to kTo x kTo, to_step apart: both directions of a
-// transform.
+// Applies both directions of a transform to one vector of each of kFrom x kFrom values, from_step apart, and stores kTo
+// x kTo, to_step apart.
 template <typename Transform, Index kFrom, Index kTo>
 LOCKSTEP_INLINE_AVX512 void transform_square(const float* from, Index from_step, float* to, Index to_step) {
   __m512 half[kFrom * kTo];
@@ -120,13 +120,14 @@ LOCKSTEP_INLINE_AVX512 void transform_square(const float* from, Index from_step,
   }
 }
 
-// The operations on an output on its way to memory.
+// The operations on an output before it is stored.
 struct Finish {
   const float* bias = nullptr;
   bool relu = false, accumulate = false;
 };
 
-// The second direction of a tile's outputs, of one channel vector: half (column, output) to the pixels.
+// The second direction of the transform of a tile's outputs, for one vector of channels: from half (column, output) to
+// the pixels.
 template <typename F>
 LOCKSTEP_INLINE_AVX512 void store_outputs(const __m512* half, const Finish& finish, Index channel,
                                           float* const* pixels) {
@@ -143,7 +144,7 @@ LOCKSTEP_INLINE_AVX512 void store_outputs(const __m512* half, const Finish& fini
   }
 }
 
-// Is there a form for this kernel and these images, and a CPU for it?
+// True if there is a form for this kernel and these images, and the CPU supports it.
 bool has_form(const Conv2dShape& shape);
 
 }  // namespace lockstep::winograd

@@ -1,23 +1,23 @@
-// Attention without its matrix of scores (Dao et al. 2022, "FlashAttention"), in float32: a warp a row, over tiles of
-// the other side's rows in shared memory, each lane a row of the tile. Forward and the gradient of q: rows are queries,
-// tiles have keys. The gradients of k and v: rows are keys, tiles have queries. Every sum has one order: the same bits
-// every time.
+// Attention without its matrix of scores (Dao et al. 2022, "FlashAttention"), in float32: one warp per row loops over
+// tiles of the other side's rows in shared memory; each lane has one row of the tile. In forward and for the gradient
+// of q, rows are queries and tiles have keys; for the gradients of k and v, rows are keys and tiles have queries. Every
+// sum has a fixed order, so results are reproducible bit for bit.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
 
 #include "kernels/attention_shape.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/warp.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
 
-constexpr int kTileRows = 32;                      // a lane each
-constexpr int kAttentionRows = 8;                  // warps of a block
-constexpr int kPieces = kMostAttentionWidth / 32;  // of a row, that a lane keeps: elements lane, lane + 32, ...
+constexpr int kTileRows = 32;                      // one per lane
+constexpr int kAttentionRows = 8;                  // warps per block
+constexpr int kPieces = kMostAttentionWidth / 32;  // parts of a row that a lane holds: elements lane, lane + 32, ...
 constexpr Index kMostBlocks = 16 * 1024;
 
 template <typename T>
@@ -32,7 +32,7 @@ struct AttentionLaunch {
   AttentionParams params;
 
   __device__ Index heads() const { return shape.batch * shape.heads; }
-  // Of the rows of one head: `length` of them in a sample, `stride` apart.
+  // Rows of one head: `length` of them in a sample, `stride` apart.
   template <typename T>
   __device__ HeadRows<T> rows(T* first, Index head, Index length, Index stride) const {
     return {first + head / shape.heads * length * stride + head % shape.heads * shape.width, stride};
@@ -40,7 +40,7 @@ struct AttentionLaunch {
 };
 
 // Copies up to kTileRows rows from `first` on into shared memory, `pitch` apart: one more than the width, so that lanes
-// meet no bank twice.
+// have no bank conflicts.
 template <typename T>
 __device__ void load_tile(const HeadRows<const T>& from, Index first, Index length, Index width, float* tile) {
   const Index pitch = width + 1;
@@ -61,7 +61,7 @@ __device__ inline float dot_rows(const float* a, const float* b, Index width) {
   return sum;
 }
 
-// sums[piece] += sum over the tile's rows of weight(row) * row; lane i has the weight of row i.
+// sums[piece] += sum over the tile's rows of weight(row) * row; lane i passes the weight of row i.
 __device__ inline void add_weighted(float weight, const float* tile, Index width, int lane, float (&sums)[kPieces]) {
   for (int row = 0; row < kTileRows; ++row) {
     const float factor = __shfl_sync(0xffffffffu, weight, row);
@@ -102,7 +102,7 @@ __global__ void attention_forward(AttentionLaunch launch, AttentionOperands<cons
       const float score =
           is_seen ? dot_rows(query, keys + lane * (s.width + 1), s.width) * launch.params.scale : -INFINITY;
       const float most = fmaxf(largest, warp_max(score));
-      // The first tile has a key that the row sees, so `most` is no infinity; NaN stays NaN.
+      // The first tile has a key that is visible to the row, so `most` is not infinite; NaN stays NaN.
       const float factor = expf(largest - most), weight = is_seen ? expf(score - most) : 0.0F;
       sum = sum * factor + warp_sum(weight);
       for (float& each : sums) each *= factor;
@@ -116,7 +116,7 @@ __global__ void attention_forward(AttentionLaunch launch, AttentionOperands<cons
   }
 }
 
-// What backward reads and writes.
+// Operands and results of backward.
 template <typename T>
 struct AttentionGradients {
   AttentionOperands<const T> from;
@@ -220,7 +220,7 @@ __global__ void attention_key_gradients(AttentionLaunch launch, AttentionGradien
   }
 }
 
-// Two tiles, and `rows` rows a warp.
+// The size of two tiles and of `rows` rows per warp.
 std::size_t shared_bytes(Index width, Index rows) {
   require_attention_width(width);
   return static_cast<std::size_t>(2 * kTileRows * (width + 1) + rows * kAttentionRows * width) * sizeof(float);

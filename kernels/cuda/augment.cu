@@ -1,6 +1,7 @@
-// Images as training sees them: a crop, mirrored or not, brighter, with another contrast, normalised. A block an image;
-// sums in double and in a fixed order: the same bits every time, and the CPU's up to their rounding.
-#include "kernels/cuda/kernels.h"
+// Augmentation of images: a crop, possibly mirrored, with changed brightness and contrast, normalised. One block per
+// image; sums are in double in a fixed order, so results are reproducible bit for bit, and equal the CPU's up to
+// rounding.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "lockstep/data/augment_kernels.h"
 
@@ -12,7 +13,7 @@ using data::ImageShape;
 
 namespace {
 
-// Pixel `i` of the crop, (row, column, channel), as it lies in the image; black outside of it.
+// Pixel `i` of the crop, (row, column, channel), read from the image; black outside it.
 __device__ float pixel(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, Index i) {
   const Index channel = i % 3, column = i / 3 % shape.crop, row = how.top + i / 3 / shape.crop;
   const Index from = how.left + (how.mirrored != 0 ? shape.crop - 1 - column : column);
@@ -26,11 +27,11 @@ __device__ double sum_for_all(double value) {
   if (threadIdx.x == 0) shared = sum;
   __syncthreads();
   const double result = shared;
-  __syncthreads();  // read by all before the next sum
+  __syncthreads();  // all threads have read it before the next sum
   return result;
 }
 
-// Of all `count` values that the block has written to `image`.
+// Standardises all `count` values that the block has written to `image`.
 __device__ void standardise(float* image, Index count, double sum) {
   const double mean = sum_for_all(sum) / static_cast<double>(count);
   double squares = 0;

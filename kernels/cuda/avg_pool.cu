@@ -1,14 +1,14 @@
-// Average pooling, NHWC. Backward gathers: every input sums over the windows that hold it, so no atomics and the same
-// bits every time.
+// Average pooling, NHWC. Backward gathers: every input sums over the windows that contain it, so there are no atomics
+// and results are reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/pool_position.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
 
-constexpr Index kMostInFloat = 64;  // pixels that are added up in float32
+constexpr Index kMostInFloat = 64;  // number of pixels that are summed in float32
 
 // The part of a window that lies inside the image, in one direction: [begin, end).
 struct Inside {
@@ -37,7 +37,7 @@ __global__ void avg_pool(Pool2dShape s, bool count_padding, const T* x, T* y, In
     const T* image = x + out.image * s.in_height * s.in_width * s.channels + out.channel;
     const Inside rows = rows_of(s, out.row), columns = columns_of(s, out.column);
     float sum = 0;
-    double total = 0;  // of pieces of a large window, so that the error does not grow with the plane
+    double total = 0;  // sum over the pieces of a large window, so that the error does not grow with the plane
     Index pixels = 0;
     for (Index row = rows.begin; row < rows.end; ++row)
       for (Index column = columns.begin; column < columns.end; ++column) {

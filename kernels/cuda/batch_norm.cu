@@ -1,6 +1,6 @@
-// Batch normalisation, channels innermost. Sums over the rows in two steps of fixed order (no atomics: the same bits
-// every time): blocks sum their rows in double, shifted by the first row, then one thread a channel adds the blocks'
-// sums.
+// Batch normalisation, channels innermost. Sums over the rows take two steps of fixed order without atomics, so they
+// are reproducible bit for bit: blocks sum their rows in double, shifted by the first row, then one thread per channel
+// adds the blocks' sums.
 #include "kernels/cuda/element.cuh"
 #include "kernels/families.h"
 
@@ -8,11 +8,11 @@ namespace lockstep::cuda {
 
 namespace {
 
-constexpr int kNormChannels = 32;  // channels of a block: a warp reads a row of them
-constexpr int kNormRows = 8;       // threads of a block that share a channel
+constexpr int kNormChannels = 32;  // channels per block: a warp reads a row of them
+constexpr int kNormRows = 8;       // threads per block that share a channel
 constexpr Index kMostNormParts = 256;
 
-// Of one channel.
+// Values of one channel.
 struct NormChannel {
   float mean, factor, bias;
   __device__ float centered(float x) const { return x - mean; }
@@ -28,8 +28,8 @@ __device__ NormChannel channel_of(const BatchNormParams& params, Index c, const 
   return {mean[c], static_cast<float>(factor), bias == nullptr ? 0.0F : bias[c]};
 }
 
-// Two sums a channel, of this block's rows: first[part * channels + c], second likewise. term(value index, c, &first,
-// &second) adds.
+// Two sums per channel over this block's rows: first[part * channels + c], and likewise second. term(value index, c,
+// &first, &second) adds one element.
 template <typename Term>
 __device__ void sum_rows(Index rows, Index channels, double* first, double* second, Term&& term) {
   __shared__ double shared[2][kNormRows][kNormChannels];
@@ -99,7 +99,7 @@ __global__ void gradient_parts(BatchNormParams params, const T* x, const T* y_gr
   });
 }
 
-// What the last step reads: the sums over all rows, and the gradients of weight and bias (null: not wanted).
+// Reads the sums over all rows, and the gradients of weight and bias (null: not wanted).
 __global__ void finish_gradients(BatchNormParams params, const double* sums, const double* products, Index parts,
                                  Index channels, const float* variance, double* totals, float* weight_grad,
                                  bool accumulate_weight, float* bias_grad, bool accumulate_bias) {
@@ -130,8 +130,8 @@ __global__ void batch_norm_gradients(BatchNormParams params, const T* x, const T
   }
 }
 
-// Blocks of the sums over rows, and their memory: parts x channels doubles, twice, and as many totals as channels,
-// twice.
+// The blocks of the sums over rows, and their memory: two arrays of parts x channels doubles, and two totals per
+// channel.
 struct NormSums {
   NormSums(Index rows, Index channels, Stream& stream)
       : parts(std::clamp<Index>(rows / (kNormRows * 8), 1, kMostNormParts)),

@@ -1,14 +1,14 @@
-// The bias: added to every row; its gradient, the sums of the columns, in two steps of fixed order (no atomics: the
-// same bits every time).
+// The bias is added to every row; its gradient is the column sums, computed in two steps of fixed order without
+// atomics, so it is reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-constexpr int kColumns = 32;  // of a block: a warp reads a row of them
-constexpr int kRows = 8;      // threads of a block that share a column
+constexpr int kColumns = 32;  // columns per block: a warp reads a row of them
+constexpr int kRows = 8;      // threads per block that share a column
 constexpr Index kMostRowParts = 256;
 
 template <typename T>

@@ -1,19 +1,20 @@
-// Binary functions, comparisons and selection, with broadcasting. Where the operands have the result's shape, are
-// scalars or repeat as rows, a thread moves 16 bytes at a time; else it finds its operands by their strides.
+// Binary functions, comparisons and selection, with broadcasting. If the operands have the result's shape, are scalars
+// or repeat as rows, a thread moves 16 bytes at a time; otherwise it computes its operands' positions from their
+// strides.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
 
 #include "kernels/binary_functions.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/offsets.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
 
-// An operand whose packs repeat after `period`; 0: one element, which is repeated.
+// An operand whose packs repeat after `period`; 0: a single element, which is repeated.
 template <typename T>
 struct Repeated {
   const T* data;
@@ -30,7 +31,7 @@ __device__ inline Pack<T, count> pack_of(const Repeated<T>& operand, Index i) {
   return same;
 }
 
-// `out` may be an operand that does not repeat: each element is read before it is written, by the same thread.
+// `out` may be an operand that does not repeat: the same thread reads each element before it writes it.
 template <typename T, int count>
 __global__ void binary_packs(BinaryFunction function, Repeated<T> a, Repeated<T> b, T* out, Index packs) {
   for (Index i = first_item(); i < packs; i += stride_of_grid()) {
@@ -73,7 +74,7 @@ StridedLoop<2> loop_over(In a, In b, const Shape& out) {
   return {out, {broadcast_strides(a.shape, out), broadcast_strides(b.shape, out)}};
 }
 
-// Does operand `array` repeat as packs of `pack` elements do? Then sets the period, in packs.
+// True if the operand `array` repeats as packs of `pack` elements do; then sets the period, in packs.
 bool repeats_in_packs(const StridedLoop<2>& loop, int array, Index pack, Index* period) {
   const Index length = loop.extent(0), step = loop.stride(array, 0), row = loop.stride(array, 1);
   if (loop.dims > 2) return false;

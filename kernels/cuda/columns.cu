@@ -1,4 +1,4 @@
-// The windows of images: laid out as the rows of a matrix, and summed again.
+// The windows of images are written as the rows of a matrix, and summed back.
 #include "kernels/cuda/columns.h"
 
 #include "kernels/cuda/launch.cuh"

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/columns.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/stream.h"
 
@@ -9,8 +9,8 @@ namespace lockstep::cuda {
 
 namespace {
 
-// Calls `call(part, windows, first x, first y)` for some images at a time: their shape, memory for their windows, where
-// they begin.
+// Calls `call(part, windows, first x, first y)` for groups of images: their shape, memory for their windows, and
+// pointers to their first elements.
 template <typename Call>
 void in_parts(const Conv2dShape& s, Stream& stream, Call&& call) {
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;

@@ -1,15 +1,15 @@
-// Cross entropy of a softmax, shifted by the largest logit so that exp() stays in range, and of probabilities'
-// logarithms. A warp a row; then one block adds up the rows, in a fixed order: the same bits every time.
+// Cross entropy of a softmax, shifted by the largest logit so that exp() does not overflow, and of log probabilities.
+// One warp per row; then one block sums the rows in a fixed order, so results are reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/warp.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
 
-// What the rows of scores (N, K) are compared with: labels or targets, and the classes' weights. Nobody on the host
-// looks at labels that are on a GPU: one outside makes loss and gradient NaN.
+// The targets of the rows of scores (N, K): labels or soft targets, and the classes' weights. The host does not check
+// labels on a GPU: an invalid one makes loss and gradient NaN.
 struct RowTargets {
   const Index* labels;
   const float *soft, *weight;
@@ -85,7 +85,7 @@ __global__ void nll_rows(const float* log_probabilities, RowTargets targets, Ind
   }
 }
 
-// One block: loss = sum of `losses`, divided by that of `weights` where there are some.
+// Runs in one block: loss = sum of `losses`, divided by the sum of `weights` if there are any.
 __global__ void add_rows(const float* losses, const float* weights, Index count, float* loss, float* divisor) {
   double sum = 0, total = 0;
   for (Index i = threadIdx.x; i < count; i += kThreads) {
@@ -104,7 +104,7 @@ __global__ void add_rows(const float* losses, const float* weights, Index count,
   *divisor = static_cast<float>(total);
 }
 
-// What a row's gradients are multiplied with.
+// The factors of the rows' gradients.
 struct RowFactors {
   Reduction reduction;
   const float *divisor, *loss_grad;
@@ -115,7 +115,7 @@ struct RowFactors {
   }
 };
 
-// Of labels without weights, whose coefficients add up to 1: a thread an element.
+// For labels without class weights, where the coefficients add up to 1: one thread per element.
 __global__ void plain_cross_entropy_backward(const float* probabilities, RowTargets targets, Index batch,
                                              RowFactors factors, float* logits_grad, bool accumulate) {
   const Index classes = targets.classes, count = batch * classes;
@@ -153,7 +153,7 @@ __global__ void nll_backward(RowTargets targets, Index batch, RowFactors factors
   }
 }
 
-// Rows' losses and weights, until they are added up. With kNone the losses are the result.
+// The rows' losses and weights until they are summed. With kNone the losses are the result.
 class RowLosses {
  public:
   RowLosses(Reduction reduction, Out loss, Out divisor, Index batch, Stream& stream)

@@ -1,17 +1,17 @@
-// Dropout: a thread draws the random words of four elements.
+// Dropout: one thread draws the random words of four elements.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
 
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/dropout_rule.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-// Row by row, as each begins somewhere in a block of random words: `blocks` are enough for a row.
+// Processes each row separately, because rows may begin within a block of random words; `blocks` suffice for a row.
 template <typename T>
 __global__ void drop(const T* x, DropoutParams params, DropoutRule rule, DropoutRows rows, Index blocks, T* y,
                      bool accumulate) {

@@ -1,4 +1,4 @@
-// The element types of kernels: float, and the 16-bit ones, which are widened when they are read and rounded to nearest
+// The element types of kernels: float, and 16-bit floats, which are converted to float when read and rounded to nearest
 // when written.
 #pragma once
 
@@ -30,13 +30,13 @@ __device__ inline void write(float& out, float value) { out = value; }
 __device__ inline void write(Half& out, float value) { out = __float2half_rn(value); }
 __device__ inline void write(BFloat& out, float value) { out = __float2bfloat16_rn(value); }
 
-// A gradient: written, or added to what is there.
+// Stores a gradient: overwrites the value or adds to it.
 template <typename T>
 __device__ void store(T& out, float value, bool accumulate) {
   write(out, accumulate ? widen(out) + value : value);
 }
 
-// So many at a time that a thread moves them by one instruction; the pointer must be aligned to all of them.
+// Several elements that a thread moves by one instruction; the pointer must be aligned to all of them.
 template <typename T, int count>
 struct alignas(sizeof(T) * count) Pack {
   T values[count];
@@ -47,7 +47,7 @@ bool is_aligned_to_pack(const T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(Pack<T, count>) == 0;
 }
 
-// Calls `call` with a null pointer of the type of floats that `type` names:
+// Calls `call` with a null pointer to the C++ type of the float type `type`:
 //   with_float(x.dtype, [&]<typename T>(T*) { run(x.as<T>(), y.as<T>()); });
 template <typename Call>
 void with_float(DType type, Call&& call) {

@@ -1,12 +1,12 @@
-// Elementwise operators: bound by memory, so 16 bytes a load where the pointers allow it.
+// Elementwise operators. They are limited by memory, so each load has 16 bytes where the pointers allow it.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-// An operator on one element, and which of its operands it reads: `out` is the value before.
+// An operator on one element, and which of its operands it reads; `out` is the old value.
 template <bool a, bool b, bool out>
 struct Reads {
   static constexpr bool kA = a, kB = b, kOut = out;
@@ -39,7 +39,7 @@ struct ScaleByAndAdd : Reads<true, false, true> {
   explicit ScaleByAndAdd(const float* factor) : factor(factor) {}
   __device__ float operator()(float in, float, float out) const { return out + in * *factor; }
 };
-struct ReLU : Reads<true, false, false> {  // NaN goes through
+struct ReLU : Reads<true, false, false> {  // NaN stays NaN
   __device__ float operator()(float in, float, float) const { return in < 0 ? 0.0F : in; }
 };
 struct ReLUBackward : Reads<true, false, true> {
@@ -73,7 +73,7 @@ __global__ void elementwise_one(const T* a, const T* b, T* out, Index begin, Ind
                         Operator::kOut ? widen(out[i]) : 0.0F));
 }
 
-// `out` may be `a` or `b`: each element is read before it is written, by the same thread.
+// `out` may be `a` or `b`: the same thread reads each element before it writes it.
 template <typename T, typename Operator>
 void run(const T* a, const T* b, T* out, Index count, Operator apply, Stream& stream) {
   if (count == 0) return;

@@ -1,7 +1,7 @@
-// Embeddings. Backward: a block a row of the weight reads all indices and adds, in their order, the gradients that are
-// the row's: no sorting, no atomics, the same bits every time.
+// Embeddings. Backward: each row of the weight has a block that reads all indices and adds the gradients of its row in
+// their order. There is no sorting and there are no atomics, so results are reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::cuda {
 

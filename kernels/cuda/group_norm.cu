@@ -1,7 +1,7 @@
-// Group norm: a block a sample's group. Gradients of weight and bias: a block a channel, which adds up samples and
-// pixels in one order (no atomics: the same bits every time).
+// Group norm: one block for each group of a sample. Gradients of weight and bias: one block per channel sums over
+// samples and pixels in a fixed order without atomics, so results are reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::cuda {
 
@@ -10,8 +10,8 @@ namespace {
 struct GroupShape {
   Index samples, pixels, channels, groups;
   __device__ Index width() const { return channels / groups; }
-  __device__ Index count() const { return pixels * width(); }  // of a group
-  // The place of a group's element, and its channel.
+  __device__ Index count() const { return pixels * width(); }  // elements of a group
+  // The index of a group's element, and its channel.
   __device__ Index channel(Index group, Index i) const { return group % groups * width() + i % width(); }
   __device__ Index place(Index group, Index i) const {
     return (group / groups * pixels + i / width()) * channels + channel(group, i);
@@ -20,7 +20,7 @@ struct GroupShape {
 
 __device__ inline float group_weight(const float* weight, Index c) { return weight == nullptr ? 1.0F : weight[c]; }
 
-// The sum in thread 0, for all.
+// Broadcasts the sum of thread 0 to all threads.
 __device__ inline float for_all_threads(float sum, float* shared) {
   if (threadIdx.x == 0) *shared = sum;
   __syncthreads();

@@ -1,6 +1,6 @@
-// A thread computes an element of y or of x_grad; neighbours are neighbouring channels. The gradient of the weights: a
-// block sums for one tap and 32 filters, a lane each; its warps share the rows of y. Sums go in a fixed order: the same
-// bits every time.
+// One thread computes an element of y or of x_grad; neighbouring threads have neighbouring channels. The gradient of
+// the weights: one block sums for one tap and 32 filters, one per lane; its warps share the rows of y. Sums have a
+// fixed order, so results are reproducible bit for bit.
 #include "kernels/cuda/grouped.h"
 
 #include "kernels/cuda/launch.cuh"
@@ -9,10 +9,10 @@ namespace lockstep::cuda {
 
 namespace {
 
-constexpr int kFilters = 32;  // of a block, a lane each
+constexpr int kFilters = 32;  // filters per block, one per lane
 constexpr int kRowsAtOnce = kThreads / kFilters;
 
-__device__ Index seen_by_filter(const Conv2dShape& s) { return s.in_channels / s.groups; }  // so many channels
+__device__ Index seen_by_filter(const Conv2dShape& s) { return s.in_channels / s.groups; }  // number of channels
 __device__ Index filters_of_group(const Conv2dShape& s) { return s.out_channels / s.groups; }
 
 __global__ void forward_in_groups(Conv2dShape s, const float* x, const float* weight, float* y, Index count) {
@@ -44,7 +44,7 @@ __global__ void data_gradient_in_groups(Conv2dShape s, const float* y_grad, cons
   for (Index at = first_item(); at < count; at += stride_of_grid()) {
     const Index channel = at % s.in_channels, pixel = at / s.in_channels, image = pixel / s.in_width / s.in_height;
     const Index column = pixel % s.in_width + s.pad_left, row = pixel / s.in_width % s.in_height + s.pad_top;
-    const Index first = channel / seen * filters;  // of the filters that see this channel
+    const Index first = channel / seen * filters;  // first of the filters that read this channel
     float total = 0;
     for (Index r = row % s.stride_height; r < s.kernel_height && r <= row; r += s.stride_height) {
       const Index out_row = (row - r) / s.stride_height;
@@ -61,7 +61,7 @@ __global__ void data_gradient_in_groups(Conv2dShape s, const float* y_grad, cons
   }
 }
 
-// Blocks: (32 filters, tap, channel of the group), the filters slowest.
+// Blocks are (32 filters, tap, channel of the group), with the filters slowest.
 __global__ void weight_gradient_in_groups(Conv2dShape s, const float* x, const float* y_grad, float* weight_grad,
                                           Index blocks) {
   __shared__ double sums[kThreads];

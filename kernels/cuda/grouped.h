@@ -1,5 +1,4 @@
-// Convolution in groups, computed as it is written down. For what cuDNN has no way to do that gives the same bits every
-// time.
+// Direct convolution in groups, for convolutions for which cuDNN has no reproducible engine.
 #pragma once
 
 #include "lockstep/core/operator_shapes.h"
@@ -10,7 +9,7 @@ class Stream;
 
 namespace lockstep::cuda {
 
-// float32; y, x_grad and weight_grad are written.
+// float32; y, x_grad and weight_grad are overwritten.
 void grouped_forward(const Conv2dShape& shape, const float* x, const float* weight, float* y, Stream& stream);
 void grouped_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad,
                            Stream& stream);

@@ -1,11 +1,11 @@
-// A comm hook's int8 with a scale a block: a warp a block, each lane four values beside each other. Elementwise, and in
-// the order of the slices: the CPU's bits.
+// The int8 comm hook, with one scale per block of values: one warp per block, four adjacent values per lane. Computes
+// elementwise and in the order of the slices, so the bits are the CPU's.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
 
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/warp.cuh"
 #include "kernels/int8_rule.h"
 #include "lockstep/reduce/compression_kernels.h"
@@ -20,7 +20,7 @@ constexpr int kNumbersOfLane = 4;
 constexpr Index kScaleBytes = sizeof(float);
 using Numbers = Pack<std::int8_t, kNumbersOfLane>;
 
-// Block `number` of all: where its scale and numbers lie among the bytes, and its values among all.
+// Block `number` of all: the positions of its scale and numbers among the bytes, and of its values among all values.
 struct Int8Block {
   Index scale, numbers, begin, end;
 };
@@ -73,7 +73,7 @@ __global__ void expand_blocks(Int8Slices of, const std::byte* slices, float* val
 
 __global__ void average_blocks(Int8Slices of, const std::byte* slices, float share, float* average) {
   for (Index number = first_row_of_warp(); number < of.slice_blocks; number += warps_of_grid()) {
-    const Int8Block block = int8_block(of, number);  // of the first slice
+    const Int8Block block = int8_block(of, number);  // the block in the first slice
     for (Index i = first_number_of_lane(); i < of.block; i += kNumbersOfWarp) {
       float sums[kNumbersOfLane] = {};
       for (Index slice = 0; slice < of.slices; ++slice) {

@@ -1,15 +1,15 @@
-// Layer norm and RMS norm: a warp a row. Gradients of weight and bias are sums of columns, in two steps of fixed order
-// (no atomics: the same bits every time).
+// Layer norm and RMS norm: one warp per row. Gradients of weight and bias are column sums, computed in two steps of
+// fixed order without atomics, so they are reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/warp.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
 
-constexpr int kLayerColumns = 32;  // of a block: a warp reads a row of them
-constexpr int kLayerRows = 8;      // threads of a block that share a column
+constexpr int kLayerColumns = 32;  // columns per block: a warp reads a row of them
+constexpr int kLayerRows = 8;      // threads per block that share a column
 constexpr Index kMostLayerParts = 256;
 
 __device__ inline float weight_at(const float* weight, Index c) { return weight == nullptr ? 1.0F : weight[c]; }

@@ -1,4 +1,4 @@
-// cuBLASLt and cuDNN on a stream: handles, settings, and their errors as ours.
+// cuBLASLt and cuDNN on a stream: handles, settings, and conversion of their errors.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,7 +11,7 @@
 
 namespace lockstep::cuda {
 
-// Throws Error: the call, its place, and the library's reason.
+// Throws Error with the call, its place in the source, and the library's reason.
 [[noreturn]] void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line);
 [[noreturn]] void throw_cudnn_error(cudnnStatus_t status, const char* call, const char* file, int line);
 
@@ -26,20 +26,20 @@ namespace lockstep::cuda {
       ::lockstep::cuda::throw_cudnn_error(lockstep_status, #call, __FILE__, __LINE__);         \
   } while (false)
 
-// This thread's handles for the current device; made at the first use, and left to the end of the process.
+// This thread's handles for the current device; created on first use and kept until the process ends.
 cublasLtHandle_t cublas_handle();
-cudnnHandle_t cudnn_handle(Stream& stream);  // set to the stream
+cudnnHandle_t cudnn_handle(Stream& stream);  // bound to the stream
 
-// The precision of float32 products. TF32 keeps float's range and 10 bits of its fraction: several times as fast, off
-// by default.
+// The precision of float32 products, and settings of convolutions. TF32 has float's range and 10 bits of fraction:
+// several times as fast, off by default.
 struct MathSettings {
   bool tf32 = false;                                    // LOCKSTEP_TF32=1
   std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution; LOCKSTEP_CUDA_WORKSPACE_MIB
-  // Convolutions: the fastest of cuDNN's ten likeliest ways by measuring each once a shape; false: the one that its
-  // heuristics put first. Both give the same bits in every step of a run; another run, or another rank, may measure
-  // otherwise and round otherwise. LOCKSTEP_CUDNN_AUTOTUNE=0
+  // true: measure cuDNN's ten likeliest engines once per shape of convolution and use the fastest; false: use the one
+  // that its heuristics put first. Either choice gives the same bits in every step of a run; with true, another run or
+  // rank may choose another engine and round differently. LOCKSTEP_CUDNN_AUTOTUNE=0
   bool autotune = true;
-  // Convolutions whose sums may come in another order every time: to see what the same bits cost.
+  // true: also use convolutions whose sums have no fixed order, to measure the cost of reproducibility.
   // LOCKSTEP_CUDNN_NONDETERMINISTIC=1
   bool nondeterministic = false;
 };

@@ -1,9 +1,8 @@
 // Linear layers by cuBLASLt. Its matrices are column-major: our row-major (rows, columns) is its (columns, rows), so
-// that
 //   y^T       (out, batch) = weight (out, in)   * x^T (in, batch)      with the bias in the epilogue
 //   x_grad^T  (in, batch)  = weight^T (in, out) * y_grad^T (out, batch)
 //   weight_grad^T (in, out) = x^T (in, batch)   * y_grad (batch, out)
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/product.h"
 #include "kernels/linear_shape.h"
 
@@ -21,19 +20,19 @@ void product_and_bias(In x, In weight, In bias, Out y, Stream& stream) {
   if (is_empty(shape)) {
     clear(y, stream);
   } else {
-    Product product{CUBLAS_OP_T,
-                    CUBLAS_OP_N,
-                    shape.out_features,
-                    shape.batch,
-                    shape.in_features,
-                    bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT,
-                    false,
-                    x.dtype,
-                    y.dtype,
-                    alignment_of(weight.data),
-                    alignment_of(x.data),
-                    alignment_of(y.data),
-                    bias ? alignment_of(bias.data) : 0};
+    CublasProduct product{CUBLAS_OP_T,
+                          CUBLAS_OP_N,
+                          shape.out_features,
+                          shape.batch,
+                          shape.in_features,
+                          bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT,
+                          false,
+                          x.dtype,
+                          y.dtype,
+                          alignment_of(weight.data),
+                          alignment_of(x.data),
+                          alignment_of(y.data),
+                          bias ? alignment_of(bias.data) : 0};
     if (multiply_with_epilogue(product, weight.data, x.data, bias.data, y.data, stream)) return;
     product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;  // narrow products have no fused form
     product.bias_alignment = 0;
@@ -44,8 +43,8 @@ void product_and_bias(In x, In weight, In bias, Out y, Stream& stream) {
 
 }  // namespace
 
-// ReLU is no part of the epilogue: cuBLASLt's is a maximum with 0, which makes 0 of NaN, and a broken model would seem
-// whole.
+// ReLU is not part of the epilogue, because cuBLASLt's is a maximum with 0, which turns NaN into 0 and hides a broken
+// model.
 void linear(In x, In weight, In bias, bool relu_after, Out y, Stream& stream) {
   product_and_bias(x, weight, bias, y, stream);
   if (relu_after) relu(y, y, stream);

@@ -1,6 +1,6 @@
-// Losses that are sums over elements, in two steps of fixed order: the same bits every time.
+// Losses that are sums over elements, computed in two steps of fixed order, so they are reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::cuda {
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr Index kMostParts = 1024;
 
-// One block: out = factor * sum of `values`.
+// Runs in one block: out = factor * sum of `values`.
 __global__ void sum_all(const float* values, Index count, double factor, float* out) {
   double sum = 0;
   for (Index i = threadIdx.x; i < count; i += kThreads) sum += values[i];
@@ -16,7 +16,7 @@ __global__ void sum_all(const float* values, Index count, double factor, float* 
   if (threadIdx.x == 0) *out = static_cast<float>(sum * factor);
 }
 
-// Losses that are sums over elements: an element's, and its derivatives by x and by the target.
+// The loss of one element, and its derivatives with respect to x and to the target.
 struct SquaredError {
   __device__ static float value(float x, float t) { return (x - t) * (x - t); }
   __device__ static float by_x(float x, float t) { return 2 * (x - t); }
@@ -24,9 +24,8 @@ struct SquaredError {
 };
 struct AbsoluteError {
   __device__ static float value(float x, float t) { return fabsf(x - t); }
-  __device__ static float by_x(float x, float t) {
-    return x > t ? 1.0F : x < t ? -1.0F : x - t;
-  }  // 0 of equals, NaN of NaN
+  // 0 if equal, NaN for NaN.
+  __device__ static float by_x(float x, float t) { return x > t ? 1.0F : x < t ? -1.0F : x - t; }
   __device__ static float by_target(float x, float t) { return by_x(t, x); }
 };
 struct BinaryCrossEntropy {
@@ -46,7 +45,7 @@ __global__ void sums_of_parts(const float* x, const float* target, Index count, 
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// A null gradient was not asked for.
+// A null gradient is not wanted.
 template <typename Loss>
 __global__ void gradients(const float* x, const float* target, Index count, double scale, const float* loss_grad,
                           float* x_grad, bool accumulate_x, float* target_grad, bool accumulate_target) {

@@ -1,16 +1,16 @@
 // Local response normalisation: s_c = bias + alpha * sum over |j - c| <= radius of x_j^2, y_c = x_c * s_c^-beta.
 // Backward: dx_c = dy_c * s_c^-beta - 2 * alpha * beta * x_c * sum over |j - c| <= radius of dy_j * y_j / s_j.
 //
-// A block takes whole rows of channels into shared memory and every thread sums its own window there: each value is
-// read from memory once. beta = 0.75, which networks use, is two square roots.
+// A block loads entire rows of channels into shared memory, and each thread sums its own window there, so each value is
+// read from memory once. beta = 0.75, the usual value, is two square roots.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-constexpr Index kSharedFloats = 4096;  // of a block, or one row if that is longer
+constexpr Index kSharedFloats = 4096;  // per block, or one row if that is longer
 
 __device__ float power(float s, float beta) {  // s^-beta
   if (beta == 0.75F) {

@@ -1,7 +1,7 @@
-// Elements that go from one place to another. Copies move 16 bytes a thread where both arrays have them in one piece;
-// transposed ones go through tiles in shared memory, so that both sides are read and written in rows.
+// Copies of elements. A thread copies 16 bytes where they are contiguous in both arrays; transposed arrays go through
+// tiles in shared memory, so that both sides are read and written in rows.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/offsets.cuh"
 
 namespace lockstep::cuda {
@@ -32,8 +32,8 @@ __global__ void add_one(CopyLoop loop, const T* in, T* out, Index count) {
 
 constexpr int kTile = 32, kTileThreads = 8;  // rows of threads
 
-// The two last dimensions (rows, columns): `in` goes on by 1 from row to row, `out` from column to column. `outer` has
-// the others.
+// The last two dimensions are (rows, columns): `in` is contiguous along the rows' index, `out` along the columns'.
+// `outer` has the other dimensions.
 template <typename T>
 __global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index columns, Index in_step, Index out_row,
                            const T* in, T* out) {
@@ -53,7 +53,7 @@ __global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index 
   }
 }
 
-// The dimension beside the innermost one in which `in` goes on by single elements, -1 where no tiles are needed.
+// The dimension, apart from the innermost one, in which `in` is contiguous; -1 if no tiles are needed.
 int transposed_dimension(const CopyLoop& loop) {
   if (loop.dims < 2 || loop.stride(1, 0) != 1 || loop.stride(0, 0) <= 1) return -1;
   for (int dim = 0; dim < loop.dims - 1; ++dim)
@@ -78,7 +78,7 @@ void launch_tiles(const CopyLoop& loop, int dim, const T* in, T* out, Stream& st
                   rows, columns, in_step, out_row, in, out);
 }
 
-// Can `together` elements of `bytes` each be moved as one?
+// True if `together` elements of `bytes` each can be moved as one.
 bool moves_together(const CopyLoop& loop, Index together, Index bytes, const void* in, const void* out) {
   const auto width = static_cast<std::uintptr_t>(together * bytes);
   bool fits = loop.stride(0, 0) == 1 && loop.stride(1, 0) == 1 && loop.extent(0) % together == 0 &&
@@ -128,7 +128,7 @@ void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
   }
 }
 
-// What a kernel needs along `dim`: steps of the index and of x, and how many indices and places there are.
+// Parameters of the kernels along `dim`: strides of the index and of x, and the numbers of indices and positions.
 struct Line {
   Index n, bound, index_step, x_step;
 };
@@ -137,7 +137,7 @@ Line line_of(std::size_t dim, const Shape& index, const Shape& x) {
   return {index[dim], x[dim], strides_of(index)[dim], strides_of(x)[dim]};
 }
 
-// A thread a result. loop: over the index, with the strides of x, which stands still along the line.
+// One thread per result. `loop` runs over the index; the strides of x are 0 along the line.
 template <typename T>
 __global__ void gather_one(StridedLoop<1> loop, Line line, const T* x, const Index* index, T* y, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
@@ -170,8 +170,8 @@ __global__ void store_sums(const float* sums, T* out, Index count, bool accumula
   for (Index i = first_item(); i < count; i += stride_of_grid()) store(out[i], sums[i], accumulate);
 }
 
-// A thread a line, which adds in the order of the index: the same bits every time. loop: over the lines of the index
-// and of x.
+// One thread per line, which adds in the order of the index, so results are reproducible bit for bit. `loop` runs over
+// the lines of the index and of x.
 template <typename T>
 __global__ void add_lines(StridedLoop<2> loop, Line line, const Index* index, const T* y_grad, float* x_grad,
                           Index lines) {

@@ -1,4 +1,4 @@
-// A thread's place in a StridedLoop.
+// The offsets of a thread's element in a StridedLoop.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -6,13 +6,13 @@
 
 namespace lockstep::cuda {
 
-// One an array, in elements.
+// One offset per array, in elements.
 template <int kArrays>
 struct Offsets {
   Index of[kArrays];
 };
 
-// At element i of the loop, in row-major order.
+// The offsets of element i of the loop, in row-major order.
 template <int kArrays>
 __device__ inline Offsets<kArrays> offsets_at(const StridedLoop<kArrays>& loop, Index i) {
   Offsets<kArrays> offsets{};

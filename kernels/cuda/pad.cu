@@ -1,4 +1,4 @@
-// Images with zeros around them, or without: cuDNN pads both sides of an image alike, SAME does not always.
+// Adds zeros around images, or removes them: cuDNN pads both sides of an image equally, SAME does not always.
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/pad.h"
 

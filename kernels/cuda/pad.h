@@ -1,4 +1,4 @@
-// Puts images into larger ones with zeros around them, or takes them out again.
+// Copies images into larger ones with zeros around them, or back.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ class Stream;
 
 namespace lockstep::cuda {
 
-// out(row, column) = in(row - top, column - left), 0 where that lies outside; top and left below 0 crop.
+// out(row, column) = in(row - top, column - left), 0 if that lies outside; negative top and left crop.
 struct ImageShift {
   std::int64_t batch, channels;
   std::int64_t in_height, in_width, out_height, out_width;

@@ -1,4 +1,4 @@
-// Images whose two sides are padded unlike, for cuDNN, which pads both alike.
+// Pads images explicitly whose two sides have different padding, because cuDNN pads both sides equally.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline Conv2dShape padded(const Conv2dShape& s) {
   return p;
 }
 
-// x as cuDNN is to see it, for the length of an operator.
+// The images x in the form that cuDNN reads, for the duration of an operator.
 class PaddedImages {
  public:
   PaddedImages(DType type, const Conv2dShape& s, Stream& stream)

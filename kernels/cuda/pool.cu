@@ -1,14 +1,14 @@
-// Max pooling, NHWC. Backward gathers: every input asks the windows that hold it whether it won, so no atomics and the
-// same bits every time.
+// Max pooling, NHWC. Backward gathers: every input checks the windows that contain it for whether it was their maximum,
+// so there are no atomics and results are reproducible bit for bit.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/pool_position.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
 
-// Of equals the first in row-major order wins; NaN wins; padding never does.
+// Among equal values the first in row-major order is chosen; NaN is larger than any number; padding is never chosen.
 template <typename T>
 __global__ void max_pool(Pool2dShape shape, const T* x, T* y, std::uint16_t* argmax, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {

@@ -1,11 +1,11 @@
-// What pooling kernels share: where elements lie, and the windows that hold them.
+// Common parts of pooling kernels: positions of elements, and the windows that contain them.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
 
 namespace lockstep::cuda {
 
-// Where an index of an NHWC tensor lies.
+// The position of an index of an NHWC tensor.
 struct Position {
   Index image, row, column, channel;
 };
@@ -17,7 +17,7 @@ __device__ inline Position position_of(Index i, Index height, Index width, Index
   return {i / height, i % height, column, channel};
 }
 
-// The first output whose window holds input `at` (counted from the padding).
+// The first output whose window contains input `at` (counted from the padding).
 __device__ inline Index first_window(Index at, Index window, Index stride) {
   return at < window ? 0 : (at - window) / stride + 1;
 }

@@ -1,11 +1,11 @@
-// PowerSGD's factors. M Q and M^T P, which each rank has of its own, are cuBLASLt's. What must be the same bits on all
-// ranks, on whatever GPUs they are, is computed here, in an order that the extents alone decide: the orthonormal P, by
-// one block, and the product P Q^T.
+// PowerSGD's factors. cuBLASLt computes M Q and M^T P, which differ between ranks. Results that must have the same bits
+// on all ranks, on whatever GPUs, are computed here, in an order that depends only on the extents: the orthonormal P,
+// by one block, and the product P Q^T.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "lockstep/core/philox.h"
 #include "lockstep/reduce/compression_kernels.h"
@@ -18,12 +18,12 @@ using hooks::PowerSgdRandom;
 
 namespace {
 
-// A row that Gram and Schmidt's method leaves with less than this of its length depends on those before.
+// If Gram-Schmidt leaves less than this share of a row's length, the row depends on earlier ones.
 constexpr double kDependent = 1e-5;
 constexpr int kGramThreads = 512, kGramWarps = kGramThreads / 32;
 static_assert(kMostMatrixRank <= kGramThreads, "a thread a coefficient");
 
-// A block a row.
+// One block per row.
 __global__ void refill_rows(PowerSgdMatrix of, PowerSgdRandom random, bool all, float* q) {
   for (Index j = blockIdx.x; j < of.rank; j += gridDim.x) {
     float* const row = q + j * of.columns;
@@ -47,11 +47,12 @@ __device__ double length_of_row(const float* row, Index count) {
   if (threadIdx.x == 0) shared = sqrt(squares);
   __syncthreads();
   const double length = shared;
-  __syncthreads();  // read by all before the next one
+  __syncthreads();  // all threads have read it before the next one
   return length;
 }
 
-// row -= its projections on the `before` rows from p on. A warp a row, or, of few rows, a part of one.
+// row -= its projections on the `before` rows from p on. Each row has one warp; if there are few rows, several warps
+// share a row.
 __device__ void subtract_projections(const float* p, Index before, float* row, Index count) {
   __shared__ double sums[kMostMatrixRank];
   __shared__ float factors[kMostMatrixRank];
@@ -79,7 +80,7 @@ __device__ void subtract_projections(const float* p, Index before, float* row, I
   __syncthreads();
 }
 
-// One block.
+// Runs in one block.
 __global__ void orthonormalise_rows(PowerSgdMatrix of, float* p, std::int32_t* is_finite) {
   const Index count = of.rank * of.rows;
   bool is_bad = false;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
@@ -60,11 +60,11 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
   LOCKSTEP_CUBLAS(cublasLtMatmulDescSetAttribute(descriptor, attribute, &value, sizeof value));
 }
 
-// A product and how cuBLASLt does it best: asked once a shape.
+// A product and cuBLASLt's best algorithm for it, which is queried once per shape.
 class Plan {
  public:
-  // `bias` is one of the epilogue's kind: whether it is there and how it is aligned may matter to the choice.
-  Plan(const Product& product, const void* bias)
+  // `bias` is an example of the epilogue's bias: its presence and alignment may influence the choice.
+  Plan(const CublasProduct& product, const void* bias)
       : a_(make_layout(product.in, product.a_op, product.m, product.k, product.batch)),
         b_(make_layout(product.in, product.b_op, product.k, product.n, product.batch)),
         d_(make_layout(product.out, CUBLAS_OP_N, product.m, product.n, product.batch)),
@@ -93,7 +93,7 @@ class Plan {
   }
 
  private:
-  bool choose(const Product& product) {
+  bool choose(const CublasProduct& product) {
     cublasLtMatmulPreference_t made = nullptr;
     LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceCreate(&made));
     const Preference preference(made);
@@ -121,11 +121,11 @@ class Plan {
   bool known_;
 };
 
-// By thread: a descriptor holds the bias of the call under way.
-Plan& plan_for(const Product& product, const void* bias, Stream& stream) {
-  thread_local std::map<std::pair<int, Product>, Plan> plans;
+// One per thread, because a descriptor holds the bias of the current call.
+Plan& plan_for(const CublasProduct& product, const void* bias, Stream& stream) {
+  thread_local std::map<std::pair<int, CublasProduct>, Plan> plans;
   int device = 0;
-  native(stream);  // its device is the thread's from here on
+  native(stream);  // makes the stream's device the thread's current one
   LOCKSTEP_CUDA(cudaGetDevice(&device));
   const std::pair key(device, product);
   const auto found = plans.find(key);
@@ -135,8 +135,8 @@ Plan& plan_for(const Product& product, const void* bias, Stream& stream) {
 
 constexpr std::uint32_t kGoodAlignment = 16;
 
-// Where there is no way to write, or add, to D where it lies.
-void multiply_apart(Product product, const void* a, const void* b, void* d, Stream& stream) {
+// For products for which no algorithm can write, or add, directly to D.
+void multiply_apart(CublasProduct product, const void* a, const void* b, void* d, Stream& stream) {
   const Shape shape{product.batch, product.n, product.m};
   const bool accumulate = std::exchange(product.accumulate, false);
   const Scratch fresh(stream, static_cast<std::size_t>(shape.count()) * size_of(product.out));
@@ -152,18 +152,18 @@ std::uint32_t alignment_of(const void* pointer) {
   return alignment;
 }
 
-void multiply(Product product, const void* a, const void* b, void* d, Stream& stream) {
+void multiply(CublasProduct product, const void* a, const void* b, void* d, Stream& stream) {
   product.a_alignment = alignment_of(a), product.b_alignment = alignment_of(b), product.d_alignment = alignment_of(d);
   Plan& plan = plan_for(product, nullptr, stream);
   if (!plan.known() && (product.d_alignment < kGoodAlignment || product.accumulate))
     return multiply_apart(product, a, b, d, stream);
   if (!plan.known())
-    throw Error("cuBLASLt knows no way to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k,
+    throw Error("cuBLASLt has no algorithm to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k,
                 product.n, name_of(product.in));
   plan.run(a, b, nullptr, d, stream);
 }
 
-bool multiply_with_epilogue(const Product& product, const void* a, const void* b, const void* bias, void* d,
+bool multiply_with_epilogue(const CublasProduct& product, const void* a, const void* b, const void* bias, void* d,
                             Stream& stream) {
   Plan& plan = plan_for(product, bias, stream);
   if (plan.known()) plan.run(a, b, bias, d, stream);

@@ -1,8 +1,8 @@
-// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their places. Everything in a
-// fixed order: the same bits every time. Where there are few results the array is cut into parts, by its shape alone,
-// whose results are reduced in their turn.
+// Sums over any dimensions, step by step (kernels/reduction_plan.h), and maxima with their positions. Everything has a
+// fixed order, so results are reproducible bit for bit. If there are few results, the array is cut into parts,
+// depending only on its shape, whose results are then reduced.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/reduction_plan.h"
 
 namespace lockstep::cuda {
@@ -12,7 +12,7 @@ namespace {
 constexpr int kLanes = 32;
 constexpr int kReducedColumns = 32, kReducedRows = 8;  // of a block that sums columns: a warp reads a row of the tile
 constexpr Index kFewResults = 1024, kShortRow = 1024;
-constexpr Index kPartOfRow = 8192, kPartOfColumn = 64;  // elements that a part has at least
+constexpr Index kPartOfRow = 8192, kPartOfColumn = 64;  // minimum number of elements in a part
 constexpr Index kMostReductionParts = 1024;
 
 // x (outer, n, inner) cut into parts of its middle dimension: part p has the indices first(p) .. first(p + 1).
@@ -21,7 +21,7 @@ struct Cut {
   __device__ Index first(Index part) const { return n / parts * part + (part < n % parts ? part : n % parts); }
 };
 
-// A warp a row: out[row] = factor * the row's sum.
+// One warp per row: out[row] = factor * the row's sum.
 template <typename From, typename To>
 __global__ void sum_short_rows(const From* x, Index rows, Index n, float factor, To* out, bool accumulate) {
   const Index lane = threadIdx.x % kLanes, warps = stride_of_grid() / kLanes;
@@ -33,7 +33,7 @@ __global__ void sum_short_rows(const From* x, Index rows, Index n, float factor,
   }
 }
 
-// A block a part of a row: out (rows, parts).
+// One block per part of a row: out (rows, parts).
 template <typename From, typename To>
 __global__ void sum_long_rows(const From* x, Index rows, Cut cut, float factor, To* out, bool accumulate) {
   for (Index block = blockIdx.x; block < rows * cut.parts; block += gridDim.x) {
@@ -46,7 +46,7 @@ __global__ void sum_long_rows(const From* x, Index rows, Cut cut, float factor, 
   }
 }
 
-// A block a tile of columns of a part: out (outer, parts, inner).
+// One block per tile of columns of a part: out (outer, parts, inner).
 template <typename From, typename To>
 __global__ void sum_middle(const From* x, Index outer, Cut cut, Index inner, float factor, To* out, bool accumulate) {
   __shared__ float shared[kReducedRows][kReducedColumns];
@@ -113,7 +113,7 @@ void launch_step(const From* x, const ReductionStep& step, float factor, To* out
                     factor, out, accumulate);
 }
 
-// The last step: `y` in its own type.
+// The last step writes `y` in its own type.
 template <typename From>
 void finish_sum(const From* x, const ReductionStep* step, float factor, Out y, Stream& stream) {
   with_float(y.dtype, [&]<typename To>(To*) {
@@ -128,7 +128,8 @@ void finish_sum(const From* x, const ReductionStep* step, float factor, Out y, S
 template <typename From>
 void run_sum(const From* x, const std::vector<ReductionStep>& steps, float factor, Out y, Stream& stream) {
   if (steps.size() < 2) return finish_sum(x, steps.empty() ? nullptr : &steps[0], factor, y, stream);
-  // All but the last step in scratch memory: the first one reads x, each one further what the one before has left.
+  // All steps except the last write to scratch memory: the first step reads x, each other one reads the result of the
+  // previous one.
   const std::size_t bytes =
       static_cast<std::size_t>(std::max<Index>(steps[0].outer * steps[0].inner, 1)) * sizeof(float);
   const Scratch even(stream, bytes), odd(stream, bytes);
@@ -149,7 +150,7 @@ void sum(In x, float factor, Out y, Stream& stream) {
   });
 }
 
-// A candidate of a maximum. Of equal ones the first, and NaN above all.
+// A candidate for a maximum. Among equal values the first is chosen, and NaN is larger than any number.
 struct Candidate {
   float value;
   Index place;
@@ -161,8 +162,8 @@ __device__ inline bool is_better(const Candidate& a, const Candidate& b) {
   return a.place < b.place;
 }
 
-// A block a part of a row: its best, in thread 0. x (rows, n); `places`: of the elements of x in the array that they
-// came from, null where that is x itself.
+// One block per part of a row: its best candidate, in thread 0. x (rows, n); `places`: the positions of x's elements in
+// the original array, null if x is the original array.
 template <typename T>
 __device__ Candidate best_of_part(const T* x, const Index* places, Index begin, Index end) {
   __shared__ float values[kThreads];
@@ -200,7 +201,7 @@ __global__ void max_rows(const From* x, const Index* places, Index rows, Cut cut
   }
 }
 
-// A thread a column.
+// One thread per column.
 template <typename T>
 __global__ void max_columns(const T* x, Index outer, Index n, Index inner, T* values, Index* indices) {
   for (Index i = first_item(); i < outer * inner; i += stride_of_grid()) {

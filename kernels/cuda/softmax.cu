@@ -1,6 +1,6 @@
-// Softmax of rows, and its logarithm: a warp a row.
+// Softmax of rows, and its logarithm: one warp per row.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/warp.cuh"
 
 namespace lockstep::cuda {
@@ -19,7 +19,8 @@ __global__ void softmax_rows(const T* x, bool log, Index rows, Index channels, T
     sum = warp_sum(sum);
     const float log_sum = log ? logf(sum) : 0.0F, inverse = 1.0F / sum;
     for (Index c = lane; c < channels; c += 32) {
-      const float distance = widen(row[c]) - largest;  // first: largest + log_sum is rounded to the digits of `largest`
+      // Subtracted first, because largest + log_sum would be rounded to the precision of `largest`.
+      const float distance = widen(row[c]) - largest;
       write(y[n * channels + c], log ? distance - log_sum : expf(distance) * inverse);
     }
   }

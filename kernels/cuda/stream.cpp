@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
 
 void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line) {
-  cudaGetLastError();  // it is reported: the next launch must not find it
+  cudaGetLastError();  // clears the error, so that the next launch does not report it again
   throw Error("CUDA: {} failed at {}:{}: {} ({})", call, file, line, cudaGetErrorString(error),
               cudaGetErrorName(error));
 }
@@ -21,7 +21,7 @@ void throw_cuda_error(cudaError_t error, const char* call, const char* file, int
 void require_lrn_channels(const LrnParams& params) {
   constexpr std::int64_t kMostChannels = 12 * 1024;  // 48 KiB of shared memory
   if (params.channels > kMostChannels)
-    throw InvalidArgument("lrn: {} channels; on a GPU at most {}", params.channels, kMostChannels);
+    throw InvalidArgument("lrn: at most {} channels fit on a GPU, got {}", kMostChannels, params.channels);
 }
 
 void require_attention_width(std::int64_t width) {
@@ -29,8 +29,8 @@ void require_attention_width(std::int64_t width) {
     throw InvalidArgument("attention: heads have at most {} elements on a GPU, got {}", kMostAttentionWidth, width);
 }
 
-// Few sizes, so that the allocator has most of them: powers of two, and of large ones, where twice as much is too much,
-// four in each power.
+// Rounds to few sizes, so that the allocator's cache has most of them: powers of two, and four steps per power for
+// large sizes, where twice as much would be too much.
 Scratch::Scratch(Stream& stream, std::size_t bytes) {
   constexpr std::size_t kLeast = std::size_t{64} << 10, kLargePower = std::size_t{64} << 20;
   if (bytes == 0) return;

@@ -1,4 +1,4 @@
-// Common parts of operators on a CUDA stream: checked calls, the stream underneath a Stream, scratch memory.
+// Common parts of operators on a CUDA stream: checked calls, the cudaStream_t of a Stream, scratch memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ namespace lockstep::cuda {
 
 using Index = std::int64_t;
 
-// Throws Error that names the call, its place and CUDA's reason.
+// Throws Error with the call, its place in the source, and CUDA's reason.
 [[noreturn]] void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line);
 
 #define LOCKSTEP_CUDA(call)                                                          \
@@ -26,14 +26,13 @@ cudaStream_t native(Stream& stream);
 
 [[noreturn]] void throw_no_float(DType type);  // InvalidArgument
 
-bool has_code_for_this_device();  // our kernels can run on the thread's device
+bool has_code_for_this_device();  // true if our kernels can run on the thread's device
 
-// Memory that goes back in the stream's order, from the stream's device's allocator: the driver is not asked, and a
-// graph that holds the operator keeps it.
+// Memory from the allocator of the stream's device, which is returned in the stream's order: the driver is not called,
+// and a graph that holds the operator keeps the memory.
 Buffer take_scratch(Stream& stream, std::size_t bytes);
 
-// Memory for the length of one operator. Sizes are powers of two, so that a few blocks serve all operators of a
-// network.
+// Memory for the duration of one operator. Sizes are rounded, so that a few blocks serve all operators of a network.
 class Scratch {
  public:
   Scratch(Stream& stream, std::size_t bytes);

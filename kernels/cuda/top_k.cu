@@ -1,15 +1,15 @@
-// The largest magnitudes of many parts of a bucket at once, in the order of their places: the CPU's, whatever blocks
-// come first.
+// The largest magnitudes of many parts of a bucket at once, in the order of their positions: the same as on the CPU, in
+// whatever order the blocks run.
 //
-// A part is cut into pieces, a block each. Its least magnitude that is sent is found digit by digit (a radix select):
-// blocks count how often each value of the digit comes among those that share the digits before, one block a part picks
-// the value in which the k-th largest lies. Then each piece counts what it sends, and after a sum over the pieces
-// before it, it writes.
+// A part is cut into pieces, one block each. The smallest magnitude that is sent is found digit by digit (a radix
+// select): blocks count how often each value of the digit occurs among elements with the same earlier digits, and one
+// block per part picks the value that contains the k-th largest. Then each piece counts the elements that it sends,
+// and, after a sum over the earlier pieces, writes them.
 #ifdef __CUDACC__
 #define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
 
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/magnitude.h"
 #include "lockstep/reduce/compression_kernels.h"
@@ -21,13 +21,13 @@ using hooks::TopKPart;
 
 namespace {
 
-constexpr Index kSelectRun = 8;  // elements beside each other that a thread takes, so that it keeps their order
+constexpr Index kSelectRun = 8;  // adjacent elements that a thread processes, so that their order is kept
 constexpr Index kSelectTile = kSelectRun * kThreads, kSelectPiece = 8 * kSelectTile;
 constexpr std::size_t kPartsBytes = 4000;  // of a kernel's arguments
 
 struct SentPart {
   TopKPart part;
-  Index sent;  // places of the parts before
+  Index sent;  // number of positions in earlier parts
 };
 
 struct Parts {
@@ -38,18 +38,17 @@ struct Parts {
   int count;
 };
 
-// What is known of a part's least magnitude: its digits so far, and the how-many-th largest it is of those that have
-// them.
+// The known digits of a part's smallest sent magnitude, and its rank in size among the elements with these digits.
 struct Search {
   std::uint32_t digits, place;
 };
 
 struct PieceOfPart {
-  int number;  // of the part
+  int number;  // number of the part
   Index begin, end;
 };
 __device__ PieceOfPart piece_of_part(const Parts& all) {
-  int low = 0, high = all.count;  // the last part whose first block is not above
+  int low = 0, high = all.count;  // finds the last part whose first block is not above
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (blockIdx.x >= all.first_block[middle] ? low : high) = middle;
@@ -58,7 +57,7 @@ __device__ PieceOfPart piece_of_part(const Parts& all) {
   return {low, begin, min(begin + kSelectPiece, static_cast<Index>(all.parts[low].part.count))};
 }
 
-// Of a block's threads, in their order; `total` for all of them.
+// The sums over earlier threads of the block; `total` is set in all threads.
 template <typename T>
 __device__ T exclusive_sum_of_block(T value, T& total) {
   __shared__ T warps[kThreads / 32];
@@ -76,11 +75,11 @@ __device__ T exclusive_sum_of_block(T value, T& total) {
     if (each == warp) before = total;
     total += warps[each];
   }
-  __syncthreads();  // read by all before the next one
+  __syncthreads();  // all threads have read it before the next one
   return before + sum - value;
 }
 
-// Adds the errors with the first digit.
+// Counts the first digit, and adds the error feedback on the way.
 __global__ void count_digits(const __grid_constant__ Parts all, MagnitudeDigit digit, bool is_first, float* values,
                              const Search* searches, unsigned* counts) {
   __shared__ unsigned shared[kMostMagnitudeBins];
@@ -102,8 +101,8 @@ __global__ void count_digits(const __grid_constant__ Parts all, MagnitudeDigit d
     if (shared[bin] != 0) atomicAdd(&of_part[bin], shared[bin]);
 }
 
-// A block a part; a thread takes bins beside each other, the first one the highest. Leaves the counts zero, for the
-// next digit.
+// One block per part; a thread processes adjacent bins, the first thread the highest ones. Resets the counts to zero
+// for the next digit.
 __global__ void pick_digit(const __grid_constant__ Parts all, MagnitudeDigit digit, bool is_first, Search* searches,
                            unsigned* counts) {
   const int part = blockIdx.x, bins = 1 << digit.bits, run = bins / kThreads;
@@ -121,7 +120,7 @@ __global__ void pick_digit(const __grid_constant__ Parts all, MagnitudeDigit dig
   for (int bin = highest; bin > highest - run; --bin) of_part[bin] = 0;
 }
 
-// How many of some elements are above the least magnitude, and how many have it: one in each half.
+// Two counts, one in each half: elements above the smallest sent magnitude, and elements that have it.
 using Sent = unsigned long long;
 __device__ Sent sent_as(std::uint32_t magnitude, std::uint32_t least) {
   return magnitude > least ? Sent{1} << 32 : magnitude == least ? Sent{1} : Sent{0};
@@ -139,7 +138,7 @@ __global__ void count_sent(const __grid_constant__ Parts all, const float* value
   if (threadIdx.x == 0) pieces[blockIdx.x] = count;
 }
 
-// A block a part: what the pieces before have.
+// One block per part: the sums over earlier pieces.
 __global__ void sum_pieces(const __grid_constant__ Parts all, Sent* pieces) {
   const unsigned end = all.first_block[blockIdx.x + 1];
   Sent before = 0;
@@ -152,7 +151,7 @@ __global__ void sum_pieces(const __grid_constant__ Parts all, Sent* pieces) {
   }
 }
 
-// What is no number must not come back in each later pass.
+// Values that are NaN are dropped, so that they do not return in every later pass.
 __global__ void send_pieces(const __grid_constant__ Parts all, const float* values, const Search* searches,
                             const Sent* pieces, std::uint32_t* places, float* chosen) {
   const PieceOfPart piece = piece_of_part(all);
@@ -209,7 +208,7 @@ void select_largest(std::span<const TopKPart> parts, float* values, std::uint32_
     batch = {};
   };
   for (const TopKPart& part : parts) {
-    if (part.kept == 0) continue;  // an empty one
+    if (part.kept == 0) continue;  // an empty part
     if (batch.count == Parts::kMost) send();
     const auto blocks = static_cast<unsigned>((part.count + kSelectPiece - 1) / kSelectPiece);
     batch.parts[batch.count] = {part, sent};
@@ -220,7 +219,7 @@ void select_largest(std::span<const TopKPart> parts, float* values, std::uint32_
   send();
 }
 
-// Of one rank, whose places are all different.
+// For one rank, whose positions are all different.
 __global__ void add_places(const std::uint32_t* places, const float* chosen, Index kept, float share, float* values) {
   for (Index k = first_item(); k < kept; k += stride_of_grid()) values[places[k]] += share * chosen[k];
 }
@@ -228,9 +227,9 @@ __global__ void add_places(const std::uint32_t* places, const float* chosen, Ind
 void expand_places(const TopKMessages& of, const std::byte* messages, float* values, Stream& stream) {
   if (of.count == 0) return;
   LOCKSTEP_CUDA(cudaMemsetAsync(values, 0, static_cast<std::size_t>(of.count) * sizeof(float), native(stream)));
-  const float share = 1 / static_cast<float>(of.ranks);
-  for (Index rank = 0; rank < of.ranks && of.kept > 0; ++rank) {
-    const auto* const places = reinterpret_cast<const std::uint32_t*>(messages) + rank * of.kept * 2;
+  const float share = 1 / static_cast<float>(of.senders);
+  for (Index sender = 0; sender < of.senders && of.kept > 0; ++sender) {
+    const auto* const places = reinterpret_cast<const std::uint32_t*>(messages) + sender * of.kept * 2;
     const auto* const chosen = reinterpret_cast<const float*>(places + of.kept);
     LOCKSTEP_LAUNCH(add_places, blocks_for(of.kept), kThreads, 0, stream, places, chosen, of.kept, share, values);
   }

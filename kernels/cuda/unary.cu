@@ -1,7 +1,7 @@
-// Unary functions and their derivatives: bound by memory, so 16 bytes a load where the pointers allow it. The function
-// is chosen once for each of these packs.
+// Unary functions and their derivatives. They are limited by memory, so each load has 16 bytes where the pointers allow
+// it. The function is selected once for each such pack.
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 
 namespace lockstep::cuda {
 
@@ -23,7 +23,7 @@ __device__ inline float power_slope(float x, float p) {
   return p == 0.0F ? 0.0F : p * powf(x, p - 1.0F);
 }
 
-// As kernels/cpu/reference_unary.cpp has them.
+// The same formulas as in kernels/cpu/reference_unary.cpp.
 __device__ inline float value_of(UnaryOperation operation, float x) {
   const float p = operation.parameter;
   switch (operation.function) {
@@ -64,7 +64,7 @@ __device__ inline float slope_of(UnaryOperation operation, float saved) {
       return normal_cdf(x) + x * 0.39894228040143268F * gaussian(x);
     case UnaryFunction::kGeluTanh: {
       const float t = gelu_tanh(x), t_slope = 1.0F - t * t, share = 0.5F * (1.0F + t);
-      if (t_slope == 0.0F) return share;  // 0 or 1: there x^2 may overflow
+      if (t_slope == 0.0F) return share;  // 0 or 1, because x^2 may overflow there
       return share + 0.5F * x * t_slope * (0.79788456080286536F * (1.0F + 3.0F * 0.044715F * x * x));
     }
     case UnaryFunction::kSilu:
@@ -105,7 +105,7 @@ __global__ void unary_packs(UnaryOperation operation, const T* x, T* y, Index be
   }
 }
 
-// x_grad may be y_grad: each element is read before it is written, by the same thread.
+// x_grad may be y_grad: the same thread reads each element before it writes it.
 template <typename T, int count>
 __global__ void unary_backward_packs(UnaryOperation operation, const T* saved, const T* y_grad, T* x_grad, Index begin,
                                      Index packs, bool accumulate) {

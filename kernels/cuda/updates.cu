@@ -1,12 +1,12 @@
-// The fused updates: all tensors in one launch, or as many as a kernel's arguments hold (by value: nothing is copied to
-// the device first). Compiled without contraction, products and sums are rounded one by one, as on the CPU: the same
-// bits.
+// The fused updates: all tensors in one launch, or as many as fit into a kernel's arguments (passed by value, so
+// nothing is copied to the device first). Compiled without contraction: products and sums are rounded one by one, so
+// the bits are the CPU's.
 #ifdef __CUDACC__
 #define LOCKSTEP_FORMULA __host__ __device__ __forceinline__
 #endif
 
+#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/updates/all.h"
 
@@ -38,7 +38,7 @@ struct Batch {
   int count;
 };
 
-// The share of a block: a piece of one tensor.
+// The work of one block: a piece of one tensor.
 template <int kStates>
 struct Piece {
   Entry<kStates> tensor;
@@ -47,7 +47,7 @@ struct Piece {
 };
 template <int kStates, bool kClocks>
 __device__ Piece<kStates> piece_of_block(const Batch<kStates, kClocks>& batch) {
-  int low = 0, high = batch.count;  // the tensor of this block: the last whose first block is not above
+  int low = 0, high = batch.count;  // the tensor of this block: the last one whose first block is not above
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (blockIdx.x >= batch.first_block[middle] ? low : high) = middle;
@@ -57,7 +57,7 @@ __device__ Piece<kStates> piece_of_block(const Batch<kStates, kClocks>& batch) {
           batch.clocks[kClocks ? low : 0]};
 }
 
-// `width` elements at place `at` of each array: one, or a pack that moves by one instruction.
+// `width` elements at index `at` of each array: one, or a pack that one instruction moves.
 template <int width, typename Formula>
 __device__ void update_at(const Entry<Formula::kStates>& tensor, Index at, const Formula& formula) {
   using Elements = Pack<float, width>;
@@ -103,14 +103,14 @@ __global__ void update_batch(const __grid_constant__ BatchOf<Formula, Params> ba
   for (i += threadIdx.x; i < piece.end; i += blockDim.x) update_at<1>(piece.tensor, i, formula);
 }
 
-// Clocks by their indices: as many as a kernel's arguments hold.
+// Indices of clocks, as many as fit into a kernel's arguments.
 struct ClockList {
   static constexpr int kMost = static_cast<int>((kArgumentBytes - kBytesOfParams) / sizeof(unsigned)) - 1;
   unsigned indices[kMost];
   int count;
 };
 
-// Before the batches, a thread a clock: a stream keeps the order.
+// Runs before the batches, one thread per clock; the stream keeps the order.
 template <typename Formula, typename Params>
 __global__ void advance_clocks(const __grid_constant__ ClockList list, Params params) {
   if (updates::skips(params)) return;
@@ -148,7 +148,7 @@ __global__ void squares_of_pieces(const __grid_constant__ Batch<0> batch, double
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// Block i: of the batch's tensor i, whose pieces lie next to each other.
+// Block i sums for the batch's tensor i, whose pieces are adjacent.
 __global__ void squares_of_tensors(const __grid_constant__ Batch<0> batch, const double* pieces, double* sums) {
   double sum = 0;
   for (unsigned i = batch.first_block[blockIdx.x] + threadIdx.x; i < batch.first_block[blockIdx.x + 1]; i += kThreads)
@@ -157,7 +157,7 @@ __global__ void squares_of_tensors(const __grid_constant__ Batch<0> batch, const
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// One block.
+// Runs in one block.
 __global__ void norm_of_all(const double* sums, Index count, NormParams params, NormResult* result) {
   double sum = 0;
   for (Index i = threadIdx.x; i < count; i += kThreads) sum += sums[i];
@@ -169,8 +169,8 @@ unsigned blocks_of(const UpdateTensor& tensor) {
   return static_cast<unsigned>((tensor.count + kElementsOfBlock - 1) / kElementsOfBlock);
 }
 
-// Calls `launch` with as many tensors at a time as a kernel's arguments hold, and the number of blocks. Empty tensors
-// are left out, unless the results count them: a batch then may have no blocks.
+// Calls `launch` with as many tensors at a time as fit into a kernel's arguments, and the number of blocks. Empty
+// tensors are left out unless there is a result per tensor; then a batch may have no blocks.
 template <int kStates, bool kClocks = false, typename Launch>
 void in_batches(std::span<const UpdateTensor> tensors, Launch&& launch, bool with_empty = false) {
   Batch<kStates, kClocks> batch{};
@@ -190,7 +190,7 @@ void in_batches(std::span<const UpdateTensor> tensors, Launch&& launch, bool wit
   if (batch.count > 0) launch(batch, batch.first_block[batch.count]);
 }
 
-// Each clock once; those of empty tensors, too.
+// Advances each clock once, including those of empty tensors.
 template <typename Formula, typename Params>
 void advance_all(std::span<const UpdateTensor> tensors, const Params& params, Stream& stream) {
   if constexpr (updates::CountsByTensor<Formula, Params>) {

@@ -1,4 +1,4 @@
-// Sums and maxima over a warp, in a fixed order; every lane has the result, and all 32 must call.
+// Sums and maxima over a warp, in a fixed order; all 32 lanes must call them, and all get the result.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -17,7 +17,7 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-// A warp a row: its first row, and how far it is to the next.
+// One warp per row: its first row, and the distance to its next one.
 __device__ inline Index first_row_of_warp() {
   return static_cast<Index>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / 32;
 }

@@ -1,6 +1,6 @@
 // Attention in tiles of scores (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): a tile is one small product, a
-// pass of the online softmax, another product. Threads share the heads of the batch; backward goes tile by tile of the
-// keys, so that each head's gradients are written by one thread, in one order.
+// pass of the online softmax, and another product. Threads share the heads of the batch. Backward loops over tiles of
+// keys, so that one thread writes each head's gradients, in a fixed order.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/fused_attention.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/onednn/kernels.h"
+#include "kernels/onednn/onednn_kernels.h"
 #include "kernels/onednn/product.h"
 #include "src/core/process/compute_threads.h"
 
@@ -65,7 +65,7 @@ void head_forward(const HeadOperands& head, float* out, float* log_sums) {
   }
 }
 
-// The share of one tile, of the queries from `query` on and the keys from `key` on.
+// The contribution of one tile, for the queries from `query` on and the keys from `key` on.
 void tile_backward(const HeadOperands& head, Index query, Index key, const HeadMatrix<const float>& y_grad,
                    const float* log_sums, const float* deltas, const TileMemory& memory, const HeadGradients& to) {
   const Index width = head.shape.width, first_query = head.params.causal ? key : 0;

@@ -1,8 +1,8 @@
-// Convolution: NHWC activations as they are, while oneDNN chooses the layout of the weights. Reordering them costs a
-// hundredth of the convolution; its kernels for plain OHWI weights are several times slower.
+// Convolution: activations stay NHWC, while oneDNN chooses the layout of the weights. Reordering them costs a hundredth
+// of the convolution, while its kernels for plain OHWI weights are several times slower.
 //
-// A thread keeps what it prepared, by shape: no locks, and after a shape's first step nothing is built or asked from
-// the system.
+// A thread keeps prepared primitives by shape: there are no locks, and after the first step with a shape nothing is
+// built and no memory is requested from the system.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -17,8 +17,8 @@
 #include "kernels/cpu/narrow_conv.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/cpu/winograd_narrow.h"
-#include "kernels/onednn/kernels.h"
 #include "kernels/onednn/onednn.h"
+#include "kernels/onednn/onednn_kernels.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::onednn {
@@ -37,7 +37,7 @@ struct Key {
 
 Desc plain(const Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
 
-// oneDNN names dimensions in this order whatever their order in memory.
+// oneDNN lists dimensions in this order whatever their order in memory.
 Dims weight_dims(const Conv2dShape& s) {
   if (s.groups > 1) return {s.groups, s.group_filters(), s.group_channels(), s.kernel_height, s.kernel_width};
   return {s.out_channels, s.in_channels, s.kernel_height, s.kernel_width};
@@ -54,7 +54,7 @@ ConvolutionDescs describe(const Key& key) {
           .pad_end = {s.pad_bottom, s.pad_right}};
 }
 
-// A prepared pass: the primitive, and the way between the caller's OHWI weights and its own layout.
+// A prepared pass: the primitive, and the reorders between the caller's OHWI weights and its own layout.
 struct Plan {
   Key key;
   ConvolutionDescs descs;
@@ -91,8 +91,8 @@ struct Plan {
   }
 };
 
-// This thread's plans, the last used first; more than any network's layers, but not without bound.
-// The key comes by value: GCC 14 suspects the result of pointing into a temporary that came by reference.
+// This thread's plans, the most recently used first; bounded, but more than any network has layers. The key is passed
+// by value, because GCC 14 otherwise suspects that the result points into a temporary.
 const Plan& plan_for(Key key) {
   constexpr std::size_t kMost = 256;
   thread_local std::list<Plan> plans;
@@ -123,7 +123,7 @@ Buffer allocate(const Desc& desc) { return cpu_device().allocate(desc.get_size()
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-// Where a gradient is computed: in the caller's memory, or aside when it is to be added to what is there.
+// The memory in which a gradient is computed: the caller's, or separate memory if it must be added to present values.
 class Target {
  public:
   Target(float* slot, std::int64_t count, bool accumulate, Stream& stream)
@@ -158,11 +158,11 @@ float largest_magnitude(const float* x, std::int64_t count) {
   return fast::largest_magnitude(parts.data(), static_cast<std::int64_t>(parts.size()));
 }
 
-// Reading x costs less than reading y once more only where y is not much smaller.
+// Reading x costs less than reading y once more only if y is not much smaller.
 bool is_worth_fusing(const Conv2dShape& s) { return x_count(s) <= 2 * y_count(s); }
 
-// Whether no output can be NaN, as no operand is and no sum can grow beyond a float (rounded on its way: hence the
-// half).
+// True if no output can be NaN, because no operand is and no sum can exceed a float's range (intermediate rounding:
+// hence the half).
 bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, const float* bias) {
   const double products = static_cast<double>(s.kernel_height * s.kernel_width * s.group_channels()) *
                           largest_magnitude(weight, weight_count(s)) * largest_magnitude(x, x_count(s));
@@ -172,8 +172,8 @@ bool stays_finite(const Conv2dShape& s, const float* x, const float* weight, con
 
 std::int64_t pixels(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width; }
 
-// Of a gradient of the weights each part makes one as large as the whole, which is then added: of few pixels that costs
-// more than it gains.
+// Each part of a weight gradient computes a full gradient, which is then added; for few pixels that costs more than it
+// gains.
 std::int64_t most_parts(Pass pass, const Conv2dShape& s) {
   constexpr std::int64_t kPixelsOfASum = 256;
   return pass == Pass::kBackwardWeights ? std::min(s.batch, pixels(s) / kPixelsOfASum) : s.batch;
@@ -181,8 +181,8 @@ std::int64_t most_parts(Pass pass, const Conv2dShape& s) {
 
 bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
 
-// oneDNN 2.6 writes beyond its own scratch memory where a 1x1 convolution with strides has fewer channels than a vector
-// has lanes: it gathers the pixels that count as if there were so many.
+// oneDNN 2.6 writes beyond its scratch memory if a 1x1 convolution with strides has fewer channels than a vector has
+// lanes: it gathers the pixels as if there were as many channels as lanes.
 std::size_t scratch_slack(const Conv2dShape& s) {
   const bool gathers = s.kernel_height == 1 && s.kernel_width == 1 && (s.stride_height > 1 || s.stride_width > 1);
   return gathers ? static_cast<std::size_t>(s.out_height * s.out_width) * 16 * sizeof(float) : 0;
@@ -195,8 +195,8 @@ void run(const Plan& plan, std::unordered_map<int, dnnl::memory> arguments) {
   stream().wait();
 }
 
-// A pass over a batch, cut into parts that differ by one image at most. Each is computed by one thread: with several
-// oneDNN cuts sums by their number.
+// A pass over a batch, cut into parts whose sizes differ by at most one image. Each part runs on one thread, because
+// with several threads oneDNN cuts sums depending on their number.
 class Parts {
  public:
   explicit Parts(const Key& whole)
@@ -205,7 +205,7 @@ class Parts {
     if (shape_.batch % count_ == 0) return;
     longer_.emplace(plan_of(whole, shape_.batch / count_ + 1));
     if (plan_->own_weight == longer_->own_weight) return;
-    count_ = 1;  // else there would be two layouts of the weights
+    count_ = 1;  // otherwise there would be two layouts of the weights
     plan_.emplace(plan_of(whole, shape_.batch));
   }
 
@@ -228,7 +228,8 @@ class Parts {
   std::optional<Plan> plan_, longer_;
 };
 
-// Runs all parts with weights that flow in; `arguments_of` names the rest of a part's, by its first image.
+// Runs all parts with the weights as input; `arguments_of` returns the other arguments of a part, given its first
+// image.
 template <typename ArgumentsOf>
 void run_with_weights(const Parts& parts, const float* weight, const ArgumentsOf& arguments_of) {
   const Threads one(1);
@@ -249,13 +250,13 @@ void run_with_weights(const Parts& parts, const float* weight, const ArgumentsOf
   });
 }
 
-// The gradients of weights and biases, to where the caller wants them; a null `bias` was not asked for. Sums over all
-// images: the parts' are added in their order.
+// Stores the gradients of weights and biases in the caller's memory; a null `bias` is not wanted. They are sums over
+// all images: the sums of the parts are added in their order.
 void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight, float* bias) {
   const Threads one(1);
   const Parts parts({Pass::kBackwardWeights, shape, bias != nullptr, false});
   const Plan& plan = parts.plan();
-  // In whole cache lines, so that every part begins as the first does.
+  // Rounded up to cache lines, so that every part has the alignment of the first.
   const std::int64_t weights = (static_cast<std::int64_t>(plan.own_weight.get_size()) + 63) / 64 * 16;
   const std::int64_t biases = bias == nullptr ? 0 : shape.out_channels;
   const Buffer sums = cpu_device().allocate((weights + biases) * sizeof(float));
@@ -287,8 +288,8 @@ void conv2d(const Conv2dShape& shape, In in, In weights, In bias, bool relu, Out
   if (winograd_narrow::suits(shape)) return winograd_narrow::conv2d(shape, x, weight, bias.floats(), relu, y);
   if (depthwise::suits(shape)) return depthwise::conv2d(shape, x, weight, bias.floats(), relu, y);
   if (grouped_conv::suits(shape)) return grouped_conv::conv2d(shape, x, weight, bias.floats(), relu, y);
-  // oneDNN's ReLU makes 0 of NaN, and a broken model would seem whole. Reading x beforehand costs less than ReLU's own
-  // pass over y.
+  // oneDNN's ReLU turns NaN into 0, which would hide a broken model. Reading x first to check costs less than a
+  // separate ReLU pass over y.
   const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias.floats());
   run_with_weights(Parts({Pass::kForward, shape, static_cast<bool>(bias), fused}), weight,
                    [&](const Plan& plan, std::int64_t first) {
@@ -323,7 +324,7 @@ void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out
 using WeightGradients = void (*)(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad,
                                  bool accumulate);
 
-// Null: oneDNN's.
+// Null: use oneDNN's.
 WeightGradients own_weight_gradients(const Conv2dShape& shape) {
   if (winograd::suits(shape)) return winograd::conv2d_backward_weights;
   if (depthwise::suits(shape)) return depthwise::conv2d_backward_weights;

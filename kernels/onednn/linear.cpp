@@ -1,9 +1,9 @@
-// Linear layers: one matrix product each, on the plain weights. Blocked weights would win 10 % of the product and lose
-// more than that to reorders, as weights change each step and are as large as the work.
+// Linear layers: one matrix product each, on the plain weights. Blocked weights would save 10 % of the product and lose
+// more than that in reorders, because weights change each step and are as large as the work.
 #include "kernels/cpu/any_float.h"
 #include "kernels/cpu/batch_linear.h"
 #include "kernels/cpu/product_amx.h"
-#include "kernels/onednn/kernels.h"
+#include "kernels/onednn/onednn_kernels.h"
 #include "kernels/onednn/product.h"
 #include "lockstep/core/cpu_dispatch.h"
 
@@ -32,8 +32,8 @@ void linear_backward_data(In y_grad, In weight, Out x_grad, Stream& stream) {
             x_grad.accumulate, x_grad.floats()});
 }
 
-// The product of the narrower operand transposed and the wider one is up to half as fast again by oneDNN as the other
-// way round: worth turning its result, where the sums are long.
+// oneDNN multiplies the transposed narrower operand by the wider one up to half as fast again as the other way round:
+// if sums are long, this is worth transposing the result.
 bool is_better_turned(const LinearShape& s) {
   constexpr std::int64_t kLong = 512;
   return cpu_isa() >= Isa::kAvx512 && s.out_features >= 2 * s.in_features && s.batch >= kLong &&

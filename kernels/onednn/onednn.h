@@ -1,5 +1,5 @@
-// oneDNN as the kernels see it: the one place that knows how the versions 2 (operation descriptors) and 3 (none)
-// differ.
+// oneDNN for the kernels: only this header depends on the differences between version 2 (operation descriptors) and
+// version 3 (none).
 #pragma once
 
 #include <dlfcn.h>
@@ -23,14 +23,14 @@ struct ConvolutionDescs {
   Dims strides, pad_begin, pad_end;
 };
 
-// Never destroyed: buffers and plans of other threads may outlive static destruction.
+// Never destroyed, because buffers and plans of other threads may outlive static destruction.
 inline const dnnl::engine& engine() {
   static const auto* const kEngine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return *kEngine;
 }
 
-// oneDNN computes with as many threads as OpenMP would give the calling thread: here `threads`, for the life of this
-// object. OpenMP's functions are those of the runtime that oneDNN has brought along, if it uses OpenMP at all.
+// oneDNN uses as many threads as OpenMP would give to the calling thread: here `threads`, for the lifetime of this
+// object. If oneDNN uses OpenMP, the functions are those of the runtime that it has loaded.
 class Threads {
  public:
   explicit Threads(int threads) {
@@ -57,21 +57,21 @@ class Threads {
   int before_ = 0;
 };
 
-// Into how many parts work of so many multiplications is cut, `most` at most: by its size alone, so that results do not
-// depend on threads.
+// The number of parts, at most `most`, into which work with this many multiplications is cut. It depends only on the
+// size, so that results do not depend on the number of threads.
 inline std::int64_t parts_of(std::int64_t multiplications, std::int64_t most) {
   constexpr std::int64_t kWorthwhile = 4'000'000, kMost = 16;
   return std::clamp<std::int64_t>(multiplications / kWorthwhile, 1, std::clamp<std::int64_t>(most, 1, kMost));
 }
 
-// Scratch memory comes from the device's allocator, whose statistics then show all of it.
+// Scratch memory comes from the device's allocator, so that its statistics include it.
 inline dnnl::primitive_attr with_user_scratchpad() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   return attributes;
 }
 
-// Of NaN this ReLU makes 0.
+// This ReLU turns NaN into 0.
 inline dnnl::primitive_attr with_relu(dnnl::primitive_attr attributes) {
   dnnl::post_ops operations;
 #if DNNL_VERSION_MAJOR >= 3

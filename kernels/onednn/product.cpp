@@ -10,16 +10,16 @@ namespace {
 
 using Index = std::int64_t;
 
-constexpr Index kBlock = 16;  // rows or columns; parts are whole numbers of them
-// A part of fewer: oneDNN copies the operand that all parts share once for each of them. Parts of columns lose more by
-// that than parts of rows, and are for products of few rows.
+constexpr Index kBlock = 16;  // rows or columns; parts are multiples of it
+// The minimum size of a part, because oneDNN copies the operand that all parts share once per part. Parts of columns
+// lose more by that than parts of rows, and are used for products with few rows.
 constexpr Index kFewestRows = 192, kFewestColumns = 256;
 
-Strides strides_of(const Product& p) {
+ProductStrides strides_of(const BlasProduct& p) {
   return {p.transpose_a == 'T' ? p.rows : p.inner, p.transpose_b == 'T' ? p.inner : p.columns, p.columns};
 }
 
-amx::Product on_tiles(const Product& p, const Strides& strides) {
+amx::AmxProduct on_tiles(const BlasProduct& p, const ProductStrides& strides) {
   const auto operand = [](char transposed, const float* data, Index step) {
     return transposed == 'T' ? amx::Operand{data, 1, step} : amx::Operand{data, step, 1};
   };
@@ -36,7 +36,7 @@ amx::Product on_tiles(const Product& p, const Strides& strides) {
 }
 
 // Rows [row, row + rows), columns [column, column + columns).
-void multiply_part(const Product& p, Index row, Index rows, Index column, Index columns) {
+void multiply_part(const BlasProduct& p, Index row, Index rows, Index column, Index columns) {
   const bool flipped_a = p.transpose_a == 'T', flipped_b = p.transpose_b == 'T';
   const float* const a = p.a + (flipped_a ? row : row * p.inner);
   const float* const b = p.b + (flipped_b ? column * p.inner : column);
@@ -47,8 +47,8 @@ void multiply_part(const Product& p, Index row, Index rows, Index column, Index 
 
 }  // namespace
 
-// In one thread: oneDNN splits long sums among several.
-void multiply_alone(const Product& p, const Strides& strides, float factor) {
+// Runs in one thread, because oneDNN splits long sums among several.
+void multiply_alone(const BlasProduct& p, const ProductStrides& strides, float factor) {
   if (factor == 1 && amx::suits(p.rows, p.columns, p.inner)) return amx::multiply_alone(on_tiles(p, strides));
   const Threads one(1);
   const auto status = dnnl::sgemm(p.transpose_a, p.transpose_b, p.rows, p.columns, p.inner, factor, p.a, strides.a, p.b,
@@ -57,7 +57,7 @@ void multiply_alone(const Product& p, const Strides& strides, float factor) {
                  static_cast<int>(status));
 }
 
-void multiply(const Product& p) {
+void multiply(const BlasProduct& p) {
   if (amx::suits(p.rows, p.columns, p.inner)) return amx::multiply(on_tiles(p, strides_of(p)));
   const Index most_by_rows = p.rows / kFewestRows, most_by_columns = p.columns / kFewestColumns;
   const bool by_rows = 5 * most_by_rows >= most_by_columns;

@@ -5,27 +5,26 @@
 
 namespace lockstep::onednn {
 
-// c (rows, columns) = a * b + (accumulate ? c : bias), all row-major; 'T' says that the operand lies transposed.
-struct Product {
+// c (rows, columns) = a * b + (accumulate ? c : bias), all row-major; 'T' means that the operand is stored transposed.
+struct BlasProduct {
   char transpose_a, transpose_b;
   std::int64_t rows, columns, inner;
   const float* a;
   const float* b;
   bool accumulate;
   float* c;
-  const float* bias = nullptr;  // of each column: added to the product, of one that does not accumulate
-  bool relu = false;            // then clamped below at 0; NaN stays NaN
+  const float* bias = nullptr;  // per column, added to the product; only if not accumulating
+  bool relu = false;            // clamps the result below at 0; NaN stays NaN
 };
 
-// Threads share its rows or columns.
-void multiply(const Product& product);
+// Threads share the rows or columns.
+void multiply(const BlasProduct& product);
 
-// The distances of rows as they lie.
-struct Strides {
+// The distances between stored rows.
+struct ProductStrides {
   std::int64_t a, b, c;
 };
-// c = factor * a * b + (accumulate ? c : 0), on the calling thread; no size may be 0. Of products without bias and
-// ReLU.
-void multiply_alone(const Product& product, const Strides& strides, float factor = 1);
+// c = factor * a * b + (accumulate ? c : 0), on the calling thread; all sizes are at least 1. Without bias and ReLU.
+void multiply_alone(const BlasProduct& product, const ProductStrides& strides, float factor = 1);
 
 }  // namespace lockstep::onednn

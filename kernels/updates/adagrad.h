@@ -1,4 +1,4 @@
-// lockstep/optim/adagrad.h.
+// The formula of lockstep/optim/adagrad.h.
 #pragma once
 
 #include "kernels/updates/formula.h"

@@ -1,4 +1,4 @@
-// lockstep/optim/adam.h. The clock's powers are beta1^t and beta2^t.
+// The formula of lockstep/optim/adam.h. The clock's powers are beta1^t and beta2^t.
 #pragma once
 
 #include "kernels/updates/formula.h"

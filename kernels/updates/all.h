@@ -1,4 +1,4 @@
-// All formulas of updates.
+// The formulas of all updates.
 #pragma once
 
 #include "kernels/updates/adagrad.h"

@@ -1,4 +1,4 @@
-// lockstep/optim/ema.h.
+// The formula of lockstep/optim/ema.h.
 #pragma once
 
 #include "kernels/updates/formula.h"

@@ -1,4 +1,4 @@
-// lockstep/optim/clip.h.
+// The formulas of lockstep/optim/clip.h.
 #pragma once
 
 #include "kernels/updates/formula.h"
@@ -21,7 +21,7 @@ struct Clamp {
 
   LOCKSTEP_FORMULA explicit Clamp(const ClampParams& params)
       : limit(params.loss_scale == nullptr ? params.limit : params.limit * params.loss_scale->scale) {}
-  LOCKSTEP_FORMULA void operator()(float& value, float) const {  // NaN stays
+  LOCKSTEP_FORMULA void operator()(float& value, float) const {  // NaN stays NaN
     value = value > limit ? limit : value < -limit ? -limit : value;
   }
 };

@@ -1,19 +1,17 @@
-// What formulas of updates have in common. A formula is a class:
+// Common parts of the updates' formulas. A formula is a class:
 //
 //   struct Warp {                                                    kernels/updates/warp.h
 //     static constexpr int kStates = 2;
-//     explicit Warp(const WarpParams& params);                       once a call: reads the device's scalars
-//     void operator()(float& weight, float grad, float& first, float& second) const;     once an element
-//     static void advance(UpdateClock& clock, const WarpParams& params);                 if it counts: once a step,
-//     before it is made
+//     explicit Warp(const WarpParams& params);                       once per call: reads the device's scalars
+//     void operator()(float& weight, float grad, float& first, float& second) const;     once per element
+//     static void advance(UpdateClock& clock, const WarpParams& params);                 optional: before each step
 //   };
 //   template <typename Call>
-//   void with_formula(const WarpParams& params, Call&& call) { call(Use<Warp>{}); }      or the one of several that
-//   params ask for
+//   void with_formula(const WarpParams& params, Call&& call) { call(Use<Warp>{}); }      may choose by the params
 //
-// Written once, it is compiled as a loop for each instruction set of the CPU (kernels/cpu/fast_updates.cpp) and as a
+// It is written once and compiled as a loop for each instruction set of the CPU (kernels/cpu/fast_updates.cpp) and as a
 // CUDA kernel (kernels/cuda/updates.cu). Products and sums are rounded one by one, and division and square root
-// exactly: the same bits everywhere. So no function of <math.h> but sqrtf() may be used.
+// exactly, so the bits are the same everywhere. Therefore sqrtf() is the only function of <math.h> that may be used.
 #pragma once
 
 #include <math.h>  // NOLINT: sqrtf() without std::, which CUDA has as well
@@ -24,20 +22,20 @@
 
 #include "lockstep/core/update_params.h"
 
-// Before a function; a compiler of another kind defines it otherwise, before it includes this.
+// Prefix of functions; another compiler can define it before including this header.
 #ifndef LOCKSTEP_FORMULA
 #define LOCKSTEP_FORMULA [[gnu::always_inline]] inline
 #endif
 
 namespace lockstep::updates {
 
-// Names a formula as an argument.
+// Passes a formula's type as an argument.
 template <typename Formula>
 struct Use {
   using type = Formula;
 };
 
-// Does loss scaling skip this step?
+// True if loss scaling skips this step.
 template <typename Params>
 LOCKSTEP_FORMULA bool skips(const Params& params) {
   if constexpr (requires { params.group; })
@@ -51,7 +49,7 @@ concept Counts = requires(UpdateClock& clock, const Params& params) {
   Formula::advance(clock, params);
 };
 
-// Does each tensor have a clock of its own?
+// True if each tensor has a clock.
 template <typename Formula, typename Params>
 concept CountsByTensor = Counts<Formula, Params> && requires(const Params& params) {
   params.group;
@@ -65,8 +63,8 @@ LOCKSTEP_FORMULA Params at_clock(const Params& params, std::int64_t clock) {
   return of_tensor;
 }
 
-// On the host: advances the clocks, and calls update(tensor, formula) for each tensor. Clocks that agree share a
-// formula.
+// On the host: advances the clocks, and calls update(tensor, formula) for each tensor. Tensors whose clocks agree share
+// a formula.
 template <typename Formula, typename Params, typename Update>
 void for_each_tensor(std::span<const UpdateTensor> tensors, const Params& params, Update&& update) {
   if constexpr (CountsByTensor<Formula, Params>) {
@@ -89,7 +87,7 @@ void for_each_tensor(std::span<const UpdateTensor> tensors, const Params& params
   }
 }
 
-// What every optimizer's formula reads first.
+// The values that every optimizer's formula reads first.
 struct Group {
   float lr, unscale, decay;
   LOCKSTEP_FORMULA explicit Group(const GroupStep& group)

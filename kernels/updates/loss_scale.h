@@ -1,11 +1,11 @@
-// lockstep/optim/loss_scaler.h.
+// The formulas of lockstep/optim/loss_scaler.h.
 #pragma once
 
 #include "kernels/updates/formula.h"
 
 namespace lockstep::updates {
 
-// A scale below the minimum, as older checkpoints may hold it, is raised to it.
+// A scale below the minimum, which older checkpoints may contain, is raised to it.
 LOCKSTEP_FORMULA void begin(const LossScaleRule& rule, const LossScaleState& state, LossScaleStep& step) {
   step.begin = state;
   if (!(step.begin.scale >= rule.minimum)) step.begin.scale = rule.minimum;
@@ -13,8 +13,8 @@ LOCKSTEP_FORMULA void begin(const LossScaleRule& rule, const LossScaleState& sta
   step.any_bad = 0;
 }
 
-// After an optimizer's step. Several in a row are one step of the rule: each computes the state anew from where the
-// step began.
+// Runs after an optimizer's step. Several optimizers in a row form one step of the rule: each computes the state again
+// from the one at the begin of the step.
 LOCKSTEP_FORMULA void follow(const LossScaleRule& rule, LossScaleStep& step, LossScaleState& state) {
   if (step.begin.found_bad != 0) step.any_bad = 1;
   step.begin.found_bad = 0;

@@ -1,4 +1,5 @@
-// lockstep/optim/nadam.h. The clock's powers are momentum_base^t and beta2^t, its product that of mu_1 .. mu_t.
+// The formula of lockstep/optim/nadam.h. The clock's powers are momentum_base^t and beta2^t, its product is that of
+// mu_1 .. mu_t.
 #pragma once
 
 #include "kernels/updates/formula.h"

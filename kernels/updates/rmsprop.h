@@ -1,4 +1,4 @@
-// lockstep/optim/rmsprop.h.
+// The formula of lockstep/optim/rmsprop.h.
 #pragma once
 
 #include "kernels/updates/formula.h"
@@ -42,7 +42,7 @@ struct Rmsprop {
     if constexpr (kCentered) {
       grad_avg = grad_avg + (g - grad_avg) * one_less_alpha;
       variance = square_avg - grad_avg * grad_avg;
-      variance = variance < 0 ? 0 : variance;  // by rounding alone
+      variance = variance < 0 ? 0 : variance;  // only by rounding
     }
     float change = g / (sqrtf(variance) + eps);
     if constexpr (kMomentum) change = buffer = momentum * buffer + change;

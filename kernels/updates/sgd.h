@@ -1,4 +1,4 @@
-// lockstep/optim/sgd.h.
+// The formula of lockstep/optim/sgd.h.
 #pragma once
 
 #include "kernels/updates/formula.h"

@@ -1,4 +1,4 @@
-// The list of backends: the one place in comm/ that knows which are built in, and what each has and promises.
+// The list of backends: the only place in comm/ that knows which ones are in the build, and their capabilities.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -84,7 +84,7 @@ struct BuiltIn {
   std::string_view name;
   std::unique_ptr<Backend> (*make)(const BackendContext&);
   const Capabilities& capabilities;
-  void (*check)(const Place&, const Device*) = nullptr;  // what else it needs of this process
+  void (*check)(const Place&, const Device*) = nullptr;  // further requirements on this process
 };
 constexpr BuiltIn kBackends[] = {
     {kHostName, [](const BackendContext& context) { return make_host_backend(context); }, kHost},
@@ -102,7 +102,7 @@ constexpr BuiltIn kBackends[] = {
        return std::make_unique<DelayBackend>(delay_cost_from_environment());
      },
      kDelay},
-    {"recording", make_recording_backend, kHost},  // around the default
+    {"recording", make_recording_backend, kHost},  // wraps the default backend
 };
 
 std::string listed() {
@@ -119,14 +119,12 @@ const BuiltIn& find(std::string_view name) {
   if (name == "mpi")
     throw InvalidArgument(
         "backend 'mpi' is not in this build: install Open MPI's headers (libopenmpi-dev) and configure with "
-        "-Dmpi=enabled; "
-        "built in are {}",
+        "-Dmpi=enabled; built in are {}",
         listed());
   if (name == kNcclName)
     throw InvalidArgument(
         "backend 'nccl' is not in this build: install the headers of NCCL and CUDA (libnccl-dev) and configure with "
-        "-Dnccl=enabled, or use "
-        "{}=host on the CPU; built in are {}",
+        "-Dnccl=enabled, or use {}=host on the CPU; built in are {}",
         env::kBackend, listed());
   throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of {}", name, listed());
 }
@@ -162,7 +160,7 @@ BackendChoice choose_backends(const Place& place, const std::string& asked, cons
     check_backend(choice.gpu = kNcclName, place, &device);
   if (choice.gpu.empty() && has_gpu) choice.gpu = kLocalName;
   if (choice.host == kNcclName) choice.host = default_host;
-  // A job that is started with one rank now and then must not need another environment for it.
+  // A job that is sometimes started with one rank must not need another environment for it.
   if (asked.empty() && place.world_size == 1 && find(choice.host).name == kHostName) choice.host = kLocalName;
   check_backend(choice.host, place, &device);
   return choice;
@@ -196,10 +194,10 @@ std::uint64_t Backend::end_capture() { refuse_graphs(name()); }
 Work Backend::start_replay(const Operation&) { refuse_graphs(name()); }
 
 Work Backend::send(const Message& message) {
-  throw InvalidArgument("{}: backend '{}' has no messages", describe_send(message), name());
+  throw InvalidArgument("{}: backend '{}' does not support messages", describe_send(message), name());
 }
 Work Backend::receive(const Message& message) {
-  throw InvalidArgument("{}: backend '{}' has no messages", describe_receive(message), name());
+  throw InvalidArgument("{}: backend '{}' does not support messages", describe_receive(message), name());
 }
 
 }  // namespace lockstep

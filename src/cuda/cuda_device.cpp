@@ -16,12 +16,12 @@ void use_device(int ordinal) {
 
 namespace {
 
-// At the end of a process the driver may be gone: what is left is left to it.
+// At the end of a process the driver may be gone; then the memory is left to it.
 void use_device_to_free(int ordinal) noexcept { cudaSetDevice(ordinal); }
 
 }  // namespace
 
-// Apart from CUDA's own default stream, which would wait for all others.
+// Separate from CUDA's default stream, which would wait for all others.
 CudaStream::CudaStream(int device, int priority) : device_(device) {
   use_device(device_);
   LOCKSTEP_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority));
@@ -38,7 +38,7 @@ bool CudaStream::is_capturing() const {
   return status != cudaStreamCaptureStatusNone;
 }
 void CudaStream::synchronize() {
-  // The call would end the capture with an error that says less.
+  // CUDA would end the capture with a less helpful error.
   if (is_capturing())
     throw InvalidArgument("cuda:{}: the host cannot wait for work that is recorded as a graph: nothing of it has run",
                           device_);
@@ -67,7 +67,7 @@ bool CudaEvent::done() const {
   use_device(device_);
   const cudaError_t state = cudaEventQuery(event_);
   if (state == cudaErrorNotReady) {
-    cudaGetLastError();  // kept as this thread's last error, which the next kernel's launch would be blamed for
+    cudaGetLastError();  // clears this thread's last error, for which the next kernel's launch would be blamed
     return false;
   }
   LOCKSTEP_CUDA(state);
@@ -85,7 +85,7 @@ CudaPool::CudaPool(int device, CudaStream& stream) : device_(device), stream_(st
   LOCKSTEP_CUDA(cudaMemPoolCreate(&pool_, &properties));
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   LOCKSTEP_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
-  LOCKSTEP_CUDA(cudaDeviceSetMemPool(device, pool_));  // what libraries ask the driver for comes from it as well
+  LOCKSTEP_CUDA(cudaDeviceSetMemPool(device, pool_));  // libraries that request memory from the driver use it as well
 }
 CudaPool::~CudaPool() { cudaMemPoolDestroy(pool_); }
 
@@ -94,14 +94,14 @@ std::byte* CudaPool::take_on(Stream& stream, std::size_t bytes) {
   void* block = nullptr;
   const cudaError_t result = cudaMallocFromPoolAsync(&block, bytes, pool_, native(stream));
   if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is reported: later calls must not find it
+    cudaGetLastError();  // clears the error, which is reported: later calls must not find it
     return nullptr;
   }
   LOCKSTEP_CUDA(result);
   return static_cast<std::byte*>(block);
 }
 
-// Waiting makes the block everybody's: the driver may have ordered it behind what used its memory before.
+// Waiting makes the block usable by everybody: the driver may have made it wait for earlier uses of its memory.
 std::byte* CudaPool::take_apart(std::size_t bytes) {
   std::byte* const block = take_on(apart_, bytes);
   if (block != nullptr) apart_.synchronize();
@@ -155,7 +155,8 @@ void CudaPinnedSource::give_back(std::byte* block) noexcept {
   cudaFreeHost(block);
 }
 
-// Nodes keep the priority of the stream that they were captured from: communication goes first in a graph as well.
+// Nodes keep the priority of the stream from which they were captured, so communication has priority in a graph as
+// well.
 CudaGraph::CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory)
     : device_(device), memory_(std::move(memory)) {
   use_device(device);
@@ -173,7 +174,7 @@ namespace {
 
 std::atomic<int> devices_made{0};
 
-// Of memory of a device its number, of the host's -1.
+// The number of the device that owns the memory, -1 for the host's.
 int device_of(const void* memory) {
   cudaPointerAttributes attributes{};
   LOCKSTEP_CUDA(cudaPointerGetAttributes(&attributes, memory));
@@ -204,7 +205,7 @@ void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, 
   if (devices_made > 1) {
     const int from = device_of(source), to = device_of(destination);
     if (from >= 0 && to >= 0 &&
-        from != to) {  // a pool's memory is not mapped for other devices: this call does without
+        from != to) {  // a pool's memory is not mapped for other devices; this call does not need that
       LOCKSTEP_CUDA(cudaMemcpyPeerAsync(destination, to, source, from, bytes, queue));
       return;
     }
@@ -212,7 +213,7 @@ void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, 
   LOCKSTEP_CUDA(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, queue));
 }
 
-// Relaxed: libraries may allocate and ask what they like while they are recorded, and so may other threads.
+// Relaxed: during the capture, libraries and other threads may allocate memory and query the driver.
 void CudaDevice::begin_capture(Stream& stream) {
   const cudaStream_t queue = native(stream);
   allocator_->begin_capture();

@@ -14,8 +14,8 @@
 
 namespace lockstep::cuda {
 
-// Makes it the thread's device, and leaves it so: to set another one again, or to call CUDA in a thread that has set
-// none, would give this process a context, hundreds of MiB, on a GPU that is another rank's.
+// Makes it the thread's current device, permanently. Setting another one again, or calling CUDA in a thread that has
+// set none, would create a context of hundreds of MiB for this process on a GPU that belongs to another rank.
 void use_device(int ordinal);
 
 class CudaStream : public Stream {
@@ -23,13 +23,13 @@ class CudaStream : public Stream {
   CudaStream(int device, int priority);
   ~CudaStream() override;
   void synchronize() override;
-  void* native()
-      const override;  // its device becomes the thread's: the caller, NCCL's too, is about to queue something
+  void* native() const
+      override;  // makes its device the thread's current one, because the caller, possibly NCCL, is about to queue work
   bool is_capturing() const override;
   cudaStream_t get() const { return stream_; }
   int device() const { return device_; }
-  // From the device's allocator, which keeps what streams give back; unless the stream `outlives` it, it is told when
-  // the stream goes.
+  // Uses the device's allocator, which caches memory per stream. The allocator is notified when the stream is
+  // destroyed, unless the stream `outlives` it.
   void take_scratch_from(StreamAllocator& allocator, bool outlives) { allocator_ = &allocator, outlives_ = outlives; }
   Buffer take_scratch(std::size_t bytes) { return allocator_->allocate_on(*this, bytes); }
 
@@ -54,7 +54,7 @@ class CudaEvent : public Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// The driver's stream-ordered pool, keeping what is freed.
+// The driver's stream-ordered pool; keeps freed memory.
 class CudaPool : public MemoryPool {
  public:
   CudaPool(int device, CudaStream& stream);
@@ -90,7 +90,7 @@ class CudaPinnedSource : public PinnedSource {
 // The captured work, ready to launch, and the memory that it uses.
 class CudaGraph : public Graph {
  public:
-  // Takes what was captured over, which the launches need no more.
+  // Takes ownership of the captured graph, which launches do not need any more.
   CudaGraph(int device, cudaGraph_t captured, std::shared_ptr<void> memory);
   ~CudaGraph() override;
   void launch(Stream& stream) override;
@@ -121,7 +121,7 @@ class CudaDevice : public Device {
   std::unique_ptr<Stream> new_stream() override;
   std::unique_ptr<Stream> new_priority_stream() override;
   std::unique_ptr<Event> new_event() override;
-  const KernelTable& kernels() const override { return kernels_; }
+  const KernelTable& own_kernels() const override { return kernels_; }
 
  private:
   Buffer take_pinned(std::size_t bytes) override { return pinned_.allocate(bytes); }

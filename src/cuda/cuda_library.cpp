@@ -40,7 +40,7 @@ int count_gpus() {
         version_text(driver), version_text(runtime));
   if (result == cudaErrorNoDevice || count == 0)
     throw NoGpu("the NVIDIA driver sees no GPU: is CUDA_VISIBLE_DEVICES empty or wrong?");
-  throw Error("the NVIDIA driver does not answer: {} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
+  throw Error("the NVIDIA driver does not respond: {} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
 }
 
 std::vector<Gpu> list_gpus() {
@@ -57,7 +57,7 @@ std::vector<Gpu> list_gpus() {
   return gpus;
 }
 
-// Code for this chip, or PTX that the driver can compile for it: any kernel of ours tells.
+// Checks for code for this chip, or PTX that the driver can compile for it; any of our kernels shows that.
 void require_code_for(const Gpu& gpu) {
   use_device(gpu.ordinal);
   if (has_code_for_this_device()) return;
@@ -78,7 +78,7 @@ class LoadedLibrary : public Library {
     const std::lock_guard lock(mutex_);
     const auto& gpus = listed();
     if (ordinal < 0 || ordinal >= static_cast<int>(gpus.size()))
-      throw InvalidArgument("cuda:{} does not exist: {} GPU{} visible, counted from 0", ordinal, gpus.size(),
+      throw InvalidArgument("cuda:{} does not exist: {} GPU{} visible, numbered from 0", ordinal, gpus.size(),
                             gpus.size() == 1 ? " is" : "s are");
     auto& device = devices_[name];
     if (!device) {
@@ -96,7 +96,7 @@ class LoadedLibrary : public Library {
 
   std::mutex mutex_;
   std::vector<Gpu> gpus_;
-  std::map<std::string, std::unique_ptr<CudaDevice>> devices_;  // by name: logical ones share a GPU
+  std::map<std::string, std::unique_ptr<CudaDevice>> devices_;  // by name, because logical devices share a GPU
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Handles of cuBLASLt and cuDNN by thread and device, and what the environment says about their arithmetic.
+// Handles of cuBLASLt and cuDNN by thread and device, and the environment's settings for their arithmetic.
 #include <map>
 
 #include "kernels/cuda/libraries.h"
@@ -25,7 +25,7 @@ void throw_cudnn_error(cudnnStatus_t status, const char* call, const char* file,
   throw Error("cuDNN: {} failed at {}:{}: {}", call, file, line, cudnnGetErrorString(status));
 }
 
-// Left to the end of the process: at a thread's end the driver may be gone already.
+// Kept until the process ends, because the driver may be gone when a thread ends.
 cublasLtHandle_t cublas_handle() {
   thread_local std::map<int, cublasLtHandle_t> handles;
   auto& handle = handles[current_device()];

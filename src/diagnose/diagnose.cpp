@@ -18,7 +18,7 @@ using Kind = Finding::Kind;
 
 double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-// A group's numbered calls of one sort, on one rank: its collectives, or its allocations.
+// The numbered calls of one kind in a group, on one rank: its collectives, or its allocations.
 using Calls = std::vector<const FlightEntry*>;
 
 Calls collectives_of(const FlightGroup& group) {
@@ -44,7 +44,7 @@ struct Caller {
         std::find_if(calls.begin(), calls.end(), [&](const FlightEntry* call) { return call->sequence == sequence; });
     return found == calls.end() ? nullptr : *found;
   }
-  // The first call that it has not finished, or the one to come.
+  // The first call that it has not finished, or the next one.
   std::uint64_t next() const {
     const auto open = std::find_if(calls.begin(), calls.end(),
                                    [](const FlightEntry* call) { return call->state != FlightState::kFinished; });
@@ -56,7 +56,7 @@ std::string with_group(const GroupView& group, bool is_only, const std::string& 
   return is_only ? text : fmt::format("group {}: {}", group.name, text);
 }
 
-// How long the call had waited when it failed, or its record was written.
+// How long the call had waited when it failed, or when its record was written.
 double waited(const Caller& caller, const FlightEntry& call) {
   return seconds((call.has_ended() ? call.ended_ns : caller.view->dump->written_ns) - call.issued_ns);
 }
@@ -71,7 +71,7 @@ std::string what_it_did_last(const Caller& caller) {
                      seconds(caller.view->dump->written_ns - last.ended_ns));
 }
 
-// "; it is in barrier #2 of group b since 3.0 s", if that is where it is.
+// "; it is in barrier #2 of group b since 3.0 s", if the rank is in another group's call.
 std::string where_else(const RankView& view) {
   for (const FlightGroup& other : view.dump->groups) {
     if (&other == view.group) continue;
@@ -86,7 +86,7 @@ std::string where_else(const RankView& view) {
 // The group's state at one call.
 struct Frontier {
   std::uint64_t sequence = 0;
-  const FlightEntry* call = nullptr;  // as the first rank that is in it sees it
+  const FlightEntry* call = nullptr;  // as described by the first rank that is in it
   std::vector<const Caller*> inside, finished, absent;
   std::vector<int> unrecorded;
   double longest_wait = 0;
@@ -98,10 +98,10 @@ struct Frontier {
   }
 };
 
-// A place of Work::then() whose call has yet to be made.
+// A reserved place of Work::then() whose call has not been made yet.
 bool is_waiting_follower(const FlightEntry& call) { return call.operation == "follower"; }
 
-// False when no rank is in any call.
+// Returns false if no rank is in a call.
 bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
   if (callers.empty()) return false;
   at.sequence = callers.front().next();
@@ -110,7 +110,7 @@ bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
     const FlightEntry* call = caller.find(at.sequence);
     if (call == nullptr) {
       (caller.last() >= at.sequence ? at.finished : at.absent)
-          .push_back(&caller);  // too long ago to be on record: finished
+          .push_back(&caller);  // finished so long ago that it is not in the record
       continue;
     }
     if (is_waiting_follower(*call)) {
@@ -129,7 +129,7 @@ bool find_frontier(const std::vector<Caller>& callers, Frontier& at) {
   return at.call != nullptr;
 }
 
-// Ranks that make different calls at the same place.
+// Finds ranks that make different calls at the same place.
 bool find_mismatch(const GroupView& group, bool is_only, const std::vector<Caller>& callers, const Frontier& at,
                    std::vector<Finding>& findings) {
   std::map<std::string, std::vector<int>> sides;
@@ -169,8 +169,7 @@ void explain_wait(const GroupView& group, bool is_only, const Frontier& at, std:
     Finding finding{Kind::kNoRecord, "", group.name, at.sequence, at.unrecorded, inside, at.longest_wait};
     finding.text = with_group(group, is_only,
                               fmt::format("{} left no record: it ended, died or was stopped, or its machine cannot be "
-                                          "reached. {} is the first call that "
-                                          "not all others finished{}",
+                                          "reached. {} is the first call that not all others finished{}",
                                           name_ranks(at.unrecorded), what, waits));
     findings.push_back(std::move(finding));
   }
@@ -178,12 +177,11 @@ void explain_wait(const GroupView& group, bool is_only, const Frontier& at, std:
   Finding finding{Kind::kNotFinished, "", group.name, at.sequence, inside, {}, at.longest_wait};
   const std::string others =
       at.finished.empty() ? "none has finished it" : name_ranks(at.ranks(at.finished)) + " finished it";
-  finding.text = with_group(
-      group, is_only,
-      fmt::format(
-          "all ranks have called {}; {} {} been in it for {:.1f} s, {}: the wire between them is slow or cut, or one "
-          "of them was stopped inside it",
-          what, name_ranks(inside), inside.size() == 1 ? "has" : "have", at.longest_wait, others));
+  finding.text =
+      with_group(group, is_only,
+                 fmt::format("all ranks have called {}; {} {} been in it for {:.1f} s, {}: the connection between them "
+                             "is slow or cut, or one of them was stopped inside it",
+                             what, name_ranks(inside), inside.size() == 1 ? "has" : "have", at.longest_wait, others));
   findings.push_back(std::move(finding));
 }
 
@@ -208,7 +206,7 @@ std::size_t count_messages(const RankView& view, const char* operation, int peer
       [&](const FlightEntry& each) { return each.operation == operation && each.peer == peer && each.tag == tag; }));
 }
 
-// Receives that are open: of each rank the oldest.
+// Finds open receives: the oldest of each rank.
 void look_at_messages(const GroupView& group, bool is_only, std::vector<Finding>& findings) {
   for (std::size_t r = 0; r < group.ranks.size(); ++r) {
     const RankView& view = group.ranks[r];
@@ -238,11 +236,11 @@ void look_at_messages(const GroupView& group, bool is_only, std::vector<Finding>
   }
 }
 
-// The errors that the ranks reported, equal texts together: a rank in the operation reports "operation: reason", any
-// other the reason alone.
+// The errors that the ranks reported, with equal texts combined: a rank in the operation reports "operation: reason",
+// any other only the reason.
 std::vector<Finding::Side> errors_of(const GroupView& group) {
   std::map<std::size_t, std::map<std::string, std::vector<int>>>
-      said;  // by length: the reason comes before what contains it
+      said;  // by length, so that a reason comes before texts that contain it
   for (const RankView& view : group.ranks)
     if (view.group != nullptr && view.group->failure)
       said[view.group->failure->text.size()][view.group->failure->text].push_back(view.job_rank);

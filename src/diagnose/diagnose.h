@@ -1,9 +1,9 @@
-// The findings from the ranks' flight records: which rank, which operation, which ranks wait for which. Pure: records
-// in, findings out.
+// Derives findings from the ranks' flight records: which rank, which operation, which ranks wait for which. Pure:
+// records in, findings out.
 //
-// In every group the ranks make the same calls, numbered alike. So the group's trouble is at its frontier: the first
-// call that not all ranks have finished. A rank that has not called it is waited for; a rank that called something else
-// disagrees; if all have called it and some have finished, the rest were stopped inside or cut off.
+// In every group the ranks make the same calls with the same numbers. So a problem of the group shows at its frontier:
+// the first call that not all ranks have finished. A rank that has not made it keeps the others waiting; a rank that
+// made a different call disagrees; if all have made it and some have finished, the rest were stopped in it or cut off.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@ namespace lockstep::diagnose {
 
 struct Finding {
   enum class Kind { kMismatch, kNotCalled, kNoRecord, kNotFinished, kMessage, kError, kStraggler, kIgnored, kQuiet };
-  // One side of a disagreement, or one error: what, and the ranks that say so.
+  // One side of a mismatch, or one error, and its ranks.
   struct Side {
     std::string what;
     std::vector<int> ranks;
   };
   Kind kind = Kind::kQuiet;
-  std::string text;               // the sentence, complete
-  std::string group = {};         // which group; empty: the job
+  std::string text;               // a complete sentence
+  std::string group = {};         // the group's name; empty: the job
   std::uint64_t sequence = 0;     // of the call at which it shows; 0: none
-  std::vector<int> ranks = {};    // of the job: whom it is about
+  std::vector<int> ranks = {};    // ranks in the job that the finding is about
   std::vector<int> waiting = {};  // ranks that wait for them
-  double seconds = 0;             // how long they have waited, or come late
+  double seconds = 0;             // how long they have waited, or how late the rank is
   std::vector<Side> sides = {};
 };
 
-// Of one job's records. The most telling finding comes first; at least one.
+// Takes the records of one job. Returns at least one finding, the most informative first.
 std::vector<Finding> diagnose(const std::vector<FlightDump>& dumps);
 
 const char* name_of(Finding::Kind kind);  // "mismatch", "not_called", ...
 
-// "rank 2", "ranks 0, 1, 3"; of many the first: "ranks 0, 1, ... 31 and 68 more".
+// "rank 2", "ranks 0, 1, 3"; for many ranks: "ranks 0, 1, ... 31 and 68 more".
 std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace lockstep::diagnose

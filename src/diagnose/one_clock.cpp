@@ -11,14 +11,14 @@ namespace {
 
 constexpr std::size_t kFewestCommonCalls = 3;
 
-// Every rank waits for every other in these.
+// In these operations every rank waits for every other.
 bool ends_together(const std::string& operation) {
   static const std::set<std::string> kSuch = {"barrier",      "all_reduce", "all_gather",
                                               "all_gather_v", "all_to_all", "all_to_all_v"};
   return kSuch.count(operation) != 0;
 }
 
-// By group and number: when this rank's call ended.
+// The end of this rank's calls, by group and number.
 std::map<std::pair<std::string, std::uint64_t>, std::int64_t> ends_of(const FlightDump& dump, std::int64_t shift) {
   std::map<std::pair<std::string, std::uint64_t>, std::int64_t> ends;
   for (const FlightGroup& group : dump.groups)
@@ -58,7 +58,7 @@ std::vector<GroupView> groups_of(const std::vector<FlightDump>& dumps) {
   std::map<std::string, std::size_t> index_of;
   for (const FlightDump& dump : dumps)
     for (const FlightGroup& group : dump.groups) {
-      // Sister groups of one split may share neither name nor members; one name with other members is another group.
+      // Groups of one split may have the same name; a name with other members is another group.
       std::string key = group.name;
       for (const int member : group.members) key += "," + std::to_string(member);
       const auto [found, is_new] = index_of.try_emplace(key, views.size());
@@ -69,7 +69,7 @@ std::vector<GroupView> groups_of(const std::vector<FlightDump>& dumps) {
       }
       auto& ranks = views[found->second].ranks;
       const auto r = static_cast<std::size_t>(group.rank);
-      if (r >= ranks.size()) continue;  // of another world: reported where records are compared
+      if (r >= ranks.size()) continue;  // of another world: the comparison of the records reports it
       ranks[r].dump = &dump;
       ranks[r].group = &group;
     }

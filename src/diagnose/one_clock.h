@@ -1,4 +1,4 @@
-// The records of all ranks on one clock, sorted by group.
+// Puts the records of all ranks on one clock, sorted by group.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace lockstep::diagnose {
 
-// The offsets to add to each record's times, so that all can be compared. Records of one machine (boot id) meet on its
-// monotonic clock, exactly. Machines' clocks differ by what the ends of their common calls say: all ranks end an
-// all_reduce at nearly the same time, so the median difference is the clocks'. With fewer than three such calls the
-// wall clocks are believed.
+// The offsets to add to each record's times, so that all can be compared. Records of one machine (boot id) share its
+// monotonic clock, which is exact. The difference between two machines' clocks is estimated from the ends of their
+// common calls: all ranks end an all_reduce at nearly the same time, so the median difference is that of the clocks.
+// With fewer than three such calls the wall clocks are used.
 std::vector<std::int64_t> clock_shifts(const std::vector<FlightDump>& dumps);
 
 struct RankView {
   int job_rank = 0;
-  const FlightDump* dump = nullptr;  // null: left no record of this group
+  const FlightDump* dump = nullptr;  // null: the rank left no record of this group
   const FlightGroup* group = nullptr;
 };
 
@@ -26,7 +26,7 @@ struct GroupView {
   std::vector<RankView> ranks;  // by rank of the group
 };
 
-// Views of `dumps`, which must live as long.
+// Views of `dumps`, which must outlive them.
 std::vector<GroupView> groups_of(const std::vector<FlightDump>& dumps);
 
 }  // namespace lockstep::diagnose

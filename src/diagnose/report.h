@@ -1,11 +1,11 @@
-// Findings as text for people and as JSON for programs.
+// Formats findings as text and as JSON.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "src/diagnose/diagnose.h"
-#include "src/diagnose/folder.h"
+#include "src/diagnose/record_folder.h"
 
 namespace lockstep::diagnose {
 

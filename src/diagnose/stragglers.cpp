@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kFewestCalls = 20;
 constexpr double kLeastLateness = 1e-3;
 
-// When each recorded rank came to each call.
+// The time at which each recorded rank entered each call.
 using Arrivals = std::map<std::uint64_t, std::vector<std::pair<std::int64_t, int>>>;
 
 Arrivals arrivals_of(const GroupView& group, const std::map<const FlightDump*, std::int64_t>& shifts) {
@@ -34,7 +34,7 @@ void find_stragglers(const std::vector<FlightDump>& dumps, const std::vector<Gro
   const std::vector<std::int64_t> by_index = clock_shifts(dumps);
   for (std::size_t i = 0; i < dumps.size(); ++i) shifts[&dumps[i]] = by_index[i];
   for (const GroupView& group : groups) {
-    std::map<int, std::vector<double>> lateness;  // of the rank that came last, each time
+    std::map<int, std::vector<double>> lateness;  // by rank: its delay in each call to which it came last
     std::size_t calls = 0;
     for (auto& [sequence, times] : arrivals_of(group, shifts)) {
       if (times.size() != group.ranks.size() || times.size() < 2) continue;

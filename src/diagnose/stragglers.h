@@ -1,4 +1,4 @@
-// Ranks that keep the others waiting although nothing fails.
+// Finds ranks that keep the others waiting although nothing fails.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace lockstep::diagnose {
 
-// Adds a finding for a rank that came last to most of a group's calls, by a millisecond or more than the middle rank.
+// Adds a finding for a rank that came last to most of a group's calls, at least a millisecond after the median rank.
 void find_stragglers(const std::vector<FlightDump>& dumps, const std::vector<GroupView>& groups,
                      std::vector<Finding>& findings);
 

@@ -12,16 +12,17 @@ namespace lockstep::optim {
 
 namespace {
 
-// The gradients that there are, as what is changed and read. A parameter under two names (tied weights) has one.
+// Returns the existing gradients as update tensors. A parameter with two names (tied weights) has one gradient.
 std::vector<UpdateTensor> gradients_of(const char* call, const std::vector<NamedTensor>& parameters) {
-  if (parameters.empty()) throw InvalidArgument("{}: there are no parameters", call);
+  if (parameters.empty()) throw InvalidArgument("{}: got no parameters; at least one is needed", call);
   std::vector<UpdateTensor> tensors;
   std::unordered_set<const float*> known;
   Device& device = parameters.front().tensor.device();
   for (const auto& [name, parameter] : parameters) {
     if (&parameter.device() != &device)
-      throw InvalidArgument("{}: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)",
-                            call, name, parameter.device().name(), device.name());
+      throw InvalidArgument(
+          "{}: parameter '{}' is on {}, but the first one is on {}: move the entire module with .to(device)", call,
+          name, parameter.device().name(), device.name());
     if (!has_grad(parameter)) continue;
     const Tensor gradient = grad(parameter);
     if (gradient.count() == 0 || !known.insert(gradient.data<float>()).second) continue;
@@ -35,10 +36,10 @@ std::vector<UpdateTensor> gradients_of(const char* call, const std::vector<Named
 
 Tensor clip_grad_norm(const std::vector<NamedTensor>& parameters, float max_norm, const ClipOptions& options) {
   if (!std::isfinite(max_norm) || !(max_norm > 0))
-    throw InvalidArgument("clip_grad_norm: max_norm {} must be a finite number above 0", max_norm);
+    throw InvalidArgument("clip_grad_norm: got max_norm {}, expected a finite number above 0", max_norm);
   if (options.error_if_nonfinite && options.loss_scaler != nullptr)
     throw InvalidArgument(
-        "clip_grad_norm: error_if_nonfinite goes without a loss_scaler, which skips such a step by itself");
+        "clip_grad_norm: error_if_nonfinite cannot be combined with a loss_scaler, which skips such a step");
   const std::vector<UpdateTensor> tensors = gradients_of("clip_grad_norm", parameters);
   Device& device = parameters.front().tensor.device();
   Stream& stream = device.default_stream();
@@ -50,14 +51,14 @@ Tensor clip_grad_norm(const std::vector<NamedTensor>& parameters, float max_norm
   Tensor norm = Tensor::wrap(result.buffer().window(0, sizeof(float)), {});
   if (options.error_if_nonfinite)
     if (const float value = norm.item(); !std::isfinite(value))
-      throw Error("clip_grad_norm: the norm of all gradients is {}: one of them is infinite or no number", value);
+      throw Error("clip_grad_norm: the norm of all gradients is {}: one of them is infinite or NaN", value);
   device.kernels().scale_gradients(tensors, {&values->factor}, stream);
   return norm;
 }
 
 void clip_grad_value(const std::vector<NamedTensor>& parameters, float limit, const ClipOptions& options) {
   if (!std::isfinite(limit) || !(limit > 0))
-    throw InvalidArgument("clip_grad_value: limit {} must be a finite number above 0", limit);
+    throw InvalidArgument("clip_grad_value: got limit {}, expected a finite number above 0", limit);
   const std::vector<UpdateTensor> tensors = gradients_of("clip_grad_value", parameters);
   Device& device = parameters.front().tensor.device();
   const ClampParams params{limit, options.loss_scaler == nullptr ? nullptr : options.loss_scaler->data_on(device)};

@@ -1,4 +1,4 @@
-// Updates' clocks as tensors.
+// Conversions between UpdateClock and tensors.
 #pragma once
 
 #include <array>

@@ -14,8 +14,8 @@
 
 namespace lockstep::optim {
 
-// The scopes of this process in which parameters hold averages, in the order in which they began: of a parameter that
-// two of them have swapped, the first one keeps the weights.
+// The scopes of this process in which parameters hold averages, in the order in which they began. If two of them
+// swapped the same parameter, the first one keeps its weights.
 class SwappedScopes {
  public:
   static void add(const ExponentialMovingAverage& averages) {
@@ -41,7 +41,7 @@ class SwappedScopes {
     std::vector<const ExponentialMovingAverage*> scopes;
   };
   static All& all() {
-    static auto* const kAll = new All;  // never destroyed: a scope may end with the program
+    static auto* const kAll = new All;  // never destroyed, because a scope may end with the program
     return *kAll;
   }
 };
@@ -65,9 +65,9 @@ std::string first_swapped(const std::vector<NamedTensor>& tensors) {
 ExponentialMovingAverage::ExponentialMovingAverage(std::vector<NamedTensor> parameters,
                                                    const ExponentialMovingAverageOptions& options)
     : parameters_(std::move(parameters)), options_(options) {
-  if (parameters_.empty()) throw InvalidArgument("ExponentialMovingAverage: there is no parameter to average");
+  if (parameters_.empty()) throw InvalidArgument("ExponentialMovingAverage: got no parameters; at least one is needed");
   if (!(options.decay >= 0) || options.decay >= 1)
-    throw InvalidArgument("ExponentialMovingAverage: decay {} must be at least 0 and below 1", options.decay);
+    throw InvalidArgument("ExponentialMovingAverage: got decay {}, expected at least 0 and below 1", options.decay);
   for (const auto& [name, parameter] : parameters_) averages_.push_back(parameter.clone());
   clock_ = new_clock(parameters_.front().tensor.device());
 }
@@ -87,7 +87,7 @@ void ExponentialMovingAverage::update() {
     const auto& [name, parameter] = parameters_[i];
     if (&parameter.device() != &device)
       throw InvalidArgument(
-          "ExponentialMovingAverage: parameter '{}' is on {}, the first one on {}: move the whole module with "
+          "ExponentialMovingAverage: parameter '{}' is on {}, but the first one is on {}: move the entire module with "
           ".to(device)",
           name, parameter.device().name(), device.name());
     averages_[i].mark_changed();
@@ -98,7 +98,8 @@ void ExponentialMovingAverage::update() {
 
 ExponentialMovingAverage::Swapped::Swapped(ExponentialMovingAverage& averages) : averages_(averages) {
   if (averages.is_swapped_)
-    throw InvalidArgument("ExponentialMovingAverage::swapped: the parameters hold the averages already");
+    throw InvalidArgument(
+        "ExponentialMovingAverage::swapped: the parameters already hold the averages: end the other scope first");
   averages.follow_parameters();
   for (std::size_t i = 0; i < averages.parameters_.size(); ++i) {
     const Tensor& parameter = averages.parameters_[i].tensor;
@@ -118,7 +119,7 @@ ExponentialMovingAverage::Swapped::~Swapped() {
     for (std::size_t i = 0; i < averages_.parameters_.size(); ++i)
       averages_.parameters_[i].tensor.copy_from(averages_.weights_[i]);
   } catch (const std::exception& error) {
-    log::error("ExponentialMovingAverage: the weights could not be put back: {}", error.what());
+    log::error("ExponentialMovingAverage: the weights could not be restored: {}", error.what());
   }
   SwappedScopes::remove(averages_);
   averages_.is_swapped_ = false;

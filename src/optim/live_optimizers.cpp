@@ -14,7 +14,7 @@ struct Live {
 };
 
 Live& live() {
-  static Live& all = *new Live;  // an optimizer may be static, and go last
+  static Live& all = *new Live;  // never destroyed, because static optimizers may be destroyed later
   return all;
 }
 

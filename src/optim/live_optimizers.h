@@ -1,4 +1,4 @@
-// The optimizers of this process. A wrapper finds those of its parameters here, which it is never given.
+// The registry of this process's optimizers, in which a wrapper finds those of its parameters.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lockstep::optim {
 
-// Threads may be ranks of one process: functions without a comment on threads may be called from any.
+// Ranks may be threads of one process. Any thread may call these functions unless their comment restricts it.
 class LiveOptimizers {
  public:
   static void add(Optimizer& optimizer);
@@ -18,18 +18,18 @@ class LiveOptimizers {
   // Changes an optimizer's groups while no other thread reads them.
   static void change(const std::function<void()>& change);
 
-  // Another number after each of these.
+  // Changes whenever an optimizer is added, removed or changed.
   static std::uint64_t generation();
 
-  // A group that has at least one of some parameters.
+  // A group that has at least one of the given parameters.
   struct Found {
     const Optimizer* optimizer;
     std::size_t group;
   };
-  // In the order in which the optimizers were made. The parameters are named by their autograd_meta().
+  // Returns them in the order in which the optimizers were made. Parameters are identified by their autograd_meta().
   static std::vector<Found> of(const std::unordered_set<const void*>& parameters);
 
-  // By the optimizer's own thread.
+  // Only for the optimizer's own thread.
   static std::uint32_t begun(const Optimizer& optimizer) { return optimizer.begun_; }
   static std::uint32_t steps(const Optimizer& optimizer) { return optimizer.steps_; }
 };

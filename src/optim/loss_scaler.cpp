@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::int64_t kFields = sizeof(LossScaleState) / sizeof(float),
                        kStepFields = sizeof(LossScaleStep) / sizeof(float);
-constexpr std::int64_t kLongestInterval = 1 << 24;                   // what a float counts to
-constexpr float kSmallestScale = std::numeric_limits<float>::min();  // 1 / scale is finite
+constexpr std::int64_t kLongestInterval = 1 << 24;                   // the largest count that a float holds exactly
+constexpr float kSmallestScale = std::numeric_limits<float>::min();  // so that 1 / scale is finite
 
 LossScaleState read(const Tensor& state) {
   LossScaleState values{};
@@ -39,14 +39,14 @@ const LossScalerOptions& checked(const LossScalerOptions& options) {
   if (!(options.initial > 0) || !std::isfinite(options.initial) || !(options.growth >= 1) || !(options.backoff > 0) ||
       options.backoff > 1 || options.growth_interval < 1 || options.growth_interval > kLongestInterval)
     throw InvalidArgument(
-        "LossScaler: initial {} must be positive, growth {} at least 1, backoff {} above 0 and at most 1, "
+        "LossScaler: initial {} must be above 0, growth {} at least 1, backoff {} above 0 and at most 1, "
         "growth_interval {} in 1..{}",
         options.initial, options.growth, options.backoff, options.growth_interval, kLongestInterval);
   if (!(options.min_scale >= kSmallestScale) || !(options.initial >= kSmallestScale))
     throw InvalidArgument("LossScaler: min_scale {} and initial {} must be at least {} (2^-126)", options.min_scale,
                           options.initial, kSmallestScale);
   if (options.max_skips_in_a_row < 0 || options.max_skips_in_a_row > kLongestInterval)
-    throw InvalidArgument("LossScaler: max_skips_in_a_row {} must be in 0..{}; 0: any number",
+    throw InvalidArgument("LossScaler: max_skips_in_a_row {} must be in 0..{} (0: unlimited)",
                           options.max_skips_in_a_row, kLongestInterval);
   return options;
 }
@@ -65,7 +65,7 @@ Tensor LossScaler::scale(const Tensor& loss) {
   Device& device = loss.device();
   std::unique_lock lock(mutex_);
   if (!is_claimed_) move_to(device);
-  // A graph that is recorded begins a step in each replay. To begin twice before an optimizer's step is to begin once.
+  // A recorded graph begins a step in each replay. Beginning twice before an optimizer's step equals beginning once.
   if (is_new() || !has_stepped_.empty() || device.default_stream().is_capturing()) begin();
   const Tensor factor = field_of(copy_on(device).step, 0);
   lock.unlock();
@@ -84,15 +84,16 @@ void LossScaler::check() const {
   const auto skips = -static_cast<std::int64_t>(state.good_steps);
   if (skips < options_.max_skips_in_a_row) return;
   throw Error(
-      "LossScaler: in each of the last {} steps a gradient was infinite or NaN, so that these steps were skipped; the "
-      "scale has fallen to "
-      "{}, expected fewer than {} in a row. A smaller scale does not help: look for NaN in the samples and in the "
-      "loss, lower the learning "
-      "rate, clip gradients, or compute in bfloat16; .max_skips_in_a_row sets another number, 0: any",
+      "LossScaler: in each of the last {} steps a gradient was infinite or NaN, so these steps were skipped and the "
+      "scale "
+      "has fallen to {}; expected fewer than {} in a row. A smaller scale does not help: look for NaN in the samples "
+      "and "
+      "in the loss, lower the learning rate, clip gradients, or compute in bfloat16; .max_skips_in_a_row changes the "
+      "limit (0: unlimited)",
       skips, state.scale, options_.max_skips_in_a_row);
 }
 
-// Not begun yet, or another state was loaded.
+// True before the first begin(), and after another state was loaded.
 bool LossScaler::is_new() const { return number_ == 0 || state_.version() != seen_; }
 
 void LossScaler::begin() {
@@ -141,7 +142,7 @@ LossScaleState* LossScaler::data_on(Device& device) {
   return &step_in(copy_on(device).step)->begin;
 }
 
-// Where no loss was scaled by scale(), the second step of an optimizer is the next step.
+// If scale() is never used, the second step of an optimizer begins the next step.
 void LossScaler::begin_step(const void* optimizer, Device& device) {
   const std::lock_guard lock(mutex_);
   const bool again = std::find(has_stepped_.begin(), has_stepped_.end(), optimizer) != has_stepped_.end();

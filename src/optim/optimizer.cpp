@@ -17,7 +17,7 @@ namespace lockstep::optim {
 
 namespace {
 
-// A parameter under two names (tied weights) is updated once, under the first.
+// A parameter with two names (tied weights) is updated once, under the first.
 std::vector<NamedTensor> each_once(std::vector<NamedTensor> parameters) {
   std::vector<NamedTensor> once;
   TensorMap<bool> taken;
@@ -26,7 +26,7 @@ std::vector<NamedTensor> each_once(std::vector<NamedTensor> parameters) {
   return once;
 }
 
-// Two tensors over the same memory have two gradients: neither is the memory's. Sorted by address, what overlaps is
+// Two tensors over the same memory would have two gradients, both incomplete. Sorted by address, overlapping ones are
 // adjacent.
 void check_memory_is_apart(const std::vector<NamedTensor>& parameters) {
   const auto begin = [](const NamedTensor& parameter) { return parameter.tensor.buffer().data(); };
@@ -39,8 +39,7 @@ void check_memory_is_apart(const std::vector<NamedTensor>& parameters) {
     if (std::less<>()(begin(b), begin(a) + a.tensor.bytes()))
       throw InvalidArgument(
           "Optimizer: parameters '{}' {} and '{}' {} share memory and would both update it: tie weights by registering "
-          "one tensor under "
-          "both names",
+          "one tensor under both names",
           a.name, a.tensor.shape().text(), b.name, b.tensor.shape().text());
   }
 }
@@ -57,8 +56,8 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const Description& des
       counts_steps_(description.counts_steps),
       shares_updates_(description.shares_updates),
       elementwise_(description.elementwise) {
-  LOCKSTEP_CHECK(state_names_.size() <= std::size(UpdateTensor{}.states), "an update has at most 3 states");
-  if (!is_rate(lr_)) throw InvalidArgument("{}: lr {} must be a finite number and not negative", kind_, lr_);
+  LOCKSTEP_CHECK(state_names_.size() <= std::size(UpdateTensor{}.states), "an update can have at most 3 states");
+  if (!is_rate(lr_)) throw InvalidArgument("{}: got lr {}, expected a finite number of 0 or more", kind_, lr_);
   append({.parameters = std::move(parameters)});
   LiveOptimizers::add(*this);
 }
@@ -79,30 +78,31 @@ void Optimizer::add_group(ParameterGroup group) { append(std::move(group)); }
 
 void Optimizer::append(ParameterGroup group) {
   if (owner_ != nullptr || !slices_.empty())
-    throw InvalidArgument("{}::add_group: {} has taken the optimizer over: add all groups before", kind_,
-                          owner_ != nullptr ? owner_->name() : "a ZeroRedundancyOptimizer that is gone");
+    throw InvalidArgument("{}::add_group: {} has taken over the optimizer: add all groups before that", kind_,
+                          owner_ != nullptr ? owner_name_ : fmt::format("a {} that was destroyed", owner_name_));
   if (team_ != nullptr)
     throw InvalidArgument(
-        "{}::add_group: the optimizer is one of several of strategy '{}': add all groups in the function that makes it",
+        "{}::add_group: the optimizer belongs to strategy '{}', which has several: add all groups in the function that "
+        "makes it",
         kind_, team_->name());
-  if (group.parameters.empty()) throw InvalidArgument("Optimizer: there is no parameter to optimize");
+  if (group.parameters.empty()) throw InvalidArgument("Optimizer: got no parameters; at least one is needed");
   const float decay = group.weight_decay.value_or(weight_decay_);
   if (!is_rate(decay) || !is_rate(group.lr_factor) || !is_rate(lr_ * group.lr_factor))
-    throw InvalidArgument("{}: weight_decay {} and lr_factor {} must be finite numbers and not negative", kind_, decay,
-                          group.lr_factor);
+    throw InvalidArgument("{}: got weight_decay {} and lr_factor {}, expected finite numbers of 0 or more", kind_,
+                          decay, group.lr_factor);
   std::vector<NamedTensor> all = parameters_;
   TensorMap<std::string> names;
   for (const NamedTensor& other : parameters_) names.emplace(other.tensor, other.name);
   for (NamedTensor& parameter : each_once(std::move(group.parameters))) {
     if (!parameter.tensor.defined() || !requires_grad(parameter.tensor))
-      throw InvalidArgument("Optimizer: parameter '{}' requires no gradient", parameter.name);
+      throw InvalidArgument("Optimizer: parameter '{}' does not require a gradient", parameter.name);
     if (parameter.tensor.dtype() != DType::kFloat32)
       throw InvalidArgument(
           "Optimizer: parameter '{}' is {}, expected float32: keep the weights in float32, and cast() them in "
           "forward()",
           parameter.name, name_of(parameter.tensor.dtype()));
     if (const std::string* const other = names.find(parameter.tensor))
-      throw InvalidArgument("{}::add_group: parameter '{}' is in the optimizer already, as '{}'", kind_, parameter.name,
+      throw InvalidArgument("{}::add_group: the optimizer already has parameter '{}', as '{}'", kind_, parameter.name,
                             *other);
     all.push_back(std::move(parameter));
   }
@@ -125,7 +125,8 @@ void Optimizer::upload_lr(Group& group, float lr) {
   Device& device = group.device_lr.device();
   if (device.default_stream().is_capturing())
     throw InvalidArgument(
-        "{}::set_lr: a graph would repeat lr {} in every step: set the rate before the step, outside of what is "
+        "{}::set_lr: a graph would repeat lr {} in every step: set the rate before the step, outside the function that "
+        "is "
         "recorded",
         kind_, lr);
   device.upload(group.device_lr.data<float>(), &lr, sizeof lr, device.default_stream());
@@ -139,10 +140,10 @@ void Optimizer::set_lr(float lr) {
 }
 
 void Optimizer::check_lr(float lr) const {
-  if (!is_rate(lr)) throw InvalidArgument("{}::set_lr: lr {} must be a finite number and not negative", kind_, lr);
+  if (!is_rate(lr)) throw InvalidArgument("{}::set_lr: got lr {}, expected a finite number of 0 or more", kind_, lr);
   for (const Group& group : groups_)
     if (!is_rate(lr * group.lr_factor))
-      throw InvalidArgument("{}::set_lr: lr {} times the factor {} of a group is no finite number", kind_, lr,
+      throw InvalidArgument("{}::set_lr: lr {} times the factor {} of a group is not finite", kind_, lr,
                             group.lr_factor);
 }
 
@@ -156,15 +157,17 @@ void Optimizer::set_lr_factor(std::size_t group, float factor) {
 }
 
 void Optimizer::set_own_lr_factor(std::size_t group, float factor) {
-  if (group >= groups_.size()) throw InvalidArgument("{}::set_lr_factor: group {} of {}", kind_, group, groups_.size());
+  if (group >= groups_.size())
+    throw InvalidArgument("{}::set_lr_factor: group {} does not exist; there are {}", kind_, group, groups_.size());
   if (!is_rate(factor) || !is_rate(lr_ * factor))
-    throw InvalidArgument("{}::set_lr_factor: factor {} must be a finite number and not negative", kind_, factor);
+    throw InvalidArgument("{}::set_lr_factor: got factor {}, expected a finite number of 0 or more", kind_, factor);
   upload_lr(groups_[group], lr_ * factor);
   groups_[group].lr_factor = factor;
 }
 
 float Optimizer::group_lr(std::size_t group) const {
-  if (group >= groups_.size()) throw InvalidArgument("{}::group_lr: group {} of {}", kind_, group, groups_.size());
+  if (group >= groups_.size())
+    throw InvalidArgument("{}::group_lr: group {} does not exist; there are {}", kind_, group, groups_.size());
   return groups_[group].lr;
 }
 
@@ -173,7 +176,7 @@ void Optimizer::zero_grad() {
   for (const NamedTensor& parameter : parameters_) clear_grad(parameter.tensor);
 }
 
-// Not before they are needed: who keeps slices has them alone.
+// Made on first use, because an optimizer that keeps slices makes only those.
 void Optimizer::make_states() {
   const std::size_t names = state_names_.size();
   for (std::size_t s = states_.size(); s < parameters_.size() * names; ++s) {
@@ -189,9 +192,9 @@ Optimizer::Slice Optimizer::slice_of(std::size_t parameter) const {
                          : slices_[parameter];
 }
 
-// What the state has become so far stays.
-void Optimizer::keep_slices(std::vector<Slice> slices, int ranks) {
-  if (ranks == 1) return;
+// Keeps the current values of the state.
+void Optimizer::keep_slices(std::vector<Slice> slices, int holders) {
+  if (holders == 1) return;
   for (std::size_t s = 0; s < states_.size(); ++s) {
     const Slice& slice = slices[s / state_names_.size()];
     const Shape shape{static_cast<std::int64_t>(slice.count)};
@@ -199,10 +202,11 @@ void Optimizer::keep_slices(std::vector<Slice> slices, int ranks) {
     states_[s] = Tensor::wrap(part, shape).clone();
   }
   slices_ = std::move(slices);
-  slice_ranks_ = ranks;
+  slice_holders_ = holders;
 }
 
-// Appends to tensors_ those of `parameters` that are in the group and have a gradient, as far as they are this rank's.
+// Appends the tensors of `parameters` that are in the group and have a gradient, restricted to the slices of this
+// optimizer.
 void Optimizer::gather(const Group& group, std::span<const std::size_t> parameters) {
   const std::size_t states = state_names_.size();
   for (const std::size_t i : parameters) {
@@ -210,12 +214,12 @@ void Optimizer::gather(const Group& group, std::span<const std::size_t> paramete
     if (i < group.begin || i >= group.end || !has_grad(parameter)) continue;
     parameter.mark_changed();
     const auto [begin, count] = slice_of(i);
-    if (count == 0 && !group.clocks.defined()) continue;  // another rank's: its count of steps advances on all ranks
+    if (count == 0 && !group.clocks.defined()) continue;  // another holder's: the step count advances here, too
     const float* gradient =
         owner_ == nullptr ? grad(parameter).data<float>() : reinterpret_cast<float*>(grad_buffer(parameter).data());
     UpdateTensor tensor{parameter.data<float>() + begin, gradient + begin, {}, static_cast<std::int64_t>(count)};
     for (std::size_t k = 0; k < states; ++k) tensor.states[k] = states_[i * states + k].data<float>();
-    if (!ranks_.empty() && count != 0) tensor.ranks = &ranks_[i];
+    if (!shared_updates_.empty() && count != 0) tensor.shared = &shared_updates_[i];
     tensor.clock = static_cast<std::int64_t>(i - group.begin);
     tensors_.push_back(tensor);
   }
@@ -225,11 +229,9 @@ void Optimizer::step() {
   if (owner_ != nullptr) return owner_->step();
   if (!slices_.empty())
     throw InvalidArgument(
-        "{}::step: this rank has slices of the state alone, and the ZeroRedundancyOptimizer that made them is gone: "
-        "make it last as long "
-        "as "
-        "the training, or load a checkpoint into a new optimizer",
-        kind_);
+        "{}::step: this optimizer has only slices of its state, and the {} that made them was destroyed: keep it for "
+        "the entire training, or load a checkpoint into a new optimizer",
+        kind_, owner_name_);
   if (parameters_.empty()) return;
   check_gradients();
   begin_step();
@@ -248,11 +250,11 @@ void Optimizer::begin_step(bool begins_scaling) {
   ++steps_;
   make_states();
   follow_parameters();
-  tensors_.clear();  // its memory was reserved: spans stay valid
+  tensors_.clear();  // keeps its capacity, so spans stay valid
   if (begins_scaling && loss_scaler_ != nullptr) loss_scaler_->begin_step(this, parameters_.front().tensor.device());
 }
 
-// The state of loss scaling, if there is any, with what this rank's gradients say.
+// Returns the state of loss scaling, or null, with the result for these gradients.
 LossScaleState* Optimizer::find_bad_gradients() {
   if (loss_scaler_ == nullptr) return nullptr;
   Device& device = parameters_.front().tensor.device();
@@ -263,7 +265,7 @@ LossScaleState* Optimizer::find_bad_gradients() {
   return scale;
 }
 
-// Each parameter once a step.
+// Updates each parameter once per step.
 void Optimizer::update_some(std::span<const std::size_t> parameters) {
   Device& device = parameters_.front().tensor.device();
   const LossScaleState* const scale = loss_scaler_ == nullptr ? nullptr : loss_scaler_->data_on(device);
@@ -282,13 +284,14 @@ void Optimizer::end_step() {
   if (loss_scaler_ != nullptr) loss_scaler_->end_step(this, parameters_.front().tensor.device());
 }
 
-// A module that moved to another device takes state and rates along.
+// When the module has moved to another device, moves state and rates too.
 void Optimizer::follow_parameters() {
   Device& device = parameters_.front().tensor.device();
   for (const NamedTensor& parameter : parameters_)
     if (&parameter.tensor.device() != &device)
-      throw InvalidArgument("{}: parameter '{}' is on {}, the first one on {}: move the whole module with .to(device)",
-                            kind_, parameter.name, parameter.tensor.device().name(), device.name());
+      throw InvalidArgument(
+          "{}: parameter '{}' is on {}, but the first one is on {}: move the entire module with .to(device)", kind_,
+          parameter.name, parameter.tensor.device().name(), device.name());
   for (const Tensor& state : states_) move_to(device, state);
   for (const Group& group : groups_) {
     move_to(device, group.device_lr);

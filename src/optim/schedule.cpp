@@ -11,7 +11,7 @@ namespace lockstep::optim {
 namespace {
 
 void require_steps(const char* rate, const char* name, std::int64_t steps) {
-  if (steps < 1) throw InvalidArgument("{}: {} {} must be at least 1", rate, name, steps);
+  if (steps < 1) throw InvalidArgument("{}: got {} {}, expected at least 1", rate, name, steps);
 }
 
 }  // namespace
@@ -36,7 +36,8 @@ float ExponentialRate::at(std::int64_t step) const {
 
 float CosineRate::at(std::int64_t step) const {
   if (warmup_steps < 0 || warmup_steps > total_steps)
-    throw InvalidArgument("CosineRate: warmup_steps {} must be 0 to total_steps, {}", warmup_steps, total_steps);
+    throw InvalidArgument("CosineRate: got warmup_steps {}, expected 0 to total_steps, which is {}", warmup_steps,
+                          total_steps);
   if (step < warmup_steps)
     return static_cast<float>(start + (static_cast<double>(peak) - start) * static_cast<double>(step) /
                                           static_cast<double>(warmup_steps));
@@ -49,14 +50,14 @@ float CosineRate::at(std::int64_t step) const {
 float OneCycleRate::at(std::int64_t step) const {
   require_steps("OneCycleRate", "total_steps", total_steps);
   if (!(warmup_share >= 0 && warmup_share <= 1))
-    throw InvalidArgument("OneCycleRate: warmup_share {} must be 0 to 1", warmup_share);
+    throw InvalidArgument("OneCycleRate: got warmup_share {}, expected 0 to 1", warmup_share);
   if (!(start_divisor > 0) || !(end_divisor > 0))
-    throw InvalidArgument("OneCycleRate: start_divisor {} and end_divisor {} must be above 0", start_divisor,
+    throw InvalidArgument("OneCycleRate: got start_divisor {} and end_divisor {}, expected both above 0", start_divisor,
                           end_divisor);
   const double initial = static_cast<double>(peak) / start_divisor, lowest = initial / end_divisor;
   const double last = static_cast<double>(total_steps - 1);
   const double top =
-      std::max(warmup_share * static_cast<double>(total_steps) - 1, 0.0);  // the step of the peak, may be broken
+      std::max(warmup_share * static_cast<double>(total_steps) - 1, 0.0);  // step of the peak, may be fractional
   const double now = std::clamp(static_cast<double>(step), 0.0, std::max(last, 0.0));
   const auto cosine = [](double from, double to, double share) {
     return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * share));
@@ -66,7 +67,7 @@ float OneCycleRate::at(std::int64_t step) const {
 }
 
 float Schedule::at(std::int64_t step) const {
-  if (!at_) throw InvalidArgument("Schedule: the function that gives the rate is empty");
+  if (!at_) throw InvalidArgument("Schedule: the function that returns the rate is empty");
   return at_(step);
 }
 

@@ -1,4 +1,4 @@
-// An optimizer's steps made by somebody else: in parts, while backward runs, or over slices of the parameters.
+// Access to the parts of an optimizer's step, to run them during backward or over slices of the parameters.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace lockstep::optim {
 
-// While an optimizer has one, its step() is this. It outlives neither the optimizer nor its own StepParts.
+// If an optimizer has an owner, the owner's step() replaces its own. The owner must not outlive the optimizer or its
+// StepParts.
 class StepOwner {
  public:
   virtual ~StepOwner() = default;
@@ -18,14 +19,14 @@ class StepOwner {
   virtual void step() = 0;
 };
 
-// step() in its parts: begin(), find_bad_gradients(), update() as often as there are sets of parameters, end().
+// The parts of step(): begin(), find_bad_gradients(), update() for each set of parameters, end().
 class StepParts {
  public:
   explicit StepParts(Optimizer& optimizer) : optimizer_(optimizer) {}
   ~StepParts() {
     if (!owns_) return;
     optimizer_.owner_ = nullptr;
-    optimizer_.ranks_ = {};
+    optimizer_.shared_updates_ = {};
   }
   StepParts(const StepParts&) = delete;
   StepParts& operator=(const StepParts&) = delete;
@@ -33,6 +34,7 @@ class StepParts {
   StepOwner* owner() const { return optimizer_.owner_; }
   void set_owner(StepOwner& owner) {
     optimizer_.owner_ = &owner;
+    optimizer_.owner_name_ = owner.name();
     owns_ = true;
   }
   bool can_share() const { return optimizer_.shares_updates_; }
@@ -40,19 +42,19 @@ class StepParts {
   bool scales_loss() const { return optimizer_.loss_scaler_ != nullptr; }
   LossScaler* loss_scaler() const { return optimizer_.loss_scaler_; }
 
-  // This rank updates no more than these parts of the parameters, in their order, and keeps the state of no more. One
-  // rank alone goes on with all of it.
+  // Restricts the optimizer to these slices of the parameters, in order: it updates them and keeps the state only for
+  // them. `holders` optimizers have slices; with one holder, the state stays complete.
   using Slice = Optimizer::Slice;
-  void keep_slices(std::vector<Slice> slices, int ranks) { optimizer_.keep_slices(std::move(slices), ranks); }
+  void keep_slices(std::vector<Slice> slices, int holders) { optimizer_.keep_slices(std::move(slices), holders); }
 
-  // Of the slices' elements, by index into parameters(), and for as long as this lives: updates average the ranks'
-  // gradients themselves, and write the weights of all. Empty: no longer.
-  void share(std::span<const UpdateRanks> ranks) { optimizer_.ranks_ = ranks; }
+  // `updates` is indexed like parameters() and must live as long as this object. Updates then average the holders'
+  // gradients for the slices' elements and write the weights of all holders. Empty: stop sharing.
+  void share(std::span<const SharedUpdate> updates) { optimizer_.shared_updates_ = updates; }
 
   void begin() { optimizer_.begin_step(); }
   LossScaleState* find_bad_gradients() { return optimizer_.find_bad_gradients(); }
-  // By index into parameters(); those without a gradient stay as they are. On all devices the bits of one update of
-  // all.
+  // `parameters` are indices into parameters(); those without a gradient are not changed. Several calls give the same
+  // bits on all devices as one for all parameters.
   void update(std::span<const std::size_t> parameters) { optimizer_.update_some(parameters); }
   void end() { optimizer_.end_step(); }
 

@@ -1,4 +1,4 @@
-// The weights of a training while ema.swapped() lives: the parameters hold averages then.
+// Access to the trained weights while ema.swapped() makes the parameters hold averages.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace lockstep::optim {
 
-// The same tensors, those of swapped parameters replaced by the memory in which their weights wait. Any thread.
+// Returns the tensors, with swapped parameters replaced by the memory in which their weights are kept. Any thread.
 std::vector<NamedTensor> with_weights(std::vector<NamedTensor> tensors);
 
-// The name of the first of these tensors that holds an average at the moment; "": none does.
+// Returns the name of the first tensor that currently holds an average, or "".
 std::string first_swapped(const std::vector<NamedTensor>& tensors);
 
 }  // namespace lockstep::optim

@@ -14,7 +14,7 @@ namespace lockstep::optim {
 
 namespace {
 
-// Names without a parameter's (counts of steps) are the same in all stages.
+// Names that do not contain a parameter's (step counts) are the same in all stages.
 void name_by_stage(std::vector<StatePart>& parts, const std::vector<NamedTensor>& parameters, int stage) {
   std::unordered_set<std::string_view> names;
   for (const NamedTensor& parameter : parameters) names.insert(parameter.name);
@@ -37,10 +37,8 @@ Team::Team(const char* strategy, Kind kind, const std::vector<Optimizer*>& membe
     if (optimizer == nullptr) continue;
     if (known != nullptr && known->loss_scaler_ != optimizer->loss_scaler_)
       throw InvalidArgument(
-          "{}: the optimizers that Training::optimizer() returned do not share one LossScaler: make one outside of the "
-          "function, give it "
-          "to "
-          "each optimizer as .loss_scaler, and scale the loss by it",
+          "{}: the optimizers that Training::optimizer() returned do not share one LossScaler: make one outside the "
+          "function, give it to each optimizer as .loss_scaler, and scale the loss with it",
           strategy);
     known = optimizer;
     scaler_ = optimizer->loss_scaler_;
@@ -118,8 +116,9 @@ void Team::set_lr_factor(std::size_t group, float factor) {
     const Optimizer* const optimizer = members_[i].optimizer;
     if (optimizer != nullptr && !optimizer->parameters().empty() && group >= optimizer->groups())
       throw InvalidArgument(
-          "{}: set_lr_factor: group {} of {} in the optimizer of {} {}: a factor is one of all optimizers", strategy_,
-          group, optimizer->groups(), kind_ == Kind::kStages ? "stage" : "replica", i);
+          "{}: set_lr_factor: group {} does not exist; the optimizer of {} {} has {} groups, and a factor is set on "
+          "all optimizers",
+          strategy_, group, kind_ == Kind::kStages ? "stage" : "replica", i, optimizer->groups());
   }
   for (const Member& member : members_)
     if (member.optimizer != nullptr && !member.optimizer->parameters().empty())
@@ -127,7 +126,7 @@ void Team::set_lr_factor(std::size_t group, float factor) {
 }
 
 std::vector<StatePart> Team::parts_of_stage(int stage) {
-  const std::size_t number = ranks_ > 1 || members_.size() == 1 ? 0 : static_cast<std::size_t>(stage);
+  const std::size_t number = stages_elsewhere_ > 0 || members_.size() == 1 ? 0 : static_cast<std::size_t>(stage);
   Optimizer* const optimizer = members_[number].optimizer;
   if (optimizer == nullptr) return {};
   std::vector<StatePart> parts = optimizer->own_state_parts(false);
@@ -138,11 +137,11 @@ std::vector<StatePart> Team::parts_of_stage(int stage) {
 std::vector<StatePart> Team::state_parts(Optimizer& asked) {
   if (kind_ == Kind::kReplicas) return asked.own_state_parts(&asked == first().optimizer);
   std::vector<StatePart> all = before_;
-  if (ranks_ > 1) {
-    std::vector<StatePart> own = parts_of_stage(rank_);
-    for (StatePart& part : own) part.is_slice = true;  // from its first element to its last
+  if (stages_elsewhere_ > 0) {
+    std::vector<StatePart> own = parts_of_stage(only_stage_);
+    for (StatePart& part : own) part.is_slice = true;  // covers all its elements
     append(all, std::move(own));
-    append(all, behind_);
+    append(all, after_);
   } else {
     for (std::size_t stage = 0; stage < members_.size(); ++stage) append(all, parts_of_stage(static_cast<int>(stage)));
   }
@@ -153,12 +152,12 @@ std::vector<StatePart> Team::state_parts(Optimizer& asked) {
   return all;
 }
 
-void Team::share_among_ranks(int rank, std::vector<StatePart> before, std::vector<StatePart> behind, int ranks) {
-  rank_ = rank;
-  ranks_ = ranks;
+void Team::set_only_stage(int stage, std::vector<StatePart> before, std::vector<StatePart> after, int stages) {
+  only_stage_ = stage;
+  stages_elsewhere_ = stages - 1;
   before_ = std::move(before);
-  behind_ = std::move(behind);
-  first().optimizer->slice_ranks_ = ranks;
+  after_ = std::move(after);
+  first().optimizer->slice_holders_ = stages;
 }
 
 }  // namespace lockstep::optim

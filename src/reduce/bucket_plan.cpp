@@ -18,16 +18,17 @@ std::size_t rounded_up(std::size_t bytes) { return (bytes + kSlotAlignment - 1) 
 
 struct OpenBucket {
   BucketLayout layout;
-  std::size_t closed = 0;  // buckets of its kind before it
+  std::size_t closed = 0;  // number of buckets of its kind before it
 };
 
-// Of each gradient its place in the order.
+// Returns each gradient's position in the order.
 std::vector<std::size_t> places_in(std::span<const std::size_t> order, std::size_t gradients) {
   std::vector<std::size_t> places(gradients, gradients);
   for (std::size_t place = 0; place < order.size(); ++place)
     if (order[place] < gradients) places[order[place]] = place;
   if (order.size() != gradients || std::find(places.begin(), places.end(), gradients) != places.end())
-    throw InvalidArgument("bucket plan: the order of {} gradients must have each of {} once", order.size(), gradients);
+    throw InvalidArgument("bucket plan: got an order of {} gradients; it must have each of the {} gradients once",
+                          order.size(), gradients);
   return places;
 }
 
@@ -47,7 +48,7 @@ std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, 
 std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, const BucketCaps& caps,
                                        std::span<const std::size_t> order) {
   if (caps.empty() || std::find(caps.begin(), caps.end(), 0) != caps.end())
-    throw InvalidArgument("bucket plan: the caps must be positive, and at least one");
+    throw InvalidArgument("bucket plan: expected at least one cap, all above 0");
   const std::vector<std::size_t> place = places_in(order, gradients.size());
   std::map<std::tuple<bool, DType, DeviceKind>, OpenBucket> open;
   std::vector<BucketLayout> plan;
@@ -65,7 +66,7 @@ std::vector<BucketLayout> plan_buckets(std::span<const GradientInfo> gradients, 
   }
   for (auto& [key, bucket] : open)
     if (!bucket.layout.slots.empty()) plan.push_back(std::move(bucket.layout));
-  // The bucket whose last gradient comes first is full first.
+  // The bucket whose last gradient becomes ready first is full first.
   const auto full_at = [&](const BucketLayout& bucket) {
     const std::size_t last = bucket.slots.back().gradient;
     return std::pair(gradients[last].delayed, place[last]);

@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace {
 
-// FNV-1a over words of eight bytes: buckets are whole cache lines.
+// FNV-1a over 8-byte words; buckets are full cache lines.
 std::int64_t hash_of(const std::byte* data, std::size_t bytes) {
   std::uint64_t hash = 14695981039346656037u;
   for (std::size_t at = 0; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t)) {
@@ -18,7 +18,7 @@ std::int64_t hash_of(const std::byte* data, std::size_t bytes) {
     hash = (hash ^ word) * 1099511628211u;
     hash ^= hash >> 32;
   }
-  return static_cast<std::int64_t>(hash >> 1);  // not negative
+  return static_cast<std::int64_t>(hash >> 1);  // never negative
 }
 
 std::int64_t hash_of(ProcessGroup& group, const GradBucket& bucket) {
@@ -76,10 +76,9 @@ void check_is_reduced_alike(ProcessGroup& group, std::span<const GradBucket> buc
   group.all_gather(&own[first], all.data(), 1, DType::kInt64, {.purpose = {"comm hook check"}});
   const auto other = std::find_if(all.begin(), all.end(), [&](std::int64_t hash) { return hash != all.front(); });
   throw MismatchError(
-      "comm hook: bucket {} ('{}', ...): rank {} has other values than rank 0 after the reduction: the hook must leave "
-      "the average, the "
-      "same "
-      "bits on all ranks, and its Work must be done only then (Work::then() chains what comes after the call)",
+      "comm hook: bucket {} ('{}', ...): the values of rank {} differ from those of rank 0 after the reduction: the "
+      "hook must leave the average with the same bits on all ranks, and its Work must not be done earlier (chain later "
+      "work with Work::then())",
       buckets[first].index, buckets[first].slots.front().name, other - all.begin());
 }
 

@@ -1,4 +1,4 @@
-// Buckets as comm hooks see them.
+// The buckets in the form that comm hooks receive.
 #pragma once
 
 #include <span>
@@ -13,14 +13,14 @@ struct BucketViews {
   std::vector<GradBucket> buckets;           // without memory
 };
 
-// The gradients must stay where they are.
+// The views refer to the gradients, which must not move.
 BucketViews views_of(const std::vector<GradientInfo>& gradients, const std::vector<BucketLayout>& layouts);
 
-// What a bucket is reduced by where there is no hook.
+// Reduces a bucket when there is no hook.
 Work average(ProcessGroup& group, const GradBucket& bucket);
 
-// Collective, all buckets reduced: MismatchError on all ranks where one has other bits than the others. Waits for the
-// device.
+// Collective, with all buckets reduced. Throws MismatchError on all ranks if one rank's bits differ. Blocks until the
+// device is done.
 void check_is_reduced_alike(ProcessGroup& group, std::span<const GradBucket> buckets);
 
 }  // namespace lockstep

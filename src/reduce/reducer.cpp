@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/reduce/bucket_views.h"
 #include "src/reduce/wide_average.h"
 
@@ -26,7 +26,7 @@ class Reducer::Impl {
   Impl(std::shared_ptr<ProcessGroup> group, std::vector<GradientInfo> gradients, ReducerOptions options)
       : group_(std::move(group)),
         gradients_(std::move(gradients)),
-        ask_factor_(std::move(options.factor)),
+        get_factor_(std::move(options.factor)),
         before_reduction_(std::move(options.before_reduction)),
         after_reduction_(std::move(options.after_reduction)),
         comm_hook_(std::move(options.comm_hook)),
@@ -49,7 +49,7 @@ class Reducer::Impl {
     missing_.reserve(gradients_.size());
     arrivals_.reserve(gradients_.size());
     for (const GradientInfo& gradient : gradients_)
-      if (ask_factor_ && gradient.dtype != DType::kFloat32 && gradient.dtype != DType::kFloat16 &&
+      if (get_factor_ && gradient.dtype != DType::kFloat32 && gradient.dtype != DType::kFloat16 &&
           gradient.dtype != DType::kBFloat16)
         throw InvalidArgument("reducer: the factor is for gradients of float32, float16 and bfloat16, '{}' is {}",
                               gradient.name, name_of(gradient.dtype));
@@ -68,13 +68,13 @@ class Reducer::Impl {
   }
 
   void reduce_by(std::function<Work(std::size_t)> start) {
-    if (in_pass_) throw InvalidArgument("Reducer::reduce_by: called within a pass: set it between two");
+    if (in_pass_) throw InvalidArgument("Reducer::reduce_by: called during a pass: call it between passes");
     start_ = std::move(start);
   }
 
-  void tell_reduced(std::function<void(std::size_t)> call) {
-    if (in_pass_) throw InvalidArgument("Reducer::tell_reduced: called within a pass: set it between two");
-    tell_reduced_ = std::move(call);
+  void set_on_reduced(std::function<void(std::size_t)> call) {
+    if (in_pass_) throw InvalidArgument("Reducer::set_on_reduced: called during a pass: call it between passes");
+    on_reduced_ = std::move(call);
   }
 
   void mark_ready(std::size_t gradient) {
@@ -83,9 +83,7 @@ class Reducer::Impl {
     if (place.ready)
       throw Error(
           "reducer: the gradient of '{}' was marked ready twice in one pass: was backward run twice without a step "
-          "between (use no_sync() "
-          "for "
-          "all but the last), or is the parameter used by a second graph?",
+          "between (use no_sync() for all but the last), or does a second graph use the parameter?",
           gradients_[gradient].name);
     place.ready = true;
     arrivals_.push_back(gradient);
@@ -93,8 +91,8 @@ class Reducer::Impl {
       times_[place.bucket].ready = seconds_between(pass_begin_, Clock::now());
       launch_full_buckets();
     }
-    if (tell_reduced_)
-      while (next_to_tell_ < next_to_launch_ && buckets_[next_to_tell_].work.done()) take_result(next_to_tell_);
+    if (on_reduced_)
+      while (next_result_ < next_to_launch_ && buckets_[next_result_].work.done()) take_result(next_result_);
   }
 
   std::vector<std::size_t> finish() {
@@ -109,7 +107,7 @@ class Reducer::Impl {
     }
     LOCKSTEP_CHECK(next_to_launch_ == buckets_.size(), "{} of {} buckets were launched", next_to_launch_,
                    buckets_.size());
-    for (std::size_t b = next_to_tell_; b < buckets_.size(); ++b) take_result(b);
+    for (std::size_t b = next_result_; b < buckets_.size(); ++b) take_result(b);
     in_pass_ = false;
     if (comm_hook_ && comm_hook_->averages() && !std::exchange(is_checked_, true))
       check_is_reduced_alike(*group_, views_.buckets);
@@ -122,10 +120,10 @@ class Reducer::Impl {
   }
 
   bool rebuild(std::span<const std::size_t> order, const std::function<void(std::size_t, const Buffer&)>& moved) {
-    LOCKSTEP_CHECK(!in_pass_, "the buckets are rebuilt during a pass");
+    LOCKSTEP_CHECK(!in_pass_, "rebuild() was called during a pass");
     std::vector<BucketLayout> layouts = plan_buckets(gradients_, caps_, order);
     if (layouts == layouts_) return false;
-    abandon_pass();  // a GPU may still be at the last one
+    abandon_pass();  // a GPU may still be running the last pass
     BucketViews views = views_of(gradients_, layouts);
     std::vector<Bucket> buckets(layouts.size());
     std::vector<GradientPlace> places(gradients_.size());
@@ -152,7 +150,7 @@ class Reducer::Impl {
     return true;
   }
 
-  // Nobody may write into the buckets any more once it returns.
+  // Nothing may write into the buckets after it returns.
   void abandon_pass() noexcept {
     for (Bucket& bucket : buckets_) {
       try {
@@ -175,13 +173,13 @@ class Reducer::Impl {
  private:
   struct Bucket {
     Buffer memory;
-    std::size_t pending = 0;  // gradients that have yet to come
+    std::size_t pending = 0;  // gradients that are not ready yet
     Work work;
   };
   struct GradientPlace {
     std::size_t bucket = 0;
     std::size_t offset = 0;
-    bool ready = false, missing = false;  // in this pass; missing: finish() waited in vain
+    bool ready = false, missing = false;  // in this pass; missing: finish() found it unmarked
   };
 
   GradientPlace& place_of(std::size_t gradient) {
@@ -200,15 +198,16 @@ class Reducer::Impl {
     for (GradientPlace& place : places_) place.ready = place.missing = false;
     times_.assign(buckets_.size(), {});
     arrivals_.clear();
-    next_to_launch_ = next_to_tell_ = 0;
+    next_to_launch_ = next_result_ = 0;
     pass_begin_ = Clock::now();
     in_pass_ = true;
   }
 
-  // Strictly in bucket order, the same on all ranks, whatever the order in which gradients come on this one.
+  // Launches in strict bucket order, the same on all ranks, whatever the order in which this rank's gradients become
+  // ready.
   void launch_full_buckets() {
     while (next_to_launch_ < buckets_.size() && buckets_[next_to_launch_].pending == 0) {
-      if (next_to_launch_ == 0 && ask_factor_) factor_ = ask_factor_();
+      if (next_to_launch_ == 0 && get_factor_) factor_ = get_factor_();
       const std::size_t b = next_to_launch_++;
       if (before_reduction_) before_reduction_(b);
       if (factor_ != 1) multiply(b);
@@ -223,13 +222,13 @@ class Reducer::Impl {
     return wide_average_.start(*group_, bucket, slice_bytes(layouts_[b], group_->world_size()) / size_of(bucket.dtype));
   }
 
-  // A hook that threw has lost the Works of what it had queued.
+  // A hook that threw has lost the Work of the calls that it had queued.
   void await_hook() noexcept {
     for (std::size_t b = 0; b < layouts_.size(); ++b)
       if (b == 0 || layouts_[b].device != layouts_[b - 1].device) group_->backend(layouts_[b].device).await_idle();
   }
 
-  // A hook may fail on one rank alone: the others would wait for its call.
+  // A hook may fail on one rank only; the group is aborted because the other ranks would wait for its call.
   Work run_hook(std::size_t b) {
     const GradBucket& bucket = views_.buckets[b];
     for (std::size_t s = 0; s < bucket.slots.size(); ++s)
@@ -248,11 +247,12 @@ class Reducer::Impl {
   void take_result(std::size_t bucket) {
     const auto before = Clock::now();
     Device& device = *buckets_[bucket].memory.device();
-    buckets_[bucket].work.stream_wait(device.default_stream());  // kept: a GPU may still be at it when the reducer goes
+    buckets_[bucket].work.stream_wait(
+        device.default_stream());  // keep the work: a GPU may still be running it when the reducer is destroyed
     times_[bucket].waited = seconds_between(before, Clock::now());
-    next_to_tell_ = bucket + 1;
+    next_result_ = bucket + 1;
     if (after_reduction_) after_reduction_(bucket);
-    if (tell_reduced_) tell_reduced_(bucket);
+    if (on_reduced_) on_reduced_(bucket);
   }
 
   void multiply(std::size_t bucket) {
@@ -264,7 +264,7 @@ class Reducer::Impl {
                            device.default_stream());
   }
 
-  // All bits zero is 0 in every dtype; slots are whole cache lines, so that they can be filled as floats.
+  // Zero bits are 0 in every dtype, and slots are full cache lines, so they can be filled as floats.
   void clear(std::size_t gradient) {
     const Buffer memory = slot(gradient);
     Device& device = *memory.device();
@@ -274,21 +274,21 @@ class Reducer::Impl {
 
   const std::shared_ptr<ProcessGroup> group_;
   const std::vector<GradientInfo> gradients_;
-  const std::function<float()> ask_factor_;
+  const std::function<float()> get_factor_;
   const std::function<void(std::size_t)> before_reduction_, after_reduction_;
   const CommHook comm_hook_;
-  std::function<Work(std::size_t)> start_;  // in its place, where there is one
-  std::function<void(std::size_t)> tell_reduced_;
+  std::function<Work(std::size_t)> start_;  // instead of the hook, if set
+  std::function<void(std::size_t)> on_reduced_;
   const BucketCaps caps_;
   std::vector<BucketLayout> layouts_;
-  BucketViews views_;  // of the layouts
+  BucketViews views_;  // views of the layouts
   std::vector<Bucket> buckets_;
   WideAverage wide_average_;
   std::vector<GradientPlace> places_;  // by gradient
   std::vector<BucketTimes> times_;
   std::vector<std::size_t> missing_, arrivals_;
-  std::size_t next_to_launch_ = 0, next_to_tell_ = 0;
-  float factor_ = 1;  // of this pass
+  std::size_t next_to_launch_ = 0, next_result_ = 0;
+  float factor_ = 1;  // factor of this pass
   Clock::time_point pass_begin_;
   bool in_pass_ = false, is_checked_ = false, hook_failed_ = false;
 };
@@ -300,7 +300,7 @@ Reducer::~Reducer() = default;
 Buffer Reducer::slot(std::size_t gradient) const { return impl_->slot(gradient); }
 Buffer Reducer::memory(std::size_t bucket) const { return impl_->memory(bucket); }
 void Reducer::reduce_by(std::function<Work(std::size_t bucket)> start) { impl_->reduce_by(std::move(start)); }
-void Reducer::tell_reduced(std::function<void(std::size_t bucket)> call) { impl_->tell_reduced(std::move(call)); }
+void Reducer::set_on_reduced(std::function<void(std::size_t bucket)> call) { impl_->set_on_reduced(std::move(call)); }
 
 void Reducer::mark_ready(std::size_t gradient) {
   try {

@@ -1,9 +1,9 @@
-// The average of a 16-bit bucket, summed in float32 where the backend would add in 16 bits and round at every rank
+// Averages a 16-bit bucket with sums in float32, for a backend that would add in 16 bits and round at every rank
 // (NCCL).
 //
-// Each rank owns a slice of the bucket. One all_to_all takes every rank's slices to their owners, who add them in
-// float32, in rank order, divide and round once; one all_gather takes the averages to all: 2 (n - 1) / n of the
-// bucket's bytes, as an all-reduce.
+// Each rank owns a slice of the bucket. An all_to_all brings every rank's slices to their owners, which add them in
+// float32 in rank order, divide, and round once. An all_gather then distributes the averages: 2 (n - 1) / n of the
+// bucket's bytes, as in an all-reduce.
 #pragma once
 
 #include "src/reduce/hooks/hook_parts.h"
@@ -12,10 +12,10 @@ namespace lockstep {
 
 class WideAverage {
  public:
-  // False where the plain average gives the same: a sum of two is rounded once. That of two float16 may be infinite,
-  // bfloat16's range is float32's.
+  // Returns false if the plain average gives the same result: a sum of two bfloat16 is rounded only once. (A sum of two
+  // float16 may overflow; bfloat16 has float32's range.)
   static bool is_for(const ProcessGroup& group, const GradBucket& bucket);
-  // `slice`: elements of a rank's slice; the buffer has as many for each rank.
+  // `slice`: elements of a rank's slice; the buffer has that many for each rank.
   Work start(ProcessGroup& group, const GradBucket& bucket, std::size_t slice);
 
  private:

@@ -16,7 +16,7 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, st
 std::uint64_t random_stream(RandomUse use, std::uint64_t number) {
   constexpr int kNumberBits = 60;
   if (number >> kNumberBits != 0)
-    throw InvalidArgument("random_stream: {} is beyond the {} bits of a stream's number", number, kNumberBits);
+    throw InvalidArgument("random_stream: {} does not fit into the {} bits of a stream's number", number, kNumberBits);
   return static_cast<std::uint64_t>(use) << kNumberBits | number;
 }
 

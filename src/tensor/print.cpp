@@ -1,5 +1,5 @@
-// Tensors as text, in the way of PyTorch: numbers of equal width, in rows of at most 80 columns, of large tensors the
-// edges.
+// Prints tensors in PyTorch's format: numbers of equal width, in rows of at most 80 columns; large tensors are
+// abbreviated to their edges.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ double value_at(const Tensor& host, std::int64_t at) {
   }
 }
 
-// Of the types that are no floats.
+// For integer types.
 std::int64_t integer_at(const Tensor& host, std::int64_t at) {
   const std::byte* data = host.buffer().data();
   switch (host.dtype()) {
@@ -56,12 +56,12 @@ bool is_floating(DType type) {
   return type == DType::kFloat32 || type == DType::kFloat64 || type == DType::kFloat16 || type == DType::kBFloat16;
 }
 
-// One notation for all: "3." when all are integers, "3.1416" when four digits tell them apart, else "3.1416e+00".
+// One notation for all elements: "3." if all are integers, "3.1416" if four digits distinguish them, else "3.1416e+00".
 enum class Notation { kInteger, kFixed, kScientific };
 
 Notation notation_for(const std::vector<double>& values) {
   bool integers = true;
-  double least = HUGE_VAL, most = 0;  // magnitudes, of those that have one
+  double least = HUGE_VAL, most = 0;  // magnitudes, of finite elements other than 0
   for (const double value : values) {
     if (!std::isfinite(value)) continue;
     integers = integers && value == std::trunc(value);
@@ -81,7 +81,7 @@ std::string text_of(double value, Notation notation) {
   return notation == Notation::kFixed ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value);
 }
 
-// How many rows, columns, ... of each end are shown of a tensor that is too large: three, or fewer where that comes to
+// The number of rows, columns, ... shown at each end of a tensor that is too large: three, or fewer if that would be
 // too many elements.
 std::int64_t edge_of(const Shape& shape) {
   for (std::int64_t edge = 3; edge > 1; --edge) {
@@ -105,7 +105,7 @@ class Printer {
     for (const std::int64_t at : offsets) width_ = std::max(width_, number(at).size());
   }
 
-  // Of the elements from `offset` on that lie under the indices before `dim`. A line break is followed by `indent`
+  // The text of the elements from `offset` on, for the dimensions from `dim` on. A line break is followed by `indent`
   // spaces.
   std::string text(std::size_t dim, std::int64_t offset, std::size_t indent) const {
     if (dim == shape_.dims()) return fmt::format("{:>{}}", number(offset), width_);
@@ -155,7 +155,7 @@ class Printer {
     return line;
   }
 
-  // Below each other, with an empty line more for each further dimension.
+  // One block below the other, with one more empty line for each outer dimension.
   std::string blocks(std::size_t dim, std::int64_t offset, std::size_t indent) const {
     const std::string separator = "," + std::string(shape_.dims() - dim - 1, '\n') + std::string(indent, ' ');
     std::string text_of_all;

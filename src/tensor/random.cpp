@@ -10,7 +10,7 @@ namespace {
 thread_local RandomState this_threads_state;
 thread_local SampleNumbers this_threads_samples;
 
-// Draws on the host and copies: a tensor's values do not depend on the device that it lies on.
+// Draws on the host and copies, so that a tensor's values do not depend on its device.
 template <typename Draw>
 void fill_from_next_stream(const Tensor& tensor, Draw&& draw) {
   Philox random(this_threads_state.seed, random_stream(RandomUse::kWeights, this_threads_state.next_stream++));
@@ -34,7 +34,7 @@ DropoutDraw next_dropout() {
 }
 void set_sample_numbers(const SampleNumbers& numbers) {
   if (numbers.first < 0 || numbers.stride < 1)
-    throw InvalidArgument("set_sample_numbers: first {}, stride {}: the first is 0 or more, the stride 1 or more",
+    throw InvalidArgument("set_sample_numbers: got first {}, stride {}: first must be at least 0 and stride at least 1",
                           numbers.first, numbers.stride);
   this_threads_samples = numbers;
 }

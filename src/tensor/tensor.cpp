@@ -8,25 +8,26 @@ namespace lockstep {
 
 namespace {
 
-// The memory of a tensor; a count that fits 64 bits may have bytes that do not.
+// The size of a tensor; a count that fits into 64 bits may have a size that does not.
 std::size_t bytes_of(const Shape& shape, DType dtype) {
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(static_cast<std::size_t>(shape.count()), size_of(dtype), &bytes))
-    throw InvalidArgument("Tensor: shape {} of {} takes more bytes than 64 bits count", shape.text(), name_of(dtype));
+    throw InvalidArgument("Tensor: shape {} of {} needs more bytes than 64 bits can count", shape.text(),
+                          name_of(dtype));
   return bytes;
 }
 
-// Before the host waits for values of a device.
+// Called before the host waits for values of a device.
 void check_values_exist(const char* operation, const Tensor& tensor) {
   if (tensor.device().default_stream().is_capturing())
     throw InvalidArgument(
-        "{}: the step is being recorded as a graph, and the values of this tensor of shape {} on {} do not exist yet: "
+        "{}: the step is being recorded as a graph, so the values of this tensor of shape {} on {} do not exist yet: "
         "return the tensor "
         "from the step and read it afterwards",
         operation, tensor.shape().text(), tensor.device().name());
 }
 
-// Between two GPUs: behind what computes the source, and before it changes again.
+// Between two GPUs: runs after the source is computed, and before it changes again.
 void copy_across(const Tensor& source, const Tensor& destination) {
   Stream &from = source.device().default_stream(), &to = destination.device().default_stream();
   const auto computed = source.device().new_event();
@@ -47,14 +48,14 @@ Tensor::Impl& Tensor::impl() const {
 
 void Tensor::check_dtype(DType wanted) const {
   if (dtype() != wanted)
-    throw InvalidArgument("Tensor: {} asked of a {} tensor of shape {}", name_of(wanted), name_of(dtype()),
+    throw InvalidArgument("Tensor: {} requested from a {} tensor of shape {}", name_of(wanted), name_of(dtype()),
                           shape().text());
 }
 
 void Tensor::check_on_host() const {
   if (device().kind() != DeviceKind::kCpu)
     throw InvalidArgument(
-        "Tensor::span: this tensor of shape {} is on {}, whose memory the host cannot read: take to(cpu_device()) "
+        "Tensor::span: this tensor of shape {} is on {}, whose memory the host cannot read: use to(cpu_device()) "
         "first",
         shape().text(), device().name());
 }
@@ -63,7 +64,7 @@ Tensor Tensor::wrap(Buffer buffer, const Shape& shape, DType dtype) {
   const std::int64_t count = shape.count();
   const std::size_t bytes = bytes_of(shape, dtype);
   if (buffer.device() == nullptr || buffer.bytes() < bytes)
-    throw InvalidArgument("Tensor::wrap: shape {} of {} takes {} bytes, the buffer has {}", shape.text(),
+    throw InvalidArgument("Tensor::wrap: shape {} of {} needs {} bytes, but the buffer has {}", shape.text(),
                           name_of(dtype), bytes, buffer.bytes());
   Tensor tensor;
   tensor.impl_ = std::make_shared<Impl>();
@@ -144,8 +145,8 @@ Tensor Tensor::clone() const {
 
 void Tensor::copy_from(const Tensor& source) const {
   if (source.shape() != shape() || source.dtype() != dtype())
-    throw InvalidArgument("Tensor::copy_from: {} {} into {} {}", name_of(source.dtype()), source.shape().text(),
-                          name_of(dtype()), shape().text());
+    throw InvalidArgument("Tensor::copy_from: cannot copy {} {} into {} {}", name_of(source.dtype()),
+                          source.shape().text(), name_of(dtype()), shape().text());
   if (is_same(source) || count() == 0) return;
   mark_changed();
   Device &here = device(), &there = source.device();
@@ -182,7 +183,7 @@ void Tensor::backward() const { backward({}); }
 
 void Tensor::backward(const BackwardOptions& options) const {
   if (autograd_meta() == nullptr)
-    throw InvalidArgument("backward: this tensor of shape {} was not computed from anything that wants a gradient",
+    throw InvalidArgument("backward: this tensor of shape {} was not computed from anything that requires a gradient",
                           defined() ? shape().text() : "(undefined)");
   autograd_meta()->backward(*this, options);
 }

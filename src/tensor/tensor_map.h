@@ -1,5 +1,5 @@
-// Tensors by identity: which of many is this one? A look-up takes constant time, where is_same() against each would
-// take the square.
+// A map from tensors, by identity, to values. A lookup takes constant time, while comparing with is_same() takes linear
+// time.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace lockstep {
 template <typename Value>
 class TensorMap {
  public:
-  // False, and nothing changes, where the tensor is in the map.
+  // Returns false, and changes nothing, if the tensor is in the map.
   bool emplace(const Tensor& tensor, Value value) {
     if (find(tensor) != nullptr) return false;
     by_memory_.emplace(tensor.buffer().data(), std::pair(tensor, std::move(value)));
     return true;
   }
-  // Null: it is not in the map.
+  // Null if it is not in the map.
   const Value* find(const Tensor& tensor) const {
     const auto [first, last] = by_memory_.equal_range(tensor.buffer().data());
     for (auto at = first; at != last; ++at)
@@ -30,7 +30,7 @@ class TensorMap {
 
  private:
   std::unordered_multimap<const std::byte*, std::pair<Tensor, Value>>
-      by_memory_;  // views of the same memory are other tensors
+      by_memory_;  // views of the same memory are different tensors
 };
 
 }  // namespace lockstep

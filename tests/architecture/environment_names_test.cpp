@@ -1,12 +1,12 @@
-// The names of Lockstep's environment variables stand in core/environment.h alone: elsewhere they are its constants,
-// and a message that spells one says a name that exists.
+// The names of Lockstep's environment variables are only spelled in core/environment.h; other code uses its constants,
+// and the names in messages exist.
 #include <gtest/gtest.h>
 
-#include <cctype>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tests/architecture/source_text.h"
 #include "tests/architecture/sources.h"
 #include "tests/support/pattern.h"
 
@@ -14,56 +14,10 @@ namespace {
 
 constexpr const char* kHeader = "include/lockstep/core/environment.h";
 
-// A character of code at a time: where it leads, and what it adds to the literals.
-class LiteralScanner {
- public:
-  explicit LiteralScanner(const std::string& code) : code_(code) {}
-
-  std::vector<std::string> literals() {
-    while (at_ < code_.size()) {
-      if (starts_with("//"))
-        at_ = code_.find('\n', at_);
-      else if (starts_with("/*"))
-        at_ = code_.find("*/", at_ + 2);
-      else if (starts_with("R\""))
-        take_raw();
-      else if (code_[at_] == '"')
-        take_quoted('"');
-      else if (code_[at_] == '\'' && (at_ == 0 || std::isalnum(static_cast<unsigned char>(code_[at_ - 1])) == 0))
-        take_quoted('\'');  // not the one between digits
-      else
-        ++at_;
-    }
-    return std::move(found_);
-  }
-
- private:
-  bool starts_with(const char* what) const { return code_.compare(at_, std::string(what).size(), what) == 0; }
-  void take_quoted(char quote) {
-    std::string literal;
-    for (++at_; at_ < code_.size() && code_[at_] != quote; ++at_) {
-      if (code_[at_] == '\\') ++at_;
-      literal += code_[at_];
-    }
-    ++at_;
-    if (quote == '"') found_.push_back(literal);
-  }
-  void take_raw() {
-    const std::size_t open = code_.find('(', at_);
-    const std::string end = ")" + code_.substr(at_ + 2, open - at_ - 2) + "\"";
-    at_ = code_.find(end, open);
-    found_.push_back(code_.substr(open + 1, at_ - open - 1));
-    at_ += end.size();
-  }
-
-  const std::string& code_;
-  std::size_t at_ = 0;
-  std::vector<std::string> found_;
-};
-
 std::set<std::string> names_in(const std::string& header) {
   std::set<std::string> names;
-  for (const std::string& literal : LiteralScanner(header).literals()) names.insert(literal);
+  const SourceText text(header);
+  for (const auto& literal : text.literals()) names.insert(literal.text);
   return names;
 }
 
@@ -71,7 +25,8 @@ std::set<std::string> names_in(const std::string& header) {
 std::vector<std::string> faults_of(const std::string& path, const std::string& code,
                                    const std::set<std::string>& names) {
   std::vector<std::string> faults;
-  for (const std::string& literal : LiteralScanner(code).literals()) {
+  const SourceText text(code);
+  for (const auto& [line, literal] : text.literals()) {
     if (literal.find("LOCKSTEP_") == std::string::npos)
       continue;  // most: a regular expression takes a thousand times as long
     if (lockstep::testing::matches(literal, "LOCKSTEP_[A-Z0-9_]*"))

@@ -1,6 +1,6 @@
-// An installation as people use it: a program outside of the tree finds it through pkg-config, CMake and Meson and
-// trains on two ranks; the shared library exports the public interface alone; what is incomplete or of two versions is
-// refused with a sentence.
+// An installation as users see it: a program outside the source tree finds it through pkg-config, CMake and Meson and
+// trains on two ranks; the shared library exports only the public interface; incomplete and mixed installations are
+// rejected with a sentence.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 bool is_there(const std::string& tool) { return run_command("sh -c 'command -v " + tool + "'").exit_code == 0; }
 
-// One installation for all cases, as of a package that is unpacked into a folder.
+// One installation for all cases, as if a package were unpacked into a folder.
 class Installed : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -50,17 +50,17 @@ class Installed : public ::testing::Test {
 
   static std::string shared_library() { return libraries_ + "/liblockstep.so." LOCKSTEP_PROJECT_VERSION; }
 
-  // lib/cmake where CMake would not look into the libraries' folder: lib64 of a Debian.
+  // lib/cmake if CMake would not search the libraries' folder, for example lib64 on Debian.
   static std::string cmake_folder() {
     return std::string(fs::exists(libraries_ + "/cmake") ? LOCKSTEP_LIBDIR : "lib") + "/cmake/Lockstep";
   }
 
-  // In this case's folder.
+  // Runs a command in this case's folder.
   CommandEnd run(const std::string& command) const {
     return run_command(fmt::format("env -C {} LD_LIBRARY_PATH={} PKG_CONFIG_PATH={}/pkgconfig {}", here_, libraries_,
                                    libraries_, command));
   }
-  // With the flags that pkg-config tells, as if Lockstep had been configured for this folder.
+  // Compiles with pkg-config's flags, as if Lockstep had been configured for this folder.
   CommandEnd compile(const std::string& arguments) const {
     return run(
         fmt::format("sh -c '{} -std=c++20 -O0 {} $(pkg-config --define-variable=prefix={} --cflags --libs lockstep)'",
@@ -90,7 +90,7 @@ TEST_F(Installed, PkgConfigBuildsAProgramOutsideTheTree) {
       << run("ldd program").output;
 }
 
-// A consumer's own choice, C++23 for instance, would come first on the line and lose.
+// A consumer's own choice, for example C++23, would come first on the command line and be overridden.
 TEST_F(Installed, PkgConfigLeavesTheStandardToTheConsumer) {
   if (!is_there("pkg-config")) GTEST_SKIP() << "pkg-config is not installed";
   const CommandEnd flags = run("pkg-config --cflags lockstep");
@@ -98,7 +98,7 @@ TEST_F(Installed, PkgConfigLeavesTheStandardToTheConsumer) {
   EXPECT_EQ(flags.output.find("-std="), std::string::npos) << flags.output;
 }
 
-// Without an installation: by the .pc file that Meson puts into the build folder.
+// Without an installation: with the .pc file that Meson writes to the build folder.
 TEST_F(Installed, PkgConfigFindsTheBuildFolder) {
   if (!is_there("pkg-config")) GTEST_SKIP() << "pkg-config is not installed";
   const std::string uninstalled = LOCKSTEP_BUILD_ROOT "/meson-uninstalled";
@@ -129,7 +129,7 @@ TEST_F(Installed, CMakeBuildsAProgramOutsideTheTree) {
   expect_two_ranks_train("build/program");
 }
 
-// As Debian's /lib is a link to /usr/lib: CMake looks below / where PATH has /bin in front.
+// Like Debian's /lib, a link to /usr/lib: CMake searches below / if PATH begins with /bin.
 TEST_F(Installed, CMakeFindsItThroughALink) {
   if (!is_there("cmake")) GTEST_SKIP() << "cmake is not installed";
   const std::string top = fs::path(cmake_folder()).begin()->string();
@@ -152,7 +152,7 @@ TEST_F(Installed, MesonFindsTheSourcesAsASubproject) {
   EXPECT_NE(plan.output.find("subprojects/lockstep/liblockstep.a"), std::string::npos) << plan.output;
   EXPECT_EQ(run("ninja -C build -t targets all").output.find("_test"), std::string::npos)
       << "a subproject needs no tests";
-  // What this build has not, and how to get it.
+  // The features that this build lacks, and how to get them.
   const std::string log = text_of_file(here_ + "/build/meson-logs/meson-log.txt");
   for (const char* part : {"oneDNN", "CUDA", "NCCL", "MPI", "hwloc"})
     EXPECT_FALSE(find_match(log, fmt::format("{} *: NO(?:: .*; .* ha(?:s|ve)| [(]-Dcuda=disabled)", part)).empty())
@@ -189,15 +189,15 @@ TEST_F(Installed, TheSharedLibraryExportsThePublicInterfaceAlone) {
       0);
   const std::set<std::string> known = words_of(text_of_public_headers());
   int exported = 0;
-  // What is defined once ("T", "D", ...; templates and inline functions are weak: "W"), and the types that exceptions
-  // and casts compare.
+  // Symbols that are defined once ("T", "D", ...; templates and inline functions are weak: "W"), and the types that
+  // exceptions and casts compare.
   for (const auto& symbol :
        find_matches_by_line(text_of_file(symbols), "^((?:typeinfo for |vtable for |.* [TDRB] [0-9a-f]).*)$")) {
     const std::string entity = replace_matches(symbol[1], "^(?:[a-z-]+ )*(?:for|to) ", "");
     if (entity.rfind("lockstep", 0) != 0 || entity.find("{lambda") != std::string::npos)
-      continue;  // a shared_ptr's, a std::function's
+      continue;  // those of a shared_ptr or std::function
     for (const std::string& word : words_of(entity.substr(0, entity.find_first_of("(<[ "))))
-      EXPECT_EQ(known.count(word), 1u) << word << " stands in no public header: " << symbol[1];
+      EXPECT_EQ(known.count(word), 1u) << word << " is in no public header: " << symbol[1];
     ++exported;
   }
   EXPECT_GT(exported, 300) << text_of_file(symbols).substr(0, 1000);
@@ -205,7 +205,7 @@ TEST_F(Installed, TheSharedLibraryExportsThePublicInterfaceAlone) {
 
 // -- two versions
 
-// As if the headers, or the library, were those of the next version.
+// The text with the number of the next version.
 std::string of_next_version(const std::string& text) {
   return replace_matches(replace_matches(text, "0_2", "0_3"), "\"0[.]2[.]", "\"0.3.");
 }
@@ -261,7 +261,7 @@ class HalfInstalled : public Installed {
   std::string file(const std::string& name) const { return here_ + "/half/" + name; }
   std::string library(const std::string& name) const { return file(LOCKSTEP_LIBDIR "/" + name); }
 
-  // The words, with one space between each two: CMake breaks lines.
+  // The error with single spaces between words, because CMake breaks lines.
   std::string refusal(const std::string& wanted = "") const {
     const CommandEnd end =
         run(fmt::format("cmake -DLockstep_DIR={} -DWANTED={} -P find.cmake", file(cmake_folder()), wanted));

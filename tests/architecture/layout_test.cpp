@@ -1,5 +1,5 @@
-// Where files lie, and that they are listed: programs of bench/ on top and what they share in bench/lib; every test
-// program in tests/README.md.
+// The places of files, and that they are listed: programs of bench/ at the top and their common parts in bench/lib;
+// every test program in tests/README.md.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,12 +23,12 @@ TEST(Bench, HasItsProgramsOnTopAndTheRestInLib) {
   visit_sources({"bench"}, [&](const std::string& path, const std::string& text) {
     const std::string folder = std::filesystem::path(path).parent_path().generic_string();
     if (folder == "bench") {
-      EXPECT_TRUE(has_main(text)) << path << " is no program: it belongs into bench/lib";
+      EXPECT_TRUE(has_main(text)) << path << " is not a program: it belongs into bench/lib";
       ++programs;
     } else if (folder == "bench/lib") {
       EXPECT_FALSE(has_main(text)) << path << " is a program: it belongs into bench";
     } else {
-      EXPECT_EQ(folder, "bench/peers") << path << ": C++ of bench/ lies in bench, bench/lib or bench/peers";
+      EXPECT_EQ(folder, "bench/peers") << path << ": C++ of bench/ belongs into bench, bench/lib or bench/peers";
     }
   });
   EXPECT_GE(programs, 6);
@@ -36,7 +36,7 @@ TEST(Bench, HasItsProgramsOnTopAndTheRestInLib) {
 
 // -- how long files are
 
-// Headers that are longer than others may be, with the reason.
+// Headers that may be longer than others, with the reason.
 const std::map<std::string, const char*> kLongHeaders = {
     {"include/lockstep/comm/process_group.h", "what users read of comm, in one place"},
     {"src/comm/host/reduce/reduce_loops.h", "templates that two files instantiate"},
@@ -57,18 +57,42 @@ TEST(Sources, HaveAtMost400LinesAndHeaders150) {
   EXPECT_EQ(excused.size(), kLongHeaders.size()) << "one of the excused headers is short now";
 }
 
+// -- strategies
+
+// The names in the table of src/train/strategies/kinds.cpp.
+std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  const std::string table = lockstep::testing::text_of_file(LOCKSTEP_SOURCE_ROOT "/src/train/strategies/kinds.cpp");
+  for (const auto& match : lockstep::testing::find_matches(table, R"re(\{\{"([a-z_]+)",)re")) names.push_back(match[1]);
+  return names;
+}
+
 // A strategy is a short file, which opens with a picture of who holds what, and says what travels.
 TEST(Strategies, AreShortFilesThatOpenWithAPicture) {
   std::set<std::string> drawn;
   visit_sources({"src/train/strategies"}, [&](const std::string& path, const std::string& text) {
     EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 250) << path;
     const std::string opening = text.substr(0, text.find("#include"));
-    if (opening.find("\n//     ") != std::string::npos && opening.find("What travels") != std::string::npos)
+    if (opening.find("\n//     ") != std::string::npos && opening.find("Traffic: ") != std::string::npos)
       drawn.insert(std::filesystem::path(path).stem().string());
   });
-  for (const char* name : {"ddp", "mirrored", "data_parallel", "towers", "deploy", "parameter_server", "model_parallel",
-                           "model_parallel_ranks"})
-    EXPECT_EQ(drawn.count(name), 1U) << name;
+  std::vector<std::string> names = strategy_names();
+  EXPECT_GE(names.size(), 8U);
+  names.insert(names.end(), {"deploy", "model_parallel_ranks"});
+  for (const std::string& name : names) EXPECT_EQ(drawn.count(name) + drawn.count(name + "_strategy"), 1U) << name;
+}
+
+// All others look at capabilities: a new strategy needs no change in them.
+TEST(Strategies, OnlyTheTableAndTheirOwnFilesNameThem) {
+  visit_sources({"src"}, [&](const std::string& path, const std::string& text) {
+    if (path.rfind("src/train/strategies/kinds.", 0) == 0) return;
+    for (const std::string& name : strategy_names()) {
+      if (path.find("/" + name) != std::string::npos) continue;  // mirrored.cpp, model_parallel/pipeline_stage.h
+      const std::string pattern = "\"" + name + "\"|\\bmake_" + name + "\\b";
+      EXPECT_TRUE(lockstep::testing::find_matches_by_line(text, pattern).empty())
+          << path << " names strategy " << name << ": ask for a capability (lockstep/train/strategies.h)";
+    }
+  });
 }
 
 // -- tests/README.md
@@ -96,7 +120,7 @@ TestPrograms built_programs() {
   return built;
 }
 
-// One row a program: its path below tests/, the names of its tests, what it tests.
+// One row per program: its path below tests/, the names of its tests, and what it tests.
 TEST(TestsPage, HasEveryProgramOnce) {
   const TestPrograms built = built_programs();
   std::set<std::string> listed;

@@ -1,4 +1,4 @@
-// lockrun's man page and its completion in bash have the flags that `lockrun --help` has.
+// lockrun's man page and its bash completion have the flags that `lockrun --help` has.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(LockrunCompletion, HasTheFlags) {
   EXPECT_EQ(flags_in(text_of_file(kCompletion), "(?:with_value|alone)='([^']*)'"), flags_of_help());
 }
 
-// What bash offers behind a line; words in order, with a space between each two.
+// The completions that bash offers at the end of a line; words in order, separated by one space.
 std::string offered(const std::string& line) {
   const bool new_word = line.back() == ' ';
   const CommandEnd end = run_command(

@@ -64,7 +64,7 @@ TEST(PublicHeaders, AreInLockstepH) {
     EXPECT_TRUE(fs::exists(kInclude / header)) << header << " left out: it " << reason;
 }
 
-// What strict projects compile with. Our headers are not system headers there.
+// The warnings of strict projects, in which our headers are not system headers.
 constexpr const char* kStrict = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wold-style-cast -Werror";
 
 TEST(PublicHeaders, EachCompilesAlone) {
@@ -103,9 +103,9 @@ TEST(PublicHeaders, ExportWhatTheyDeclare) {
     if (opened == std::string::npos || header == "lockstep/core/version.h") continue;
     const std::string push = "\n#pragma GCC visibility push(default)", pop = "\n#pragma GCC visibility pop\n";
     EXPECT_EQ(text.rfind(push, opened) + push.size(), opened)
-        << header << ": in front of its first namespace stands" << push;
+        << header << ": before its first namespace there must be" << push;
     EXPECT_EQ(text.find(pop, closed), text.find('\n', closed + 1))
-        << header << ": behind its last namespace stands" << pop;
+        << header << ": after its last namespace there must be" << pop;
   }
 }
 

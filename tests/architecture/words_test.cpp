@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <string>
 #include <string_view>
@@ -19,9 +20,7 @@ namespace {
 struct Allowed {
   std::string_view word, where, reason;
 };
-constexpr Allowed kAllowed[] = {
-    {"verdict", "src/launch/", "the decision of the launcher on a job, which is no group's error"},
-};
+constexpr std::array<Allowed, 0> kAllowed = {};
 
 struct Word {
   std::string text;  // in lower case
@@ -114,7 +113,8 @@ std::vector<Row> glossary() {
 
 TEST(Words, AreTheGlossarys) {
   const std::vector<Row> rows = glossary();
-  EXPECT_GT(rows.size(), 30u);
+  EXPECT_GT(rows.size(), 20u);
+  EXPECT_LE(rows.size(), 30u) << "words that a reader knows from PyTorch or MPI need no row";
   const int files = visit_sources(
       {"include", "src", "kernels", "launcher", "examples"}, [&](const std::string& path, const std::string& code) {
         Source source(code);

@@ -1,4 +1,4 @@
-// Attention against its formula in double and finite differences: tiles, causal masks, packed operands.
+// Compares attention with its formula in double and with finite differences: tiles, causal masks, packed operands.
 #include "lockstep/autograd/attention.h"
 
 #include <gmock/gmock.h>
@@ -90,7 +90,7 @@ TEST(Attention, FollowsItsFormula) {
 TEST(Attention, AgreesWithFiniteDifferences) {
   manual_seed(2);
   for (const Case& c : kCases) {
-    if (c.keys == 1) continue;  // whatever the query: its gradient is zero
+    if (c.keys == 1) continue;  // with one key the result does not depend on the query: its gradient is zero
     const Operands of(c);
     check_gradients(
         {of.q, of.k, of.v}, [&] { return weigh(scaled_dot_product_attention(of.q, of.k, of.v, {.causal = c.causal})); },
@@ -161,7 +161,7 @@ TEST(Attention, SaysWhatItRefuses) {
               HasSubstr("got q (2, 3, 2, 4), k (2, 5, 2, 4), v (2, 3, 2, 4)"));
   EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, k, k, {.causal = true}); }),
               HasSubstr("as many keys as queries"));
-  EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, none, none); }), HasSubstr("has no keys to look at"));
+  EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, none, none); }), HasSubstr("has no keys to attend to"));
   EXPECT_THAT(message_of([&] {
                 scaled_dot_product_attention(Tensor::zeros({2, 3, 2, 2, 4}));
               }),

@@ -19,7 +19,7 @@ TEST(BatchNorm, NormalizesEachChannelByItsOwnStatistics) {
     EXPECT_NEAR(y.span<float>()[2 * row], (2.0 * static_cast<double>(row) - 3) / deviation, 1e-6);
     EXPECT_NEAR(y.span<float>()[2 * row + 1], row < 2 ? 3 : 7, 1e-6);
   }
-  // The running statistics follow by a tenth; the variance is the unbiased one: 20 / 3 and 900 / 3.
+  // The running statistics move by a tenth; the variance is the unbiased one: 20 / 3 and 900 / 3.
   EXPECT_NEAR(mean.span<float>()[0], 0.4, 1e-6);
   EXPECT_NEAR(mean.span<float>()[1], 2.5, 1e-6);
   EXPECT_NEAR(variance.span<float>()[0], 0.9 + 0.1 * 20 / 3, 1e-5);
@@ -71,14 +71,14 @@ class OtherPart : public StatisticsExchange {
     all.insert(all.end(), part_.begin(), part_.end());
     return all;
   }
-  void add_up(std::span<double>) override {}  // of zeros
+  void add_up(std::span<double>) override {}  // sums of zeros
 
  private:
   std::vector<double> part_;
 };
 
 TEST(BatchNorm, OfAPartHasTheStatisticsOfAllAndTheirGradients) {
-  // 1, 3 here, 5, 7, 9 there: mean 5, variance 8, unbiased 10.
+  // 1, 3 here and 5, 7, 9 in the other part: mean 5, variance 8, unbiased 10.
   const Tensor mean = Tensor::zeros({1}), variance = Tensor::zeros({1});
   const Tensor y = batch_norm(
       values_of({1, 3}, {2, 1}), Tensor(), Tensor(), mean, variance,
@@ -126,15 +126,15 @@ TEST(BatchNorm, BadInputIsNamed) {
   EXPECT_THAT(message_of([&] {
                 batch_norm(Tensor::zeros({1, 3}), Tensor(), Tensor(), mean, mean);
               }),
-              ::testing::HasSubstr("1 values for each channel, training needs 2"));
+              ::testing::HasSubstr("1 values for each channel, but training needs at least 2"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.training = false}); }),
               ::testing::HasSubstr("evaluation needs running_mean"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), mean, Tensor()); }),
-              ::testing::HasSubstr("go together"));
+              ::testing::HasSubstr("must both be defined, or neither"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.eps = -1}); }),
               ::testing::HasSubstr("batch_norm: eps must not be negative, got -1"));
   EXPECT_THAT(message_of([&] { batch_norm(x, Tensor(), Tensor(), Tensor(), Tensor(), {.momentum = NAN}); }),
-              ::testing::HasSubstr("batch_norm: momentum nan must be 0 to 1"));
+              ::testing::HasSubstr("batch_norm: momentum must be in [0, 1], got nan"));
   EXPECT_THAT(message_of([&] {
                 batch_norm(Tensor::zeros({4, 3}, DType::kInt64), Tensor(), Tensor(), mean, mean);
               }),

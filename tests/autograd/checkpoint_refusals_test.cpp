@@ -1,11 +1,11 @@
-// Activation checkpoints of functions that cannot be differentiated: what is refused, and when.
+// Activation checkpoints of functions that cannot be differentiated: the errors, and when they are thrown.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "tests/autograd/gradient_check.h"
 #include "tests/support/message_of.h"
 
@@ -50,16 +50,15 @@ TEST(CheckpointRefusals, FunctionsThatDoSomethingElseInBackward) {
     return message_of([&] { loss.backward(); });
   };
   const std::string unknown = message([&](const Tensor& input) { return add(input, runs++ == 0 ? x : first); });
-  EXPECT_NE(unknown.find("checkpoint: add read a tensor of shape () when backward computed the function again"),
+  EXPECT_NE(unknown.find("checkpoint: add read a tensor of shape () when backward ran the function again"),
             std::string::npos)
       << unknown;
   const std::string missing = message([&](const Tensor& input) { return runs++ == 0 ? add(input, second) : input; });
-  EXPECT_NE(missing.find("the gradient of a tensor of shape () depended on the function when it ran first"),
+  EXPECT_NE(missing.find("the gradient of a tensor of shape () depended on the function in its first run"),
             std::string::npos)
       << missing;
   const std::string shape = message([&](const Tensor& input) { return runs++ == 0 ? input : reshape(input, {1, 1}); });
-  EXPECT_NE(shape.find("returned float32 of shape () when it ran first, and float32 of shape (1, 1)"),
-            std::string::npos)
+  EXPECT_NE(shape.find("returned float32 of shape () in its first run, but float32 of shape (1, 1)"), std::string::npos)
       << shape;
   EXPECT_NE(message([&](const Tensor& input) { return runs++ == 0 ? input : Tensor(); }).find("an undefined tensor"),
             std::string::npos);
@@ -75,7 +74,9 @@ TEST(CheckpointRefusals, WhatAFunctionPutsAsideHasNoTape) {
         return scale(aside, 3);
       },
       x);
-  EXPECT_NE(message_of([&] { scale(aside, 1).backward(); }).find("What a checkpoint's function puts aside has no tape"),
+  EXPECT_NE(message_of([&] {
+              scale(aside, 1).backward();
+            }).find("Tensors that a checkpointed function stores elsewhere have no tape"),
             std::string::npos);
   y.backward();
   EXPECT_EQ(grad(x).item(), 6);

@@ -1,6 +1,6 @@
-// Activation checkpoints: the same gradients as without, fewer activations, hooks at the same moments, the same random
-// numbers.
-#include "lockstep/autograd/checkpoint.h"
+// Activation checkpoints compared with the same functions without them: the same gradients, fewer activations, hooks at
+// the same moments, the same random numbers.
+#include "lockstep/autograd/activation_checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -9,33 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/autograd/autocast.h"
-#include "lockstep/autograd/dropout.h"
 #include "lockstep/autograd/normalization.h"
-#include "tests/autograd/gradient_check.h"
+#include "tests/autograd/checkpoint_comparison.h"
 
 namespace lockstep {
 namespace {
-
-std::vector<float> numbers(const Tensor& tensor) { return {tensor.span<float>().begin(), tensor.span<float>().end()}; }
-
-// A function that runs as it is, or in a checkpoint.
-Tensor maybe(bool in_checkpoint, const std::function<Tensor(const Tensor&)>& function, const Tensor& x) {
-  return in_checkpoint ? checkpoint(function, x) : function(x);
-}
-
-// Result and gradients of a loss over leaves.
-std::vector<std::vector<float>> results_of(const std::function<Tensor()>& loss_of, const std::vector<Tensor>& leaves) {
-  for (const Tensor& leaf : leaves) clear_grad(leaf);
-  const Tensor loss = loss_of();
-  loss.backward();
-  std::vector<std::vector<float>> all = {numbers(loss)};
-  for (const Tensor& leaf : leaves) {
-    EXPECT_TRUE(has_grad(leaf));
-    all.push_back(numbers(grad(leaf)));
-  }
-  return all;
-}
 
 TEST(Checkpoint, GivesTheSameBitsAsTheFunctionItself) {
   manual_seed(1);
@@ -75,7 +53,7 @@ TEST(Checkpoint, TakesSeveralInputsUndefinedOnesAndOneTwice) {
 TEST(Checkpoint, FindsLeavesAndResultsThatTheFunctionCaptures) {
   const Tensor x = scalar_leaf(2), y = scalar_leaf(3), z = scalar_leaf(5);
   const Tensor middle = scale(y, 10);
-  // x is an input and captured, `middle` a result captured, z is reached through nothing but the capture.
+  // x is an input and captured, `middle` is a captured result, z is reached only through the capture.
   const auto function = [&](const Tensor& input) { return add(add(input, scale(x, 2)), add(scale(middle, 4), z)); };
   add(checkpoint(function, x), middle).backward();
   EXPECT_EQ(grad(x).item(), 3);
@@ -120,7 +98,7 @@ TEST(Checkpoint, KeepsInputsAloneBetweenForwardAndBackward) {
     for (int i = 0; i < 4; ++i) y = checkpoint(block, y);
     const Tensor loss = l2_loss(std::exchange(y, Tensor()));
     EXPECT_LE(cpu_device().allocator_stats().bytes_in_use, idle + 4 * kActivation + 1024)
-        << "one a checkpoint, not eight";
+        << "one per checkpoint, not eight";
     std::size_t most = 0;
     const HookHandle hook =
         register_grad_hook(weight, [&](const Tensor&) { most = cpu_device().allocator_stats().bytes_in_use; });
@@ -134,7 +112,7 @@ TEST(Checkpoint, KeepsNothingWhereNoGradientIsWanted) {
   const Tensor x = Tensor::full({}, 2), leaf = scalar_leaf(3);
   EXPECT_FALSE(requires_grad(checkpoint([](const Tensor& input) { return scale(input, 2); }, x)));
   EXPECT_TRUE(requires_grad(checkpoint([&](const Tensor& input) { return add(input, leaf); }, x)))
-      << "the parameter wants one";
+      << "the parameter requires one";
   const NoGrad no_grad;
   EXPECT_FALSE(requires_grad(checkpoint([&](const Tensor& input) { return add(input, leaf); }, x)));
 }
@@ -142,8 +120,8 @@ TEST(Checkpoint, KeepsNothingWhereNoGradientIsWanted) {
 TEST(CheckpointHooks, FireOnceAndOnlyWhenAllUsesInsideAndOutsideHaveRun) {
   const Tensor x = scalar_leaf(1), shared = scalar_leaf(1), inner = scalar_leaf(1);
   const auto block = [&](const Tensor& input) {
-    const Tensor first = add(input, shared),
-                 second = scale(add(inner, shared), 10);  // backward runs the second one first
+    // Backward runs `second` first.
+    const Tensor first = add(input, shared), second = scale(add(inner, shared), 10);
     return add(first, second);
   };
   std::vector<std::string> events;
@@ -160,7 +138,7 @@ TEST(CheckpointHooks, FireOnceAndOnlyWhenAllUsesInsideAndOutsideHaveRun) {
   EXPECT_EQ(events, (std::vector<std::string>{"inner 20", "x 1", "shared 1122"}));
 }
 
-// DistributedDataParallel reduces a bucket as soon as its gradients are final: not all at the checkpoint's end.
+// DistributedDataParallel reduces a bucket as soon as its gradients are final: not all of them at the checkpoint's end.
 TEST(CheckpointHooks, FireInTheMiddleOfTheSecondRun) {
   std::vector<Tensor> weights;
   std::vector<HookHandle> hooks;
@@ -217,93 +195,11 @@ TEST(CheckpointHooks, LeavesOfThePassAreThoseInsideToo) {
   EXPECT_EQ(readers, (std::vector<std::string>{"inner by checkpoint", "x by scale"}));
 }
 
-// Multiplies by random numbers: what dropout does.
-Tensor randomly_scaled(const Tensor& x) {
-  const Tensor factors = Tensor::empty({1});
-  fill_uniform(factors, 1, 2);
-  return scale(x, factors.span<float>()[0]);
-}
-
-TEST(CheckpointSurroundings, TheSecondRunDrawsTheSameRandomNumbers) {
-  const Tensor x = scalar_leaf(1);
-  const auto loss_of = [&](bool in_checkpoint) {
-    manual_seed(7);
-    const Tensor y = maybe(
-        in_checkpoint, [](const Tensor& input) { return randomly_scaled(randomly_scaled(input)); }, x);
-    return randomly_scaled(y);
-  };
-  const auto plain = results_of([&] { return loss_of(false); }, {x});
-  const RandomState after = random_state();
-  EXPECT_EQ(results_of([&] { return loss_of(true); }, {x}), plain);
-  EXPECT_EQ(random_state(), after) << "backward leaves the thread's state as it was";
-  EXPECT_EQ(plain[0], plain[1]) << "the gradient of a product with 1 is the product";
-}
-
-// Two micro-batches go forward before the first goes back: backward finds the other one's first sample on its thread.
-TEST(CheckpointSurroundings, TheSecondRunDropsOfTheSameSamples) {
-  manual_seed(8);
-  const Tensor x = random_leaf({4, 8});
-  const auto loss_of = [&](bool in_checkpoint) {
-    manual_seed(7);
-    set_sample_numbers({.first = 4, .stride = 2});
-    const Tensor loss = weigh(maybe(
-        in_checkpoint, [](const Tensor& input) { return dropout(input, 0.5F); }, x));
-    set_first_sample(8);
-    return loss;
-  };
-  const auto plain = results_of([&] { return loss_of(false); }, {x});
-  EXPECT_EQ(results_of([&] { return loss_of(true); }, {x}), plain);
-  EXPECT_EQ(sample_numbers(), (SampleNumbers{.first = 8, .stride = 1}))
-      << "backward leaves the thread's samples as they were";
-  set_first_sample(0);
-}
-
-TEST(CheckpointSurroundings, TheSecondRunCastsAsTheFirst) {
-  manual_seed(4);
-  const Tensor x = random_leaf({4, 8}), weight = random_leaf({8, 8});
-  std::vector<DType> seen;
-  const auto block = [&](const Tensor& input) {
-    seen.push_back(AutoCast::active());
-    return linear(input, weight, Tensor());
-  };
-  const auto loss_of = [&](bool in_checkpoint) {
-    const AutoCast half(DType::kBFloat16);
-    return l2_loss(maybe(in_checkpoint, block, maybe(in_checkpoint, block, x)));  // between them: an input of 16 bits
-  };
-  const auto plain = results_of([&] { return loss_of(false); }, {x, weight});
-  EXPECT_EQ(results_of([&] { return loss_of(true); }, {x, weight}), plain);
-  EXPECT_EQ(seen, std::vector<DType>(6, DType::kBFloat16));
-  const Tensor loss = checkpoint([&](const Tensor& input) { return l2_loss(block(input)); }, x);
-  const AutoCast other(DType::kFloat16);
-  loss.backward();
-  EXPECT_EQ(seen.back(), DType::kFloat32) << "none, whatever surrounds backward()";
-  EXPECT_EQ(AutoCast::active(), DType::kFloat16);
-}
-
-TEST(CheckpointSurroundings, BackwardWorksUnderNoGradAndHooksSeeTheirOwnSurroundings) {
-  const Tensor x = scalar_leaf(1), inner = scalar_leaf(1);
-  manual_seed(9);
-  const Tensor loss = checkpoint([&](const Tensor& input) { return randomly_scaled(add(input, inner)); }, x);
-  const RandomState outside = random_state();
-  bool recording_in_hook = true;
-  const HookHandle hook = register_grad_hook(inner, [&](const Tensor&) {
-    recording_in_hook = requires_grad(scale(inner, 1));
-    EXPECT_EQ(random_state(), outside);
-  });
-  {
-    const NoGrad no_grad;
-    loss.backward();
-    EXPECT_TRUE(NoGrad::active());
-  }
-  EXPECT_FALSE(recording_in_hook);
-  EXPECT_TRUE(has_grad(x));
-}
-
 TEST(NestedCheckpoints, GiveTheSameBits) {
   manual_seed(2);
   const Tensor x = random_leaf({4, 8}), weight = random_leaf({8, 8}), bias = random_leaf({8});
   const auto loss_of = [&](bool in_checkpoint) {
-    // By value: the functions outlive this one.
+    // Captured by value: the functions outlive this one.
     const auto layer = [=](const Tensor& input) {
       return randomly_scaled(linear(input, weight, bias, Activation::kReLU));
     };

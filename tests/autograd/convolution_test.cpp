@@ -1,5 +1,5 @@
-// Convolutions in groups and along one dimension: against others, finite differences, and what they refuse. Plain ones:
-// ops_test.cpp.
+// Convolutions in groups and in one dimension, compared with others and with finite differences, and their errors.
+// Plain ones are in ops_test.cpp.
 #include "lockstep/autograd/convolution.h"
 
 #include <gmock/gmock.h>
@@ -69,7 +69,7 @@ TEST(DepthwiseConv2d, WithFusedReLU) {
   const Tensor x = random_leaf({2, 5, 4, 4}), weight = random_leaf({4, 3, 3, 1}, -0.2f, 0.2f),
                bias = Tensor::zeros({4});
   for (std::size_t c = 0; c < 4; ++c)
-    bias.span<float>()[c] = c % 2 == 0 ? 3.f : -3.f;  // sums within +-1.8: no step crosses the kink
+    bias.span<float>()[c] = c % 2 == 0 ? 3.f : -3.f;  // sums are within +-1.8: no step crosses the kink
   const Conv2dOptions options{.padding = Padding::all(1), .activation = Activation::kReLU, .groups = 4};
   check_gradients({x, weight}, [&] { return weigh(conv2d(x, weight, bias, options)); });
 }
@@ -117,7 +117,7 @@ TEST(Convolutions, NameWhatTheyRefuse) {
       std::string::npos);
   EXPECT_NE(convolution_refusal([&] {
               conv2d(image, Tensor::zeros({4, 3, 3, 6}), Tensor(), {.groups = 2});
-            }).find("conv2d: weight (4, 3, 3, 6) wants 12 channels in 2 groups, x (1, 4, 4, 6) has 6"),
+            }).find("conv2d: weight (4, 3, 3, 6) expects 12 channels in 2 groups, but x (1, 4, 4, 6) has 6"),
             std::string::npos);
   EXPECT_NE(convolution_refusal([&] {
               conv2d(image, Tensor::zeros({4, 3, 3, 6}), Tensor(), {.groups = 0});
@@ -129,7 +129,7 @@ TEST(Convolutions, NameWhatTheyRefuse) {
             std::string::npos);
   EXPECT_NE(convolution_refusal([&] {
               conv1d(sequence, Tensor::zeros({4, 3, 5}), Tensor());
-            }).find("conv1d: weight (4, 3, 5) wants 5 channels, x (1, 4, 6) has 6"),
+            }).find("conv1d: weight (4, 3, 5) expects 5 channels, but x (1, 4, 6) has 6"),
             std::string::npos);
   EXPECT_NE(convolution_refusal([&] {
               nn::Conv2d(6, 4, {3, 3}, {.groups = 4});

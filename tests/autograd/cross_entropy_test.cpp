@@ -1,5 +1,5 @@
-// Cross entropy and negative log likelihood with all their options: against the formulas of PyTorch's documentation in
-// double precision, finite differences, PyTorch's own numbers, and what they refuse.
+// Cross entropy and negative log likelihood with all their options, compared with the formulas of PyTorch's
+// documentation in double precision, with finite differences, and with PyTorch's numbers; and their errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ Tensor floats(const std::vector<float>& values, const Shape& shape) { return Ten
 
 std::vector<float> values_of(const Tensor& x) { return {x.span<float>().begin(), x.span<float>().end()}; }
 
-// Rows of scores, with labels or soft targets; weights are empty or one a class.
+// Rows of scores, with labels or soft targets; weights are empty, or one per class.
 struct Rows {
   std::vector<double> logits;
   std::vector<std::int64_t> labels;
@@ -215,7 +215,7 @@ TEST(CrossEntropyOfPadding, IsThatOfTheRowsThatCountAlone) {
     for (std::size_t k = 0; k < 4; ++k) EXPECT_EQ(gradient[4 * row + k], grad(rest).span<float>()[4 * same + k]) << row;
 }
 
-// PyTorch gives NaN. Here a batch of padding alone changes nothing.
+// PyTorch returns NaN. Here a batch that is only padding changes nothing.
 TEST(CrossEntropyOfPadding, AloneIsZeroWithZeroGradients) {
   const Tensor logits = random_leaf({2, 2, 3}), labels = integers({7, 7, 7, 7}, {2, 2});
   for (const Reduction reduction : {Reduction::kMean, Reduction::kSum}) {
@@ -227,10 +227,10 @@ TEST(CrossEntropyOfPadding, AloneIsZeroWithZeroGradients) {
     EXPECT_EQ(nll_loss(logits, labels, {.reduction = reduction, .ignore_index = 7}).item(), 0);
   }
   EXPECT_EQ(nn::cross_entropy(logits, integers({1, 1, 1, 1}, {2, 2}), {.weight = floats({1, 0, 1}, {3})}).item(), 0)
-      << "of a class of weight 0";
+      << "for a class of weight 0";
 }
 
-// What is NaN in padding stays there.
+// NaN in padding has no effect.
 TEST(CrossEntropyOfPadding, DoesNotReadLogitsOfPadding) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor logits = floats({1, 2, nan, nan}, {2, 2});
@@ -272,7 +272,7 @@ TEST(NllLossOptionsTest, AreThoseOfCrossEntropy) {
   }
 }
 
-// Elementwise losses one by one: their mean and sum are the other reductions'.
+// Elementwise losses without reduction: their mean and sum equal the other reductions.
 TEST(ElementwiseLossesOneByOne, AddUpToTheirSum) {
   manual_seed(8);
   const Tensor x = spaced_leaf({3, 7}, 1), target = random_leaf({3, 7}, 0.1F, 0.9F), apart = random_leaf({3, 7}, 2, 3);
@@ -298,7 +298,7 @@ TEST(CrossEntropyRefusals, NameTheArgumentAndThePlace) {
     return message_of([&] { nn::cross_entropy(logits, targets, options); });
   };
   EXPECT_THAT(refusal(integers({0, 1, 2, 3, 9, 0}, {2, 3})),
-              HasSubstr("softmax_cross_entropy: label 9 at (1, 1) is outside 0..3, and is not ignore_index, -100"));
+              HasSubstr("softmax_cross_entropy: label 9 at (1, 1) is outside 0..3 and is not ignore_index, -100"));
   EXPECT_THAT(refusal(integers({0, 1, 2, 3, kIgnoreIndex, 0}, {2, 3}), {.ignore_index = -1}),
               HasSubstr("label -100 at (1, 1)"));
   EXPECT_THAT(refusal(Tensor::zeros({2, 4}, DType::kInt64)),
@@ -311,8 +311,9 @@ TEST(CrossEntropyRefusals, NameTheArgumentAndThePlace) {
               HasSubstr("weight (K) must be float32, got int64"));
   require_grad(weight);
   EXPECT_THAT(refusal(labels, {.weight = weight}),
-              HasSubstr("the classes' weights are not differentiated: give detach(weight)"));
-  EXPECT_THAT(refusal(Tensor::zeros({2, 3, 4}), {.ignore_index = 0}), HasSubstr("ignore_index 0 is of labels"));
+              HasSubstr("classes' weights are not differentiated: pass detach(weight)"));
+  EXPECT_THAT(refusal(Tensor::zeros({2, 3, 4}), {.ignore_index = 0}),
+              HasSubstr("ignore_index 0 only applies to labels"));
   EXPECT_THAT(message_of([&] { nn::cross_entropy(Tensor::zeros({}), labels); }), HasSubstr("is a scalar"));
   EXPECT_THAT(message_of([&] {
                 nll_loss(logits, Tensor::zeros({2, 3, 4}));

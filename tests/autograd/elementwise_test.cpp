@@ -1,5 +1,5 @@
-// Elementwise functions: values by their formulas in double, gradients by finite differences, broadcasting by index
-// arithmetic.
+// Elementwise functions: values are compared with formulas in double, gradients with finite differences, broadcasting
+// with index arithmetic.
 #include "lockstep/autograd/elementwise.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +10,8 @@
 #include <functional>
 #include <limits>
 
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/ops.h"
 #include "tests/autograd/gradient_check.h"
 #include "tests/autograd/refusal.h"
 
@@ -22,7 +24,8 @@ struct UnaryCase {
   const char* name;
   std::function<Tensor(const Tensor&)> function;
   std::function<double(double)> formula;
-  float low, high;  // where the function is smooth
+  float low, high;          // where the function is smooth
+  bool is_float32 = false;  // under an AutoCast, also of 16-bit input: the table of docs/gpu.md
 };
 
 std::ostream& operator<<(std::ostream& out, const UnaryCase& c) { return out << c.name; }
@@ -53,12 +56,27 @@ TEST_P(Unary, AgreesWithFiniteDifferences) {
   EXPECT_EQ(grad(none).shape(), (Shape{0, 3}));
 }
 
-// What is saved for backward is read again where the tensor has two uses.
+// A tensor with two uses: what is saved for backward is read twice.
 TEST_P(Unary, GradientsOfTwoUsesAddUp) {
   manual_seed(2);
   const Tensor x = random_leaf({4, 4}, GetParam().low, GetParam().high);
   check_gradients(
       {x}, [&] { return weigh(GetParam().function(x)) + weigh(mul(GetParam().function(x), x)); }, 2e-3f);
+}
+
+TEST_P(Unary, ComputesInItsTypeUnderAutoCast) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
+    const Tensor narrow = cast(Tensor::full({2, 3}, GetParam().high), type),
+                 wide = Tensor::full({2, 3}, GetParam().high);
+    require_grad(narrow);
+    EXPECT_EQ(GetParam().function(detach(narrow)).dtype(), type) << "without an AutoCast";
+    const AutoCast half(type);
+    const Tensor y = GetParam().function(narrow);
+    EXPECT_EQ(y.dtype(), GetParam().is_float32 ? DType::kFloat32 : type);
+    EXPECT_EQ(GetParam().function(wide).dtype(), DType::kFloat32);
+    y.backward({.gradient = cast(Tensor::full(y.shape(), 1), y.dtype())});
+    EXPECT_EQ(grad(narrow).dtype(), type);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -79,16 +97,16 @@ INSTANTIATE_TEST_SUITE_P(
                   0.1f, 2},
         UnaryCase{"leaky_relu_below", [](const Tensor& x) { return leaky_relu(x, 0.2f); },
                   [](double x) { return 0.2 * x; }, -2, -0.1f},
-        UnaryCase{"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, -3, 2},
-        UnaryCase{"ln", [](const Tensor& x) { return ln(x); }, [](double x) { return std::log(x); }, 0.3f, 5},
+        UnaryCase{"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, -3, 2, true},
+        UnaryCase{"ln", [](const Tensor& x) { return ln(x); }, [](double x) { return std::log(x); }, 0.3f, 5, true},
         UnaryCase{"sqrt", [](const Tensor& x) { return sqrt(x); }, [](double x) { return std::sqrt(x); }, 0.3f, 5},
-        UnaryCase{"square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }, -2, 2},
-        UnaryCase{"cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }, -2, 2},
+        UnaryCase{"square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }, -2, 2, true},
+        UnaryCase{"cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }, -2, 2, true},
         UnaryCase{"pow", [](const Tensor& x) { return pow(x, -1.5f); }, [](double x) { return std::pow(x, -1.5); },
-                  0.5f, 3},
+                  0.5f, 3, true},
         UnaryCase{"abs", [](const Tensor& x) { return abs(x); }, [](double x) { return -x; }, -2, -0.1f},
         UnaryCase{"neg", [](const Tensor& x) { return -x; }, [](double x) { return -x; }, -2, 2},
-        UnaryCase{"reciprocal", [](const Tensor& x) { return 3.f / x; }, [](double x) { return 3 / x; }, 0.5f, 3},
+        UnaryCase{"reciprocal", [](const Tensor& x) { return 3.f / x; }, [](double x) { return 3 / x; }, 0.5f, 3, true},
         UnaryCase{"subtract_from", [](const Tensor& x) { return 3.f - x; }, [](double x) { return 3 - x; }, -3, 3},
         UnaryCase{"affine", [](const Tensor& x) { return (x - 1.f) / 4.f + 2.f; },
                   [](double x) { return (x - 1) / 4 + 2; }, -3, 3}),
@@ -117,7 +135,7 @@ TEST(UnaryFunctions, AtTheEndsOfTheirDomains) {
   EXPECT_EQ(grad(zero).item(), 0);
 }
 
-// Of a row-major array, at the index of an element of the broadcast result.
+// The element of a row-major array that corresponds to an element of the broadcast result.
 float at(const Tensor& x, const Shape& result, std::int64_t element) {
   std::int64_t offset = 0, stride = 1;
   for (std::size_t back = 1; back <= result.dims(); ++back) {
@@ -272,7 +290,7 @@ TEST(Where, TakesEachElementFromOneOfBoth) {
     ASSERT_EQ(y.data<float>()[i], a.data<float>()[i] > 0 ? a.data<float>()[i] : b.data<float>()[i % 4]);
   check_gradients(
       {a, b}, [&] { return weigh(where(mask, a * 2.f, b)); }, 0.1f);
-  const std::array<std::int8_t, 3> rows = {-1, 0, 1};  // int8, one a row
+  const std::array<std::int8_t, 3> rows = {-1, 0, 1};  // int8, one per row
   const Tensor chosen = where(Tensor::from<std::int8_t>(rows, {3, 1}), a, b);
   for (std::int64_t i = 0; i < y.count(); ++i)
     ASSERT_EQ(chosen.data<float>()[i], i / 4 % 3 != 1 ? a.data<float>()[i] : b.data<float>()[i % 4]);

@@ -1,5 +1,5 @@
-// Tensors without elements: every operator takes them, forward and backward. What depends on nothing has a gradient of
-// zeros, over whatever the memory held.
+// Tensors without elements: every operator accepts them, forward and backward. A result that depends on nothing has
+// zero gradients, whatever the memory held.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -247,7 +247,7 @@ TEST(Empty, OtherOperatorsTakeIt) {
   for (const Empty& each : others()) check(each);
 }
 
-// Sums of nothing are zero, of which the result has elements.
+// Sums over nothing are zero; the result has elements.
 TEST(Empty, SumsAreZero) {
   const auto expect_zeros = [](const Tensor& y, const Shape& shape) {
     ASSERT_EQ(y.shape(), shape);
@@ -271,8 +271,7 @@ TEST(Empty, SumsAreZero) {
   EXPECT_TRUE(std::isnan(mean(Tensor::zeros({0})).item()));
 }
 
-// Of sums of nothing, which have a gradient although their input has no elements: of an operand with elements it is
-// zero.
+// Sums over nothing have a gradient although their input has no elements; for an operand with elements it is zero.
 TEST(Empty, SumsGoBackward) {
   const auto check_sum = [](const Tensors& leaves, const std::function<Tensor()>& function) {
     for (const Tensor& leaf : leaves) {
@@ -301,7 +300,7 @@ TEST(Empty, SumsGoBackward) {
   check_sum({none}, [&] { return nll_loss(none, no_labels, Reduction::kSum); });
 }
 
-// Steps and stops at the ends of 64 bits.
+// Steps and stops at the limits of 64 bits.
 TEST(Empty, SlicesOfAnyStepAreCounted) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(),
                          kLeast = std::numeric_limits<std::int64_t>::min();

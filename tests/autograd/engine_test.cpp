@@ -1,4 +1,4 @@
-// The tape: when hooks fire, what accumulates, what is freed, what is refused.
+// The tape: when hooks run, what accumulates, what is freed, and errors.
 #include "lockstep/autograd/engine.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(Engine, HooksFireInOrderOnceWhenTheGradientIsFinal) {
     queue_callback([&] { events.push_back("end"); });
     events.push_back("y");
   });
-  // y is used last, x twice: y's gradient is final first, x's only after both uses.
+  // y is used last, and x twice: y's gradient is final first, x's only after both uses.
   const Tensor first_use = scale(x, 1), second_use = scale(x, 10), last_use = scale(y, 1);
   add(add(first_use, second_use), last_use).backward();
   EXPECT_EQ(events, (std::vector<std::string>{"y", "x 11", "x again", "end"}));
@@ -205,8 +205,8 @@ TEST(Engine, EachNodeFreesItsActivationsBeforeTheNextRuns) {
   const std::size_t idle = cpu_device().allocator_stats().bytes_in_use;
   step();
   ASSERT_EQ(in_use.size(), static_cast<std::size_t>(kLayers));
-  // What is left when the gradient of layer k is final: the loss, the activations below k, and the gradient of its
-  // input.
+  // The memory that is left when the gradient of layer k is final: the loss, the activations below k, and the gradient
+  // of its input.
   for (int k = 1; k < kLayers; ++k)
     EXPECT_EQ(in_use[k - 1] - in_use[k], k + 1 < kLayers ? kActivation : 2 * kActivation) << "layer " << k;
   EXPECT_LE(in_use.front(), idle + kLayers * kActivation + 1024);
@@ -304,7 +304,7 @@ TEST(Engine, BindingTheSlotThatIsBoundAlreadyKeepsTheValue) {
 
 TEST(Engine, SumsOfIntermediateResultsDoNotShareTheirGradients) {
   const Tensor x = leaf_of(-1), y = leaf_of(2);
-  // ReLU masks its gradient in place: add's other side must not see that.
+  // ReLU masks its gradient in place: add's other input must not be affected.
   add(relu(scale(x, 1)), scale(y, 1)).backward();
   EXPECT_EQ(grad(x).item(), 0);
   EXPECT_EQ(grad(y).item(), 1);
@@ -321,7 +321,8 @@ TEST(Engine, TheFirstLayersDataGradientIsNotAskedFor) {
   EXPECT_FALSE(requires_grad(x));
 }
 
-// Only what backward reads counts: a weight changed too early is harmless where nothing below it wants a gradient.
+// Only values that backward reads matter: a weight that is changed too early is harmless if nothing below it requires a
+// gradient.
 TEST(Engine, ValuesThatChangedSinceForwardAreRefusedWhereBackwardReadsThem) {
   const Tensor weight = Tensor::full({1, 1}, 2), x = Tensor::full({1, 1}, 5);
   require_grad(weight);

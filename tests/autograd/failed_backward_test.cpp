@@ -1,11 +1,11 @@
-// Passes that end by an exception: the tape is freed, the next pass finds everything as it should.
+// Passes that end by an exception: the tape is freed, and the next pass works normally.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/node.h"
 #include "tests/autograd/gradient_check.h"
 #include "tests/support/message_of.h"
@@ -55,8 +55,8 @@ struct Net {
   }
 };
 
-// The loss, whose handle lives on, fails with the message; then the memory of its tape is back, and a step gives what
-// it always gives.
+// The loss, whose handle lives on, fails with the message; then the memory of its tape is free, and a step computes its
+// usual result.
 void expect_freed(Net& net, const std::function<Tensor()>& loss_of, const std::function<void(bool)>& set_broken,
                   const std::string& message, const BackwardOptions& options = {}) {
   loss_of().backward();
@@ -120,7 +120,7 @@ TEST(FailedBackward, FreesNestedCheckpointsWhenTheFunctionThrows) {
   bool function_fails = false;
   int runs = 0;
   net.in_block = [&] {
-    if (function_fails && ++runs == 2) throw Error("a function that fails");  // after a whole block of the second run
+    if (function_fails && ++runs == 2) throw Error("a function that fails");  // after an entire block of the second run
   };
   const RandomState before = random_state();
   expect_freed(
@@ -143,7 +143,7 @@ TEST(FailedBackward, AFunctionThatThrowsInForwardLeavesNothing) {
   EXPECT_TRUE(has_grad(net.first));
 }
 
-// What a node was to write first is no gradient: the next pass must not add to it.
+// Memory that a failed node was the first to write holds no gradient: the next pass must not add to it.
 TEST(FailedBackward, AnIncompleteGradientIsNone) {
   bool fails = true;
   const Tensor x = random_leaf({2});

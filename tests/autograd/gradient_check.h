@@ -1,4 +1,4 @@
-// Compares what backward computes with central differences, along random directions.
+// Compares the gradients of backward with central differences along random directions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ inline Tensor spaced_leaf(const Shape& shape, std::uint64_t seed) {
   return leaf;
 }
 
-// A fixed weighted sum makes a scalar of any result, so that no gradient is hidden by symmetry.
+// A fixed weighted sum reduces any result to a scalar, so that symmetry hides no gradient.
 inline Tensor weigh(const Tensor& result) {
   const Tensor flat = reshape(result, {1, result.count()});
   const Tensor weights = Tensor::empty({1, result.count()});

@@ -1,4 +1,4 @@
-// gradients(): with respect to chosen tensors, past grad() and hooks.
+// gradients(): with respect to chosen tensors, independent of grad() and hooks.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -58,7 +58,7 @@ TEST(Gradients, OfSeveralRootsAreThoseOfTheirWeightedSum) {
   const Tensor x = scalar_leaf(2), wide = Tensor::full({2}, 1);
   require_grad(wide);
   const Tensor a = scale(x, 3), b = scale(a, 5);
-  EXPECT_EQ(gradients(std::vector{a, b}, {x})[0].item(), 18) << "one root lies below the other";
+  EXPECT_EQ(gradients(std::vector{a, b}, {x})[0].item(), 18) << "one root depends on the other";
   EXPECT_EQ(gradients(std::vector{x, x}, {x})[0].item(), 2);
   const auto found =
       gradients(std::vector{scale(x, 3), scale(wide, 2)}, {x, wide}, {.gradients = {Tensor(), Tensor::full({2}, 7)}});
@@ -97,7 +97,7 @@ TEST(Gradients, RunOnlyTheNodesInBetween) {
   EXPECT_EQ(below_x, 1);
   EXPECT_EQ(below_y, 0);
   gradients(loss, {counted_x}, {.retain_graph = true});
-  EXPECT_EQ(below_x, 1) << "what lies below a result that was asked for is not needed";
+  EXPECT_EQ(below_x, 1) << "nodes below a requested result are not needed";
   loss.backward();
   EXPECT_EQ(below_x + below_y, 3);
 }
@@ -106,15 +106,17 @@ TEST(Gradients, AnInputWithoutInfluenceIsNamedAndTheTapeStays) {
   const Tensor x = scalar_leaf(2), other = scalar_leaf(3);
   set_name(other, "block.bias");
   const Tensor loss = scale(x, 3);
-  EXPECT_EQ(message_of([&] {
-              gradients(loss, {x, other});
-            }),
-            "gradients: nothing that is differentiated depends on inputs[1], parameter 'block.bias' of shape (): leave "
-            "it out, or take an "
-            "undefined tensor for it with .allow_unused = true");
+  EXPECT_EQ(
+      message_of([&] {
+        gradients(loss, {x, other});
+      }),
+      "gradients: none of the differentiated tensors depends on inputs[1], parameter 'block.bias' of shape (): leave "
+      "it out, or get an "
+      "undefined tensor for it with .allow_unused = true");
   EXPECT_NE(message_of([&] { gradients(loss, {scale(loss, 2)}); }).find("inputs[0], a tensor of shape ()"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { gradients(loss, {Tensor::full({}, 1)}); }).find("wants no gradient"), std::string::npos);
+  EXPECT_NE(message_of([&] { gradients(loss, {Tensor::full({}, 1)}); }).find("requires no gradient"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { gradients(loss, {Tensor()}, {.allow_unused = true}); }).find("undefined"),
             std::string::npos);
   const auto found = gradients(loss, {other, x}, {.allow_unused = true});

@@ -1,4 +1,4 @@
-// A tensor that several operators read, and tensors whose values change between forward and backward.
+// Tensors that several operators read, and tensors whose values change between forward and backward.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/train/checkpoint.h"
@@ -30,7 +30,7 @@ TEST(UsedTwice, GradientsOfAllUsesAddUp) {
   EXPECT_EQ(grad(x).item(), 20) << "a result";
 }
 
-// w applied twice to x: the gradient of sum(w (w x)) is that of both places.
+// w is applied twice to x: the gradient of sum(w (w x)) includes both uses.
 TEST(UsedTwice, TiedWeights) {
   manual_seed(1);
   const Tensor x = random_leaf({3, 4}), weight = random_leaf({4, 4});
@@ -65,17 +65,17 @@ TEST(InPlace, EveryChangeBetweenForwardAndBackwardIsRefused) {
     EXPECT_NE(message_of([&] { of_weight.backward(); }).find("was changed after l2_loss read it"), std::string::npos)
         << name;
     EXPECT_EQ(message_of([&] { loss.backward(); }), "nothing was thrown")
-        << name << ": x's gradient is not wanted, w is not read";
+        << name << ": x's gradient is not wanted, so w is not read";
   }
   std::filesystem::remove_all(folder);
 }
 
-// What `change` makes of a result of scale(): a recorded operator and backward refuse it, and say why; unrecorded ones
-// read the new values.
+// After `change` of a result of scale(), a recorded operator and backward throw, and say why; unrecorded ones read the
+// new values.
 void expect_refused(const std::string& name, const std::function<void(const Tensor& result)>& change) {
   const Tensor weight = random_leaf({2, 2});
   const Tensor changed = scale(weight, 3);
-  const Tensor before = l2_loss(scale(changed, 2));  // read the old values
+  const Tensor before = l2_loss(scale(changed, 2));  // reads the old values
   change(changed);
   const std::string reason =
       " a tensor of shape (2, 2) was changed in place after scale computed it (version 0 expected, 1 found)";
@@ -132,7 +132,7 @@ TEST(InPlace, AViewOfAResultThatWasChangedIsRefused) {
   EXPECT_NE(message_of([&] { (void)relu(view); }).find("was changed in place after"), std::string::npos);
 }
 
-// A view of a parameter has the parameter's new values, as the parameter itself.
+// A view of a parameter has the parameter's new values.
 TEST(InPlace, AViewOfALeafFollowsItsLeaf) {
   const Tensor weight = random_leaf({2, 2});
   const Tensor view = reshape(reshape(weight, {4}), {1, 4});
@@ -151,8 +151,7 @@ TEST(InPlace, AMessageNamesBothVersions) {
             std::string::npos);
 }
 
-// The loop of a usual training: steps, gradients in memory that is bound, a tape that is kept, and no error that is
-// none.
+// A usual training loop: steps, gradients in bound memory, a tape that is kept, and no false errors.
 TEST(InPlace, StepsOfATrainingAreNotRefused) {
   manual_seed(1);
   nn::Linear first(4, 3), last(3, 1);
@@ -193,7 +192,7 @@ TEST(Detach, SharesMemoryAndVersionAndHasNoHistory) {
     EXPECT_EQ(detached_one.version(), tensor.version());
     EXPECT_NE(message_of([&] { loss.backward(); }).find("was changed after l2_loss read it"), std::string::npos);
   }
-  EXPECT_THROW(l2_loss(detach(leaf)).backward(), InvalidArgument) << "nothing wants a gradient";
+  EXPECT_THROW(l2_loss(detach(leaf)).backward(), InvalidArgument) << "nothing requires a gradient";
   EXPECT_THROW(detach(Tensor()), InvalidArgument);
 }
 

@@ -1,4 +1,4 @@
-// Losses: against their formulas in double precision and finite differences, and what they refuse.
+// Losses, compared with their formulas in double precision and with finite differences, and their errors.
 #include "lockstep/autograd/losses.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 const std::array<std::int64_t, 5> kLabels = {0, 3, 1, 1, 2};
 Tensor some_labels() { return Tensor::from<std::int64_t>(kLabels, {5}); }
 
-// -sum over k of target_k * log softmax(row)_k, written down.
+// -sum over k of target_k * log softmax(row)_k, written out.
 double smoothed_cross_entropy(const Tensor& logits, double smoothing) {
   const std::int64_t classes = logits.shape()[1];
   double total = 0;
@@ -48,7 +48,7 @@ TEST(CrossEntropy, SmoothsLabels) {
   }
 }
 
-// What all logits of a row have in common cancels, and takes no digits along.
+// A common offset of all logits of a row cancels without loss of precision.
 TEST(CrossEntropy, OfEqualLogitsIsTheLogarithmOfTheirNumberWhateverTheyAre) {
   const float expected = -std::log(4.0F);
   EXPECT_EQ(expected, -1.3862944F);

@@ -1,5 +1,5 @@
-// Mixed precision: what AutoCast changes and what it leaves float32; gradients against float32's, to the bit where
-// every value fits into 16 bits, else within bounds.
+// Mixed precision: what AutoCast changes and what stays float32. Gradients are compared with those of float32: bit for
+// bit if every value fits into 16 bits, else within bounds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-// -1, 0 or 1: sums of up to 256 products of them are exact in bfloat16, too.
+// -1, 0 or 1: sums of up to 256 products of them are exact, also in bfloat16.
 Tensor small_numbers(const Shape& shape, std::uint64_t seed) {
   const Tensor tensor = Tensor::empty(shape);
   Philox random(seed, 0);
@@ -45,7 +45,7 @@ class MixedPrecision : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, MixedPrecision, ::testing::Values(DType::kBFloat16, DType::kFloat16),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-// Every operator but the norm; the input wants a gradient as well, and one activation is used twice.
+// Every operator except norms; the input requires a gradient as well, and one activation is used twice.
 std::vector<std::vector<float>> exact_gradients(DType type) {
   const AutoCast autocast(type);
   const Tensor x = leaf(small_numbers({2, 4, 5, 2}, 1)), weight = leaf(small_numbers({3, 2, 2, 2}, 2)),
@@ -78,7 +78,7 @@ TEST_P(MixedPrecision, GivesFloatsBitsWhereEveryValueFits) {
   }
 }
 
-// Random weights, all kinds of layers: each gradient within a few roundings of float32's, as vectors.
+// Random weights, all kinds of layers: each gradient is within a few roundings of float32's, as vectors.
 TEST_P(MixedPrecision, GradientsAreFloatsUpToRounding) {
   const auto gradients = [](DType type) {
     const AutoCast autocast(type);
@@ -126,7 +126,7 @@ TEST_P(MixedPrecision, ACastsGradientWidensStraightIntoTheSlot) {
     const Tensor half = cast(x, GetParam());
     EXPECT_EQ(half.dtype(), GetParam());
     EXPECT_EQ(values_of(half), values_of(x));
-    const Tensor y = linear(half, weight, Tensor());  // computes in its input's type, AutoCast or not
+    const Tensor y = linear(half, weight, Tensor());  // computes in its input's type, with or without AutoCast
     EXPECT_EQ(y.dtype(), GetParam());
     l2_loss(y).backward();
   };
@@ -137,8 +137,8 @@ TEST_P(MixedPrecision, ACastsGradientWidensStraightIntoTheSlot) {
   for (std::size_t i = 0; i < once.size(); ++i) EXPECT_EQ(grad(x).span<float>()[i], 2 * once[i]);
 }
 
-// What a linear layer makes of the rows is added to them: both have one type. Gradients of whole numbers are float32's,
-// to the bit.
+// The result of a linear layer on the rows is added to them, so both have one type. Gradients of whole numbers are
+// those of float32, bit for bit.
 TEST_P(MixedPrecision, EmbeddingsGiveRowsOfItsType) {
   const std::vector<std::int64_t> words = {3, 1, 1, 0};
   const Tensor table = leaf(small_numbers({4, 3}, 8)), weight = leaf(small_numbers({3, 3}, 9));

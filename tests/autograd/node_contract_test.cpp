@@ -1,5 +1,5 @@
-// What backward asks of a node, be it a user's own: a gradient of each input that is wanted, of its size and on its
-// device.
+// The contract of a node, including a user's own: it must write a gradient for each wanted input, of the input's size
+// and on its device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/extend.h"
@@ -33,7 +33,7 @@ class OwnNode : public Node {
   Write write_;
 };
 
-// x, whose gradient is what `write` makes of it.
+// Returns x; `write` writes its gradient.
 Tensor own(const Tensor& x, Write write) {
   const Tensor y = x.clone();
   if (recording(std::array{x})) attach(y, std::make_shared<OwnNode>(x, std::move(write)));
@@ -52,14 +52,14 @@ TEST(NodeContract, AGradientOfAnotherSizeIsRefusedByName) {
     const Write write = [&](const GradTarget& target) { target.give(Tensor::full(shape, 1)); };
     for (const Tensor& input : {x, x * x}) {  // into a leaf's memory, and into a temporary
       const std::string text = message_of([&] { sum(own(input, write)).backward(); });
-      EXPECT_THAT(text, HasSubstr("backward: own gives a tensor of shape " + shape.text() + " on cpu"));
+      EXPECT_THAT(text, HasSubstr("backward: own returned a tensor of shape " + shape.text() + " on cpu"));
       EXPECT_THAT(text, HasSubstr("as the gradient of an input of shape (2, 3) on cpu"));
     }
     EXPECT_FALSE(has_grad(x));
   }
   const Tensor x = leaf({2});
   EXPECT_THAT(message_of([&] { sum(own(x, [](const GradTarget& target) { target.give(Tensor()); })).backward(); }),
-              HasSubstr("backward: own gives an undefined tensor"));
+              HasSubstr("backward: own returned an undefined tensor"));
 }
 
 TEST(NodeContract, AGradientThatIsNotWrittenIsAnErrorAndNoStaleOneStays) {

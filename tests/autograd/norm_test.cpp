@@ -1,4 +1,4 @@
-// Layer norm and RMS norm: their formulas, finite differences, 16 bits, what they refuse.
+// Layer norm and RMS norm: formulas, finite differences, 16 bits, errors.
 #include "lockstep/autograd/normalization.h"
 
 #include <gmock/gmock.h>
@@ -66,8 +66,8 @@ TEST(LayerNorm, AgreesWithFiniteDifferences) {
     check_gradients({x, weight}, [&] { return weigh(rms_norm(x, {width}, weight)); });
     check_gradients({x}, [&] { return weigh(rms_norm(x, {width})); });
   }
-  const Tensor rows = random_leaf({150, 3}), weight = random_leaf({3}, 1, 2),
-               bias = random_leaf({3});  // several blocks of rows
+  // Several blocks of rows.
+  const Tensor rows = random_leaf({150, 3}), weight = random_leaf({3}, 1, 2), bias = random_leaf({3});
   check_gradients({rows, weight, bias}, [&] { return weigh(layer_norm(rows, {3}, weight, bias, 0.1F)); });
 }
 
@@ -155,7 +155,7 @@ TEST(LayerNorm, OfNoRowsIsEmptyAndGivesZeroGradients) {
 TEST(LayerNorm, SaysWhatItRefuses) {
   const Tensor x = Tensor::zeros({2, 3});
   EXPECT_THAT(message_of([&] { layer_norm(x, {4}); }),
-              HasSubstr("layer_norm: over (4) expected as the last dimensions of x, got x (2, 3)"));
+              HasSubstr("layer_norm: the last dimensions of x must be (4), got x (2, 3)"));
   EXPECT_THAT(message_of([&] { layer_norm(x, {3}, Tensor::zeros({2})); }),
               HasSubstr("layer_norm: weight (3) expected, got (2)"));
   EXPECT_THAT(message_of([&] { layer_norm(x, {3}, {}, Tensor::zeros({4})); }),

@@ -1,4 +1,4 @@
-// Every differentiable operator against finite differences, and what it refuses.
+// Every differentiable operator compared with finite differences, and its errors.
 #include "lockstep/autograd/ops.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST_P(Conv2dGradient, AgreesWithFiniteDifferences) {
   manual_seed(1);
   const ConvCase& c = GetParam();
   const Tensor x = random_leaf(c.x), weight = random_leaf(c.weight), bias = random_leaf({c.weight[0]});
-  // Linear in each argument: a large step has no error but rounding.
+  // Linear in each argument: a large step has only rounding errors.
   check_gradients(
       {x, weight, bias}, [&] { return weigh(conv2d(x, weight, bias, c.options)); }, 0.1f);
   check_gradients(
@@ -149,12 +149,12 @@ TEST(Gradients, OfNothingAreEmpty) {
   EXPECT_TRUE(has_grad(x));
   EXPECT_TRUE(has_grad(bias));
   EXPECT_EQ(grad(bias).shape(), (Shape{0}));
-  // No rows either: the bias got nothing, which is 0.
+  // There are no rows either: the bias's gradient is 0.
   const Tensor none = random_leaf({0, 3}), three = random_leaf({3});
   (l2_loss(bias_add(none, three))).backward();
   const Tensor of_three = grad(three);
   for (const float value : of_three.span<float>()) EXPECT_EQ(value, 0);
-  // The filters frozen, the bias trained: that gradient has a way of its own.
+  // The filters are frozen and the bias is trained: that gradient has a separate code path.
   const Tensor image = Tensor::zeros({1, 2, 2, 1}), no_filters = Tensor::zeros({0, 1, 1, 1}),
                no_bias = random_leaf({0});
   (l2_loss(conv2d(image, no_filters, no_bias))).backward();
@@ -166,7 +166,8 @@ TEST(Gradients, Conv2dWithFusedReLUOverThreeByThree) {
     SCOPED_TRACE("stride " + std::to_string(stride));
     manual_seed(static_cast<std::uint64_t>(stride));
     const Tensor x = random_leaf({2, 7, 6, 3}), weight = random_leaf({4, 3, 3, 3}, -0.2f, 0.2f);
-    // Sums within +-5.4: of four channels, ReLU passes two whole and stops two whole, so that no step crosses its kink.
+    // Sums are within +-5.4: of four channels, ReLU passes two entirely and blocks two entirely, so that no step
+    // crosses its kink.
     const Tensor bias = random_leaf({4});
     for (std::size_t channel = 0; channel < 4; ++channel) bias.span<float>()[channel] = channel % 2 == 0 ? 6.f : -6.f;
     const Conv2dOptions fused{.stride = {stride, stride}, .padding = Padding::all(1), .activation = Activation::kReLU};
@@ -194,16 +195,16 @@ TEST(SamePadding, IsTensorFlows) {
   EXPECT_EQ(out(5, 1).shape(), (Shape{1, 5, 5, 1}));
   EXPECT_EQ(out(5, 2).shape(), (Shape{1, 3, 3, 1}));
   EXPECT_EQ(out(6, 2).shape(), (Shape{1, 3, 3, 1}));
-  // 6 by stride 2: one zero in all, and it comes last: the first window sees nine ones, the last only four.
+  // 6 by stride 2: one zero in total, at the end: the first window contains nine ones, the last only four.
   EXPECT_EQ(out(6, 2).data<float>()[0], 9);
   EXPECT_EQ(out(6, 2).data<float>()[8], 4);
-  // A stride beyond the window: nothing is padded.
+  // A stride larger than the window: nothing is padded.
   EXPECT_EQ(out(8, 4).shape(), (Shape{1, 2, 2, 1}));
 }
 
 TEST(Refusals, NameTheOperatorAndWhatCame) {
   const Tensor image = Tensor::zeros({1, 4, 4, 3}), weight = Tensor::zeros({2, 3, 3, 5}), row = Tensor::zeros({2, 3});
-  EXPECT_NE(refusal([&] { conv2d(image, weight, Tensor()); }).find("conv2d: weight (2, 3, 3, 5) wants 5 channels"),
+  EXPECT_NE(refusal([&] { conv2d(image, weight, Tensor()); }).find("conv2d: weight (2, 3, 3, 5) expects 5 channels"),
             std::string::npos);
   EXPECT_NE(refusal([&] {
               conv2d(image, Tensor::zeros({2, 9, 3, 3}), Tensor());
@@ -211,7 +212,7 @@ TEST(Refusals, NameTheOperatorAndWhatCame) {
             std::string::npos);
   EXPECT_NE(refusal([&] {
               linear(row, Tensor::zeros({4, 5}), Tensor());
-            }).find("linear: weight (4, 5) wants 5 features"),
+            }).find("linear: weight (4, 5) expects 5 features"),
             std::string::npos);
   EXPECT_NE(refusal([&] {
               max_pool2d(row, {2, 2});

@@ -1,4 +1,4 @@
-// Pooling: against its formula, finite differences, and what it refuses.
+// Pooling, compared with its formula and with finite differences, and its errors.
 #include "lockstep/autograd/pooling.h"
 
 #include <gtest/gtest.h>
@@ -20,13 +20,13 @@ TEST(AvgPool2d, CountsPaddingOrNot) {
   const Tensor without =
       avg_pool2d(x, {2, 2}, {.stride = {2, 2}, .padding = Padding::all(1), .count_include_pad = false});
   ASSERT_EQ(with.shape(), (Shape{1, 2, 2, 1}));
-  for (std::size_t i = 0; i < 4; ++i) {  // every window holds one pixel and three zeros
+  for (std::size_t i = 0; i < 4; ++i) {  // every window contains one pixel and three zeros
     EXPECT_EQ(with.data<float>()[i], values[i] / 4);
     EXPECT_EQ(without.data<float>()[i], values[i]);
   }
 }
 
-// 0.1 is no float: sums of a million of them in float32 end at 1.0e5 for 1.0e6 * 0.1F.
+// 0.1 is not exact in float: sums of a million of them in float32 end at 1.0e5 for 1.0e6 * 0.1F.
 TEST(GlobalAvgPool2d, OfLargePlanesIsTheMeanInDouble) {
   for (const Shape& shape :
        {Shape{1, 1024, 1024, 3}, Shape{2, 300, 333, 17}, Shape{1, 200000, 1, 5}, Shape{1, 1, 200000, 64}}) {

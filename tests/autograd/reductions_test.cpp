@@ -1,4 +1,4 @@
-// Sums, means and maxima: values in double, gradients by finite differences.
+// Sums, means and maxima: values are compared in double, gradients with finite differences.
 #include "lockstep/autograd/reductions.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ const ReductionCase kReductions[] = {{{7}, {0}, {}, {1}},
                                      {{4, 1, 3}, {1}, {4, 3}, {4, 1, 3}},
                                      {{300, 40}, {0}, {40}, {1, 40}}};
 
-// Element of the kept shape to which element i of x belongs.
+// The element of the kept shape to which element i of x belongs.
 std::int64_t target_of(std::int64_t i, const Shape& x, const Shape& kept) {
   std::int64_t target = 0, stride = 1;
   for (std::size_t dim = x.dims(); dim-- > 0;) {
@@ -79,12 +79,11 @@ TEST(Reductions, OfNothing) {
   sum(none).backward();
   EXPECT_EQ(grad(none).shape(), (Shape{0, 3}));
   EXPECT_EQ(max(Tensor::zeros({0, 3}), 1).indices.shape(), (Shape{0}));
-  EXPECT_THAT(refusal([&] { max(none, 0); }), ::testing::HasSubstr("max: x (0, 3) has no elements"));
-  EXPECT_THAT(refusal([&] { argmax(none); }), ::testing::HasSubstr("argmax: x (0, 3) has no elements"));
+  EXPECT_THAT(refusal([&] { max(none, 0); }), ::testing::HasSubstr("max: x (0, 3) is empty"));
+  EXPECT_THAT(refusal([&] { argmax(none); }), ::testing::HasSubstr("argmax: x (0, 3) is empty"));
 }
 
-// The same values in another order of memory have the same sum only if rounding is right: a sum that float32 could not
-// hold on its way.
+// The same values in another order of memory, for which a sum in float32 would lose precision.
 TEST(Reductions, LongSumsAreAccurate) {
   const std::int64_t n = 1 << 22;
   const Tensor x = Tensor::full({n}, 0.1f);
@@ -145,11 +144,11 @@ TEST(Maxima, OfEachLine) {
 TEST(Refusals, NameTheReduction) {
   const Tensor x = Tensor::zeros({2, 3});
   EXPECT_THAT(refusal([&] { sum(x, 2); }),
-              ::testing::HasSubstr("sum: dimension 2 of shape (2, 3), expected one from -2 to 1"));
+              ::testing::HasSubstr("sum: dimension 2 does not exist in shape (2, 3): expected -2 to 1"));
   EXPECT_THAT(refusal([&] {
                 mean(x, {0, -2});
               }),
-              ::testing::HasSubstr("mean: dimension -2 of shape (2, 3) is named twice"));
+              ::testing::HasSubstr("mean: dimension -2 of shape (2, 3) is given twice"));
   EXPECT_THAT(refusal([&] { argmax(Tensor::zeros({2}, DType::kInt64)); }),
               ::testing::HasSubstr("argmax: x must be float32"));
 }

@@ -1,4 +1,4 @@
-// The message with which an operator refuses its arguments.
+// Returns the message with which an operator rejects its arguments.
 #pragma once
 
 #include <string>

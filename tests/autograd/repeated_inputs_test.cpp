@@ -1,4 +1,4 @@
-// One tensor as two or three inputs of one operator, a leaf and a result: its gradient is the sum of all its places.
+// One tensor, a leaf or a result, as two or three inputs of one operator: its gradient is the sum over all uses.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -57,7 +57,7 @@ std::vector<Repeated> operators() {
   };
 }
 
-// The same gradient as of as many copies, whose places are told apart.
+// The gradient equals the sum of those of separate copies.
 TEST(RepeatedInputs, OfALeafAddUp) {
   for (const Repeated& each : operators()) {
     SCOPED_TRACE(each.name);

@@ -1,4 +1,4 @@
-// backward() of tensors of any shape, and several passes over one tape.
+// backward() for tensors of any shape, and several passes over one tape.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -62,16 +62,18 @@ TEST(BackwardOfATensor, RefusesAGradientThatIsNotAsTheTensorAndKeepsTheTape) {
   const Tensor y = scale(x, 3);
   const auto message = [&](const Tensor& gradient) { return message_of([&] { y.backward({.gradient = gradient}); }); };
   EXPECT_EQ(message(Tensor::full({3}, 1)),
-            "backward: the gradient must be as the tensor to differentiate, float32 of shape (2) on cpu, got float32 "
+            "backward: the gradient must match the tensor to differentiate: expected float32 of shape (2) on cpu, got "
+            "float32 "
             "of shape (3) on cpu");
   EXPECT_NE(message(Tensor::zeros({2}, DType::kInt64)).find("got int64 of shape (2)"), std::string::npos);
   EXPECT_NE(message(Tensor()).find("needs a float32 scalar, got float32 of shape (2)"), std::string::npos);
   EXPECT_EQ(message(Tensor::full({2}, 1)), "nothing was thrown");
   EXPECT_THROW(backward(Tensor()), InvalidArgument);
-  EXPECT_THROW(Tensor::full({}, 1).backward({.gradient = Tensor::full({}, 1)}), InvalidArgument) << "wants no gradient";
+  EXPECT_THROW(Tensor::full({}, 1).backward({.gradient = Tensor::full({}, 1)}), InvalidArgument)
+      << "requires no gradient";
 }
 
-// Every operator that keeps something between forward and backward.
+// Every operator that keeps data between forward and backward.
 Tensor net(const Tensor& x, const std::vector<Tensor>& weights) {
   Tensor y = conv2d(x, weights[0], weights[1], {.padding = Same{}, .activation = Activation::kReLU});
   y = local_response_norm(max_pool2d(y, {2, 2}), {});
@@ -112,8 +114,9 @@ TEST(RetainGraph, EachPassGivesTheSameBitsAndTheLastOneFrees) {
   EXPECT_EQ(gradients_now(), once);
   EXPECT_LE(cpu_device().allocator_stats().bytes_in_use, idle + 128) << "the loss itself is left";
   const std::string refused = message_of([&] { loss.backward(); });
-  EXPECT_NE(refused.find("was freed by an earlier backward; compute the loss again, or keep the tape by .retain_graph"),
-            std::string::npos);
+  EXPECT_NE(
+      refused.find("was freed by an earlier backward; compute the loss again, or keep the tape with .retain_graph"),
+      std::string::npos);
 }
 
 TEST(RetainGraph, PassesAddUp) {

@@ -1,4 +1,4 @@
-// Embeddings, matrix products, linear layers of any leading dimensions, softmax, dropout.
+// Embeddings, matrix products, linear layers with any leading dimensions, softmax, dropout.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -56,7 +56,7 @@ TEST(Embedding, NamesTheIndexThatIsNoRow) {
   EXPECT_THAT(message_of([&] { embedding(weight, indices_of({0}, {1}), 4); }), HasSubstr("padding 4 is outside 0..3"));
 }
 
-// c (B, M, N) in double, for operands as they lie.
+// c (B, M, N) in double, for operands as they are stored.
 void expect_product(const Tensor& c, const Tensor& a, const Tensor& b, const MatmulOptions& options, bool one_b) {
   const std::size_t dims = c.shape().dims();
   const std::int64_t m = c.shape()[dims - 2], n = c.shape()[dims - 1],
@@ -227,9 +227,9 @@ TEST(Dropout, DependsOnTheSampleNotOnTheRank) {
   EXPECT_EQ((SampleNumbers{.first = 1, .stride = 3}.from_row(2)), (SampleNumbers{.first = 7, .stride = 3}));
   EXPECT_THAT(message_of([] { set_first_sample(-1); }), HasSubstr("set_first_sample: -1 is negative"));
   EXPECT_THAT(message_of([] { set_sample_numbers({.first = -1}); }),
-              HasSubstr("set_sample_numbers: first -1, stride 1: the first is 0"));
+              HasSubstr("set_sample_numbers: got first -1, stride 1: first must be at least 0"));
   EXPECT_THAT(message_of([] { set_sample_numbers({.stride = 0}); }),
-              HasSubstr("set_sample_numbers: first 0, stride 0"));
+              HasSubstr("set_sample_numbers: got first 0, stride 0"));
 }
 
 TEST(Dropout, MasksTheGradientAlike) {

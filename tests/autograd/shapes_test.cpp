@@ -1,4 +1,4 @@
-// Copies to other shapes: elements by index arithmetic, gradients by finite differences.
+// Copies to other shapes: elements are compared with index arithmetic, gradients with finite differences.
 #include "lockstep/autograd/shapes.h"
 
 #include <gmock/gmock.h>
@@ -149,7 +149,7 @@ TEST(Gradients, OfShapeOperators) {
     const auto parts = split(x, std::vector<std::int64_t>{1, 3}, 1);
     return concat({parts[1], parts[0] * 2.f, parts[1]}, 1);
   });
-  // One part of a split alone: the gradient of the rest is 0.
+  // Only one part of a split is used: the gradient of the rest is 0.
   clear_grad(x);
   sum(split(x, 2, 1)[1]).backward();
   for (std::int64_t i = 0; i < x.count(); ++i) ASSERT_EQ(grad(x).data<float>()[i], i / 5 % 4 >= 2 ? 1 : 0);
@@ -168,15 +168,15 @@ TEST(Gradients, OfShapeOperatorsInSixteenBits) {
 
 TEST(Refusals, NameTheShapeOperator) {
   const Tensor x = Tensor::zeros({2, 3});
-  EXPECT_THAT(refusal([&] { permute(x, {0}); }), HasSubstr("permute: 1 dimensions for shape (2, 3)"));
-  EXPECT_THAT(refusal([&] { permute(x, {0, 0}); }), HasSubstr("permute: dimension 0 of shape (2, 3) is named twice"));
-  EXPECT_THAT(refusal([&] { slice(x, 0, {0, 1, 0}); }), HasSubstr("slice: step 0"));
-  EXPECT_THAT(refusal([&] { slice(x, {{}, {}, {}}); }), HasSubstr("slice: 3 ranges"));
+  EXPECT_THAT(refusal([&] { permute(x, {0}); }), HasSubstr("permute: got 1 dimensions for shape (2, 3)"));
+  EXPECT_THAT(refusal([&] { permute(x, {0, 0}); }), HasSubstr("permute: dimension 0 of shape (2, 3) is given twice"));
+  EXPECT_THAT(refusal([&] { slice(x, 0, {0, 1, 0}); }), HasSubstr("slice: got step 0"));
+  EXPECT_THAT(refusal([&] { slice(x, {{}, {}, {}}); }), HasSubstr("slice: got 3 ranges"));
   EXPECT_THAT(refusal([&] { concat({x, Tensor::zeros({3, 3})}, 1); }), HasSubstr("concat: tensor 1 is float32 (3, 3)"));
-  EXPECT_THAT(refusal([] { concat({}); }), HasSubstr("concat: no tensors"));
+  EXPECT_THAT(refusal([] { concat({}); }), HasSubstr("concat: got no tensors"));
   EXPECT_THAT(refusal([&] { split(x, std::vector<std::int64_t>{1, 1}, 1); }), HasSubstr("must add up to 3"));
-  EXPECT_THAT(refusal([&] { pad(x, {{1, 1}}); }), HasSubstr("pad: 1 pairs"));
-  EXPECT_THAT(refusal([&] { pad(x, {{1, 1}, {-1, 0}}); }), HasSubstr("pad: widths -1 and 0 of dimension 1"));
+  EXPECT_THAT(refusal([&] { pad(x, {{1, 1}}); }), HasSubstr("pad: got 1 pairs"));
+  EXPECT_THAT(refusal([&] { pad(x, {{1, 1}, {-1, 0}}); }), HasSubstr("pad: got widths -1 and 0 for dimension 1"));
   EXPECT_THAT(refusal([&] { squeeze(x, 0); }), HasSubstr("squeeze: dimension 0"));
 }
 

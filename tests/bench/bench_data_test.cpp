@@ -1,4 +1,4 @@
-// What the benchmark's results rest on: that a wrong result is counted, and that a fitted line is the right one.
+// The benchmarks' checks: wrong results are counted, and the line fit is correct.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@ struct Rank {
   Memory memory() { return {send.data(), receive.data()}; }
 };
 
-// A world in which this test is the network.
+// A world in which the test plays the network.
 class World {
  public:
   World(const char* name, int ranks, std::size_t bytes, DType dtype, bool in_place, ReduceOp op = ReduceOp::kSum)
@@ -43,7 +43,7 @@ class World {
   std::vector<TestData> data_;
 };
 
-TEST(BenchData, BeforeTheCallNothingIsRight) {
+TEST(BenchData, BeforeTheCallEveryElementIsWrong) {
   for (const char* name : {"reduce_scatter", "all_gather", "all_to_all", "scatter"}) {
     World world(name, 3, 36'000, DType::kInt32, false);
     const auto elements = static_cast<std::size_t>(world.layout().receive_parts) * world.layout().count;
@@ -64,7 +64,7 @@ TEST(BenchData, SumsByHandAreRightAndOneWrongElementIsCounted) {
     auto* result = reinterpret_cast<double*>(world.ends(1).receive);
     result[2500] += 1;  // neither in the first nor in the last block
     EXPECT_EQ(world.wrong(1), 1u);
-    EXPECT_EQ(world.wrong(1, false), 0u) << "the light check looks at the ends alone";
+    EXPECT_EQ(world.wrong(1, false), 0u) << "the light check reads only the ends";
     result[sums.size() - 1] += 1;
     EXPECT_EQ(world.wrong(1), 2u);
     EXPECT_EQ(world.wrong(1, false), 1u);
@@ -100,7 +100,7 @@ TEST(BenchData, PlacesAreTheGroupsConvention) {
   EXPECT_EQ(ends.receive, memory);
   EXPECT_EQ(ends.send, memory + 2 * 328);
   EXPECT_EQ(layout_of(find_collective("scatter"), 4, DType::kFloat32, 3, false).message_bytes(), 12u)
-      << "an element for each at least";
+      << "at least one element for each";
 }
 
 TEST(BenchFit, FindsTheLine) {

@@ -1,4 +1,4 @@
-// scripts/bench-gpu on machines without a GPU: what it says and writes, how it ends.
+// scripts/bench-gpu on machines without a GPU: its output, its files and its exit code.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -23,7 +23,7 @@ TEST(BenchGpu, SaysThatThereIsNoGpu) {
   Child bench(script("bench-gpu", {}), {.environment = kNoGpu});
   EXPECT_EQ(bench.wait(60s), 1) << bench.output();
   EXPECT_THAT(bench.errors(),
-              HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
+              HasSubstr("bench-gpu: no GPU: the CUDA part cannot be loaded: the file /nonexistent.so does not exist"));
 }
 
 TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
@@ -44,7 +44,7 @@ TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
   ASSERT_EQ(document["gpus"].size(), 1U) << document["gpus"];
   EXPECT_EQ(document["gpus"][0]["uuid"], "GPU-b");
   EXPECT_EQ(document["gpus"][0]["driver_version"], "580");
-  EXPECT_EQ(document["all_reduce"]["rows"][0]["shared"], 2) << "two ranks share the one";
+  EXPECT_EQ(document["all_reduce"]["rows"][0]["shared"], 2) << "two ranks share one GPU";
   EXPECT_EQ(document["all_reduce"]["rows"][0]["blocking"], 0);
   EXPECT_EQ(document["all_reduce"]["rows_of_blocking_calls"][0]["blocking"], 1);
   const auto beyond = bench({"--device", "cuda:1"});
@@ -52,8 +52,8 @@ TEST(BenchGpu, CountsTheGpusThatProgramsSee) {
   EXPECT_THAT(beyond->errors(), HasSubstr("--device cuda:1: this machine shows 1, counted from 0"));
 }
 
-// Every precision: ours in that type, eager and in graph mode, beside PyTorch's modes in the same. The times that the
-// programs tell say how they were called.
+// Compares every precision, eager and in graph mode, with PyTorch's modes in the same type. The fake times identify how
+// the programs were called.
 TEST(BenchGpu, ComparesEveryPrecisionWithPyTorchsOwn) {
   const FakeBuild fake("bench-gpu-precisions-");
   const std::string file = fake.folder() / "out.json";
@@ -94,8 +94,9 @@ while read -r line; do echo "{\"step_ms\": $ms}"; done)");
   }
 }
 
-// One contestant compiles for ever, another dies; what was measured is written all the same, as soon as it is there.
-TEST(BenchGpu, WritesEachRowAndListsWhoDoesNotAnswer) {
+// One contestant never finishes compiling and another one dies. The other measurements are still written, as soon as
+// they are available.
+TEST(BenchGpu, WritesEachRowAndListsContestantsThatDoNotAnswer) {
   const FakeBuild fake("bench-gpu-late-");
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/train_step", R"(echo '{"ready": true}'
@@ -116,11 +117,11 @@ sleep 600)");
   EXPECT_THAT(bench.output(), HasSubstr("not measured: kernels: "));
   const auto document = nlohmann::json::parse(std::ifstream(file));
   EXPECT_EQ(document["not_measured"].size(), 2U) << document["not_measured"];
-  ASSERT_EQ(document["kernels"].size(), 1U) << "the row that came before the time was over";
+  ASSERT_EQ(document["kernels"].size(), 1U) << "the row printed before the time limit";
 }
 
-// It answers the first round and dies in the second.
-TEST(BenchGpu, AContestantThatFailsLateTakesNoRowAlong) {
+// The contestant answers the first round and dies in the second.
+TEST(BenchGpu, AContestantThatFailsLateCostsNoRow) {
   const FakeBuild fake("bench-gpu-dies-");
   const std::string file = fake.folder() / "out.json";
   const std::string round = R"(echo '{"ready": true}'; read -r line; echo '{"step_ms": 1}'; read -r line; )";
@@ -139,8 +140,8 @@ TEST(BenchGpu, AContestantThatFailsLateTakesNoRowAlong) {
   EXPECT_FALSE(contestants.contains("pytorch eager")) << contestants;
 }
 
-// A round beside a contestant that compiles or tunes on the same GPU would be slow.
-TEST(BenchGpu, TimesNobodyBeforeEveryModelsContestantsAreReady) {
+// A round next to a contestant that compiles or tunes on the same GPU would be slow.
+TEST(BenchGpu, StartsTimingWhenAllContestantsOfAllModelsAreReady) {
   const FakeBuild fake("bench-gpu-together-");
   const std::string file = fake.folder() / "out.json", tuned = fake.folder() / "tuned";
   const std::string rounds = "echo '{\"ready\": true}'\nwhile read -r line; do [ -e " + tuned +
@@ -161,8 +162,8 @@ TEST(BenchGpu, TimesNobodyBeforeEveryModelsContestantsAreReady) {
       EXPECT_EQ(row["contestants"][name]["step_ms"], 1) << row;
 }
 
-// One of ours takes longer to start than PyTorch may, of another model one fails: neither costs a row.
-TEST(BenchGpu, OursMayStartLate) {
+// One of our programs starts later than PyTorch's limit, and one fails for another model. Neither costs a row.
+TEST(BenchGpu, OurProgramsMayStartLate) {
   const FakeBuild fake("bench-gpu-ours-late-");
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/train_step", R"(case "$*" in
@@ -185,8 +186,8 @@ while read -r line; do echo '{"step_ms": 1}'; done)");
   EXPECT_EQ(document["train_step"][1]["contestants"].size(), 2U) << document["train_step"][1];
 }
 
-// PyTorch hangs in the second round: the first one's rows are there before that, and stay.
-TEST(BenchGpu, LinearLayersKeepTheRoundsThatWereMade) {
+// PyTorch hangs in the second round. The rows of the first round are written before that and remain.
+TEST(BenchGpu, LinearLayersKeepCompletedRounds) {
   const FakeBuild fake("bench-gpu-linear-");
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/operators", R"(for name in local3 local4 'mlp layer, batch 64' 'linear 8192'; do
@@ -215,7 +216,7 @@ echo "{\"operator\": \"$2 forward\", \"gflops\": 50}")");
   }
 }
 
-TEST(BenchGpu, APartThatTalksNonsenseOrWithoutEndIsNotMeasured) {
+TEST(BenchGpu, APartWithInvalidOrEndlessOutputIsNotMeasured) {
   const FakeBuild fake("bench-gpu-nonsense-");
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/operators", "echo '{\"operator\": '");
@@ -224,7 +225,7 @@ TEST(BenchGpu, APartThatTalksNonsenseOrWithoutEndIsNotMeasured) {
               {.environment = {{"BUILD", fake.folder().string()}}});
   ASSERT_EQ(bench.wait(100s), 0) << bench.errors();
   EXPECT_TRUE(bench.nothing_left());
-  EXPECT_THAT(bench.output(), ContainsRegex("not measured: kernels: .* printed a line that is no JSON"));
+  EXPECT_THAT(bench.output(), ContainsRegex("not measured: kernels: .* printed a line that is not JSON"));
   EXPECT_THAT(bench.output(), ContainsRegex("not measured: matmul: .* has not ended in time"));
 }
 
@@ -247,8 +248,8 @@ echo 'and so on'; sleep 600)");
   EXPECT_TRUE(bench.nothing_left());
 }
 
-// Rounds beyond the first are made while there is time.
-TEST(BenchGpu, LeavesOutRoundsAndNotRows) {
+// Rounds after the first are made only while there is time.
+TEST(BenchGpu, SkipsRoundsRatherThanRows) {
   const FakeBuild fake("bench-gpu-rounds-");
   const std::string file = fake.folder() / "out.json";
   fake.program("bench/train_step", R"(echo '{"ready": true}'
@@ -272,7 +273,7 @@ TEST(BenchGpu, SaysOnceThatThereIsNoPyTorch) {
   const auto document = nlohmann::json::parse(std::ifstream(file));
   std::filesystem::remove(file);
   ASSERT_EQ(document["not_measured"].size(), 1U) << document["not_measured"];
-  EXPECT_EQ(document["train_step"].size(), 1U) << "float32 alone on the CPU";
+  EXPECT_EQ(document["train_step"].size(), 1U) << "only float32 on the CPU";
   EXPECT_EQ(document["rounds"], 1);
 }
 
@@ -287,7 +288,7 @@ TEST(BenchGpu, RefusesWrongFlags) {
   }
 }
 
-// The whole script on the CPU, with small sizes: every part but PyTorch's.
+// Runs the entire script on the CPU with small sizes: every part except PyTorch's.
 TEST(BenchGpu, WritesEveryPart) {
   const std::string file = ::testing::TempDir() + "bench-gpu-" + std::to_string(::getpid()) + ".json";
   Child bench(script("bench-gpu", {"--device",
@@ -328,8 +329,8 @@ TEST(BenchGpu, WritesEveryPart) {
   EXPECT_GT(document["all_reduce"]["rows"].size(), 3U);
   EXPECT_EQ(document["matmul"][0]["sum"], 180875753);
   ASSERT_EQ(document["goals"].size(), 5U);
-  EXPECT_TRUE(document["goals"][0]["reached"].is_null()) << "nobody compared it with PyTorch";
-  EXPECT_TRUE(document["goals"][1]["reached"].is_number()) << "of arrays so small it may round to 0";
+  EXPECT_TRUE(document["goals"][0]["reached"].is_null()) << "there was no comparison with PyTorch";
+  EXPECT_TRUE(document["goals"][1]["reached"].is_number()) << "arrays this small may round to 0";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// bench/all_reduce and bench/collective as people start them: real processes, small sizes, every flag. Nothing here
-// asserts speed.
+// bench/all_reduce and bench/collective as users run them: real processes, small sizes, every flag. Speed is not
+// asserted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ Words operator+(Words left, const Words& right) {
   return left;
 }
 
-// A file that goes with the test.
+// A file that is removed after the test.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& suffix) {
@@ -60,7 +60,7 @@ struct Results {
   json summary;
 };
 
-// Of --json's lines; `output` may have a launcher's prefixes.
+// Parses --json's lines; `output` may have a launcher's prefixes.
 Results parse(const std::string& output) {
   Results results;
   std::istringstream lines(output);
@@ -137,7 +137,7 @@ TEST(Collective, RootsReductionsAndTypesArePassedOn) {
     const Results results = run(start + more);
     expect_right(results, 3, 3);
     for (std::size_t i = 0; i < more.size(); i += 2) {
-      const std::string key = more[i].substr(2);  // a flag is called as its column
+      const std::string key = more[i].substr(2);  // a flag has the name of its column
       const json value = key == "root" ? json(std::stoi(more[i + 1])) : json(more[i + 1]);
       EXPECT_EQ(results.rows.at(0)[key == "op" ? "collective" : key], value);
     }
@@ -154,7 +154,7 @@ TEST(AllReduce, TransportsOpsAndASingleRank) {
   EXPECT_EQ(run({ALL_REDUCE, "-b", "4", "-e", "4", "--rounds", "2", "--json"}).rows.at(0)["checked"], "ends");
 }
 
-TEST(AllReduce, TheTableHasTheColumnsThatPeopleKnow) {
+TEST(AllReduce, TheTableHasTheUsualColumns) {
   Child child({ALL_REDUCE, "-b", "1K", "-e", "4K", "--rounds", "2", "--check"});
   ASSERT_EQ(child.wait(kDeadline), 0) << child.errors();
   std::istringstream lines(child.output());
@@ -206,13 +206,13 @@ TEST(Plot, DrawsTheRunOrSeveralResultFiles) {
                                 HasSubstr("</svg>")));
   Child child({ALL_REDUCE, "--plot", both.path(), first.path(), second.path()});
   EXPECT_EQ(child.wait(kDeadline), 0) << child.errors();
-  EXPECT_EQ(child.output(), "") << "files are drawn, nothing is measured";
+  EXPECT_EQ(child.output(), "") << "it draws files and measures nothing";
   for (const TemporaryFile* file : {&first, &second})
     EXPECT_THAT(both.text(), HasSubstr(std::filesystem::path(file->path()).stem().string()));
   EXPECT_EQ(count(both.text(), "<polyline"), 2);
 }
 
-TEST(Plot, WhatIsNoResultIsNamed) {
+TEST(Plot, ReportsAFileThatIsNotAResult) {
   const TemporaryFile text(".json"), picture(".svg");
   std::ofstream(text.path()) << "{}";
   Child other({ALL_REDUCE, "--plot", picture.path(), text.path()}),
@@ -223,11 +223,11 @@ TEST(Plot, WhatIsNoResultIsNamed) {
   EXPECT_THAT(missing.errors(), HasSubstr("/does/not/exist.json: cannot be read"));
 }
 
-TEST(AllReduce, OverlapTellsWhatEachCostsTheOther) {
+TEST(AllReduce, OverlapReportsTheCostOfEach) {
   const Words overlap = {ALL_REDUCE, "--overlap", "-e", "64K", "--rounds", "3"};
   const json result = run(overlap + Words{"--json"}).summary["overlap"];
   for (const char* key :
-       {"product_alone_us", "product_beside_us", "all_reduce_alone_us", "all_reduce_beside_us", "together_us"})
+       {"product_alone_us", "product_overlapped_us", "all_reduce_alone_us", "all_reduce_overlapped_us", "together_us"})
     EXPECT_GT(result[key], 0) << key;
   for (const char* key : {"product_cost_percent", "all_reduce_cost_percent", "hidden_percent"})
     EXPECT_TRUE(result[key].is_number()) << key;
@@ -238,7 +238,7 @@ TEST(AllReduce, OverlapTellsWhatEachCostsTheOther) {
               AllOf(HasSubstr("product"), HasSubstr("all_reduce of 64 KiB"), HasSubstr("both together")));
 }
 
-// What it finds depends on the machine and its load; that it is a table which a group takes does not.
+// The tuned values depend on the machine and its load, but the table must be one that a group can load.
 TEST(Tune, WritesATableThatAGroupLoads) {
   const TemporaryFile file(".json");
   Child child({ALL_REDUCE, "--ranks", "2", "--tune", file.path()});
@@ -263,7 +263,7 @@ TEST(Compare, WithoutPeersSaysHowToInstallThem) {
   EXPECT_THAT(child.errors(), AllOf(HasSubstr("/does/not/exist"), HasSubstr("bench/peers/setup")));
 }
 
-// Gloo's program takes seconds to start; how it is started does not differ.
+// Only one peer is started: Gloo's program takes seconds to start, and all are started in the same way.
 TEST(Compare, PrintsRatios) {
   const char* peers = std::getenv("PEERS_BUILD");
   if (peers == nullptr || !std::filesystem::exists(std::string(peers) + "/all_reduce_mpi"))
@@ -288,8 +288,8 @@ TEST(Launchers, LockrunsRanksAreUsed) {
   EXPECT_THAT(other.errors(), HasSubstr("--ranks 3, but the launcher has started 2"));
 }
 
-// mpirun at times drops what ranks print at their end: results are read from the file.
-TEST(Launchers, MpirunsRanksAreUsed) {
+// mpirun sometimes drops the ranks' last output, so results are read from the file.
+TEST(Launchers, UsesTheRanksOfMpirun) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   const TemporaryFile file(".json");
   const ChildOptions as_root = {
@@ -329,7 +329,7 @@ struct BadStart {
 
 class BadFlags : public ::testing::TestWithParam<BadStart> {};
 
-TEST_P(BadFlags, AreAnErrorThatSaysWhat) {
+TEST_P(BadFlags, AreErrorsWithAReason) {
   Child child(GetParam().command);
   EXPECT_EQ(child.wait(kDeadline), 2) << child.output();
   EXPECT_THAT(child.errors(), HasSubstr(GetParam().said));
@@ -340,11 +340,12 @@ INSTANTIATE_TEST_SUITE_P(
     Flags, BadFlags,
     ::testing::Values(
         BadStart{"unknown_flag", {ALL_REDUCE, "--fast"}, "fast"},
-        BadStart{"reduction", {ALL_REDUCE, "--op", "median"}, "--op: 'median' is no reduction; it is one of sum, avg"},
+        BadStart{
+            "reduction", {ALL_REDUCE, "--op", "median"}, "--op: 'median' is not a reduction; expected one of sum, avg"},
         BadStart{"two_reductions", {ALL_REDUCE, "--op", "sum", "--redop", "max"}, "disagree"},
-        BadStart{"collective", {COLLECTIVE, "--op", "scan"}, "'scan' is no collective; it is one of all_reduce"},
+        BadStart{"collective", {COLLECTIVE, "--op", "scan"}, "'scan' is not a collective; expected one of all_reduce"},
         BadStart{"type", {ALL_REDUCE, "--dtype", "float8"}, "--dtype: 'float8'"},
-        BadStart{"bits_of_floats", {ALL_REDUCE, "--op", "bit_or"}, "bitwise reductions are for integers"},
+        BadStart{"bits_of_floats", {ALL_REDUCE, "--op", "bit_or"}, "bitwise reductions need integers"},
         BadStart{"average_of_integers", {ALL_REDUCE, "--op", "avg", "--dtype", "int32"}, "floating point"},
         BadStart{"reduction_of_a_gather", {COLLECTIVE, "--op", "gather", "--redop", "sum"}, "gather reduces nothing"},
         BadStart{"root_of_an_all_gather", {COLLECTIVE, "--op", "all_gather", "--root", "1"}, "all_gather has no root"},
@@ -369,7 +370,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"tuning_of_tcp",
                  {ALL_REDUCE, "--tune", "t.json", "--transport", "tcp"},
                  "leave --backend and --transport out"},
-        BadStart{"tuning_of_one", {ALL_REDUCE, "--tune", "t.json", "--ranks", "1"}, "one rank has nothing to tune"},
+        BadStart{
+            "tuning_of_one", {ALL_REDUCE, "--tune", "t.json", "--ranks", "1"}, "a single rank has nothing to tune"},
         BadStart{"overlap_of_a_gather", {COLLECTIVE, "--op", "gather", "--overlap"}, "--overlap is for all_reduce"},
         BadStart{"compare_of_a_gather", {COLLECTIVE, "--op", "gather", "--compare"}, "--compare"},
         BadStart{"compare_under_lockrun", {LOCKRUN, "-n", "1", ALL_REDUCE, "--compare"}, "without a launcher"}),

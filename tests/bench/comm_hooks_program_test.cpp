@@ -1,4 +1,4 @@
-// bench/comm_hooks as people start it: a line a hook, the bytes of each, and what it refuses.
+// bench/comm_hooks as users run it: one line per hook, the bytes of each, and refused arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,8 +40,8 @@ TEST(CommHooksProgram, RefusesWhatMakesNoSense) {
     EXPECT_EQ(program.wait(std::chrono::seconds(60)), 2) << message;
     EXPECT_THAT(program.errors(), HasSubstr(message));
   };
-  refused({"--hooks", "bf16,zip"}, "there is no hook 'zip'");
-  refused({"bf16"}, "'bf16' is no flag");
+  refused({"--hooks", "bf16,zip"}, "unknown hook 'zip'");
+  refused({"bf16"}, "unknown argument 'bf16'");
   refused({"--steps", "0"}, "--steps and --rounds must be positive");
 }
 

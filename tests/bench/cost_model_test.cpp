@@ -1,4 +1,4 @@
-// The model's formulas against values computed by hand. 1 GB/s moves 1000 bytes in 1 us.
+// Compares the model's formulas with values computed by hand. 1 GB/s moves 1000 bytes in 1 us.
 #include "bench/lib/cost_model.h"
 
 #include <gmock/gmock.h>
@@ -34,26 +34,27 @@ TEST(CostModel, RingWaitsForTheSlowestEdge) {
   EXPECT_DOUBLE_EQ(ring(kCluster, 16, 80'000), 30 * (10 + 5'000 / 2'000.0));
   const Cluster slow_inside{{0.5, 1}, kNet, 2};
   EXPECT_DOUBLE_EQ(ring(slow_inside, 4, 80'000), 6 * (10 + 20'000 / 1'000.0))
-      << "a latency of the net, a bandwidth of the node";
+      << "the net's latency, the node's bandwidth";
 }
 
 TEST(CostModel, HierarchicalInOneNodeIsTheLocalCostAlone) {
   const double by_hand = 2 * (3 * 0.5 + 7 * 80'000 / 8 / 20'000.0);
   EXPECT_DOUBLE_EQ(hierarchical(kCluster, 8, 80'000), by_hand);
-  EXPECT_DOUBLE_EQ(hierarchical({kLocal, {1e5, 1e-3}, 8}, 8, 80'000), by_hand) << "the net does not matter";
+  EXPECT_DOUBLE_EQ(hierarchical({kLocal, {1e5, 1e-3}, 8}, 8, 80'000), by_hand) << "the net has no effect";
 }
 
 TEST(CostModel, HierarchicalAddsARingOverNodes) {
   const double local = hierarchical(kCluster, 8, 80'000);
   EXPECT_DOUBLE_EQ(hierarchical(kCluster, 32, 80'000), local + 6 * (10 + 20'000 / 2'000.0)) << "4 nodes";
   EXPECT_DOUBLE_EQ(hierarchical(kOneANode, 32, 80'000), ring(kOneANode, 32, 80'000))
-      << "one rank a node: nothing but the ring";
+      << "with one rank per node, only the ring remains";
 }
 
 TEST(CostModel, TreeByHand) {
-  // 8 nodes, h = 3, 4 bytes: one segment a tree, 2 (2 * 3 + 2) steps.
+  // 8 nodes, h = 3, 4 bytes: one segment per tree, 2 (2 * 3 + 2) steps.
   EXPECT_DOUBLE_EQ(tree(kOneANode, 8, 4), 16 * (10 + 2 / 2'000.0));
-  // The best number of segments is sqrt(m b h / 2a) = sqrt(15e6 / 2e3 * 3 / 20) = 33.5: the smaller of 33 and 34.
+  // The best number of segments is sqrt(m b h / 2a) = sqrt(15e6 / 2e3 * 3 / 20) = 33.5, so the smaller result of 33
+  // and 34.
   const auto with = [](double k) { return 2 * (6 + 2 * k) * (10 + 15e6 / (2 * k) / 2'000.0); };
   EXPECT_NEAR(tree(kOneANode, 8, 15e6), std::min(with(33), with(34)), 1e-6);
   for (const double k : {1.0, 10.0, 30.0, 40.0, 100.0}) EXPECT_LT(tree(kOneANode, 8, 15e6), with(k));
@@ -62,10 +63,10 @@ TEST(CostModel, TreeByHand) {
 TEST(CostModel, TreesLatencyGrowsWithTheLogarithmAndTheRingsWithTheRanks) {
   for (int ranks = 4; ranks <= 2048; ranks *= 2) {
     EXPECT_NEAR(tree(kOneANode, 2 * ranks, 4) - tree(kOneANode, ranks, 4), 4 * 10, 0.1)
-        << "two steps down and two up a level";
+        << "two steps down and two up per level";
     EXPECT_NEAR(ring(kOneANode, 2 * ranks, 4) - ring(kOneANode, ranks, 4), 2.0 * ranks * 10, 0.1);
   }
-  EXPECT_DOUBLE_EQ(tree(kOneANode, 5, 4), tree(kOneANode, 8, 4)) << "a level that is begun counts";
+  EXPECT_DOUBLE_EQ(tree(kOneANode, 5, 4), tree(kOneANode, 8, 4)) << "a partial level counts";
 }
 
 TEST(CostModel, LargeMessagesCostTwiceTheirBytesOnTheSlowestLink) {

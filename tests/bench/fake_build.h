@@ -1,4 +1,4 @@
-// For the tests of scripts/test-gpu and scripts/bench-gpu: how these are called, and a build folder that is none.
+// For the tests of scripts/test-gpu and scripts/bench-gpu: functions to call them, and a fake build folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace lockstep::testing {
 
-// As if there were no CUDA part, also where there is one.
+// Hides the CUDA part if there is one.
 inline const std::map<std::string, std::string> kNoGpu = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"},
                                                           {"BUILD", BUILD_FOLDER}};
 
@@ -22,7 +22,7 @@ inline std::vector<std::string> script(const std::string& name, const std::vecto
   return command;
 }
 
-// A build folder of programs that only tell how they were called; lockrun shows one GPU.
+// A build folder of programs that only print how they were called. Its lockrun shows one GPU.
 class FakeBuild {
  public:
   explicit FakeBuild(const std::string& name) : folder_(::testing::TempDir() + name + std::to_string(::getpid())) {

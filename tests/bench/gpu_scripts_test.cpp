@@ -1,4 +1,4 @@
-// scripts/test-gpu on machines without a GPU: what it says, how it ends.
+// scripts/test-gpu on machines without a GPU: its output and its exit code.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -30,16 +30,17 @@ TEST(TestGpu, ListsItsStages) {
   EXPECT_THAT(wrong.errors(), HasSubstr("no stage everything: there are smoke, devices,"));
 }
 
-// As on a machine whose GPU is there and whose driver or CUDA part is broken.
-TEST(TestGpu, AGpuThatCannotBeUsedIsAFailureWithItsReasonAndASkipWhereThatIsAllowed) {
+// As on a machine that has a GPU but whose driver or CUDA part is broken.
+TEST(TestGpu, AnUnusableGpuIsAFailureWithItsReasonOrASkipIfAllowed) {
   Child strict(script("test-gpu", {"devices", "conformance", "kill"}),
                {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
   EXPECT_EQ(strict.wait(120s), 1) << strict.output() << strict.errors();
-  EXPECT_THAT(strict.output(), HasSubstr("no GPU: the CUDA part cannot be loaded: there is no file /nonexistent.so"));
+  EXPECT_THAT(strict.output(),
+              HasSubstr("no GPU: the CUDA part cannot be loaded: the file /nonexistent.so does not exist"));
   EXPECT_THAT(strict.output(), ContainsRegex("=== devices: 0 passed, [1-9][0-9]* failed, 0 skipped"));
   EXPECT_THAT(strict.output(), ContainsRegex("=== conformance: [01] passed, 3 failed, [01] skipped"));
   EXPECT_THAT(strict.output(), HasSubstr("=== kill: 0 passed, 1 failed, 0 skipped"));
-  EXPECT_THAT(strict.output(), Not(HasSubstr(": Failure\n"))) << "said once, not by every test";
+  EXPECT_THAT(strict.output(), Not(HasSubstr(": Failure\n"))) << "the reason is printed once, not for every test";
   Child lenient(script("test-gpu", {"devices", "conformance", "kill", "--allow-skip"}),
                 {.environment = kNoGpu, .unset = {"LOCKSTEP_DEVICE"}});
   EXPECT_EQ(lenient.wait(120s), 0) << lenient.output() << lenient.errors();
@@ -47,8 +48,9 @@ TEST(TestGpu, AGpuThatCannotBeUsedIsAFailureWithItsReasonAndASkipWhereThatIsAllo
   EXPECT_THAT(lenient.output(), HasSubstr("=== kill: 0 passed, 0 failed, 1 skipped"));
 }
 
-// One test has no GPU, another failed otherwise and quotes what a child said of GPUs: all of the latter is shown.
-TEST(TestGpu, OnlyATestsOwnWordSaysThatThereIsNoGpu) {
+// One test has no GPU. Another one fails for a different reason and quotes a child's words about GPUs; its failure is
+// shown in full.
+TEST(TestGpu, OnlyATestItselfReportsThatThereIsNoGpu) {
   namespace fs = std::filesystem;
   const fs::path build = ::testing::TempDir() + "test-gpu-quoted-" + std::to_string(::getpid()),
                  program = build / "tests/gpu/gpu_ranks_test";
@@ -70,12 +72,12 @@ exit 1
   EXPECT_THAT(kill.output(), HasSubstr("failed 1: Gpu.Missing: no GPU: no driver\n"));
   EXPECT_THAT(kill.output(),
               HasSubstr("failed 1: Gpu.Quotes: ranks_test.cpp:7\nFailed\nrank 1 lost\nno GPU: said a child\n"));
-  EXPECT_THAT(kill.output(), HasSubstr("ranks_test.cpp:7: Failure\n")) << "all is said of a run with another failure";
+  EXPECT_THAT(kill.output(), HasSubstr("ranks_test.cpp:7: Failure\n")) << "a run with another failure is shown in full";
   fs::remove_all(build);
 }
 
-// A program whose first test passes and whose second one hangs.
-TEST(TestGpu, SaysEachResultAsItComesAndEndsAtTheLimit) {
+// The program's first test passes and its second one hangs.
+TEST(TestGpu, PrintsEachResultAtOnceAndEndsAtTheLimit) {
   const FakeBuild fake("test-gpu-streams-");
   fake.program("tests/gpu/gpu_ranks_test", R"(echo 'Running main() from gmock_main.cc'
 echo '[ RUN      ] Kill.First'
@@ -90,7 +92,7 @@ sleep 600)");
   EXPECT_THAT(kill.output(), HasSubstr("a word of the test\nOK       Kill.First (12 ms)\n"));
   EXPECT_THAT(kill.output(), ContainsRegex("failed 1: gpu_ranks_test: has not ended after [0-9] s"));
   EXPECT_THAT(kill.output(), ContainsRegex("skipped 1: no time is left of the 4.0 s"));
-  EXPECT_THAT(kill.output(), HasSubstr("libcudnn.so.9 ")) << "which libraries are there, or why not";
+  EXPECT_THAT(kill.output(), HasSubstr("libcudnn.so.9 ")) << "it lists the libraries, or why they are missing";
 }
 
 TEST(TestGpu, SmokePrintsWhichEnginesRemain) {
@@ -98,7 +100,7 @@ TEST(TestGpu, SmokePrintsWhichEnginesRemain) {
   const std::string none = "echo '[ RUN      ] A.B'; echo '[       OK ] A.B (1 ms)'; exit 1";
   fake.program("tests/gpu/gpu_test", none);
   fake.program("tests/gpu/gpu_ranks_test", none);
-  fake.program("tests/kernels/kernel_twins_test", R"(echo "level $LOCKSTEP_LOG_LEVEL"
+  fake.program("tests/kernels/kernels_against_reference_test", R"(echo "level $LOCKSTEP_LOG_LEVEL"
 echo '[ RUN      ] Conv.First'
 for again in 1 2; do echo 'lockstep debug: cuDNN: engines that remain for a convolution: eng5, eng7'; done
 echo 'lockstep debug (rank 0): something else'
@@ -140,7 +142,7 @@ TEST(TestGpu, AFilterThatRunsNothingFails) {
               HasSubstr("failed 1: gpu_ranks_test: cannot list its tests: exit 127: no libcudnn.so.9 here\n"));
 }
 
-// A source tree that has the scripts alone, and its own ninja.
+// A source tree that contains only the scripts, with its own ninja.
 class FakeTree : public FakeBuild {
  public:
   explicit FakeTree(const std::string& name) : FakeBuild(name) {
@@ -163,21 +165,22 @@ class FakeTree : public FakeBuild {
   }
 };
 
-// As where neither packages nor compilers can be had.
+// As on a machine without packages and compilers.
 TEST(TestGpu, UsesABundleWhereItCannotBuild) {
   const FakeTree tree("test-gpu-bundle-");
   tree.program("scripts/configure", "echo no meson; exit 1");
   const auto none = tree.test_gpu({});
   EXPECT_EQ(none->wait(60s), 1);
   EXPECT_THAT(none->errors(), HasSubstr("Make them elsewhere by `scripts/bundle`, and bring build-bundle along"));
-  EXPECT_THAT(none->output(), ContainsRegex("libcudnn.so.9 (.|\n)*no packages\n")) << "what needs no build comes first";
+  EXPECT_THAT(none->output(), ContainsRegex("libcudnn.so.9 (.|\n)*no packages\n"))
+      << "the parts that need no build come first";
   tree.add_bundle();
   const auto there = tree.test_gpu({});
   EXPECT_EQ(there->wait(60s), 0) << there->errors();
   EXPECT_THAT(there->output(), HasSubstr("the bundle does ['kill']"));
 }
 
-// As where there are compilers, but no nvcc.
+// As on a machine with compilers but without nvcc.
 TEST(TestGpu, UsesABundleWhereTheBuildWouldHaveNoCudaPart) {
   const FakeTree tree("test-gpu-no-cuda-");
   tree.program("scripts/configure", "exit 0");
@@ -187,7 +190,7 @@ TEST(TestGpu, UsesABundleWhereTheBuildWouldHaveNoCudaPart) {
   EXPECT_EQ(none->wait(60s), 1);
   EXPECT_THAT(none->output(), HasSubstr("the build has no CUDA part: its summary says why"));
   EXPECT_TRUE(std::filesystem::exists(tree.folder() / "path/ninja.built"))
-      << "without a bundle there is nothing better";
+      << "without a bundle there is no alternative";
   tree.add_bundle();
   const auto there = tree.test_gpu({});
   EXPECT_EQ(there->wait(60s), 0) << there->errors();
@@ -196,7 +199,7 @@ TEST(TestGpu, UsesABundleWhereTheBuildWouldHaveNoCudaPart) {
                "case \"$*\" in *' -t targets '*) printf 'a: b\\nsrc/cuda/liblockstep_cuda.so: c\\n' ;; esac");
   const auto both = tree.test_gpu({});
   EXPECT_EQ(both->wait(60s), 1);
-  EXPECT_THAT(both->output(), Not(HasSubstr("the bundle does"))) << "what can be built here comes first";
+  EXPECT_THAT(both->output(), Not(HasSubstr("the bundle does"))) << "a local build comes first";
 }
 
 TEST(TestGpu, TheTimeLimitHoldsForTheBuildAndForTheBundle) {

@@ -1,4 +1,4 @@
-// bench/simulate as people start it.
+// bench/simulate as users run it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ std::vector<json> run_json(Words flags) {
   return objects;
 }
 
-// Every element is closed in order, attributes are quoted, no stray '<' or '&' in between.
+// Returns "" if every element is closed in order, attributes are quoted, and there is no stray '<' or '&'.
 std::string xml_fault(const std::string& xml) {
   std::vector<std::string> open;
   bool had_root = false;
@@ -118,7 +118,7 @@ TEST(Simulate, JsonHasARowForEveryNumberOfRanksAndTheConstants) {
 }
 
 TEST(Simulate, OneBucketOnTwoRanksByHand) {
-  // 1 MiB: ring 2 (100 us + 2^19 / 1e3 us) = 1.248576 ms behind 10 ms.
+  // 1 MiB: a ring of 2 (100 us + 2^19 / 1e3 us) = 1.248576 ms after 10 ms.
   const auto objects = run_json({"--compute-ms", "10", "--bytes", "1M", "--alpha-us", "100", "--gbps", "1"});
   EXPECT_DOUBLE_EQ(objects[0]["ring_ms"], 11.249);
 }
@@ -133,7 +133,7 @@ TEST(Simulate, ThePictureIsWellFormedAndHasAllCurves) {
   EXPECT_LT(svg.size(), 20u << 10);
 }
 
-TEST(Simulate, XmlFaultsAreSeen) {
+TEST(Simulate, FindsXmlFaults) {
   EXPECT_EQ(xml_fault("<a><b c=\"1\"/>text &amp; more</a>\n"), "");
   for (const char* broken :
        {"", "<a>", "<a></b>", "<a></a><b/>", "<a>R&D</a>", "<a b=\"></a>", "<a>1 < 2</a>", "<a/>tail"})
@@ -153,10 +153,10 @@ TEST(Simulate, FilesThatAreNoFitAreRefused) {
     const TemporaryFile file("bad.json", text);
     return refusal({"--fit", file.path()});
   };
-  EXPECT_THAT(with("not json"), HasSubstr("is no file that bench/all_reduce --json-file has written"));
-  EXPECT_THAT(with("[1]"), HasSubstr("is no file that bench/all_reduce"));
+  EXPECT_THAT(with("not json"), HasSubstr("is not a file that bench/all_reduce --json-file has written"));
+  EXPECT_THAT(with("[1]"), HasSubstr("is not a file that bench/all_reduce"));
   EXPECT_THAT(with(R"({"fit": null, "settings": {"collective": "broadcast", "ranks": 2}})"),
-              HasSubstr("holds no all_reduce"));
+              HasSubstr("contains no all_reduce"));
   EXPECT_THAT(with(R"({"fit": null, "settings": {"collective": "all_reduce", "ranks": 2}})"),
               HasSubstr("measure small and large"));
   EXPECT_THAT(with(R"({"fit": {"alpha_us": -1, "gbps": 2}, "settings": {"collective": "all_reduce", "ranks": 2}})"),
@@ -174,7 +174,7 @@ TEST(Simulate, FlagsThatMakeNoSenseAreRefused) {
       EXPECT_THAT(refusal({std::string(flag) + value}), AllOf(HasSubstr(flag), HasSubstr("above 0"))) << value;
   EXPECT_THAT(refusal({"--ranks-per-node", "2.5"}), HasSubstr("whole number"));
   EXPECT_THAT(refusal({"--bytes", "0"}), HasSubstr("--bytes"));
-  EXPECT_THAT(refusal({"--bytes", "many"}), HasSubstr("'many' is no number of bytes"));
+  EXPECT_THAT(refusal({"--bytes", "many"}), HasSubstr("'many' is not a number of bytes"));
   EXPECT_THAT(refusal({"--bytes", "9000000G"}), HasSubstr("--bytes"));
   EXPECT_THAT(refusal({"--bytes", "1G", "--bucket-bytes", "4"}), HasSubstr("more than 100,000 buckets"));
   EXPECT_THAT(refusal({"--fit", "x.json", "--gbps", "3"}), HasSubstr("leave one or the other out"));

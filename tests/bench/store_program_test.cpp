@@ -1,4 +1,4 @@
-// bench/store as people start it: what it prints, not how fast.
+// bench/store as users run it: its output, not its speed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

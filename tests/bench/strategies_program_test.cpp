@@ -1,4 +1,4 @@
-// bench/strategies as people start it: a line a strategy and number of devices, its keys, and what it refuses.
+// bench/strategies as users run it: one line per strategy and number of devices, its keys, and refused arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(StrategiesProgram, HasALineAStrategyAndNumberOfDevices) {
     EXPECT_EQ(rows[i]["equals_ddp"], "not compared");
     for (const char* key : {"samples_per_s", "peak_rss_mb", "final_loss"})
       EXPECT_GT(rows[i][key].get<double>(), 0) << key;
-    EXPECT_EQ(rows[i]["bytes_per_step"] == 0, i == 0) << "one device has the variables and the clone";
+    EXPECT_EQ(rows[i]["bytes_per_step"] == 0, i == 0) << "one device holds the variables and the clone";
   }
   EXPECT_EQ(rows_of({"--strategy", "ddp", "--devices", "2"}).at(0)["equals_ddp"], "bits");
 }
@@ -47,11 +47,11 @@ TEST(StrategiesProgram, RefusesWhatMakesNoSense) {
     EXPECT_EQ(program.wait(std::chrono::seconds(60)), 2) << message;
     EXPECT_THAT(program.errors(), HasSubstr(message));
   };
-  refused({"--strategy", "horovod"}, "there is no strategy 'horovod': ddp, mirrored");
-  refused({"--strategy", "mirror"}, "there is no strategy 'mirror'");
-  refused({"--devices", "1", "two"}, "'two' is no flag");
-  refused({"2"}, "'2' is no flag");
-  refused({"--devices", "65"}, "--devices 65: 1 to 64 make sense");
+  refused({"--strategy", "horovod"}, "unknown strategy 'horovod': expected one of ddp, mirrored");
+  refused({"--strategy", "mirror"}, "unknown strategy 'mirror'");
+  refused({"--devices", "1", "two"}, "unknown argument 'two'");
+  refused({"2"}, "unknown argument '2'");
+  refused({"--devices", "65"}, "--devices 65: expected 1 to 64");
   refused({"--steps", "0"}, "--steps and --rounds must be positive");
 }
 

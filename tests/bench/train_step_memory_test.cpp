@@ -1,5 +1,5 @@
-// Whole models of today ask for no new memory once they are warm: buffers come from the device's cache, and what is
-// left of the heap is the tape's bookkeeping, the same in each step.
+// Current models do not request new memory once they are warm: buffers come from the device's cache, and the remaining
+// heap allocations are the tape's bookkeeping, the same in each step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace lockstep::bench {
 namespace {
 
 struct StepMemory {
-  std::uint64_t blocks;      // that the device's allocator asked of the system
-  std::size_t calls, bytes;  // of operator new, by the computing thread
+  std::uint64_t blocks;      // requested by the device's allocator from the system
+  std::size_t calls, bytes;  // of operator new on the computing thread
 };
 
 class Training {
@@ -47,7 +47,7 @@ class Training {
 
 constexpr int kSteps = 5;
 constexpr std::size_t kBookkeepingBytes =
-    4096;  // no node, list or call's arguments is as large; tensors are, but the smallest
+    4096;  // larger than any node, list or argument list, and smaller than all but the smallest tensors
 
 std::vector<StepMemory> memory_of_steps(const std::string& name, std::int64_t samples) {
   std::vector<StepMemory> steps;
@@ -67,7 +67,7 @@ class TrainStepMemory : public ::testing::TestWithParam<std::pair<const char*, s
 TEST_P(TrainStepMemory, IsTheCachesAfterTwoSteps) {
   const std::vector<StepMemory> steps = memory_of_steps(GetParam().first, GetParam().second);
   ASSERT_EQ(steps.size(), static_cast<std::size_t>(kSteps));
-  EXPECT_GT(steps[0].blocks, 0U) << "nothing was counted";
+  EXPECT_GT(steps[0].blocks, 0U) << "the counter does not work";
   for (int i = 2; i < kSteps; ++i) {
     const StepMemory& step = steps[static_cast<std::size_t>(i)];
     EXPECT_EQ(step.blocks, 0U) << "step " << i;

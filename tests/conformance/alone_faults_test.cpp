@@ -1,5 +1,5 @@
-// What happens to one rank alone and concerns all: no memory left, no thread, a group dropped in the middle of a call,
-// a forked child.
+// Failures that occur on one rank only and end the group for all: no memory left, no thread, a group destroyed during a
+// call, a forked child.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -29,7 +29,7 @@ class AloneFaults : public ::testing::TestWithParam<Wire> {
   GroupSpec spec(int ranks) const { return {.wire = GetParam(), .ranks = ranks}; }
 };
 
-// It happened to rank 1, and the others say so.
+// Rank 1 has failed, and the others report that.
 void expect_the_end_for_all(const std::vector<Outcome>& outcomes, const std::string& cause) {
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.kind, "error") << outcome.text;
@@ -70,7 +70,7 @@ TEST_P(AloneFaults, ARankWithoutAThreadEndsTheGroupForAll) {
                             if (rank.rank() == 1) {
                               EXPECT_EQ(outcome_of([&] { start_without_a_thread(rank, call); }).kind, "error");
                               refused.set_value();
-                              rank.barrier();  // must not wait for a call that nobody executes
+                              rank.barrier();  // must not wait for a call that no thread executes
                             }
                             has_been_refused.wait();
                             rank.backend().start(call).wait();
@@ -78,17 +78,17 @@ TEST_P(AloneFaults, ARankWithoutAThreadEndsTheGroupForAll) {
       "communication thread cannot be started");
 }
 
-// An all-reduce that the rank's communication thread is executing.
+// Starts an all-reduce that the rank's communication thread then executes.
 Work put_under_way(Rank& rank, std::vector<float>& data, FlightRecorder& recorder) {
   Operation call = rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum);
   call.flight = recorder.collective(call.signature, {}, FlightRecorder::By::kLater);
   const Work work = rank.backend().start(call);
   while (call.flight.slot->started.load() == 0) std::this_thread::sleep_for(milliseconds(1));
-  std::this_thread::sleep_for(milliseconds(50));  // what it has noted, it does a moment later
+  std::this_thread::sleep_for(milliseconds(50));  // after recording the call, the thread executes it a moment later
   return work;
 }
 
-// Another thread waits for a call while its rank lets the group go: it is released when the buffer is its own again.
+// A thread waits for a call while its rank destroys the group: it is released when the caller owns the buffer again.
 TEST_P(AloneFaults, AWaiterOfADroppedGroupIsReleasedWhenItsBufferIsFree) {
   std::promise<void> under_way;
   run_threads(spec(2), [&](Rank& rank) {
@@ -118,13 +118,13 @@ INSTANTIATE_TEST_SUITE_P(Ring, AloneFaults,
 
 class AloneProcesses : public ::testing::TestWithParam<Wire> {};
 
-// The call under way is given up when its peer dies, and the group with it: not at the call's deadline.
+// When its peer dies, the call under way is abandoned, and the group with it, without waiting for the call's deadline.
 TEST_P(AloneProcesses, ADroppedGroupNoticesThatAPeerDies) {
   const auto reports = run_processes({.wire = GetParam(), .ranks = 3}, [](Rank& rank, RankReport& report) {
     std::vector<float> data(300000, 1);
     rank.barrier();
     if (rank.rank() == 1) {
-      std::this_thread::sleep_for(milliseconds(700));  // by now the others have let go of the group
+      std::this_thread::sleep_for(milliseconds(700));  // by now the others have destroyed the group
       report.stamp();
       raise(SIGKILL);
     }
@@ -139,7 +139,7 @@ TEST_P(AloneProcesses, ADroppedGroupNoticesThatAPeerDies) {
   }
 }
 
-// It holds copies of all that is open at the parent, and lives on.
+// The child has copies of the parent's descriptors, and outlives it.
 TEST_P(AloneProcesses, AForkedChildHidesNoDeath) {
   void* memory = mmap(nullptr, sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
@@ -170,7 +170,7 @@ TEST_P(AloneProcesses, AForkedChildHidesNoDeath) {
 
 INSTANTIATE_TEST_SUITE_P(Ring, AloneProcesses, ::testing::Values(Wire::kMemfd, Wire::kTcp, Wire::kNodes), name_of_wire);
 
-// What a rank says on stderr, from here on.
+// Captures a rank's stderr from here on.
 class CapturedErrors {
  public:
   CapturedErrors() : memory_(memfd_create("errors", MFD_CLOEXEC)) { dup2(memory_, STDERR_FILENO); }
@@ -184,7 +184,8 @@ class CapturedErrors {
   int memory_;
 };
 
-// The machine's lowest rank makes the memory, and may make no file of its size. One line says why it is slow.
+// The machine's lowest rank makes the memory, and is not allowed to make a file of its size. One line explains the
+// slowness.
 TEST(Auto, ThatSharedMemoryFailedIsSaidOnce) {
   std::optional<CapturedErrors> errors;
   const auto limit_files = [&errors](int rank) {

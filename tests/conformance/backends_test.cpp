@@ -1,4 +1,4 @@
-// The table of capabilities, and what becomes of a call or a backend that is not in it: the same error on every rank.
+// The table of capabilities, and calls or backends that are not in it: the same error on every rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,9 +36,9 @@ BackendContext context_of(const Place& place, std::shared_ptr<Store> store) {
   return context;
 }
 
-// -- what a backend lacks
+// -- capabilities that a backend lacks
 
-// A backend as there may be one: fewer operations, types, reductions, no messages.
+// A backend with fewer operations, types and reductions, and without messages.
 class Poor : public RecordingBackend {
  public:
   Poor() : RecordingBackend(make_local_backend()) {
@@ -62,21 +62,22 @@ TEST(BackendThatLacksSomething, RefusesItOnAllRanksWithWhatThereIs) {
     const std::vector<std::size_t> none = {0, 0};
     const auto refusal = [](const std::function<void()>& call) { return outcome_of(call).text; };
     EXPECT_EQ(refusal([&] { group->all_reduce(&number, 1, DType::kInt32, ReduceOp::kBitXor); })
-                  .find("all_reduce of int32: backend 'poor' does not reduce by bit_xor; it has sum, avg, product, "
-                        "min, max, premul_sum; choose "
-                        "another backend for it: host"),
+                  .find("all_reduce of int32: backend 'poor' does not support the reduction bit_xor; it supports sum, "
+                        "avg, product, min, max, premul_sum; choose another backend for it: host"),
               0u);
     EXPECT_THAT(refusal([&] { group->all_reduce(&wide, 1, DType::kFloat64); }),
-                AllOf(HasSubstr("all_reduce: backend 'poor' does not take float64; it takes float32, int32; "),
+                AllOf(HasSubstr("all_reduce: backend 'poor' does not support float64; it supports float32, int32; "),
                       HasSubstr("host")));
-    EXPECT_THAT(refusal([&] { group->broadcast(&wide, 1, DType::kFloat64, 0); }), HasSubstr("does not take float64"));
+    EXPECT_THAT(refusal([&] { group->broadcast(&wide, 1, DType::kFloat64, 0); }),
+                HasSubstr("does not support float64"));
     EXPECT_THAT(
         refusal([&] { group->all_to_all(&number, none, &wide, none, DType::kInt32); }),
-        AllOf(HasSubstr("all_to_all_v: backend 'poor' does not have this operation; it has barrier, broadcast, "),
-              Not(HasSubstr("all_to_all_v,"))));
+        AllOf(
+            HasSubstr("all_to_all_v: backend 'poor' does not support this operation; it supports barrier, broadcast, "),
+            Not(HasSubstr("all_to_all_v,"))));
     EXPECT_THAT(refusal([&] { group->send(&number, 1, DType::kInt32, 1 - rank); }),
                 AllOf(HasSubstr("send to rank"),
-                      HasSubstr("backend 'poor' has no messages; choose another backend for it: host")));
+                      HasSubstr("backend 'poor' does not support messages; choose another backend for it: host")));
     EXPECT_THAT(refusal([&] { group->recv(&number, 1, DType::kInt32, kAnyRank); }), HasSubstr("recv from any rank"));
     EXPECT_THAT(recorded(group->backend()).calls(), ::testing::IsEmpty());
     EXPECT_THAT(recorded(group->backend()).messages(), ::testing::IsEmpty());
@@ -84,7 +85,7 @@ TEST(BackendThatLacksSomething, RefusesItOnAllRanksWithWhatThereIs) {
     group->barrier();
     ASSERT_EQ(recorded(group->backend()).calls().size(), 2u);
     EXPECT_EQ(recorded(group->backend()).calls()[0].operation.signature.sequence, 1u)
-        << "what is refused is not numbered";
+        << "a refused call is not numbered";
   }
 }
 
@@ -92,7 +93,7 @@ TEST(BackendThatLacksSomething, DelayHasNoMessages) {
   const auto group = ProcessGroup::wrap({}, make_backend("delay", {}));
   std::int32_t number = 0;
   EXPECT_THAT(outcome_of([&] { group->send(&number, 1, DType::kInt32, 0); }).text,
-              HasSubstr("backend 'delay' has no messages"));
+              HasSubstr("backend 'delay' does not support messages"));
 }
 
 // -- the list
@@ -121,7 +122,7 @@ TEST(BackendList, AnUnknownNameIsAnsweredWithTheOnesThereAre) {
 }
 
 #if LOCKSTEP_WITH_MPI
-// Two ranks of `mpi` in one process, which is not what it is for.
+// Two ranks of `mpi` in one process, which the backend does not support.
 std::vector<Outcome> outcomes_of_two_threads() {
   const auto store = std::make_shared<TableStore>();
   std::vector<Outcome> outcomes(2);
@@ -178,7 +179,7 @@ TEST(Recording, KeepsWhatWasAskedInItsOrder) {
     EXPECT_EQ(other, 1 - rank.rank());
     RecordingBackend& backend = recorded(rank.backend());
     EXPECT_EQ(backend.calls().size(), 2u);
-    EXPECT_FALSE(backend.calls()[1].is_complete) << "nobody has asked";
+    EXPECT_FALSE(backend.calls()[1].is_complete) << "no one has waited for it";
     work.wait();
     const auto calls = backend.calls();
     EXPECT_EQ(calls[0].operation.signature.op, ReduceOp::kSum);
@@ -199,7 +200,7 @@ TEST(Recording, KeepsWhatWasAskedInItsOrder) {
 
 TEST(Recording, OthersHaveNothingToTell) {
   const auto local = make_local_backend();
-  EXPECT_THAT(outcome_of([&] { recorded(*local); }).text, HasSubstr("backend 'local' records nothing"));
+  EXPECT_THAT(outcome_of([&] { recorded(*local); }).text, HasSubstr("backend 'local' does not record calls"));
 }
 
 // -- the table of docs/collectives.md
@@ -233,7 +234,7 @@ class Processes : public OverBackends {
   }
 };
 
-// As above 2^31 - 1 elements, with a limit that tests can reach.
+// Like calls above 2^31 - 1 elements, with a limit that tests can reach.
 TEST_P(Processes, CallsBeyondMpisCountsAreCutIntoPiecesOrRefused) {
   const Place here = place();
   Rank rank(here, make_mpi_backend(context_of(here, next_store_of_job()), 1000), std::chrono::seconds(20));
@@ -270,7 +271,7 @@ TEST_P(Processes, DisagreementIsNamedOnAllRanksAndHarmsNoOtherGroup) {
   EXPECT_EQ(outcome_of([&] { second.barrier(); }).kind, "none");
 }
 
-// By the whole group's interface, and where a rank has another number in each group: key -rank turns the order round.
+// Through the interface of groups, with a different number for a rank in each group: key -rank reverses the order.
 TEST_P(Processes, SubGroupsHaveRanksOfTheirOwn) {
   const auto group = ProcessGroup::create(place(), next_store_of_job(), "secret", {.backend = "mpi"});
   const int n = group->world_size(), color = group->rank() % 2;
@@ -303,7 +304,7 @@ TEST_P(Processes, SubGroupsHaveRanksOfTheirOwn) {
             fmt::format("broadcast: root {} does not exist, the group has ranks 0..{}", n, n - 1));
 }
 
-// What both ends must name alike is compared, though MPI knows no types.
+// The type and count at both ends are compared, although MPI does not compare types.
 TEST_P(Processes, MessagesThatDisagreeAreNamedByTheReceiver) {
   const Place here = place();
   Rank rank(here, make_backend("mpi", context_of(here, next_store_of_job())), std::chrono::seconds(20));

@@ -1,8 +1,8 @@
-// The suite's cases: every backend, on every way that it takes, with every number of ranks.
+// The suite's cases: every backend, with each of its transports, and with several numbers of ranks.
 //
-// What a backend lacks or does not promise, its line in the table of capabilities says, and tests ask it. The ranks of
-// `mpi` are processes: its cases exist where mpirun started the test, for that number of ranks. So are those of `nccl`
-// on GPUs, which lockrun starts (scripts/test-gpu conformance).
+// A backend's row in the table of capabilities says what it does not support or guarantee, and the tests read it. The
+// ranks of `mpi` are processes: its cases exist if mpirun started the test, for that number of ranks. The same holds
+// for `nccl` on GPUs, whose ranks lockrun starts (scripts/test-gpu conformance).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,14 +40,14 @@ class OverBackends : public ::testing::TestWithParam<Case> {
 };
 
 inline std::vector<Case> ring_cases(std::initializer_list<int> ranks) {
-  // TSan sees what ranks do to each other where they are threads over one mapping. Others it watches each alone: few of
-  // them are enough.
+  // TSan sees the accesses of ranks to each other's memory only if they are threads over one mapping. It watches other
+  // ranks each alone, for which few cases are enough.
   const int most_apart = kThreadSanitized ? 4 : 7;
   std::vector<Case> cases;
   for (const Wire wire : {Wire::kThreads, Wire::kMemfd, Wire::kTcp})
     for (const int n : ranks)
       if (wire != Wire::kMemfd || n <= most_apart) cases.push_back({wire, n});
-  // Two alike nodes, one whose ranks are not neighbours, unlike ones, three.
+  // Two equal nodes; nodes whose ranks are not neighbours; unequal nodes; three nodes.
   for (const char* nodes : {"aabb", "abba", "aab", "aabbcc"})
     cases.push_back({Wire::kNodeThreads, static_cast<int>(std::strlen(nodes)), nodes});
   for (const std::string nodes : {"aabb", "aaabbbb", "aabbcc"})
@@ -60,7 +60,7 @@ inline std::vector<Case> mpi_cases() {
   return {{Wire::kMpi, mpi_ranks()}};
 }
 
-// Ranks are threads, whose data goes through devices made of threads; in builds with NCCL's headers.
+// The ranks are threads, and their data is on devices simulated by threads; only in builds with NCCL's headers.
 inline std::vector<Case> nccl_cases() {
 #ifdef STUB_NCCL
   return {{Wire::kNccl, 1}, {Wire::kNccl, 2}, {Wire::kNccl, 3}, {Wire::kNccl, 4}};

@@ -1,4 +1,4 @@
-// What every wire must do alike: results to the bit, over types, operations, sizes and numbers of ranks.
+// The behaviour that all transports have in common: exact results for types, operations, sizes and numbers of ranks.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -43,8 +43,9 @@ TEST_P(Collectives, AllReduceOfEveryTypeAndOperation) {
   });
 }
 
-// The full cross product is above, at small counts. At this one, which no power of two and no number of ranks divides,
-// every type and operation would take minutes: float32, and the type that is widened on its way.
+// The full cross product is above, with small counts. With this count, which is divisible by no power of two and no
+// number of ranks, all types and operations would take minutes: so only float32, and the type that is widened for
+// transfer.
 TEST_P(Collectives, LargeAndOddAllReduce) {
   run_threads(spec(), [](Rank& rank) {
     const Buffer registered = rank.backend().allocate(kLargeAndOddFloats * 4);
@@ -55,7 +56,7 @@ TEST_P(Collectives, LargeAndOddAllReduce) {
   });
 }
 
-// Where ranks share memory, what one stores into a peer's is there behind a barrier; elsewhere there are no addresses.
+// If the ranks share memory, a store into a peer's memory is visible after a barrier; otherwise there are no addresses.
 TEST_P(Collectives, PeerAddressesAreThoseOfAllRanksOrNone) {
   run_threads(spec(), [](Rank& rank) {
     constexpr std::size_t kBytes = 10000, kSkip = 100;
@@ -78,7 +79,7 @@ TEST_P(Collectives, PeerAddressesAreThoseOfAllRanksOrNone) {
   });
 }
 
-// In whatever order a backend sums: all ranks get the same bits, and get them again.
+// In whatever order a backend sums, all ranks get the same bits, in each repetition.
 TEST_P(Collectives, RandomSumsHaveTheSameBitsOnAllRanksAndInRepeats) {
   ASSERT_TRUE(promises().same_bits_on_all_ranks && promises().repeatable_bits) << "no backend of ours may do with less";
   run_threads(spec(), [](Rank& rank) {
@@ -109,7 +110,7 @@ TEST_P(Collectives, RandomSumsHaveTheSameBitsOnAllRanksAndInRepeats) {
   });
 }
 
-// A loss that diverged is no reason for replicas to differ: each rank brings another NaN, and all get the same one.
+// A diverged loss must not make replicas differ: each rank contributes a different NaN, and all get the same one.
 TEST_P(Collectives, SumsOfNansHaveTheSameBitsOnAllRanks) {
   run_threads(spec(), [](Rank& rank) {
     const auto own = std::bit_cast<float>(0x7f800000u | static_cast<std::uint32_t>(rank.rank() % 2) << 31 |
@@ -126,7 +127,7 @@ TEST_P(Collectives, SumsOfNansHaveTheSameBitsOnAllRanks) {
   });
 }
 
-// Ranks may differ in where their memory is: registered on some, plain on others, or at another offset.
+// The ranks' memory may differ: registered on some, unregistered on others, or at another offset.
 TEST_P(Collectives, MixedMemory) {
   run_threads(spec(), [](Rank& rank) {
     const Buffer first = rank.backend().allocate(80000), second = rank.backend().allocate(80000);
@@ -180,7 +181,7 @@ TEST_P(Collectives, AllGatherInAndOutOfPlace) {
   });
 }
 
-// Random floats, whose sums depend on the order: all wires, memories and ways of splitting must take the ranks' order.
+// The sums of these random floats depend on the order: all transports, memories and divisions must use rank order.
 TEST_P(Collectives, SumsAreInRankOrderToTheBit) {
   if (!promises().sums_in_rank_order)
     GTEST_SKIP() << backend_of(GetParam().wire) << " does not promise an order of sums";
@@ -253,7 +254,7 @@ TEST_P(Collectives, AsynchronousWorkCompletesInOrder) {
   });
 }
 
-// A late rank sends the others to sleep: they must wake again.
+// A late rank makes the others fall asleep; they must wake again.
 TEST_P(Collectives, LateRanksAreWaitedFor) {
   run_threads(spec(), [](Rank& rank) {
     for (int late = 0; late < rank.ranks(); ++late) {

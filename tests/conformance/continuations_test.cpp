@@ -1,5 +1,5 @@
-// Work::then() as programs call it, by a process group over every backend with a thread of its own: order, and what
-// harms other groups.
+// Work::then() as programs call it, in a process group over every backend with a thread: order, and the effect on other
+// groups.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,9 +42,10 @@ TEST_P(Continuations, FollowersAndComputationsKeepTheirPlacesAmongTheCalls) {
   });
 }
 
-// Whether the follower catches it or the Work's waiter does: the group is over, on all ranks, and others go on.
+// Whether the follower catches the error or the Work's waiter does: the group ends on all ranks, and other groups go
+// on.
 TEST_P(Continuations, AFollowersMismatchHarmsNoOtherGroup) {
-  if (ranks() == 1) return;  // with itself a rank agrees
+  if (ranks() == 1) return;  // a single rank cannot mismatch
   for (const bool catches : {false, true}) {
     const Meeting others(spec());
     run_threads(spec(), [&](Rank& rank) {
@@ -61,7 +62,7 @@ TEST_P(Continuations, AFollowersMismatchHarmsNoOtherGroup) {
         }
       });
       const std::string kind = outcome_of([&] { follower.wait(); }).kind;
-      // Other ranks of a node may have ended the group before this one's follower began: then it is dropped, and
+      // Other ranks of a node may have ended the group before this rank's follower began: then it is dropped, and
       // catches nothing.
       if (!catches || kind != "none") {
         EXPECT_EQ(kind, "mismatch");

@@ -1,5 +1,4 @@
-// Data whose reductions are exact in every type: small integers, multiples of the number of ranks where they are
-// averaged.
+// Data whose reductions are exact in every type: small integers, multiples of the number of ranks for averages.
 #pragma once
 
 #include <bit>
@@ -13,12 +12,12 @@
 
 namespace lockstep::testing {
 
-// Arithmetic on its arguments alone, in which TSan can see nothing and would spend most of a test's time.
+// Pure arithmetic on the arguments, in which TSan can find nothing and would spend most of a test's time.
 // NOLINTNEXTLINE(cppcoreguidelines-macro-usage): attributes have no other name.
 #define LOCKSTEP_ARITHMETIC __attribute__((no_sanitize("thread")))
 
-// TSan's build has one of each kind: ranks wait for each other in the same places whatever they compute. ASan's has all
-// types, whose vectors end at different bytes, and an operation of each kind.
+// TSan's build has one type of each kind, since the ranks' waits do not depend on the type. ASan's has all types, since
+// their vectors end at different bytes, and an operation of each kind.
 inline std::vector<DType> all_types() {
   if (kThreadSanitized) return {DType::kFloat32, DType::kBFloat16, DType::kInt8};
   return {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
@@ -33,8 +32,8 @@ inline std::vector<ReduceOp> all_ops() {
 inline const std::vector<DType> kAllTypes = all_types();
 inline const std::vector<ReduceOp> kAllOps = all_ops();
 
-// Counts that nothing divides, of more bytes than a tile or a slice holds. Instrumented code is slow: there they are
-// few more.
+// Counts that are divisible by nothing, of more bytes than a tile or a slice. They are smaller in instrumented code,
+// which is slow.
 inline constexpr std::size_t kLargeAndOddBytes = kSanitized ? 600011 : 1000003;
 inline constexpr std::size_t kLargeAndOddFloats = kSanitized ? 150001 : 1000003;
 
@@ -90,7 +89,7 @@ LOCKSTEP_ARITHMETIC inline int expected_at(int ranks, std::size_t i, DType dtype
   return op == ReduceOp::kAvg ? result / ranks : result;
 }
 
-// binary16 of a small integer, by the definition: sign, exponent with bias 15, ten bits behind the leading one.
+// Converts a small integer to binary16 by its definition: sign, exponent with bias 15, ten bits after the leading one.
 LOCKSTEP_ARITHMETIC inline std::uint16_t half_of(int value) {
   if (value == 0) return 0;
   int exponent = 0;
@@ -120,7 +119,7 @@ inline void store(std::byte* data, std::size_t i, DType dtype, int value) {
   }
 }
 
-// The value of one of 16 bits, by the definition: a sign, an exponent, a fraction with a leading one.
+// The value of a 16-bit type by its definition: a sign, an exponent, a fraction with a leading one.
 inline double load_half(const std::byte* data, std::size_t i, DType dtype) {
   std::uint16_t bits = 0;
   std::memcpy(&bits, data + i * sizeof bits, sizeof bits);

@@ -1,4 +1,4 @@
-// What goes wrong must be named, on every rank, in time: disagreements, absence, goodbyes, deaths, wrong tokens.
+// Failures must be named, on every rank, in time: mismatches, missing ranks, goodbyes, deaths, wrong tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ class Faults : public ::testing::TestWithParam<Wire> {
   GroupSpec spec(int ranks) const { return {.wire = GetParam(), .ranks = ranks}; }
 };
 
-// Rank 1 of 3 calls something else than the others.
+// Rank 1 of 3 makes a different call than the others.
 void expect_mismatch(const GroupSpec& spec, const std::function<void(Rank&, void*)>& call, const std::string& one,
                      const std::string& other) {
   const auto outcomes = outcomes_of_threads(spec, [&](Rank& rank) {
@@ -233,14 +233,14 @@ TEST_P(Deaths, AKilledRankIsNamedByTheSurvivorsWithinTwoSeconds) {
   }
 }
 
-// Without collectives that move data, which NCCL's stub moves between threads alone.
+// Without collectives that move data, since NCCL's stub moves it only between threads.
 class DeathsInWaits : public Deaths {};
 
 TEST_P(DeathsInWaits, SleepingSurvivorsAreWoken) {
   const auto reports = run_processes({.wire = GetParam(), .ranks = 3}, [&](Rank& rank, RankReport& report) {
     rank.barrier();
     if (rank.rank() == 1) {
-      std::this_thread::sleep_for(milliseconds(100));  // by now the others sleep deeply
+      std::this_thread::sleep_for(milliseconds(100));  // by now the others are asleep
       report.stamp();
       raise(SIGKILL);
     }
@@ -253,7 +253,7 @@ TEST_P(DeathsInWaits, SleepingSurvivorsAreWoken) {
   }
 }
 
-// Rank 0 waits for a message of the victim, rank 2 for one of rank 0: both must hear of the death.
+// Rank 0 waits for a message of the victim, rank 2 for one of rank 0: both must be told of the death.
 TEST_P(DeathsInWaits, SurvivorsThatWaitForMessagesAreWoken) {
   for (const bool in_mid_message : {false, true}) {
     const auto reports = run_processes({.wire = GetParam(), .ranks = 3}, [&](Rank& rank, RankReport& report) {
@@ -261,7 +261,7 @@ TEST_P(DeathsInWaits, SurvivorsThatWaitForMessagesAreWoken) {
       const auto message = [&](int peer) {
         return Message{data.data(), data.size(), DType::kInt32, peer, 6, nullptr, std::chrono::seconds(30)};
       };
-      // Before anybody reads, so that most of it is not on its way yet.
+      // Before any rank reads, so that most of it is not on its way yet.
       const Work half_sent = rank.rank() == 1 && in_mid_message ? rank.backend().send(message(0)) : Work();
       rank.barrier();
       if (rank.rank() == 1) {
@@ -338,7 +338,7 @@ TEST(Rendezvous, AnUnknownTransportIsAnError) {
   EXPECT_THROW(make_host_backend(context), InvalidArgument);
 }
 
-// A rank in another network namespace does not reach the abstract socket: not the same machine.
+// A rank in another network namespace cannot reach the abstract socket, and so is not on the same machine.
 TEST(Rendezvous, SharedMemoryThatCannotBeHadIsAnErrorThatNamesTheRank) {
   const auto reports = run_processes(
       {.wire = Wire::kMemfd, .ranks = 3, .store_timeout = std::chrono::seconds(5)}, [](Rank&, RankReport&) {},
@@ -346,7 +346,7 @@ TEST(Rendezvous, SharedMemoryThatCannotBeHadIsAnErrorThatNamesTheRank) {
   if (reports[2].exit_code == kSkipExitCode) GTEST_SKIP() << "this process may not make a network namespace";
   for (const RankReport& report : reports) {
     EXPECT_EQ(report.kind(), "error") << report.text();
-    EXPECT_THAT(report.text(), AllOf(HasSubstr("transport shm was asked for"), HasSubstr("rank 2: "),
+    EXPECT_THAT(report.text(), AllOf(HasSubstr("transport shm was requested"), HasSubstr("rank 2: "),
                                      HasSubstr("not the same machine")));
   }
 }

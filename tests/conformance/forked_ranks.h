@@ -1,4 +1,4 @@
-// Ranks as processes, for faults that only processes have.
+// Runs ranks as processes, for faults that only processes have.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,19 +25,19 @@ namespace lockstep::testing {
 
 inline constexpr int kSkipExitCode = 77;
 
-// Seconds from a rank's death until the others say so. Promised are two where ranks get a core when they wake; here
-// other tests run beside them, and sanitizers are slow.
+// Limit of the seconds from a rank's death until the others report it. The guarantee is two, if ranks get a core when
+// they wake; here other tests run at the same time, and sanitizers are slow.
 inline double death_is_told_within() {
   double load = 0;
   if (::getloadavg(&load, 1) != 1) load = 0;
   return (kSanitized ? 10 : 2) * std::max(1.0, load / (2.0 * std::max(1U, std::thread::hardware_concurrency())));
 }
 
-// What became of a rank; lies in memory that parent and children share.
+// The end of a rank, in memory that parent and children share.
 struct RankReport {
   char kind_text[32] = {};
   char message[1200] = {};
-  std::int64_t stamped_ns = 0;  // at the fault, or when the error came
+  std::int64_t stamped_ns = 0;  // at the fault, or when the error was thrown
   int signal = 0;               // that ended the process
   int exit_code = 0;
 
@@ -49,7 +49,7 @@ struct RankReport {
   }
 };
 
-// False: this process may not.
+// Returns false if this process is not allowed to.
 inline bool enter_own_network() { return unshare(CLONE_NEWNET) == 0; }
 
 inline void note(RankReport& report, const Outcome& outcome) {
@@ -58,8 +58,8 @@ inline void note(RankReport& report, const Outcome& outcome) {
   std::strncpy(report.message, outcome.text.c_str(), sizeof report.message - 1);
 }
 
-// Waits for all children. One that is stopped is killed once the others have ended; ranks that hang, after two minutes
-// (sanitizers).
+// Waits for all children. A stopped one is killed once the others have ended; hanging ranks are killed after two
+// minutes, a limit that suits sanitizers.
 inline void reap(const std::vector<pid_t>& children, RankReport* reports) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   std::vector<bool> ended(children.size()), stopped(children.size());
@@ -82,7 +82,8 @@ inline void reap(const std::vector<pid_t>& children, RankReport* reports) {
   }
 }
 
-// Forks the ranks and waits for them. `prepare` runs first in each; false from it means kSkipExitCode.
+// Forks the ranks and waits for them. `prepare` runs first in each; if it returns false, the rank exits with
+// kSkipExitCode.
 inline std::vector<RankReport> run_processes(
     const GroupSpec& spec, const std::function<void(Rank&, RankReport&)>& body,
     const std::function<bool(int rank)>& prepare = [](int) { return true; }) {
@@ -92,7 +93,7 @@ inline std::vector<RankReport> run_processes(
   if (memory == MAP_FAILED) throw Error("mmap");
   auto* shared = static_cast<RankReport*>(memory);
   std::vector<pid_t> children(n);
-  std::fflush(nullptr);  // or the children print what is buffered once more
+  std::fflush(nullptr);  // otherwise the children print buffered text again
   for (std::size_t r = 0; r < n; ++r) {
     RankReport& report = *new (&shared[r]) RankReport;
     children[r] = fork();

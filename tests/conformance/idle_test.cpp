@@ -1,4 +1,4 @@
-// What ranks cost while they wait, and where their shared memory is.
+// The CPU time of waiting ranks, and the place of their shared memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <time.h>
@@ -23,7 +23,7 @@ double cpu_seconds() {
 
 class Waiting : public ::testing::TestWithParam<std::tuple<Wire, bool>> {};
 
-// The promise is 0.1 s in 10; a spinning rank would take the whole two seconds. All threads count: the caller, the
+// The guarantee is 0.1 s in 10; a spinning rank would take the entire two seconds. All threads count: the caller, the
 // communication thread, the failure detector.
 TEST_P(Waiting, ALatePeerCostsHardlyAnyTimeOfTheCpu) {
   const auto [wire, is_async] = GetParam();
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(name_of(std::get<0>(tested.param))) + (std::get<1>(tested.param) ? "_async" : "_sync");
     });
 
-// Every file that this process has open or mapped.
+// Lists all files that this process has open or mapped.
 std::string open_files() {
   std::ifstream maps("/proc/self/maps");
   std::string names((std::istreambuf_iterator<char>(maps)), std::istreambuf_iterator<char>());
@@ -65,8 +65,8 @@ std::string open_files() {
   return names;
 }
 
-// Memory without a name goes with the last process that has it, however that one ends; and /dev/shm, which containers
-// keep small, has no part in it.
+// Memory without a name is freed with the last process that has it, however that ends; and /dev/shm, which is small in
+// containers, is not used.
 TEST(SharedMemory, HasNoNameThatCouldStayBehind) {
   const auto reports = run_processes({.wire = Wire::kMemfd, .ranks = 3}, [](Rank& rank, RankReport& report) {
     const Buffer registered = rank.backend().allocate(8 << 20);
@@ -92,7 +92,7 @@ std::size_t mapped_bytes() {
   return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Also where a rank is alone, or alone on its node. Ranks are threads: what they map counts together.
+// Also if a rank is alone, or alone on its node. The ranks are threads, so their mappings are counted together.
 TEST(RegisteredMemory, GoesWithItsLastHandle) {
   constexpr std::size_t kBytes = std::size_t{8} << 20, kTimes = 40;
   for (const GroupSpec& spec :

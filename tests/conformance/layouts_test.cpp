@@ -1,5 +1,5 @@
-// Calls whose data a single count does not describe: parts of unequal length, several buffers in one call; and sums of
-// values that each rank multiplies first.
+// Calls whose data a single count does not describe: parts of unequal length, and several buffers in one call. Also
+// sums of values that each rank multiplies first.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ Operation coalesced(Rank& rank, OperationKind kind, std::vector<Region> regions,
   return call;
 }
 
-// Lists of counts, one after the other: nothing at all, only one rank, all different, large and odd.
+// Returns a list of counts: all zero, only one rank, all different, large and odd.
 std::vector<std::size_t> counts_of(int ranks, int list) {
   std::vector<std::size_t> counts(static_cast<std::size_t>(ranks));
   for (std::size_t r = 0; r < counts.size(); ++r)
@@ -93,7 +93,7 @@ TEST_P(Layouts, AllGatherOfUnequalParts) {
   });
 }
 
-// Rank a sends a * 3 + b * b elements (times `scale`) to rank b, nothing where a + b is a multiple of four.
+// Rank a sends a * 3 + b * b elements (times `scale`) to rank b, and nothing if a + b is a multiple of four.
 std::size_t sent(int a, int b, std::size_t scale) {
   return (a + b) % 4 == 0 ? 0 : static_cast<std::size_t>(a * 3 + b * b) * scale + static_cast<std::size_t>(b);
 }
@@ -137,13 +137,13 @@ TEST_P(Layouts, CountsThatDisagreeEndTheGroupOnAllRanks) {
     std::vector<std::int32_t> out(100), in(100);
     std::vector<std::size_t> counts(n, 2);
     counts[0] += rank.rank() == 1 ? 1 : 0;
-    counts[1] -= rank.rank() == 1 ? 1 : 0;  // as many in all
+    counts[1] -= rank.rank() == 1 ? 1 : 0;  // the same number in total
     rank.backend().run(gather_v(rank, out.data(), in.data(), counts));
   });
   for (const Outcome& outcome : gathers) EXPECT_EQ(outcome.kind, "mismatch") << outcome.text;
 }
 
-// As a process group chains them: Work::then() of a call, and one more call behind, issued at once.
+// As a process group chains them: Work::then() on a call, and one more call after it, issued at once.
 TEST_P(Layouts, AContinuationAndItsCallKeepTheirPlaceAmongTheOthers) {
   run_threads(spec(), [](Rank& rank) {
     const int ranks = rank.ranks();
@@ -159,7 +159,7 @@ TEST_P(Layouts, AContinuationAndItsCallKeepTheirPlaceAmongTheOthers) {
       follower.chained = {[&](Stream&) {
                             for (std::size_t i = 0; i < second.size(); ++i)
                               second[i] = first[i] + static_cast<float>(rank.rank());
-                            running_continuation()->has_made_it = true;  // as the group notes
+                            running_continuation()->has_made_it = true;  // as the group does
                             return rank.backend().start(call);
                           },
                           &rank, true};
@@ -175,7 +175,7 @@ TEST_P(Layouts, AContinuationAndItsCallKeepTheirPlaceAmongTheOthers) {
   });
 }
 
-// The same bits on all ranks, and the values that are expected but for their rounding.
+// Checks for the same bits on all ranks, and for the expected values except for rounding.
 void expect_alike_on_all_ranks(Rank& rank, std::span<const float> got, const std::vector<float>& expected) {
   for (std::size_t i = 0; i < got.size(); ++i)
     ASSERT_NEAR(got[i], expected[i], 1e-6F * std::abs(expected[i])) << "at " << i;
@@ -184,7 +184,7 @@ void expect_alike_on_all_ranks(Rank& rank, std::span<const float> got, const std
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], got[i % got.size()]) << "rank " << i / got.size();
 }
 
-// Where that is promised; elsewhere the same values.
+// Checks the bits if the backend guarantees them, otherwise the values.
 TEST_P(Layouts, CoalescedCallsGiveTheBitsOfSingleOnes) {
   if (GetParam().nodes.find('c') != std::string::npos)
     GTEST_SKIP() << "between three nodes the order of a sum depends on its place in the message";
@@ -222,7 +222,7 @@ TEST_P(Layouts, CoalescedCallsGiveTheBitsOfSingleOnes) {
   });
 }
 
-// 1 / 3 of 16 bits is itself up to 0.2 % off. Averages must not be: their errors of rounding go either way.
+// 1 / 3 in 16 bits is itself up to 0.2 % off. Averages must not be biased: their rounding errors go in both directions.
 TEST_P(Layouts, AveragesOf16BitsAreNotBiased) {
   run_threads(spec(), [](Rank& rank) {
     constexpr std::size_t kCount = 4099;
@@ -289,7 +289,7 @@ void check_premultiplied(Rank& rank, OperationKind kind, DType dtype, std::size_
 }
 
 TEST_P(Layouts, PremultipliedSums) {
-  constexpr std::size_t kLarge = kSanitized ? 30011 : 150001;  // reduce_scatter takes as many for each rank
+  constexpr std::size_t kLarge = kSanitized ? 30011 : 150001;  // reduce_scatter has that many for each rank
   run_threads(spec(), [](Rank& rank) {
     for (const DType dtype : kAllTypes) {
       if (is_integer(dtype)) continue;

@@ -1,4 +1,4 @@
-// send and recv on every wire: tags, any sender, order, sizes beyond all buffers, and how waiting ends.
+// send and recv on every transport: tags, any sender, order, sizes above all buffers, and the ends of waits.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +11,7 @@ namespace {
 
 class Messages : public OverBackends {};
 
-class LostMessages : public Messages {};  // needs a peer, and a backend that tells the others
+class LostMessages : public Messages {};  // needs a peer, and a backend that notifies the others
 
 Message message(void* data, std::size_t count, DType dtype, int peer, int tag,
                 milliseconds timeout = std::chrono::seconds(20)) {
@@ -29,7 +29,7 @@ int receive(Rank& rank, void* data, std::size_t count, int from, int tag = 0,
   return sender;
 }
 
-// At once; soon where a GPU has yet to copy it.
+// Must be done at once; with a GPU, soon, since it has yet to copy the data.
 bool is_done(const Rank& rank, const Work& work) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(rank.has_gpu_memory() ? 8 : 0);
   while (!work.done()) {
@@ -60,7 +60,7 @@ TEST_P(Messages, GoAroundInARingInEverySize) {
   });
 }
 
-// Messages that nobody asked for yet make room for those behind them, whatever their size.
+// Messages that are not received yet make room for those after them, whatever their size.
 TEST_P(Messages, AreFoundByTagInAnyOrder) {
   run_threads(spec(), [](Rank& rank) {
     constexpr std::size_t kCount = 40000;  // more than a channel holds
@@ -148,7 +148,7 @@ TEST_P(Messages, PassBesideCollectives) {
   });
 }
 
-// Two threads wait, each for its own: whoever moves the bytes, both hear of it.
+// Two threads wait, each for its own message; whichever moves the bytes, both return.
 TEST_P(Messages, MayBeWaitedForByTwoThreads) {
   run_threads(spec(), [](Rank& rank) {
     if (rank.ranks() == 1) return;
@@ -198,7 +198,7 @@ TEST_P(Messages, OneOfSeveralIsFoundWhicheverComes) {
   });
 }
 
-// A waiter that nobody wakes would come back at its deadline only.
+// A waiter that is not woken would return only at its deadline.
 constexpr milliseconds kPromptly = std::chrono::seconds(8);
 
 TEST_P(Messages, ToOneselfWakeTheThreadThatWaits) {
@@ -216,7 +216,7 @@ TEST_P(Messages, ToOneselfWakeTheThreadThatWaits) {
   });
 }
 
-// done() in one thread takes in what another thread sleeps for.
+// done() in one thread receives the message for which another thread sleeps.
 TEST_P(Messages, ThatAnotherThreadTookInWakeTheWaiter) {
   run_threads(spec(), [](Rank& rank) {
     if (rank.rank() == 0)
@@ -241,7 +241,7 @@ TEST_P(Messages, ThatAnotherThreadTookInWakeTheWaiter) {
   });
 }
 
-// What was sent arrives although its sender has gone meanwhile, with something unread in its hands.
+// Sent data arrives although its sender has left meanwhile, with an unread message.
 TEST_P(LostMessages, AreNotThoseOfARankThatLeft) {
   constexpr std::size_t kCount = 250000;
   const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
@@ -251,7 +251,7 @@ TEST_P(LostMessages, AreNotThoseOfARankThatLeft) {
       send(rank, data.data(), kCount, 1, 0);
       rank.leave();
     } else if (rank.rank() == 1) {
-      send(rank, data.data(), 1, 0, 9);  // nobody receives it
+      send(rank, data.data(), 1, 0, 9);  // no rank receives it
       std::this_thread::sleep_for(milliseconds(GetParam().wire == Wire::kTcp ? 100 : 0));
       std::vector<std::int32_t> got(kCount);
       EXPECT_EQ(receive(rank, got.data(), kCount, 0, 0), 0);
@@ -261,7 +261,7 @@ TEST_P(LostMessages, AreNotThoseOfARankThatLeft) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.kind, "none") << outcome.text;
 }
 
-// One message that never ends does not keep others from being received.
+// An endless message does not keep others from being received.
 TEST_P(LostMessages, AreNotThoseBesideAFlood) {
   run_threads(spec(), [](Rank& rank) {
     constexpr int kFlood = 100;  // 20 MB, which no buffer holds
@@ -324,7 +324,7 @@ TEST_P(LostMessages, FromARankThatLeftAreReadAndThenItIsMissed) {
   EXPECT_EQ(outcomes[1].kind, "none") << outcomes[1].text;
 }
 
-// One of those that a rank waits for is enough.
+// One that has left, of those for which a rank waits, is enough.
 TEST_P(LostMessages, AmongOthersThatMayComeAreMissed) {
   const auto outcomes = outcomes_of_threads(spec(), [](Rank& rank) {
     if (rank.rank() == 0) {
@@ -368,7 +368,7 @@ TEST_P(Messages, EndWithTheRankThatWaits) {
   });
 }
 
-// Who has none refuses them: backends_test.cpp.
+// Backends without messages refuse them: see backends_test.cpp.
 std::vector<Case> cases_with_messages() {
   std::vector<Case> cases = ring_cases({1, 2, 3, 4, 7});
   cases.push_back({Wire::kRecording, 3});

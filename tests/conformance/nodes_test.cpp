@@ -1,4 +1,4 @@
-// Ranks of several nodes: which wires carry what, and in which order values are added.
+// Ranks of several nodes: the bytes on each transport, and the order in which values are added.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TransportCounters difference(const TransportCounters& after, const TransportCoun
 TEST_P(Nodes, BytesOnEachWireAreWhatTheFormulaSays) {
   const host::NodeLayout layout = this->layout();
   const auto nodes = static_cast<std::uint64_t>(layout.nodes()), rails = static_cast<std::uint64_t>(layout.rails());
-  // Divides into blocks of 512 KiB, and these by rails, chunks and lines.
+  // Divides into blocks of 512 KiB, and these into rails, chunks and cache lines.
   const std::uint64_t blocks = 3, block = host::RingPlan::kBlockBytes, bytes = blocks * block;
   ASSERT_EQ(block % (rails * 64), 0u) << "this layout has no even slices";
   run_threads(spec(), [&](Rank& rank) {
@@ -53,7 +53,7 @@ TEST_P(Nodes, BytesOnEachWireAreWhatTheFormulaSays) {
       if (nodes == 2) {
         EXPECT_EQ(took.tcp_bytes, slice) << "2 (2-1)/2 of the rail's slice";
       } else {
-        const std::uint64_t lines = slice / 64;  // chunks are whole lines
+        const std::uint64_t lines = slice / 64;  // chunks are full cache lines
         EXPECT_NEAR(static_cast<double>(took.tcp_bytes),
                     static_cast<double>(2 * (nodes - 1) * lines * 64) / static_cast<double>(nodes),
                     static_cast<double>(blocks * 2 * (nodes - 1) * 64));
@@ -69,7 +69,7 @@ TEST_P(Nodes, BytesOnEachWireAreWhatTheFormulaSays) {
   });
 }
 
-// All rails of all nodes together: 2 (K-1)/K of the message leaves a node, exactly.
+// All rails of all nodes together: exactly 2 (K-1)/K of the message leaves a node.
 TEST_P(Nodes, AllNodesTogetherSendTwiceKMinusOneMessages) {
   std::atomic<std::uint64_t> sent{0};
   const std::size_t count = 1000003;
@@ -83,7 +83,7 @@ TEST_P(Nodes, AllNodesTogetherSendTwiceKMinusOneMessages) {
   EXPECT_EQ(sent.load(), 2 * static_cast<std::uint64_t>(layout().nodes() - 1) * count * 4);
 }
 
-// Around the ring once: every node but the last sends the message, whatever its size and whoever the root is.
+// Once around the ring: every node but the last sends the message, whatever its size and its root.
 TEST_P(Nodes, ABroadcastAndAReduceSendOneMessageFromEveryNodeButTheLast) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{300007}}) {
     std::atomic<std::uint64_t> sent{0};
@@ -100,7 +100,7 @@ TEST_P(Nodes, ABroadcastAndAReduceSendOneMessageFromEveryNodeButTheLast) {
           sent += rank.backend().counters().tcp_bytes - before;
           const auto expected = static_cast<float>(rank.ranks() * (rank.ranks() + 1) / 2);
           for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(result[i], expected) << "root " << root << " at " << i;
-          ASSERT_EQ(data[count - 1], static_cast<float>(1 + rank.rank())) << "a reduce leaves what it reads as it is";
+          ASSERT_EQ(data[count - 1], static_cast<float>(1 + rank.rank())) << "a reduce does not change its input";
         }
     });
     const auto calls = static_cast<std::uint64_t>(2 * 2 * GetParam().ranks);
@@ -108,7 +108,7 @@ TEST_P(Nodes, ABroadcastAndAReduceSendOneMessageFromEveryNodeButTheLast) {
   }
 }
 
-// Every part comes to every other node once, or once from every other node.
+// Every part is sent once to every other node, or once from every other node.
 TEST_P(Nodes, AnAllGatherAndAReduceScatterSendEachPartOnceAroundTheRing) {
   constexpr std::size_t kPart = 70001;
   std::atomic<std::uint64_t> sent{0};
@@ -126,7 +126,7 @@ TEST_P(Nodes, AnAllGatherAndAReduceScatterSendEachPartOnceAroundTheRing) {
                              static_cast<std::uint64_t>(layout().nodes() - 1) * kPart * 4);
 }
 
-// The order of the documentation (ring_plan.h), element by element, by the plan's own geometry.
+// The order in the documentation (ring_plan.h), element by element, from the plan's own geometry.
 std::vector<float> expected_sums(const host::NodeLayout& layout, const std::vector<std::vector<float>>& inputs,
                                  std::size_t count) {
   const auto sum_of_node = [&](int node, std::size_t i) {
@@ -137,7 +137,7 @@ std::vector<float> expected_sums(const host::NodeLayout& layout, const std::vect
   };
   std::vector<float> sums(count);
   const int nodes = layout.nodes();
-  if (nodes == 2 || count * 4 <= 8192) {  // sums of nodes, in the nodes' order
+  if (nodes == 2 || count * 4 <= 8192) {  // sums of nodes, in node order
     for (std::size_t i = 0; i < count; ++i) {
       sums[i] = sum_of_node(0, i);
       for (int node = 1; node < nodes; ++node) sums[i] += sum_of_node(node, i);
@@ -186,7 +186,7 @@ TEST_P(Nodes, SumsAreInTheDocumentedOrderToTheBit) {
   }
 }
 
-// A large reduce begins behind the root's node and ends there.
+// A large reduce begins at the node after the root's and ends at the root's.
 TEST_P(Nodes, AReduceAddsNodeByNodeAndTheRootsLast) {
   constexpr std::size_t kCount = 30011;
   const int n = GetParam().ranks;
@@ -215,7 +215,7 @@ TEST_P(Nodes, AReduceAddsNodeByNodeAndTheRootsLast) {
   });
 }
 
-// Some of a node's ranks, or some nodes, have unregistered memory: the others need not know.
+// Some of a node's ranks, or some nodes, have unregistered memory; the others are not affected.
 TEST_P(Nodes, NodesMayDifferInTheirMemory) {
   run_threads(spec(), [](Rank& rank) {
     constexpr std::size_t kCount = 400009;
@@ -240,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(Ring, Nodes,
                                            Case{Wire::kNodes, 4, "aabb"}, Case{Wire::kNodeThreads, 6, "aabbcd"}),
                          name_of_case);
 
-// -- faults that concern several nodes; those of one are in faults_test.cpp
+// -- faults that involve several nodes; those within one are in faults_test.cpp
 
 class NodeFaults : public ::testing::TestWithParam<Wire> {
  protected:
@@ -254,8 +254,8 @@ INSTANTIATE_TEST_SUITE_P(Ring, NodeFaults, ::testing::Values(Wire::kNodeThreads,
 
 using Call = std::function<void(Rank&, float*)>;
 
-// The ranks of node b make another call than those of node a, after a good one: all get both sides, by the group's
-// numbers.
+// After a good call, the ranks of node b make a different call than those of node a: all get both sides, with the
+// group's numbers.
 void expect_mismatch(const GroupSpec& spec, const Call& in_a, const Call& in_b, const std::string& a_says,
                      const std::string& b_says) {
   const auto start = std::chrono::steady_clock::now();
@@ -301,7 +301,7 @@ TEST_P(NodeFaults, OneRankThatMakesAnotherCallIsNamedByItsNode) {
   }
 }
 
-// Those who wait for a rank that waits do not take it for the late one.
+// Ranks that wait for a waiting rank must not report that one as late.
 TEST_P(NodeFaults, TheRankThatIsLateIsNamedAndNotOneThatWaitsForIt) {
   const std::vector<Call> calls = {[](Rank& rank, float* data) { rank.all_reduce(data, 1); },
                                    [](Rank& rank, float* data) { rank.all_reduce(data, 50000); },
@@ -352,7 +352,7 @@ TEST_P(NodeFaults, AnAbortReachesRanksThatWaitInAllPlaces) {
   }
 }
 
-// In mid-message, whoever dies: a leader, a rank that is on no rail, one of the other node.
+// During a message, whichever rank dies: a leader, a rank that is on no rail, one of the other node.
 TEST(NodeDeaths, AKilledRankIsNamedByAllNodesWithinTwoSeconds) {
   for (const int victim : {0, 2, 4}) {
     const auto reports =
@@ -377,40 +377,6 @@ TEST(NodeDeaths, AKilledRankIsNamedByAllNodesWithinTwoSeconds) {
       EXPECT_LT(report.seconds_after(reports[static_cast<std::size_t>(victim)]), death_is_told_within());
     }
   }
-}
-
-// -- who shares memory with whom
-
-TEST(NodeRendezvousTest, RanksOfUnlikeNodesShareNoMemory) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"aaa", "shm"}, {"abc", "tcp"}, {"aba", "hierarchical"}};
-  for (const auto& [nodes, transport] : cases)
-    run_threads({.wire = Wire::kNodes, .ranks = 3, .nodes = nodes}, [&transport = transport](Rank& rank) {
-      EXPECT_EQ(rank.backend().transport(), transport);
-      float value = 1;
-      rank.all_reduce(&value, 1);
-      EXPECT_EQ(value, 3.0f);
-    });
-}
-
-TEST(NodeRendezvousTest, TheHierarchicalTransportIsAnErrorWhereItHasNoSense) {
-  for (const auto& [nodes, why] :
-       std::vector<std::pair<std::string, std::string>>{{"aa", "all ranks share memory"}, {"ab", "no two ranks"}})
-    for (const Outcome& outcome : outcomes_of_threads(
-             {.wire = Wire::kNodes, .ranks = 2, .nodes = nodes, .transport = "hierarchical"}, [](Rank&) {})) {
-      EXPECT_EQ(outcome.kind, "error") << outcome.text;
-      EXPECT_THAT(outcome.text, AllOf(HasSubstr("transport hierarchical was asked for, but "), HasSubstr(why)));
-    }
-}
-
-// What cannot reach the others' sockets is a node of its own, and the rest still shares memory.
-TEST(NodeRendezvousTest, ARankInAnotherNetworkNamespaceIsAnotherNode) {
-  const auto reports = run_processes(
-      {.wire = Wire::kNodes, .ranks = 3, .store_timeout = std::chrono::seconds(2), .nodes = "aaa"},
-      [](Rank&, RankReport&) {}, [](int rank) { return rank != 2 || enter_own_network(); });
-  if (reports[2].exit_code == kSkipExitCode) GTEST_SKIP() << "this process may not make a network namespace";
-  // It has no network either, so that the ranks cannot join: but they have found out who is where.
-  for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "rendezvous") << report.text();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Operations in which the ranks' parts differ: reduce, reduce_scatter, gather, scatter, all_to_all. On every wire, in
-// registered and unregistered memory, in and out of place, from every root, to the bit.
+// Operations in which the ranks' parts differ: reduce, reduce_scatter, gather, scatter, all_to_all. On every transport,
+// in registered and unregistered memory, in and out of place, with every root, exactly.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::byte kUntouched{0xa5};
 
-// Registered or plain room for one send and one receive buffer of world_size parts each.
+// Registered or unregistered room for one send and one receive buffer of world_size parts each.
 struct Room {
   std::byte* send;
   std::byte* receive;
@@ -21,14 +21,15 @@ struct Room {
 
 class Parts : public OverBackends {
  protected:
-  // Bytes of a part: several tiles where ranks are few, several of all parts together in any case.
+  // Bytes of a part: several tiles if there are few ranks, and in any case several for all parts together.
   std::size_t most() const { return GetParam().ranks <= 2 ? 600007 : 200003; }
   std::vector<std::size_t> counts() const {
     const auto n = static_cast<std::size_t>(GetParam().ranks);
     return {0, 1, n - 1, n, n + 1, 13, 700, most()};
   }
 
-  // Runs the body on all ranks with registered, with plain, and with memory that is registered on even ranks only.
+  // Runs the body on all ranks with registered memory, with unregistered memory, and with memory that is registered on
+  // even ranks only.
   void with_rooms(std::size_t bytes, const std::function<void(Rank&, const Room&)>& body) const {
     run_threads(spec(), [&](Rank& rank) {
       const std::size_t each = bytes * static_cast<std::size_t>(rank.ranks());
@@ -54,7 +55,7 @@ LOCKSTEP_ARITHMETIC std::byte pattern(int from, int to, std::size_t i) {
 void write(std::byte* data, int from, int to, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) data[i] = pattern(from, to, i);
 }
-// The first byte of part (from, to) that is wrong, or -1.
+// Returns the first wrong byte of part (from, to), or -1.
 long wrong_at(const std::byte* data, int from, int to, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i)
     if (data[i] != pattern(from, to, i)) return static_cast<long>(i);
@@ -167,7 +168,7 @@ TEST_P(Parts, ReduceScatterOfEveryTypeAndOperation) {
   });
 }
 
-// Every operation once at the count that nothing divides, in bytes, so that seven ranks' parts fit beside each other.
+// Every operation once with the odd count, in bytes, so that seven ranks' parts fit.
 TEST_P(Parts, LargeAndOddOfEveryOperation) {
   constexpr std::size_t kCount = kLargeAndOddBytes;
   run_threads(spec(), [](Rank& rank) {
@@ -202,18 +203,18 @@ TEST_P(Parts, LargeAndOddOfEveryOperation) {
     rank.run(OperationKind::kReduce, part(send, 0), is_root ? receive.data() : nullptr, kCount, DType::kUInt8,
              ReduceOp::kSum, root);
     for (std::size_t i = 0; is_root && i < kCount; ++i) ASSERT_EQ(receive[i], sum_at(0, i)) << "reduce at " << i;
-    rank.broadcast(part(send, static_cast<int>(me)), kCount, DType::kUInt8, root);  // anybody's memory will do
+    rank.broadcast(part(send, static_cast<int>(me)), kCount, DType::kUInt8, root);  // any memory will do
     ASSERT_EQ(wrong_at(part(send, static_cast<int>(me)), root, root, kCount), -1);
   });
 }
 
-// Random floats: whatever the operation, memory or wire, a sum has the bits that rank order gives.
+// Random floats: for each operation, memory and transport, a sum has the bits of rank order.
 TEST_P(Parts, SumsAreInRankOrderToTheBit) {
   if (!promises().sums_in_rank_order)
     GTEST_SKIP() << backend_of(GetParam().wire) << " does not promise an order of sums";
   if (!GetParam().nodes.empty()) GTEST_SKIP() << "between nodes it is another order: see nodes_test.cpp";
   const auto n = static_cast<std::size_t>(GetParam().ranks);
-  constexpr std::size_t kCount = 140003;  // more than a tile, also of a part
+  constexpr std::size_t kCount = 140003;  // more than a tile, also for a part
   std::vector<std::vector<float>> inputs(n, std::vector<float>(kCount * n));
   for (std::size_t r = 0; r < n; ++r) {
     std::mt19937 random(static_cast<unsigned>(r + 1));

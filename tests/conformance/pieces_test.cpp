@@ -1,4 +1,4 @@
-// The parts of backend host that are pure functions, and its promise to allocate nothing in an operation.
+// The pure functions of backend host, and its guarantee that operations need no allocation.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@
 namespace lockstep::testing {
 namespace {
 
-// binary16 as its definition says: the oracle of the bit tricks.
+// Converts binary16 by its definition, to check the bit manipulation.
 double value_of_half(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
   const double magnitude = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
@@ -85,9 +85,9 @@ TEST(Slices, CoverTheBufferOnceInWholeCacheLines) {
       }
 }
 
-// NaNs with payloads and signs, in each loop that numbers of inputs and outputs select.
+// NaNs with payloads and signs, in each loop that the numbers of inputs and outputs select.
 TEST(Reductions, GiveTheSameNanWhateverNansWentIn) {
-  constexpr std::size_t kCount = 67;  // whole vectors and a rest
+  constexpr std::size_t kCount = 67;  // full vectors and a rest
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax})
     for (const host::ReduceOrder order : {host::ReduceOrder::kRank, host::ReduceOrder::kTree})
       for (int inputs = 2; inputs <= 5; ++inputs)
@@ -155,8 +155,8 @@ TEST(RegisteredMemory, IsFoundByAddressUntilItsLastHandleGoes) {
   EXPECT_EQ(memory->find(address, 1).location.segment, 0u);
 }
 
-// Counted for the whole process, round by round: heartbeats of the three watches, one a second each, may fall into some
-// of them.
+// Counted for the entire process, round by round: the heartbeats of the three failure detectors, one a second each, may
+// fall into some of the rounds.
 TEST(Allocations, AnOperationMakesNone) {
   constexpr int kWarmUp = 10, kRounds = 30;
   for (const Wire wire : {Wire::kThreads, Wire::kTcp}) {

@@ -1,4 +1,4 @@
-// Runs a function as every rank of a group: as threads over one mapping, as threads that meet like processes do, or as
+// Runs a function as every rank of a group: as threads over one mapping, as threads that meet like processes, or as
 // processes. A process that mpirun or lockrun started runs it as its one rank.
 #pragma once
 
@@ -38,9 +38,9 @@
 
 namespace lockstep::testing {
 
-// A backend, and the way it takes. kThreads, kMemfd, kTcp: of `host`. kNodeThreads, kNodes: ranks of several nodes
-// (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub in NCCL's place, and devices
-// made of threads. kGpu: NCCL itself; ranks are processes that lockrun started, and may share a GPU.
+// A backend and its transport. kThreads, kMemfd, kTcp: those of `host`. kNodeThreads, kNodes: ranks of several nodes
+// (GroupSpec::nodes), which share memory as in kThreads and kMemfd. kNccl: with a stub for NCCL, and devices simulated
+// by threads. kGpu: NCCL itself; the ranks are processes that lockrun started, and may share a GPU.
 enum class Wire { kThreads, kMemfd, kTcp, kNodeThreads, kNodes, kMpi, kLocal, kDelay, kRecording, kNccl, kGpu };
 inline const char* name_of(Wire wire) {
   constexpr const char* kNames[] = {"threads", "memfd", "tcp",       "node_threads", "nodes", "mpi",
@@ -54,7 +54,7 @@ inline bool is_between_nodes(Wire wire) { return wire == Wire::kNodeThreads || w
 
 using std::chrono::milliseconds;
 
-// A rank as tests see it: numbers its calls, as a process group would.
+// A rank for tests: it numbers its calls, as a process group does.
 class Rank {
  public:
   Rank(Place place, std::unique_ptr<Backend> backend, milliseconds timeout)
@@ -66,7 +66,7 @@ class Rank {
   bool has_gpu_memory() const { return backend_->capabilities().gpu_memory; }
   void set_timeout(milliseconds timeout) { timeout_ = timeout; }
   void leave() { backend_.reset(); }
-  // As a process group, which numbers the calls by itself: instead of this, before its first call.
+  // Converts the rank to a process group, which numbers the calls itself; call it before the first call.
   std::shared_ptr<ProcessGroup> into_group() { return ProcessGroup::wrap(place_, std::move(backend_), timeout_); }
 
   Operation operation(OperationKind kind, const void* send, void* receive, std::size_t count, DType dtype) {
@@ -120,19 +120,19 @@ struct GroupSpec {
   milliseconds stall_timeout = std::chrono::seconds(30);
   std::vector<std::string> tokens = {};  // by rank; empty: the same for all
   std::optional<host::Tuning> tuning = {};
-  std::string nodes = {};                // by rank, a letter for its node: "aabb"
-  std::string transport = {};            // instead of the wire's
-  std::vector<int> device_of_rank = {};  // kNccl's; empty: one for each
+  std::string nodes = {};                // by rank, the letter of its node: "aabb"
+  std::string transport = {};            // in place of the case's own
+  std::vector<int> device_of_rank = {};  // of kNccl; empty: one for each
 };
 
-// So many ranks in two nodes, as even as they divide, for a wire between nodes.
+// That many ranks on two nodes, as evenly as possible, for a transport between nodes.
 inline std::string two_nodes(int ranks) {
   return std::string(static_cast<std::size_t>(ranks + 1) / 2, 'a') +
          std::string(static_cast<std::size_t>(ranks) / 2, 'b');
 }
 
-// The ranks that this process is one of, as tests/conformance/under_mpirun and tests/gpu/ranks_test.cpp say; 0: nobody
-// started it as one.
+// The number of ranks of the job to which this process belongs, as tests/conformance/under_mpirun and
+// tests/gpu/ranks_test.cpp set it; 0: it was not started as a rank.
 inline int mpi_ranks() { return static_cast<int>(env::integer("LOCKSTEP_MPI_TEST_RANKS", 1, 1000).value_or(0)); }
 inline int gpu_ranks() { return static_cast<int>(env::integer("LOCKSTEP_GPU_TEST_RANKS", 1, 1000).value_or(0)); }
 inline bool is_started_as_rank(Wire wire) { return wire == Wire::kMpi || wire == Wire::kGpu; }
@@ -140,21 +140,21 @@ inline JobEnvironment started_job() {
   return read_job_environment([](const char* name) { return env::text(name); });
 }
 
-// Where the processes of a started job meet, each time anew. They make the same groups in the same order.
+// The meeting point of a started job's processes, a new one in each call. All make the same groups in the same order.
 inline std::shared_ptr<Store> next_store_of_job() {
   static const Rendezvous job = rendezvous(started_job(), std::chrono::seconds(20));
   static int groups = 0;
   return scoped(job.store, "group" + std::to_string(groups++) + "/");
 }
 
-// While it lives, groups of this process load that table.
+// While it exists, groups of this process load that table.
 class TuningFile {
  public:
   explicit TuningFile(const std::string& json) {
     const int fd = mkstemp(path_);
     LOCKSTEP_CHECK(fd >= 0 && write(fd, json.data(), json.size()) == static_cast<ssize_t>(json.size()),
                    "cannot write {}", path_);
-    fchmod(fd, 0644);  // ranks may have given up being root
+    fchmod(fd, 0644);  // the ranks may have given up root's rights
     close(fd);
     setenv(env::kTuning, path_, 1);
   }
@@ -170,7 +170,7 @@ class TuningFile {
   char path_[64] = "/tmp/lockstep-tuning-XXXXXX";
 };
 
-// One group's meeting place; make it before ranks start.
+// The meeting point of one group; make it before the ranks start.
 class Meeting {
  public:
   explicit Meeting(GroupSpec spec) : spec_(std::move(spec)) {
@@ -220,7 +220,7 @@ class Meeting {
   }
 
 #ifdef STUB_NCCL
-  // Made by its rank, whose process the device's threads are in.
+  // Made by its rank, in whose process the device's threads run.
   RecordingDevice& new_device_of(int rank) const {
     const auto index = static_cast<std::size_t>(rank);
     devices_[index] =
@@ -229,7 +229,7 @@ class Meeting {
   }
 #endif
 
-  // What find_nodes() finds out for processes.
+  // The result that find_nodes() has for processes.
   host::NodeRendezvous meet_as_threads(int rank) const {
     std::vector<int> leaders;
     for (const char node : spec_.nodes) leaders.push_back(static_cast<int>(spec_.nodes.find(node)));
@@ -254,7 +254,7 @@ class Meeting {
   std::shared_ptr<TableStore> store_ = std::make_shared<TableStore>();
 };
 
-// What a rank's body threw.
+// The error of a rank's body.
 struct Outcome {
   std::string kind = "none";  // "mismatch", "timeout", "peer lost", "rendezvous", "error"
   std::string text;
@@ -277,7 +277,8 @@ inline Outcome outcome_of(const std::function<void()>& body) {
   }
 }
 
-// Every rank in a thread; what each threw, joining included. Where this process is one rank: what that threw.
+// Runs every rank in a thread and returns each one's error, including that of joining. If this process is one rank,
+// returns its error.
 inline std::vector<Outcome> outcomes_of_threads(const GroupSpec& spec, const std::function<void(Rank&)>& body) {
   const Meeting rendezvous(spec);
   if (is_started_as_rank(spec.wire)) {

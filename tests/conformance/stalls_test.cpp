@@ -1,4 +1,5 @@
-// Signs of life: who gives none is named after the stall timeout, whoever it is; who was only away for a while is not.
+// Heartbeats: a rank that sends none is named after the stall timeout, whichever it is; one that was stopped for a
+// while is not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -26,7 +27,7 @@ class StallsInWaits : public Stalls {};
 
 std::string after_the_call(const std::string& text) { return text.substr(std::min(text.size(), text.find(": "))); }
 
-// Rank 0 is who would decide between group errors.
+// Rank 0 would decide between group errors.
 TEST_P(StallsInWaits, AStoppedRankIsNamedAfterTheStallTimeout) {
   for (const int victim : {1, 0}) {
     const auto reports = run_processes(spec(3, milliseconds(1500)), [&](Rank& rank, RankReport& report) {
@@ -90,7 +91,7 @@ TEST_P(Stalls, ARankThatGoesOnTooLateHearsTheSameAsTheOthers) {
     rank.all_gather(&mine, pids.data(), 1, DType::kInt32);
     if (rank.rank() == 0) raise(SIGSTOP);
     const Outcome outcome = outcome_of([&] {
-      rank.barrier();  // what the others did before they gave up may suffice rank 0
+      rank.barrier();  // the others' work before they gave up may be enough for rank 0
       rank.barrier();
     });
     const auto until = std::chrono::steady_clock::now() + seconds(8);
@@ -104,8 +105,8 @@ TEST_P(Stalls, ARankThatGoesOnTooLateHearsTheSameAsTheOthers) {
   }
 }
 
-// The time away is given back to all that is left of a call, not to the block under way alone. Rank 2 takes its time
-// with every one.
+// The time for which the process was stopped extends the entire rest of a call, not only the current block. Rank 2 is
+// slow in every block.
 class Away : public ::testing::TestWithParam<Wire> {};
 TEST_P(Away, ACallOfManyBlocksMayTakeAsMuchLonger) {
   const GroupSpec spec{.wire = GetParam(), .ranks = 3, .timeout = seconds(60), .stall_timeout = seconds(15)};
@@ -137,7 +138,7 @@ TEST_P(Away, ACallOfManyBlocksMayTakeAsMuchLonger) {
   for (const RankReport& report : reports) EXPECT_EQ(report.kind(), "") << report.text();
 }
 
-// Longer than a TCP connection waits for a peer that takes nothing, were it told to give up; the messages fill its
+// Longer than a TCP connection with a user timeout would wait for a peer that accepts nothing; the messages fill its
 // window.
 TEST(StallsOverTcp, ARankThatComesLateToALotOfDataIsNotLost) {
   run_threads({.wire = Wire::kTcp, .ranks = 2, .timeout = seconds(60)}, [](Rank& rank) {
@@ -167,7 +168,7 @@ TEST_P(StallsInWaits, ALateRankIsToldWithWhatItDidLast) {
   }
 }
 
-// -- endings that concern everybody, and one that does not
+// -- endings that concern all ranks, and one that does not
 
 TEST_P(Stalls, AllSurvivorsOfADeathSayTheSame) {
   const auto reports = run_processes(spec(4, seconds(30)), [&](Rank& rank, RankReport& report) {
@@ -222,7 +223,7 @@ TEST_P(StallsInWaits, AbortReachesMessagesAsyncWorkAndTheProgramsOwnCode) {
   }
 }
 
-// exit() runs no destructor of a local variable.
+// exit() does not run the destructors of local variables.
 TEST_P(StallsInWaits, AProcessThatExitsWellHasLeft) {
   const auto reports = run_processes(spec(3, seconds(30)), [&](Rank& rank, RankReport& report) {
     if (rank.rank() == 2) {
@@ -242,7 +243,7 @@ TEST_P(StallsInWaits, AProcessThatExitsWellHasLeft) {
   });
   for (const std::size_t survivor : {0u, 1u}) {
     EXPECT_EQ(reports[survivor].kind(), "peer lost") << reports[survivor].text();
-    // The first of them to need rank 2 ends the group, maybe while the other still waits for the end of their last
+    // The first rank that needs rank 2 ends the group, perhaps while the other still waits for the end of their last
     // message.
     EXPECT_THAT(reports[survivor].text(),
                 AllOf(::testing::ContainsRegex("^(barrier #2|send to rank 1 .*|recv from rank 0 .*): rank 2 .pid "),

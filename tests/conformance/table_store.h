@@ -1,4 +1,4 @@
-// A store for tests: a table in memory that forked processes share, so that backends are tested without a server.
+// A store for tests: a table in memory that forked processes share, so that backends can be tested without a server.
 #pragma once
 
 #include <sys/mman.h>
@@ -20,7 +20,7 @@ namespace lockstep::testing {
 
 class TableStore : public Store {
  public:
-  // Make it before forking.
+  // Construct it before forking.
   TableStore() {
     void* memory = mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     LOCKSTEP_CHECK(memory != MAP_FAILED, "mmap");

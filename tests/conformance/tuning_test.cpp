@@ -1,4 +1,4 @@
-// The table of paths: what it says is what ranks do, what it may not say is refused by name. And sums in tree order.
+// The table of paths: ranks use its values, and an invalid value is refused by name. Also sums in tree order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,16 +34,16 @@ TEST(TuningTable, WhatCannotBeUsedIsRefusedByFileAndKey) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"flat_byts": 512})", "unknown key \"flat_byts\""},
       {R"({"made_on": {"cpu": 3}})", "\"made_on\": unknown key \"cpu\""},
-      {R"({"made_on": 3})", "a JSON object is expected"},
-      {R"({"flat_bytes": "512"})", "\"flat_bytes\" is \"512\", not a whole number"},
+      {R"({"made_on": 3})", "expected a JSON object"},
+      {R"({"flat_bytes": "512"})", "\"flat_bytes\" is \"512\"; expected an integer"},
       {R"({"flat_bytes": 1.5})", "\"flat_bytes\" is 1.5"},
-      {R"({"flat_bytes": -1})", "\"flat_bytes\" is -1; it must lie in 0..8192"},
-      {R"({"flat_bytes": 8193})", "it must lie in 0..8192"},
-      {R"({"line_bytes": 49})", "\"line_bytes\" is 49; it must lie in 0..48"},
+      {R"({"flat_bytes": -1})", "\"flat_bytes\" is -1; it must be in 0..8192"},
+      {R"({"flat_bytes": 8193})", "it must be in 0..8192"},
+      {R"({"line_bytes": 49})", "\"line_bytes\" is 49; it must be in 0..48"},
       {R"({"tile_bytes": 100000})", "be a multiple of 4096"},
       {R"({"reduce_order": 1})", "\"reduce_order\" is 1"},
-      {R"({"reduce_order": "random"})", "it is one of rank, tree"},
-      {R"([1])", "a JSON object is expected"},
+      {R"({"reduce_order": "random"})", "expected one of rank, tree"},
+      {R"([1])", "expected a JSON object"},
       {R"({"flat_bytes": )", "is not JSON"},
   };
   for (const auto& [json, reason] : cases) {
@@ -62,7 +62,7 @@ TEST(TuningTable, OfAnEarlierVersionIsTakenAndItsKeysAreNamed) {
               AllOf(HasSubstr("'table.json'"), HasSubstr("\"plain_path\", \"vm_from_bytes\", \"vm_piece_bytes\"")));
 }
 
-// Rank 0 reads; the others must not wait for a table that will not come.
+// Rank 0 reads the file; the others must not wait for a table that will not come.
 TEST(TuningTable, AFileThatRankZeroCannotUseIsAnErrorOnAllRanks) {
   const TuningFile file(R"({"reduce_order": "pigeon"})");
   for (const Wire wire : {Wire::kMemfd, Wire::kTcp})
@@ -81,7 +81,7 @@ TEST(TuningTable, AnUnknownOrderIsRefusedOnAllRanks) {
 
 // -- the tree
 
-// As its definition says: neighbours first, then neighbouring pairs, ...
+// By its definition: neighbours first, then neighbouring pairs, ...
 float tree_sum(std::vector<float> values) {
   for (std::size_t stride = 1; stride < values.size(); stride *= 2)
     for (std::size_t i = 0; i + stride < values.size(); i += 2 * stride) values[i] += values[i + stride];
@@ -121,7 +121,7 @@ TEST(TreeOrder, KernelAddsNeighboursThenPairs) {
   }
 }
 
-// The order must differ where it can, or the tests above and below prove nothing.
+// The order must make a difference where it can; otherwise the tests above and below prove nothing.
 TEST(TreeOrder, DiffersFromTheRanksOrderFromFourOn) {
   const auto inputs = random_inputs(4, 1000);
   std::vector<float> in_rank_order = inputs[0];
@@ -154,7 +154,7 @@ TEST(TreeOrder, EveryWirePathAndSplitSumsByTheTree) {
     }
 }
 
-// One table after the other; whatever it says, the sums are the same.
+// One table after the other: the sums do not depend on it.
 TEST(TuningTable, EveryTableGivesTheSameBits) {
   constexpr std::size_t kCount = 60001;
   const auto inputs = random_inputs(3, kCount);

@@ -1,4 +1,4 @@
-// What stands between a processor that advertises AMX and its use.
+// The checks between a processor that advertises AMX and its use.
 #include "src/core/device/amx_probe.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ TEST(AmxProbe, AnInstructionThatFaultsIsAnAnswer) {
     EXPECT_TRUE(runs_without_fault([] { return true; }));
     EXPECT_FALSE(runs_without_fault([] { return false; }));
     sigaction(SIGILL, nullptr, &after), pthread_sigmask(SIG_SETMASK, nullptr, &mask_after);
-    EXPECT_EQ(after.sa_handler, before.sa_handler) << "the trial's signal handler is left";
+    EXPECT_EQ(after.sa_handler, before.sa_handler) << "the trial's signal handler is still set";
     EXPECT_EQ(sigismember(&mask_after, SIGILL), blocks_all ? 1 : 0);
   }
   sigset_t none;
@@ -45,7 +45,7 @@ TEST(AmxProbe, AnInstructionThatFaultsIsAnAnswer) {
 
 constexpr int kAsExpected = 42;
 
-// The exit code of this program when it runs such a test, in a process of its own.
+// The exit code of this program when it runs such a test, in a separate process.
 int exit_code_of(const std::string& environment, const std::string& test) {
   const std::string program = ::testing::internal::GetArgvs().front();
   const int status =
@@ -58,7 +58,7 @@ int exit_code_of(const std::string& environment, const std::string& test) {
 [[noreturn]] void end() { std::_Exit(::testing::Test::HasFailure() ? 1 : kAsExpected); }
 
 TEST(AmxProbe, DISABLED_WithASmallSignalStack) {
-  std::vector<char> memory(2048);  // Linux' least; less than a signal frame with AMX's registers
+  std::vector<char> memory(2048);  // Linux' minimum, which is less than a signal frame with AMX's registers
   const stack_t stack = {.ss_sp = memory.data(), .ss_flags = 0, .ss_size = memory.size()};
   if (sigaltstack(&stack, nullptr) != 0) end();  // a kernel that refuses such stacks in any case
   EXPECT_FALSE(amx_works());
@@ -68,7 +68,7 @@ TEST(AmxProbe, DISABLED_WithASmallSignalStack) {
 
 TEST(AmxProbe, WhatTheSystemDoesNotLendIsNotUsed) {
   if (cpu_isa() < Isa::kAmx)
-    GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)";
+    GTEST_SKIP() << "needs a CPU with AMX, and a system that grants it (LOCKSTEP_ISA not lowered)";
   EXPECT_EQ(exit_code_of("", "WithASmallSignalStack"), kAsExpected);
 }
 
@@ -77,13 +77,13 @@ TEST(AmxProbe, DISABLED_Lowered) {
   std::uint64_t permitted = 0;
   constexpr int kGetPermission = 0x1022, kTileData = 18;
   EXPECT_EQ(syscall(SYS_arch_prctl, kGetPermission, &permitted), 0);
-  EXPECT_EQ(permitted >> kTileData & 1, 0U) << "the process asked for AMX";
+  EXPECT_EQ(permitted >> kTileData & 1, 0U) << "the process requested AMX";
   end();
 }
 
 TEST(AmxProbe, IsNotAskedForWhereItIsNotWanted) {
   if (cpu_isa() < Isa::kAmx)
-    GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)";
+    GTEST_SKIP() << "needs a CPU with AMX, and a system that grants it (LOCKSTEP_ISA not lowered)";
   for (const char* const isa : {"avx512", "avx2", "baseline"})
     EXPECT_EQ(exit_code_of(fmt::format("LOCKSTEP_ISA={}", isa), "Lowered"), kAsExpected) << isa;
 }

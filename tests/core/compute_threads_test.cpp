@@ -1,4 +1,4 @@
-// Work that is split among threads, and kernels whose results do not depend on their number.
+// Work that is split among threads, and kernels whose results do not depend on the number of threads.
 #include "src/core/process/compute_threads.h"
 
 #include <fmt/format.h>
@@ -11,14 +11,14 @@
 #include <stdexcept>
 #include <thread>
 
-#include "tests/kernels/cases/shapes.h"
+#include "kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 namespace {
 
-// OMP_NUM_THREADS, if the tests run with it, would stay.
+// If the tests run with OMP_NUM_THREADS, its value would apply.
 class ComputeThreads : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -53,7 +53,7 @@ TEST_F(ComputeThreads, WorkInsideOfWorkAndOfSeveralThreadsIsDone) {
   EXPECT_EQ(done, 40);
 }
 
-// The thread that holds the crew must not ask for it again.
+// The thread that holds the pool must not request it again.
 TEST_F(ComputeThreads, APartDoesWhatItSplitsAgainInItsOwnThread) {
   std::atomic<int> done = 0, elsewhere = 0;
   const auto split_again = [&](std::int64_t) {
@@ -107,7 +107,7 @@ void expect_same_by_any_number(const std::string& what, const Run& run) {
   }
 }
 
-// Instrumented plain kernels need a minute for the largest, and share them out as they do the others.
+// Instrumented plain kernels need a minute for the largest, and distribute them as they do the others.
 bool takes_too_long(Index products) { return kSanitized && products > 50'000'000; }
 
 Conv2dShape square(Index batch, Index side, Index in, Index out, Index kernel, Index pad, Index stride = 1) {

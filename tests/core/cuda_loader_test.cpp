@@ -28,12 +28,12 @@ TEST(ExplainLoadFailure, NamesWhatIsMissingAndWhereToGetIt) {
                                 file + ": cannot open shared object file: No such file or directory");
   };
   EXPECT_EQ(missing("/x/liblockstep_cuda.so"),
-            "the CUDA part cannot be loaded: there is no file /x/liblockstep_cuda.so");
+            "the CUDA part cannot be loaded: the file /x/liblockstep_cuda.so does not exist");
   EXPECT_EQ(missing("libcudnn.so.9"),
-            "the CUDA part cannot be loaded: cuDNN (libcudnn.so.9) is not found: install it (NVIDIA's package "
+            "the CUDA part cannot be loaded: cuDNN (libcudnn.so.9) was not found: install it (NVIDIA's package "
             "libcudnn9-cuda-<major version of CUDA>), or put its folder into LD_LIBRARY_PATH");
-  EXPECT_THAT(missing("libcublasLt.so.13"), HasSubstr("cuBLAS (libcublasLt.so.13) is not found"));
-  EXPECT_THAT(missing("libnvrtc.so.13"), HasSubstr("NVRTC (libnvrtc.so.13) is not found"));
+  EXPECT_THAT(missing("libcublasLt.so.13"), HasSubstr("cuBLAS (libcublasLt.so.13) was not found"));
+  EXPECT_THAT(missing("libnvrtc.so.13"), HasSubstr("NVRTC (libnvrtc.so.13) was not found"));
   EXPECT_THAT(missing("libother.so.1"),
               AllOf(HasSubstr("libother.so.1: cannot open"), HasSubstr("are the CUDA libraries installed")));
   EXPECT_THAT(explain_load_failure("/x/a.so", "/x/a.so: undefined symbol: cudnnNew"),

@@ -1,4 +1,4 @@
-// Which device a rank takes when no launcher has chosen, and when the CPU is no answer.
+// The device of a rank if no launcher has chosen one, and when the CPU is not a valid choice.
 #include "src/core/device/device_choice.h"
 
 #include <gmock/gmock.h>
@@ -78,7 +78,7 @@ TEST(MemoryPolicyOf, ARanksShareUnlessTheUserSaysMore) {
   EXPECT_EQ(memory_policy_of(std::nullopt, 1000, 4), (Policy{Policy::Kind::kLimit, 225}));
   EXPECT_EQ(memory_policy_of("512M", 1000, 4), (Policy{Policy::Kind::kLimit, 512ull << 20}));
   EXPECT_THAT(message_of([] { memory_policy_of("much", 1000, 1); }),
-              AllOf(HasSubstr("LOCKSTEP_GPU_MEMORY: 'much' is no amount of memory"), HasSubstr("all:8G")));
+              AllOf(HasSubstr("LOCKSTEP_GPU_MEMORY: 'much' is not an amount of memory"), HasSubstr("all:8G")));
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ TEST(CpuDevice, CopiesAndIsAlwaysDone) {
 }
 
 TEST(KernelTable, HasEveryEntry) {
-  // The table is a struct of function pointers, none of which may be null, with the families behind them.
+  // The table is a struct of function pointers, none of which may be null, followed by the families.
   const auto check = [](const KernelTable& table) {
     std::vector<void*> entries((sizeof(KernelTable) - sizeof(KernelFamilies)) / sizeof(void*));
     std::memcpy(entries.data(), &table, entries.size() * sizeof(void*));

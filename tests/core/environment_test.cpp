@@ -1,4 +1,4 @@
-// Environment variables: what is read, and what the message names when it cannot be.
+// Environment variables: valid values, and the messages for invalid ones.
 #include "lockstep/core/environment.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ class Environment : public ::testing::Test {
   void TearDown() override { unsetenv(kName); }
   static void set(const char* value) { setenv(kName, value, 1); }
 
-  // The message of integer(kName, 0, 100), or "" when it throws nothing.
+  // The message of integer(kName, 0, 100), or "" if it throws nothing.
   static std::string complaint() {
     try {
       integer(kName, 0, 100);

@@ -41,7 +41,7 @@ TEST(KnownVariables, OneThatIsLikeNoneIsNamedWithoutAGuess) {
               ElementsAre(AllOf(HasSubstr("LOCKSTEP_QUUX is set"), Not(HasSubstr("did you mean")))));
 }
 
-// Of a Service called lockstep-master.
+// The variables of a Service called lockstep-master.
 TEST(KnownVariables, ThoseOfKubernetesAreNoDoubt) {
   EXPECT_THAT(
       doubts_about({"LOCKSTEP_MASTER_SERVICE_HOST=10.0.0.11", "LOCKSTEP_MASTER_SERVICE_PORT=80",

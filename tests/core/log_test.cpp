@@ -1,4 +1,4 @@
-// What a program's own sink may do to the log: nothing.
+// Faulty sinks of a program must not disturb the log.
 #include "lockstep/core/log.h"
 
 #include <gtest/gtest.h>
@@ -43,10 +43,10 @@ TEST_F(LogSink, MayEndItself) {
   int seen = 0;
   log::set_sink([&seen, mark](log::Level, const std::string&) {
     log::set_sink({});
-    seen = *mark;  // what it holds is still there
+    seen = *mark;  // its captures are still alive
   });
   log::warn("a line");
-  log::warn("a line that nobody takes");
+  log::warn("a line that nobody receives");
   EXPECT_EQ(seen, 7);
   EXPECT_EQ(mark.use_count(), 1);
 }

@@ -1,4 +1,4 @@
-// One physical device as several: what can be asked for, what is refused, and that the parts compute apart from each
+// One physical device as several: valid and invalid configurations, and that the parts compute independently of each
 // other.
 #include "lockstep/core/logical_devices.h"
 
@@ -38,20 +38,21 @@ TEST(LogicalDevices, TheFormsOfTheVariable) {
     EXPECT_THAT(message_of([&] { parse(wrong); }), AllOf(HasSubstr("LOCKSTEP_LOGICAL_DEVICES: '"), HasSubstr("cpu:2x")))
         << wrong;
   EXPECT_THAT(message_of([&] { parse("cuda:0:1G+grow"); }),
-              HasSubstr("memory 'grow' of a logical device: an amount is needed"));
+              HasSubstr("memory 'grow' of a logical device is invalid: expected an amount"));
 }
 
 TEST(LogicalDevices, OptionsThatMakeNoSense) {
   const auto change = [](const DeviceOptions& options) { return message_of([&] { changed_by({}, options); }); };
-  EXPECT_THAT(change({.cpu = 0}), HasSubstr("the CPU as 0 logical devices: 1 to 64 make sense"));
-  EXPECT_THAT(change({.cpu = 65}), HasSubstr("the CPU as 65 logical devices"));
-  EXPECT_THAT(change({.gpu = 0}), HasSubstr(".gpu and .memory go together"));
-  EXPECT_THAT(change({.memory = {"1G"}}), HasSubstr(".gpu and .memory go together"));
+  EXPECT_THAT(change({.cpu = 0}), HasSubstr("0 logical devices of the CPU are invalid: expected 1 to 64"));
+  EXPECT_THAT(change({.cpu = 65}), HasSubstr("65 logical devices of the CPU"));
+  EXPECT_THAT(change({.gpu = 0}), HasSubstr(".gpu and .memory must be set together"));
+  EXPECT_THAT(change({.memory = {"1G"}}), HasSubstr(".gpu and .memory must be set together"));
   EXPECT_THAT(change({.gpu = -1, .memory = {"1G"}}), HasSubstr("GPU -1 does not exist"));
-  EXPECT_THAT(change({.gpu = 0, .memory = {"a lot"}}), HasSubstr("'a lot' is no amount of memory"));
+  EXPECT_THAT(change({.gpu = 0, .memory = {"a lot"}}), HasSubstr("'a lot' is not an amount of memory"));
   EXPECT_THAT(change({.gpu = 0, .memory = std::vector<std::string>(65, "1M")}),
               HasSubstr("65 logical devices of one GPU"));
-  EXPECT_THAT(change({.visible = std::vector<int>{0, 0}}), HasSubstr(".visible names GPU 0, which it names already"));
+  EXPECT_THAT(change({.visible = std::vector<int>{0, 0}}),
+              HasSubstr(".visible contains GPU 0, which it contains already"));
 }
 
 TEST(LogicalDevices, OptionsAddUp) {
@@ -76,20 +77,20 @@ TEST(LogicalDevices, GpusThatAreNotThereAndLimitsThatDoNotFit) {
   EXPECT_THAT(check({.visible = std::vector<int>{7}}), HasSubstr("there is no GPU 7"));
   EXPECT_THAT(check({.gpu = 0, .memory = {"3G", "2G"}}),
               HasSubstr("the limits of GPU 0's 2 parts do not fit into its 4294967296 bytes"));
-  EXPECT_THAT(check({.gpu = 0, .memory = {"16777215T", "2G"}}), HasSubstr("is no amount of memory"));
+  EXPECT_THAT(check({.gpu = 0, .memory = {"16777215T", "2G"}}), HasSubstr("is not an amount of memory"));
   EXPECT_THAT(check({.gpu = 0, .memory = {"18446744073709551615", "2G"}}), HasSubstr("do not fit"));
   EXPECT_THAT(message_of([] {
                 check_gpus_exist(changed_by({}, {.gpu = 1, .memory = {"1G"}, .visible = std::vector<int>{0}}),
                                  two_gpus());
               }),
-              HasSubstr("GPU 1 is to be split and is not among the visible ones"));
+              HasSubstr("GPU 1 is to be split, but is not among the visible ones"));
   EXPECT_THAT(message_of([] {
                 check_gpus_exist(changed_by({}, {.gpu = 0, .memory = {"1G"}}), {{}, "no driver"});
               }),
               HasSubstr("this process has none: no driver"));
 }
 
-// A process configures its devices once: each case has a process of its own, which prints what it saw and leaves.
+// A process configures its devices once, so each case runs in a separate process, which prints its result and exits.
 class FreshProcess : public ::testing::Test {
  protected:
   void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }

@@ -1,4 +1,4 @@
-// Pinned memory of a device that is made up: what is kept, what is taken anew, and what uploads do with it.
+// Pinned memory of a simulated device: what is cached, what is allocated, and how uploads use it.
 #include "src/core/memory/pinned_allocator.h"
 
 #include <gmock/gmock.h>

@@ -27,7 +27,7 @@ class Quota : public ::testing::Test {
 };
 
 TEST_F(Quota, OfVersionTwo) {
-  EXPECT_EQ(cores(), 0) << "none is there";
+  EXPECT_EQ(cores(), 0) << "there is none";
   say(group_, "cpu.max", "max 100000");
   EXPECT_EQ(cores(), 0);
   for (const auto& [text, expected] :
@@ -60,7 +60,7 @@ TEST_F(Quota, TheSmallestOnTheWayUpHolds) {
 }
 
 TEST_F(Quota, KillsForWantOfMemoryAreCountedByBothVersions) {
-  EXPECT_EQ(out_of_memory_kills_in(top_), std::nullopt) << "no file is there";
+  EXPECT_EQ(out_of_memory_kills_in(top_), std::nullopt) << "there is no file";
   say(top_, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0");
   EXPECT_EQ(out_of_memory_kills_in(top_), std::nullopt) << "an old kernel does not count";
   say(service_, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 5");

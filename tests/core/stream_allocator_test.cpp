@@ -1,4 +1,4 @@
-// The accounts of a GPU's allocator, above a pool that is made up.
+// The statistics of a GPU's allocator, on top of a simulated pool.
 #include "src/core/memory/stream_allocator.h"
 
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A device of `size` bytes. Keeps what is given back and hands it out again when it is large enough, as the driver's
-// pool does; makes one of several blocks only when it has settled.
+// The pool of a device of `size` bytes. Keeps freed blocks and reuses them if they are large enough, like the driver's
+// pool; merges several blocks only when it has settled.
 class MadeUpPool : public MemoryPool {
  public:
   explicit MadeUpPool(std::size_t size) : size_(size) {}
@@ -90,7 +90,7 @@ TEST(StreamAllocator, ServesWhatWasFreedWithoutAskingTheSystem) {
   EXPECT_EQ(allocator.stats().cache_hits, 10u);
   EXPECT_EQ(pool.takes, 2);
   EXPECT_EQ(pool.gives_back, 0);
-  EXPECT_EQ(pool.questions, 2) << "asked on misses alone";
+  EXPECT_EQ(pool.questions, 2) << "queried only on misses";
 }
 
 TEST(StreamAllocator, WhatIsKeptMakesRoomForOtherSizes) {
@@ -103,7 +103,7 @@ TEST(StreamAllocator, WhatIsKeptMakesRoomForOtherSizes) {
   EXPECT_EQ(allocator.stats().bytes_in_use, 2 * kMiB);
 }
 
-// The driver joins blocks only when what used them is over.
+// The driver merges blocks only after their users have finished.
 TEST(StreamAllocator, ExhaustionWaitsForWhatWasFreed) {
   MadeUpPool pool(4 * kMiB);
   StreamAllocator allocator(cpu_device(), pool, {});
@@ -125,7 +125,7 @@ TEST(StreamAllocator, WhatIsKeptIsBoundedByWhatWasInUse) {
   step();
   const int takes = pool.takes, gives_back = pool.gives_back;
   for (int i = 0; i < 10; ++i) step();
-  EXPECT_EQ(pool.takes, takes) << "a step that repeats itself asks for nothing";
+  EXPECT_EQ(pool.takes, takes) << "a step that repeats itself requests nothing";
   EXPECT_EQ(pool.gives_back, gives_back);
   EXPECT_EQ(pool.settles, 0) << "and nobody waited";
 }
@@ -154,19 +154,19 @@ TEST(StreamAllocator, WhatIsKeptCountsAgainstALimit) {
   EXPECT_LE(allocator.stats().bytes_held, 4 * kMiB);
 }
 
-// CUDA may answer with another error than that memory is exhausted.
+// CUDA may report another error than exhausted memory.
 TEST(StreamAllocator, ThePoolIsNotAskedForMoreThanTheDeviceHas) {
   MadeUpPool pool(64 * kMiB);
   StreamAllocator allocator(cpu_device(), pool, {});
   EXPECT_THAT(message_of([&] { allocator.allocate(std::size_t{1} << 50); }),
-              HasSubstr("out of memory: 1073741824.0 MiB asked"));
+              HasSubstr("out of memory: 1073741824.0 MiB requested"));
   allocator.begin_capture();
   EXPECT_THAT(message_of([&] { allocator.allocate(65 * kMiB); }), HasSubstr("out of memory"));
   allocator.end_capture();
   EXPECT_EQ(pool.takes + pool.takes_apart, 0);
 }
 
-// During it nothing can be given back: neither to make room for other sizes, nor to stay within the limit.
+// During a capture nothing can be returned: neither to make room for other sizes, nor to stay within the limit.
 TEST(StreamAllocator, ACaptureBeginsWithNothingKept) {
   MadeUpPool small(4 * kMiB), large(64 * kMiB);
   StreamAllocator grows(cpu_device(), small, {}), limited(cpu_device(), large, {MemoryPolicy::Kind::kLimit, 4 * kMiB});
@@ -218,7 +218,7 @@ TEST(StreamAllocator, WhatOtherStreamsKeepMakesRoom) {
   EXPECT_THAT(pool.given_back_on, ElementsAre(&other));
 }
 
-// What was freed during a capture stays with the graph, which may go after the stream.
+// Memory that was freed during a capture stays with the graph, which may be destroyed after the stream.
 TEST(StreamAllocator, AGraphGivesNothingBackOnAStreamThatHasGone) {
   MadeUpPool pool(64 * kMiB);
   StreamAllocator allocator(cpu_device(), pool, {});
@@ -236,7 +236,7 @@ TEST(StreamAllocator, AGraphGivesNothingBackOnAStreamThatHasGone) {
   EXPECT_EQ(pool.gives_back, 1);
 }
 
-// Two streams of a graph run beside each other.
+// Two streams of a graph run concurrently.
 TEST(StreamAllocator, ACapturesStreamsDoNotShareBlocks) {
   MadeUpPool pool(64 * kMiB);
   StreamAllocator allocator(cpu_device(), pool, {});
@@ -277,7 +277,7 @@ TEST(StreamAllocator, ExhaustionSaysWhatWasAskedAndWhoHoldsWhat) {
   StreamAllocator allocator(cpu_device(), pool, {});
   const Buffer held = allocator.allocate(6 * kMiB);
   const std::string said = message_of([&] { allocator.allocate(3 * kMiB); });
-  EXPECT_THAT(said, HasSubstr("out of memory: 3.0 MiB asked; this process uses 6.0 MiB and holds 6.0; 2.0 of the "
+  EXPECT_THAT(said, HasSubstr("out of memory: 3.0 MiB requested; this process uses 6.0 MiB and holds 6.0; 2.0 of the "
                               "device's 16.0 MiB are free"));
   EXPECT_NO_THROW(allocator.allocate(2 * kMiB)) << "an allocation that failed must leave the accounts as they were";
 }
@@ -289,7 +289,7 @@ TEST(StreamAllocator, ALimitEndsGrowthBeforeTheDeviceDoes) {
   const int takes = pool.takes;
   EXPECT_THAT(message_of([&] { allocator.allocate(2 * kMiB); }), HasSubstr("of at most 4.0"));
   EXPECT_THAT(message_of([&] { allocator.allocate(~std::size_t{0}); }), HasSubstr("out of memory"));
-  EXPECT_EQ(pool.takes, takes) << "the pool was asked for what the limit forbids";
+  EXPECT_EQ(pool.takes, takes) << "the pool received a request that the limit forbids";
   EXPECT_NO_THROW(allocator.allocate(kMiB));
 }
 
@@ -308,13 +308,13 @@ TEST(StreamAllocator, AllThatIsNotThereIsAnErrorAtTheStart) {
   const std::string said = message_of([&] {
     StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 12 * kMiB});
   });
-  EXPECT_THAT(said, HasSubstr("12 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
+  EXPECT_THAT(said, HasSubstr("12 MiB were to be allocated at the start, but only 8 of its 16 MiB are free"));
   const int takes = pool.takes;
   const std::string more = message_of([&] {
     StreamAllocator(cpu_device(), pool, {MemoryPolicy::Kind::kAll, 17 * kMiB});
   });
-  EXPECT_THAT(more, HasSubstr("17 MiB were to be taken at the start, but only 8 of its 16 MiB are free"));
-  EXPECT_EQ(pool.takes, takes) << "the pool was asked for more than the device has";
+  EXPECT_THAT(more, HasSubstr("17 MiB were to be allocated at the start, but only 8 of its 16 MiB are free"));
+  EXPECT_EQ(pool.takes, takes) << "the pool received a request for more than the device has";
 }
 
 TEST(MemoryPolicy, ReadsItsForms) {
@@ -379,7 +379,7 @@ TEST(StreamAllocator, ALimitHoldsDuringACapture) {
   StreamAllocator allocator(cpu_device(), pool, {MemoryPolicy::Kind::kLimit, 2 * kMiB});
   const Buffer one = allocator.allocate(kMiB);
   allocator.begin_capture();
-  EXPECT_THAT(message_of([&] { allocator.allocate(2 * kMiB); }), HasSubstr("out of memory: 2.0 MiB asked"));
+  EXPECT_THAT(message_of([&] { allocator.allocate(2 * kMiB); }), HasSubstr("out of memory: 2.0 MiB requested"));
   allocator.end_capture();
 }
 

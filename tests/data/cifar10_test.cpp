@@ -88,7 +88,7 @@ TEST(Cifar10, PutsPlanesIntoPixelsAndStandardises) {
   for (const float value : image) mean += value, square += double{value} * value;
   EXPECT_NEAR(mean / 1728, 0, 1e-5);
   EXPECT_NEAR(square / 1728, 1, 1e-4);
-  // Two pixels of the centre crop, each channel: their order is that of the file's bytes.
+  // Checks two pixels of the centre crop in each channel, in the order of the file's bytes.
   const auto byte_at = [&](int row, int column, int channel) {
     return static_cast<unsigned char>(
         record[static_cast<std::size_t>(1 + channel * 1024 + (row + 4) * 32 + column + 4)]);
@@ -109,7 +109,7 @@ TEST(Cifar10, AugmentationIsAPureFunctionOfSampleEpochAndSeed) {
   EXPECT_NE(sample(set, 7, 3), sample(other, 7, 3));
 }
 
-TEST(Cifar10, AugmentationHasStreamsOfItsOwn) {
+TEST(Cifar10, AugmentationHasItsOwnStreams) {
   const Folder folder;
   write_generated_cifar10(folder.path(), {.train_images = 20, .test_images = 1});
   const Cifar10 set(folder.path(), {.seed = 4});
@@ -148,7 +148,7 @@ TEST(Augment, DrawsWithinItsBounds) {
       << flattest << " " << strongest;
 }
 
-// The formula once more, image by image in double.
+// Compares with the formula computed per image in double precision.
 TEST(Augment, ChangesBrightnessAndContrastOfEachChannelAndStandardises) {
   std::vector<std::uint8_t> pixels(3 * 32 * 32);
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>((i * 7 + i / 1024 * 60) % 199);
@@ -194,15 +194,16 @@ TEST(Augment, DrawsPaddedCropsForResnets) {
   EXPECT_TRUE(centre.top == 4 && centre.left == 4 && centre.mirrored == 0);
 }
 
-// A crop over the left upper edge: black rows and columns, then the image, before it is standardised.
-TEST(Augment, IsBlackOutsideOfTheImage) {
-  const std::vector<std::uint8_t> planes = {10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120};  // three of 2 x 2
+// A crop beyond the upper left corner has black rows and columns before the image. Checked before standardisation.
+TEST(Augment, IsBlackOutsideTheImage) {
+  const std::vector<std::uint8_t> planes = {10, 20, 30, 40,  50,  60,
+                                            70, 80, 90, 100, 110, 120};  // three planes of 2 x 2
   for (const std::int32_t mirrored : {0, 1}) {
     const Augmentation how{-1, -1, mirrored, 0, 1};
     std::vector<float> out(2 * 2 * 3);
     cpu_device().kernels().families.get<AugmentKernels>().augment({1, 2, 2}, {}, planes.data(), &how, out.data(),
                                                                   cpu_device().default_stream());
-    const std::size_t pixel = mirrored == 0 ? 3 : 2;  // where the image's first one lies
+    const std::size_t pixel = mirrored == 0 ? 3 : 2;  // position of the image's first pixel
     std::vector<double> expected(12);
     for (std::size_t channel = 0; channel < 3; ++channel) expected[pixel * 3 + channel] = planes[channel * 4];
     const double mean = (10. + 50 + 90) / 12;
@@ -243,7 +244,7 @@ TEST(Augment, EvaluationHasTheNormalizationOfTraining) {
   EXPECT_EQ(test.normalization().mean[0], 0.5F);
 }
 
-TEST(Augment, RefusesRecipesThatDoNotFit) {
+TEST(Augment, RefusesInvalidRecipes) {
   const GeneratedCifar10 few{.train_images = 2, .test_images = 1};
   EXPECT_NE(message_of([&] {
               Cifar10(few, {.augmentation = {.crop = 41, .padding = 4}});
@@ -263,7 +264,7 @@ TEST(Augment, RefusesRecipesThatDoNotFit) {
   EXPECT_EQ(whole.get(0, 0)[0].shape(), (Shape{32, 32, 3}));
 }
 
-// The same images from memory, with the same augmentation.
+// In-memory images get the same augmentation as Cifar10's.
 TEST(ImageTensors, AreAugmentedAsCifar10Is) {
   const Folder folder;
   write_generated_cifar10(folder.path(), {.train_images = 5, .test_images = 1});
@@ -281,17 +282,17 @@ TEST(ImageTensors, AreAugmentedAsCifar10Is) {
               ImageTensors(images, Tensor::zeros({4}, DType::kInt64));
             }).find("(5, 3, 32, 32) uint8 and (4) int64"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { actual.get(5, 0); }).find("sample 5 was asked of a set of 5"), std::string::npos);
+  EXPECT_NE(message_of([&] { actual.get(5, 0); }).find("sample 5 does not exist; the set has 5"), std::string::npos);
 }
 
-// Before a FIFO is opened somebody must wait at its other end: the call may not.
-TEST(Cifar10, WhatIsNoPlainFileIsNamedAtOnce) {
+// Opening a FIFO blocks until another process opens its other end; the constructor must not.
+TEST(Cifar10, RefusesSpecialFilesWithoutBlocking) {
   const Folder folder;
   const std::string path = folder.file("data_batch_1.bin");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   auto answer = std::async(std::launch::async, [&] { return message_of([&] { Cifar10(folder.path(), {}); }); });
   if (answer.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
-    ADD_FAILURE() << "it waits for the FIFO's other end";
+    ADD_FAILURE() << "it blocks on the FIFO";
     ::close(::open(path.c_str(), O_RDWR | O_NONBLOCK));
   }
   EXPECT_EQ(answer.get().rfind(path + ": is a FIFO", 0), 0u);
@@ -300,12 +301,12 @@ TEST(Cifar10, WhatIsNoPlainFileIsNamedAtOnce) {
   EXPECT_EQ(message_of([&] { Cifar10(folder.path(), {}); }).rfind(path + ": is a character device", 0), 0u);
 }
 
-TEST(Cifar10, DamagedFilesAreNamed) {
+TEST(Cifar10, ErrorsNameDamagedFiles) {
   const Folder folder;
   EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("no data_batch_*.bin"), std::string::npos);
   write_generated_cifar10(folder.path(), {.train_images = 5, .test_images = 2});
   fs::resize_file(folder.file("data_batch_1.bin"), 5 * 3073 - 1);
-  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("15364 bytes are no whole number of 3073-byte"),
+  EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("15364 bytes are not a multiple of the 3073-byte"),
             std::string::npos);
   fs::resize_file(folder.file("data_batch_1.bin"), 0);
   EXPECT_NE(message_of([&] { Cifar10(folder.path(), {}); }).find("data_batch_1.bin: 0 bytes"), std::string::npos);
@@ -334,7 +335,7 @@ TEST(GeneratedSet, IsAPureFunctionOfItsArguments) {
   EXPECT_EQ(fs::file_size(a.file("data_batch_1.bin")), 20u * 3073);
 }
 
-TEST(GeneratedSet, InMemoryIsTheOneInFiles) {
+TEST(GeneratedSet, IsTheSameInMemoryAndInFiles) {
   const Folder folder;
   const GeneratedCifar10 what{.train_images = 20, .test_images = 5, .seed = 3};
   write_generated_cifar10(folder.path(), what);
@@ -345,7 +346,7 @@ TEST(GeneratedSet, InMemoryIsTheOneInFiles) {
   }
 }
 
-// Softmax regression on what the network sees: if it did well, the set would prove nothing about the network.
+// Softmax regression on the network's inputs. If it did well, the set would prove nothing about the network.
 TEST(GeneratedSet, ALinearModelCannotSeparateIt) {
   if (lockstep::testing::kSanitized) GTEST_SKIP() << "instrumented code is too slow to train a model";
   const Folder folder;

@@ -1,4 +1,4 @@
-// Data sets that are made of tensors and of other data sets.
+// Tests of data sets made from tensors and from other data sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Sample i: (i, 10 i) float32 and i int64.
+// Sample i is (i, 10 i) float32 and i int64.
 TensorDataset tens(std::int64_t size) {
   const Tensor inputs = Tensor::empty({size, 2}), labels = Tensor::empty({size}, DType::kInt64);
   for (std::int64_t i = 0; i < size; ++i) {
@@ -47,13 +47,13 @@ TEST(TensorDataset, HasRows) {
   EXPECT_EQ(inputs_of(set, 3), (std::vector<float>{3, 30}));
   EXPECT_EQ(labels_of(set, {.batch_size = 2}), (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
   set.get(3, 0)[0].fill(0);
-  EXPECT_EQ(inputs_of(set, 3), (std::vector<float>{3, 30})) << "a sample is the caller's own";
-  EXPECT_THAT(message_of([&] { set.get(5, 0); }), HasSubstr("TensorDataset: sample 5 was asked of a set of 5"));
+  EXPECT_EQ(inputs_of(set, 3), (std::vector<float>{3, 30})) << "the caller owns a sample";
+  EXPECT_THAT(message_of([&] { set.get(5, 0); }), HasSubstr("TensorDataset: sample 5 does not exist; the set has 5"));
   EXPECT_THAT(message_of([&] { set.get(-1, 0); }), HasSubstr("sample -1"));
   EXPECT_THAT(message_of([] {
                 TensorDataset({Tensor::zeros({2, 1}), Tensor::zeros({3})});
               }),
-              HasSubstr("tensor 1 is (3), tensor 0 is (2, 1)"));
+              HasSubstr("tensor 1 is (3), but tensor 0 is (2, 1)"));
   EXPECT_THAT(message_of([] { TensorDataset({Tensor::full({}, 1)}); }), HasSubstr("first extents"));
   EXPECT_THAT(message_of([] { TensorDataset(std::vector<Tensor>{}); }), HasSubstr("at least one tensor"));
 }
@@ -83,7 +83,7 @@ TEST(Map, DrawsFromSeedEpochAndIndex) {
   EXPECT_NE(inputs_of(noisy, 2, 3)[0] - 2, inputs_of(noisy, 1, 3)[0] - 1);
 }
 
-TEST(Cache, ReadsEachSampleOnceWithoutRegardToEpochs) {
+TEST(Cache, ReadsEachSampleOnceInAnyEpoch) {
   std::atomic<int> reads{0};
   const CachedDataset cached = cache(map(tens(8), [&](Sample sample) {
     ++reads;
@@ -92,7 +92,7 @@ TEST(Cache, ReadsEachSampleOnceWithoutRegardToEpochs) {
   for (int pass = 0; pass < 3; ++pass) EXPECT_EQ(labels_of(cached, {.batch_size = 3}).size(), 8U);
   EXPECT_EQ(reads, 8);
   cached.get(3, 0)[0].fill(0);
-  EXPECT_EQ(inputs_of(cached, 3), (std::vector<float>{3, 30})) << "what is kept is not the caller's";
+  EXPECT_EQ(inputs_of(cached, 3), (std::vector<float>{3, 30})) << "the caller cannot change the cached sample";
   const auto epochs = map(
       tens(3),
       [](Sample sample, Philox& random) {
@@ -106,7 +106,7 @@ TEST(Cache, ReadsEachSampleOnceWithoutRegardToEpochs) {
 TEST(Cache, IsSafeFromSeveralThreads) {
   for (int round = 0; round < 10; ++round) {
     const CachedDataset cached = cache(tens(50));
-    const ConcatDataset both = concatenate({cached, cached});  // copies share what is kept
+    const ConcatDataset both = concatenate({cached, cached});  // copies share the cache
     const auto labels = labels_of(both, {.batch_size = 5, .num_workers = 8});
     ASSERT_EQ(labels.size(), 100U);
     for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(labels[i], static_cast<std::int64_t>(i % 50));
@@ -121,13 +121,13 @@ TEST(Subset, TakesAndSkips) {
   EXPECT_EQ(labels_of(concatenate({skip(set, 5), take(set, 2), tens(1)}), {.batch_size = 4}),
             (std::vector<std::int64_t>{5, 0, 1, 0}));
   EXPECT_EQ(skip(set, 6).size(), 0);
-  EXPECT_THAT(message_of([&] { take(set, 7); }), HasSubstr("take: 7 samples were asked of a set of 6"));
-  EXPECT_THAT(message_of([&] { skip(set, -1); }), HasSubstr("skip: -1 samples"));
+  EXPECT_THAT(message_of([&] { take(set, 7); }), HasSubstr("take: cannot select 7 samples from a set of 6"));
+  EXPECT_THAT(message_of([&] { skip(set, -1); }), HasSubstr("skip: cannot select -1 samples"));
   EXPECT_THAT(message_of([&] { Subset(set, {6}); }), HasSubstr("sample 6"));
   EXPECT_THAT(message_of([&] { concatenate({}); }), HasSubstr("at least one data set"));
 }
 
-TEST(RandomSplit, PartsAreTheWholeAndOfTheSeed) {
+TEST(RandomSplit, PartsCoverTheSetAndDependOnTheSeed) {
   const auto parts = random_split(tens(20), {15, 5}, 1), again = random_split(tens(20), {15, 5}, 1),
              other = random_split(tens(20), {15, 5}, 2);
   std::vector<std::int64_t> all = labels_of(parts[0]);
@@ -136,11 +136,14 @@ TEST(RandomSplit, PartsAreTheWholeAndOfTheSeed) {
   for (const std::int64_t label : labels_of(parts[1])) all.push_back(label);
   EXPECT_FALSE(std::is_sorted(all.begin(), all.end()));
   EXPECT_EQ(std::set<std::int64_t>(all.begin(), all.end()).size(), 20U);
-  EXPECT_THAT(message_of([] { random_split(tens(3), {1, 1}); }), HasSubstr("the parts have 2 samples, the set has 3"));
+  EXPECT_THAT(message_of([] {
+                random_split(tens(3), {1, 1});
+              }),
+              HasSubstr("the parts have 2 samples together, but the set has 3"));
 }
 
-// Of images they stay what a device can prepare, with the augmentation of the whole set's numbers.
-TEST(Subset, OfImagesHasThem) {
+// A subset of images can also be prepared by a device, with the augmentation of the underlying set's indices.
+TEST(Subset, OfImagesIsAnImageSource) {
   const Cifar10 images(GeneratedCifar10{.train_images = 6, .test_images = 1}, {.seed = 3});
   const Subset last = skip(images, 4);
   ASSERT_NE(last.images(), nullptr);
@@ -156,7 +159,7 @@ TEST(Subset, OfImagesHasThem) {
   EXPECT_EQ(take(tens(2), 1).images(), nullptr);
 }
 
-// A set that cannot be copied.
+// A data set that cannot be copied.
 class Owner : public Dataset {
  public:
   explicit Owner(std::atomic<int>& alive) : alive_(alive) { ++alive_; }
@@ -170,7 +173,7 @@ class Owner : public Dataset {
   std::atomic<int>& alive_;
 };
 
-TEST(KeptDataset, LivesAsLongAsTheSetThatIsMadeOfIt) {
+TEST(KeptDataset, LivesAsLongAsTheSetMadeFromIt) {
   std::atomic<int> alive{0};
   {
     const CachedDataset cached = cache(take(std::make_shared<Owner>(alive), 1));

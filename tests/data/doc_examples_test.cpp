@@ -11,7 +11,8 @@ namespace ls = lockstep;
 namespace {
 
 TEST(DocExamples, SequencesOfDifferentLengths) {
-  const ls::data::TestFile file("{\"tokens\":[5,6,7],\"label\":1}\n{\"tokens\":[8],\"label\":0}\n{\"tokens\":[9,9],\"label\":1}\n");
+  const ls::data::TestFile file(
+      "{\"tokens\":[5,6,7],\"label\":1}\n{\"tokens\":[8],\"label\":0}\n{\"tokens\":[9,9],\"label\":1}\n");
   const std::string path = file.path();
   const ls::Place place;
   std::int64_t seen = 0, tokens_seen = 0;
@@ -20,7 +21,8 @@ TEST(DocExamples, SequencesOfDifferentLengths) {
     return ls::data::Sample{ls::data::int64_tensor(record.at("tokens")), ls::data::int64_tensor(record.at("label"))};
   });
   const ls::data::DistributedSampler sampler(documents.size(), place, {.shuffle = true, .seed = 1});
-  ls::data::DataLoader loader(documents, sampler, {.batch_size = 32, .num_workers = 2, .collate = ls::data::pad_collate()});
+  ls::data::DataLoader loader(documents, sampler,
+                              {.batch_size = 32, .num_workers = 2, .collate = ls::data::pad_collate()});
   for (auto& [tokens, labels] : loader) {  // (N, longest of the batch) and (N)
     seen += labels.count();
     tokens_seen += tokens.count();
@@ -32,7 +34,8 @@ TEST(DocExamples, SequencesOfDifferentLengths) {
 
 TEST(DocExamples, ALabelForEachToken) {
   const ls::data::TestFile file(
-      "{\"tokens\":[5,6,7],\"labels\":[1,0,1]}\n{\"tokens\":[8],\"labels\":[0]}\n{\"tokens\":[9,9],\"labels\":[1,1]}\n");
+      "{\"tokens\":[5,6,7],\"labels\":[1,0,1]}\n{\"tokens\":[8],\"labels\":[0]}\n{\"tokens\":[9,9],\"labels\":[1,1]}"
+      "\n");
   const std::string path = file.path();
   const ls::Place place;
   std::int64_t labels_seen = 0;
@@ -48,7 +51,8 @@ TEST(DocExamples, ALabelForEachToken) {
   const auto padded = ls::data::pad_collate({.target_value = ls::kIgnoreIndex});  // tokens end in 0, labels in -100
   for (auto& [tokens, labels] : ls::data::DataLoader(texts, sampler, {.batch_size = 8, .collate = padded})) {
     sgd.zero_grad();
-    ls::nn::cross_entropy(net(tokens), labels).backward();  // logits (N, T, K), labels (N, T): the mean over those that are not -100
+    // Logits (N, T, K), labels (N, T): the mean over the labels that are not -100.
+    ls::nn::cross_entropy(net(tokens), labels).backward();
     sgd.step();
     labels_seen += ls::nn::count_labels(labels);
   }
@@ -62,7 +66,8 @@ TEST(DocExamples, ALabelForEachToken) {
 }
 
 TEST(DocExamples, WeightsAndLengths) {
-  const ls::data::TestFile file("{\"tokens\":[5,6,7],\"label\":1}\n{\"tokens\":[8],\"label\":0}\n{\"tokens\":[9,9],\"label\":1}\n");
+  const ls::data::TestFile file(
+      "{\"tokens\":[5,6,7],\"label\":1}\n{\"tokens\":[8],\"label\":0}\n{\"tokens\":[9,9],\"label\":1}\n");
   const ls::data::JsonLines documents(file.path(), [](const nlohmann::json& record) {
     return ls::data::Sample{ls::data::int64_tensor(record.at("tokens")), ls::data::int64_tensor(record.at("label"))};
   });
@@ -70,13 +75,16 @@ TEST(DocExamples, WeightsAndLengths) {
   const ls::Place place;
   std::int64_t seen = 0;
 
-  const std::vector<double> weights = ls::data::balancing_weights(labels);  // all classes equally often
-  const ls::data::WeightedSampler balanced(documents.size(), weights, place, {.samples = 3, .replacement = true, .seed = 1});
+  const std::vector<double> weights = ls::data::balancing_weights(labels);  // draws all classes equally often
+  const ls::data::WeightedSampler balanced(documents.size(), weights, place,
+                                           {.samples = 3, .replacement = true, .seed = 1});
 
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < documents.size(); ++i) lengths.push_back(documents.get(i, 0)[0].count());
-  const ls::data::LengthBucketSampler bucketed(documents.size(), lengths, place, {.batch_size = 64, .max_tokens = 4096, .seed = 1});
-  ls::data::DataLoader loader(documents, bucketed, {.num_workers = 2, .collate = ls::data::pad_collate()});  // its batches
+  const ls::data::LengthBucketSampler bucketed(documents.size(), lengths, place,
+                                               {.batch_size = 64, .max_tokens = 4096, .seed = 1});
+  ls::data::DataLoader loader(documents, bucketed,
+                              {.num_workers = 2, .collate = ls::data::pad_collate()});  // its batches
   for (auto& [tokens, targets] : loader) seen += targets.count();
 
   EXPECT_EQ(balanced.indices().size(), 3U);
@@ -95,7 +103,7 @@ std::int64_t train(const std::string& folder, const ls::data::Dataset& set, std:
   ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .loader = loader};
   if (const auto saved = ls::load_checkpoint(folder, parts)) parts.step = saved->step;
   for (; parts.step < last; sampler.set_epoch(sampler.epoch() + 1))
-    for (auto& [inputs, targets] : loader) {  // in the first pass: what the run before had not taken
+    for (auto& [inputs, targets] : loader) {  // in the first pass: what the earlier run had not taken
       sgd.zero_grad();
       ls::nn::mse_loss(net(inputs), targets).backward();
       sgd.step();

@@ -1,4 +1,4 @@
-// Files as they come from browsers, archives, editors and repositories: what is meant is read, what is not is said.
+// Files as browsers, archives, editors and repositories deliver them: usable ones are read, others are reported.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,14 +50,14 @@ const std::string kMark = "\xef\xbb\xbf", kPage = "\n<!DOCTYPE html><html><head>
 const std::string kPointer =
     "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 123\n";
 
-TEST_F(Downloads, MnistIsFoundUnderTheNamesOfItsArchives) {
+TEST_F(Downloads, FindsMnistUnderTheNamesOfItsArchives) {
   write("train-images.idx3-ubyte", idx({3, 2, 2}, std::string(12, '\1')));
   write("train-labels.idx1-ubyte.gz", gzip(idx({3}, "\1\2\3")));
   EXPECT_EQ(Mnist(folder_).size(), 3);
   EXPECT_THAT(message_of([&] { Mnist(folder_, {.train = false}); }), HasSubstr("/t10k-images-idx3-ubyte.gz"));
 }
 
-TEST_F(Downloads, AnIdxFilesErrorsNameTheFile) {
+TEST_F(Downloads, IdxErrorsNameTheFile) {
   for (const auto& extents :
        {std::vector<std::uint32_t>{0, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff, 0xffffffff}, {3}}) {
     const std::string path = write("some.idx", idx(extents, ""));
@@ -65,7 +65,7 @@ TEST_F(Downloads, AnIdxFilesErrorsNameTheFile) {
   }
 }
 
-TEST_F(Downloads, AByteOrderMarkIsNoCharacter) {
+TEST_F(Downloads, AByteOrderMarkIsNotACharacter) {
   EXPECT_THAT(read_lines(write("words.txt", kMark + "the\nof\n")), ElementsAre("the", "of"));
   EXPECT_EQ(CharacterDataset(write("text.txt", kMark + "abcabc"), {.length = 2}).vocabulary().characters(), "abc");
   const auto to_sample = [](const nlohmann::json& record) { return Sample{int64_tensor(record.at("x"))}; };
@@ -100,7 +100,7 @@ TEST_F(Downloads, ABrowsersCopyOfABatchDoesNotCountTwice) {
   EXPECT_EQ(Cifar10(folder_, {.augment = false}).size(), 3);
 }
 
-TEST_F(Downloads, APointerOrAPageInPlaceOfAFileIsSaidToBeOne) {
+TEST_F(Downloads, ErrorsIdentifyLfsPointersAndWebPages) {
   const auto to_sample = [](const nlohmann::json& record) { return Sample{int64_tensor(record.at("x"))}; };
   const auto lfs = HasSubstr("It is a Git LFS pointer, not the file itself: `git lfs pull`"),
              page = HasSubstr("It is a web page (HTML)");
@@ -109,7 +109,7 @@ TEST_F(Downloads, APointerOrAPageInPlaceOfAFileIsSaidToBeOne) {
   EXPECT_THAT(message_of([&] { JsonLines(write("a.jsonl", kPointer), to_sample); }), lfs);
   EXPECT_THAT(message_of([&] { JsonLines(write("a.jsonl", kPage.substr(1)), to_sample); }), page);
   EXPECT_THAT(message_of([&] { read_lines(write("a.txt", kPointer)); }), lfs);
-  EXPECT_EQ(read_lines(write("a.txt", kPage)).size(), 2U) << "a page may be the text that is meant";
+  EXPECT_EQ(read_lines(write("a.txt", kPage)).size(), 2U) << "a page may be the intended text";
   write("data_batch_1.bin", kPointer);
   EXPECT_THAT(message_of([&] { Cifar10(folder_, {.augment = false}); }), lfs);
   write("data_batch_1.bin", kPage);

@@ -1,4 +1,4 @@
-// Files that tests write, and gzip.
+// Helpers for tests that write files, and gzip compression.
 #pragma once
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 namespace lockstep::data {
 
-// Removed at the end.
+// A file that is removed in the destructor.
 class TestFile {
  public:
   explicit TestFile(std::string_view content, const std::string& name = "file") : path_(testing::temporary(name)) {
@@ -48,8 +48,8 @@ inline std::string gzip(std::string_view content) {
   return packed;
 }
 
-// Calls `read` with the file cut at each byte, and with single bits flipped: it returns, or throws FileError that
-// begins with the path. Returns how many were refused.
+// Calls `read` with the file cut at each byte and with single bits flipped. `read` must return, or throw a FileError
+// that begins with the path. Returns how many damaged files were refused.
 template <typename Read>
 int refused_when_damaged(const std::string& whole, Read&& read) {
   const TestFile file("");

@@ -1,4 +1,4 @@
-// IDX, JSON lines, text and gzip: what they hold, and that damage is an error that names the file.
+// Tests of IDX, JSON lines, text and gzip: their contents, and that damage is an error with the file's name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -46,7 +46,7 @@ TEST(Gzip, IsUnpackedWhateverTheName) {
   EXPECT_EQ(text_of_file(empty.path()), "");
 }
 
-TEST(Gzip, IsBoundedBeforeMemoryIsTaken) {
+TEST(Gzip, IsLimitedBeforeMemoryIsAllocated) {
   const TestFile bomb(gzip(std::string(std::size_t{64} << 20, '\0')));
   ASSERT_LT(std::filesystem::file_size(bomb.path()), 100'000U);
   EXPECT_THAT(message_of([&] { read_file(bomb.path(), 1 << 20); }),
@@ -57,7 +57,7 @@ TEST(Gzip, IsBoundedBeforeMemoryIsTaken) {
   EXPECT_THAT(message_of([&] { read_file(plain.path(), 999); }), HasSubstr("has 1000 bytes, more than 999"));
 }
 
-TEST(Gzip, HasNoBoundWhereItIsTheLargestNumber) {
+TEST(Gzip, HasNoLimitIfItIsTheLargestNumber) {
   const std::string content(100'000, 'x');
   const TestFile packed(gzip(content));
   EXPECT_EQ(text_of_file(packed.path(), std::numeric_limits<std::uint64_t>::max()), content);
@@ -105,11 +105,11 @@ TEST(Idx, DamageIsNamed) {
   const TestFile type("\0\0\x0a\x01\0\0\0\x01\x01"s), extents("\0\0\x08\x07\0\0\0\x01"s),
       header("\0\0\x08\x02\0\0\0\x02"s), few("\0\0\x0d\x01\0\0\0\x02\0\0\0\0"s),
       huge("\0\0\x0e\x03\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"s);
-  EXPECT_THAT(message_of([&] { read_idx(type.path()); }), HasSubstr(type.path() + ": is no IDX file"));
+  EXPECT_THAT(message_of([&] { read_idx(type.path()); }), HasSubstr(type.path() + ": is not an IDX file"));
   EXPECT_THAT(message_of([&] { read_idx(extents.path()); }), HasSubstr("has 7 extents"));
-  EXPECT_THAT(message_of([&] { read_idx(header.path()); }), HasSubstr("8 bytes end within the header of 12"));
+  EXPECT_THAT(message_of([&] { read_idx(header.path()); }), HasSubstr("8 bytes, but the header alone has 12"));
   EXPECT_THAT(message_of([&] { read_idx(few.path()); }),
-              HasSubstr("has 4 bytes behind its header, whose extents say 8"));
+              HasSubstr("has 4 bytes after its header, but its extents require 8"));
   EXPECT_THAT(message_of([&] { read_idx(huge.path()); }), HasSubstr("more than 64 bits count"));
 }
 
@@ -122,9 +122,9 @@ std::string idx_images(int count) {
 TEST(Idx, AnyDamageIsAnErrorOrAnotherArray) {
   const auto read = [](const std::string& path) { read_idx(path); };
   const std::string plain = idx_images(5), packed = gzip(plain);
-  EXPECT_GE(refused_when_damaged(plain, read), static_cast<int>(plain.size())) << "all that were cut";
+  EXPECT_GE(refused_when_damaged(plain, read), static_cast<int>(plain.size())) << "every cut file is refused";
   EXPECT_GE(refused_when_damaged(packed, read), static_cast<int>(4 * packed.size()) - 3 * 10)
-      << "all but flips in the header of gzip";
+      << "every damaged file is refused, except bit flips in gzip's header";
 }
 
 TEST(Mnist, PairsImagesWithLabels) {
@@ -156,7 +156,7 @@ Sample tokens_and_label(const nlohmann::json& record) {
   return {int64_tensor(record.at("tokens")), int64_tensor(record.at("label"))};
 }
 
-TEST(JsonLines, BecomeSamplesByAFunction) {
+TEST(JsonLines, AreConvertedToSamplesByAFunction) {
   const std::string text = "{\"label\":4,\"tokens\":[1,3]}\r\n{\"tokens\":[],\"label\":-2}\n";
   for (const std::string& content : {text, gzip(text)}) {
     const TestFile file(content);
@@ -166,7 +166,7 @@ TEST(JsonLines, BecomeSamplesByAFunction) {
     EXPECT_EQ(set.get(0, 0)[1].shape(), Shape());
     EXPECT_EQ(set.get(1, 5)[0].shape(), (Shape{0}));
     set.get(0, 0)[0].span<std::int64_t>()[0] = 77;
-    EXPECT_EQ(all_of<std::int64_t>(set.get(0, 0)[0])[0], 1) << "a sample is the caller's own";
+    EXPECT_EQ(all_of<std::int64_t>(set.get(0, 0)[0])[0], 1) << "the caller owns a sample";
   }
   EXPECT_EQ(all_of<float>(float32_tensor(nlohmann::json::parse("[1, 2.5]"))), (std::vector<float>{1, 2.5}));
   EXPECT_THAT(message_of([] { float32_tensor(nlohmann::json::parse("[1, -1e39]")); }),
@@ -181,20 +181,20 @@ TEST(JsonLines, ErrorsNameTheLine) {
     EXPECT_EQ(error.rfind(file.path() + ": line 2", 0), 0U) << error;
     return error;
   };
-  EXPECT_THAT(error_of("{\"label\":4,"), HasSubstr("line 2, byte 12: is no JSON value"));
-  EXPECT_THAT(error_of("\n" + good), HasSubstr("is no JSON value"));
-  EXPECT_THAT(error_of("{\"label\":\"\xff\"}"), HasSubstr("is no JSON value in UTF-8"));
+  EXPECT_THAT(error_of("{\"label\":4,"), HasSubstr("line 2, byte 12: is not a JSON value"));
+  EXPECT_THAT(error_of("\n" + good), HasSubstr("is not a JSON value"));
+  EXPECT_THAT(error_of("{\"label\":\"\xff\"}"), HasSubstr("is not a JSON value in UTF-8"));
   EXPECT_THAT(error_of("{\"label\":4}"), HasSubstr("tokens"));
   EXPECT_THAT(error_of("{\"label\":4,\"tokens\":[1.5]}"), HasSubstr("expected an integer, got a JSON fraction"));
   EXPECT_THAT(error_of("{\"label\":4,\"tokens\":[9223372036854775808]}"),
               HasSubstr("9223372036854775808 does not fit into int64"));
   EXPECT_THAT(error_of("{\"label\":4,\"tokens\":[[1]]}"), HasSubstr("got a JSON array"));
-  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("is no JSON value"));
+  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("is not a JSON value"));
   const TestFile empty(""), file(good);
-  EXPECT_THAT(message_of([&] { JsonLines(empty.path(), tokens_and_label); }), HasSubstr("holds no line"));
+  EXPECT_THAT(message_of([&] { JsonLines(empty.path(), tokens_and_label); }), HasSubstr("has no lines"));
   EXPECT_THAT(message_of([&] { JsonLines(file.path(), {}); }), HasSubstr("is empty"));
   EXPECT_THAT(message_of([&] { JsonLines(file.path(), [](const nlohmann::json&) { return Sample{}; }); }),
-              HasSubstr("a sample of no tensor"));
+              HasSubstr("a sample without tensors"));
 }
 
 TEST(JsonLines, AnyDamageIsAnErrorOrOtherSamples) {
@@ -219,17 +219,17 @@ TEST(Vocabulary, NumbersCharactersInTheOrderOfTheirCodePoints) {
   EXPECT_EQ(CharacterVocabulary(vocabulary.characters()).characters(), vocabulary.characters());
   EXPECT_THAT(message_of([&] { vocabulary.encode("ab?"); }), HasSubstr("byte 2 is the character U+003F"));
   const std::vector<std::int64_t> six = {6};
-  EXPECT_THAT(message_of([&] { vocabulary.decode(six); }), HasSubstr("number 6 is none of 0 to 5"));
+  EXPECT_THAT(message_of([&] { vocabulary.decode(six); }), HasSubstr("number 6 is out of range 0 to 5"));
   EXPECT_THAT(message_of([&] { CharacterVocabulary(""); }), HasSubstr("empty"));
 }
 
-TEST(Utf8, WhatIsNoneIsRefusedWithItsByte) {
+TEST(Utf8, ErrorsNameTheInvalidByte) {
   for (const std::string& bad : {"\x80"s, "\xc0\xaf"s, "\xc3"s, "\xc3("s, "\xe0\x80\xaf"s, "\xed\xa0\x80"s,
                                  "\xf0\x80\x80\xaf"s, "\xf4\x90\x80\x80"s, "\xf5\x80\x80\x80"s, "\xff"s}) {
     const TestFile file("one\ntwo" + bad + "x");
     EXPECT_THAT(message_of([&] { CharacterDataset(file.path(), {.length = 2}); }),
                 HasSubstr(file.path() + ": byte 7 (line 2), 0x"));
-    EXPECT_THAT(message_of([&] { read_lines(file.path()); }), HasSubstr("begins no UTF-8 character"));
+    EXPECT_THAT(message_of([&] { read_lines(file.path()); }), HasSubstr("is not UTF-8"));
   }
 }
 
@@ -253,7 +253,7 @@ TEST(CharacterDataset, HasWindowsAndTheirSuccessors) {
   EXPECT_EQ(read_lines(lines.path()), (std::vector<std::string>{"one", "two", "", "last"}));
 }
 
-// -- the real ones
+// -- published files
 
 std::string real(const std::string& name) {
   const char* const folder = std::getenv("LOCKSTEP_DATA");

@@ -66,7 +66,7 @@ TEST(LengthBucketSampler, SortsPoolsAndCutsThem) {
       ElementsAre(ElementsAre(1, 3), ElementsAre(2, 0), ElementsAre(7, 6), ElementsAre(5, 4), ElementsAre(8, 9)));
   EXPECT_THAT(batches({.batch_size = 4, .pool_batches = 0, .shuffle = false}),
               ElementsAre(ElementsAre(1, 3, 8, 9), ElementsAre(2, 0, 7, 6), ElementsAre(5, 4)));
-  // 4 x 3, 2 x 5, 2 x 7, 1 x 8, 1 x 9 tokens, of at most 14.
+  // 4 x 3, 2 x 5, 2 x 7, 1 x 8 and 1 x 9 tokens, at most 14 each.
   EXPECT_THAT(
       batches({.batch_size = 100, .max_tokens = 14, .shuffle = false}),
       ElementsAre(ElementsAre(1, 3, 8, 9), ElementsAre(2, 0), ElementsAre(7, 6), ElementsAre(5), ElementsAre(4)));
@@ -97,7 +97,7 @@ TEST(LengthBucketSampler, EachSampleOncePerEpochWithLittlePadding) {
   EXPECT_EQ(batches_of(sampler), first);
 }
 
-TEST(LengthBucketSampler, AllRanksShareOutTheSameBatches) {
+TEST(LengthBucketSampler, AllRanksShareTheSameBatches) {
   const Indices lengths = random_lengths(217);
   const LengthBucketSamplerOptions options{.batch_size = 10, .max_tokens = 300, .pool_batches = 5, .seed = 3};
   for (const std::int64_t epoch : {0, 1, 2}) {
@@ -165,17 +165,17 @@ TEST(LengthBucketSampler, TheLoaderMakesItsBatches) {
     EXPECT_EQ(got, expected);
   }
   EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.batch_size = 8}); }),
-              HasSubstr("rank 1: batch_size 8 and drop_last false beside a sampler that makes the batches"));
+              HasSubstr("rank 1: batch_size 8 and drop_last false do not go with a sampler that makes the batches"));
   EXPECT_THAT(message_of([&] { DataLoader(set, sampler, {.drop_last = true}); }),
               HasSubstr("batch_size 1 and drop_last true"));
 }
 
-// state(), remaining() and the like are asked in each step: none of them may cut the epoch again.
+// state(), remaining() and others are called in each step, so none of them may cut the epoch again.
 TEST(LengthBucketSampler, CutsAnEpochOnce) {
   const Indices lengths = random_lengths(5000);
   LengthBucketSampler sampler(5000, lengths, rank_of(1, 2), {.batch_size = 16, .max_tokens = 900});
   const auto expect_no_cut = [&](std::int64_t remaining) {
-    test_support::refuse_allocations_from(5000 * sizeof(std::int64_t));  // less than the samples in their order
+    test_support::refuse_allocations_from(5000 * sizeof(std::int64_t));  // less than the samples' order takes
     const SamplerState state = sampler.state();
     const std::int64_t left = sampler.remaining();
     test_support::refuse_allocations_from(0);
@@ -191,7 +191,7 @@ TEST(LengthBucketSampler, CutsAnEpochOnce) {
   expect_no_cut(batches);
   LengthBucketSampler other(5000, lengths, rank_of(1, 2), {.batch_size = 16, .max_tokens = 900, .seed = 8});
   const SamplerState state = other.state();
-  sampler.restore(state);  // another seed
+  sampler.restore(state);  // has another seed
   expect_no_cut(other.remaining());
 }
 
@@ -201,9 +201,9 @@ TEST(LengthBucketSampler, RefusesWrongLengthsAndOptions) {
   };
   EXPECT_THAT(refused({1, 2}), HasSubstr("rank 1: 2 lengths for 3 samples: give one length for each sample"));
   EXPECT_THAT(refused({1, 2, 3, 4}), HasSubstr("4 lengths for 3 samples"));
-  EXPECT_THAT(refused({1, -2, 3}), HasSubstr("the length of sample 1 is -2: 0 or more was expected"));
+  EXPECT_THAT(refused({1, -2, 3}), HasSubstr("the length of sample 1 is -2, expected 0 or more"));
   EXPECT_THAT(refused({1, 2, 30}, {.max_tokens = 29}),
-              AllOf(HasSubstr("sample 2 has 30 tokens, a batch at most 29 (max_tokens)"),
+              AllOf(HasSubstr("sample 2 has 30 tokens, but max_tokens is 29"),
                     HasSubstr("cut the sample, leave it out, or raise the limit")));
   EXPECT_THAT(refused({1, 2, 3}, {.batch_size = 0}), HasSubstr("batch_size 0, max_tokens 0 and pool_batches 100"));
   EXPECT_THAT(refused({1, 2, 3}, {.max_tokens = -1}), HasSubstr("max_tokens -1"));

@@ -57,7 +57,7 @@ TEST(DataLoader, GivesTheSamplersIndicesInOrder) {
   EXPECT_EQ(targets_of(loader), sampler.indices());
 }
 
-// In a range-for a temporary set or sampler would be gone before the first batch.
+// A temporary set or sampler in a range-for would be destroyed before the first batch.
 static_assert(std::is_constructible_v<DataLoader, Counting&, DistributedSampler&, DataLoaderOptions>);
 static_assert(!std::is_constructible_v<DataLoader, Counting&, DistributedSampler, DataLoaderOptions>);
 static_assert(!std::is_constructible_v<DataLoader, Counting, DistributedSampler&, DataLoaderOptions>);
@@ -78,7 +78,8 @@ TEST(DataLoader, TheLastBatchIsSmallerOrDropped) {
   EXPECT_EQ(sizes, (std::vector<std::int64_t>{10}));
 }
 
-// What a sampler repeats or leaves out for the ranks' sake is no other size; one of fewer samples is a subset's.
+// Positions that a sampler repeats or drops for the ranks do not change its size. A sampler of fewer samples reads a
+// subset.
 TEST(DataLoader, RefusesASamplerOfMoreSamplesThanTheSetHas) {
   const Counting set(10);
   const DistributedSampler larger(14, {0, 2, 0, 2}), padded(10, {3, 4, 3, 4}), subset(6, {}, {.shuffle = false});
@@ -86,7 +87,8 @@ TEST(DataLoader, RefusesASamplerOfMoreSamplesThanTheSetHas) {
     DataLoader(set, larger, {.batch_size = 2});
     FAIL() << "accepted";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("the sampler is for 14 samples, the data set has 10"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("the sampler is for 14 samples, but the data set has 10"),
+              std::string::npos)
         << error.what();
   }
   DataLoader repeating(set, padded, {.batch_size = 2}), some(set, subset, {.batch_size = 4});
@@ -101,7 +103,7 @@ TEST(DataLoader, RefusesBatchesLargerThanTheSet) {
   EXPECT_THROW(DataLoader(set, sampler, {.batch_size = 0}), InvalidArgument);
 }
 
-TEST(DataLoader, RethrowsWhatTheDataSetThrewBehindTheBatchesBefore) {
+TEST(DataLoader, RethrowsADataSetsExceptionAfterTheBatchesBeforeIt) {
   Counting set(10);
   set.broken_at = 7;
   const DistributedSampler sampler(10, {}, {.shuffle = false});
@@ -127,7 +129,7 @@ TEST(DataLoader, NumbersItsRowsAmongAllRanksSamplesWhileAPassLasts) {
     const std::span<const std::int64_t> taken = targets.span<std::int64_t>();
     for (std::int64_t row = 0; row < 2; ++row)
       EXPECT_EQ(taken[static_cast<std::size_t>(row)], batches * 6 + inside.first + row * inside.stride);
-    DistributedSampler alone(12, {}, {.shuffle = false});  // as an evaluation between two steps has
+    DistributedSampler alone(12, {}, {.shuffle = false});  // like an evaluation between two steps
     for (auto& batch : DataLoader(set, alone, {.batch_size = 4}))
       EXPECT_EQ(sample_numbers(), SampleNumbers{}) << batch.size();
     EXPECT_EQ(sample_numbers(), inside);
@@ -141,14 +143,14 @@ TEST(DataLoader, NumbersItsRowsAmongAllRanksSamplesWhileAPassLasts) {
     EXPECT_EQ((*left.begin()).inputs().shape()[0], 2);
     EXPECT_EQ(sample_numbers(), inside);
   }
-  EXPECT_EQ(sample_numbers(), outside) << "a pass that was left early";
+  EXPECT_EQ(sample_numbers(), outside) << "after a pass that was left early";
   set.broken_at = 7;
   EXPECT_THROW(targets_of(loader), FileError);
-  EXPECT_EQ(sample_numbers(), outside) << "a pass that an exception ended";
+  EXPECT_EQ(sample_numbers(), outside) << "after a pass that an exception ended";
   set_sample_numbers({});
 }
 
-TEST(DataLoader, PassesThatOverlapLeaveTheNumbersAsTheyWere) {
+TEST(DataLoader, OverlappingPassesRestoreTheNumbers) {
   const Counting set(12);
   const DistributedSampler one(12, {1, 3, 1, 3}, {.shuffle = false}), other(12, {0, 2, 0, 2}, {.shuffle = false});
   const SampleNumbers outside{.first = 24, .stride = 1};
@@ -171,10 +173,10 @@ TEST(DataLoader, EndsItsThreadWhenLeftEarlyAndWorksAhead) {
   const DistributedSampler sampler(1000, {}, {.shuffle = false});
   for (int i = 0; i < 20; ++i)
     for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 10, .prefetch = 3})) break;
-  EXPECT_LE(set.reads, 20 * 60) << "no more than the batch in hand, three ahead and one under way";
+  EXPECT_LE(set.reads, 20 * 60) << "at most the current batch, three ahead and one in progress";
 }
 
-// Each sample of the second batch, but the first, takes 20 ms: the whole four seconds.
+// All samples of the second batch except the first take 20 ms: four seconds in total.
 class SlowSecondBatch : public Dataset {
  public:
   std::int64_t size() const override { return 400; }
@@ -188,7 +190,7 @@ class SlowSecondBatch : public Dataset {
   mutable std::atomic<int> reads = 0;
 };
 
-TEST(DataLoader, ItsEndDoesNotWaitForABatchOfSlowSamples) {
+TEST(DataLoader, ItsDestructorDoesNotWaitForABatchOfSlowSamples) {
   const SlowSecondBatch set;
   const DistributedSampler sampler(set.size(), {}, {.shuffle = false});
   {
@@ -196,7 +198,7 @@ TEST(DataLoader, ItsEndDoesNotWaitForABatchOfSlowSamples) {
     loader.begin();
     while (set.reads == 0) std::this_thread::yield();
   }
-  EXPECT_LT(set.reads, 200) << "the whole batch was made, for nobody";
+  EXPECT_LT(set.reads, 200) << "the entire batch was made although nobody needed it";
 }
 
 TEST(DataLoader, WarnsOnceOfASecondPassInTheSameOrder) {
@@ -225,7 +227,7 @@ TEST(DataLoader, BatchesComeFromTheAllocatorsCache) {
   const auto before = cpu_device().allocator_stats().system_allocations;
   targets_of(loader);
   EXPECT_LE(cpu_device().allocator_stats().system_allocations, before + 2)
-      << "at most what a slower consumer leaves under way";
+      << "at most the batches that a slower consumer leaves in progress";
 }
 
 }  // namespace

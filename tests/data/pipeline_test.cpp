@@ -1,4 +1,4 @@
-// Pipelines: chains named as tf.data's.
+// Tests of pipelines: chains of calls with tf.data's names.
 #include "lockstep/data/pipeline.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Sample i is i; counts how often one is read.
+// Sample i is i; the set counts its reads.
 class CountedNumbers : public Dataset {
  public:
   explicit CountedNumbers(std::int64_t size,
@@ -50,7 +50,7 @@ Order order_of(const Pipeline& pipeline, std::int64_t epoch = 0, const EpochOpti
   return order;
 }
 
-// Of a set that is sorted by class, the first hundred would be of one.
+// In a set sorted by class, the first hundred samples would all have one class.
 TEST(Pipeline, TakesFromTheShuffledOrder) {
   const auto shuffled = Pipeline(CountedNumbers(1000)).shuffle(0, 1);
   const auto part = shuffled.take(100).batch(10), rest = shuffled.skip(100).batch(10);
@@ -65,22 +65,22 @@ TEST(Pipeline, TakesFromTheShuffledOrder) {
   EXPECT_EQ(in_part.size(), 100U) << "the same in every epoch";
   EXPECT_EQ(in_rest.size(), 900U);
   for (const std::int64_t number : in_part) EXPECT_EQ(in_rest.count(number), 0U) << "in both parts";
-  EXPECT_NE(order_of(part, 0), order_of(part, 1)) << "each epoch has an order of its own";
+  EXPECT_NE(order_of(part, 0), order_of(part, 1)) << "each epoch has its own order";
 }
 
-TEST(Pipeline, RefusesAPlaceThatThereIsNot) {
+TEST(Pipeline, RefusesAnInvalidPlace) {
   const auto pipeline = Pipeline(CountedNumbers(10)).batch(2);
   for (const Place& place : {Place{0, 0}, Place{0, -1}, Place{-1, 2}, Place{2, 2}, Place{.rank = 1}})
     EXPECT_THROW(pipeline.epoch(0, {.place = place}), InvalidArgument) << place.rank << " of " << place.world_size;
 }
 
-TEST(Pipeline, ChainsWhatTheTutorialsChain) {
+TEST(Pipeline, SupportsTheChainsOfTheTutorials) {
   const auto reads = std::make_shared<std::atomic<int>>(0);
   const auto train = Pipeline(CountedNumbers(100, reads)).shuffle(30, 1).batch(32).prefetch(3, 2).cache();
   EXPECT_EQ(*reads, 0) << "nothing is read before epoch()";
   Order first = order_of(train, 0), second = order_of(train, 1);
-  EXPECT_EQ(*reads, 100) << "cache() keeps samples, wherever it stands";
-  EXPECT_NE(first, second) << "and each epoch has an order of its own";
+  EXPECT_EQ(*reads, 100) << "cache() keeps samples at any place in the chain";
+  EXPECT_NE(first, second) << "each epoch has its own order";
   EXPECT_EQ(order_of(train, 0), first);
   std::sort(first.begin(), first.end());
   Order all(100);
@@ -98,17 +98,17 @@ TEST(Pipeline, KeepsTheOrderOfTheSetWithoutShuffle) {
   EXPECT_THAT(order_of(chain.skip(1).take(3).batch(2)), ElementsAre(2, 3, 4));
 }
 
-TEST(Pipeline, BatchesAreOfAllRanksTogether) {
+TEST(Pipeline, BatchSizesAreOverAllRanks) {
   const auto chain = Pipeline(CountedNumbers(8)).batch(4);
   EXPECT_THAT(order_of(chain, 0, {.place = {1, 2, 1, 2}}), ElementsAre(1, 3, 5, 7));
   EXPECT_EQ(chain.epoch(0, {.place = {1, 2, 1, 2}}).batches(), 2);
   EXPECT_THAT(message_of([&] {
                 chain.epoch(0, {.place = {2, 3, 2, 3}});
               }),
-              HasSubstr("rank 2: a batch of 4 samples cannot be shared out evenly among 3 ranks"));
+              HasSubstr("rank 2: a batch of 4 samples cannot be divided evenly among 3 ranks"));
 }
 
-TEST(Pipeline, AnEpochMayBeginAmidItsBatches) {
+TEST(Pipeline, AnEpochMayBeginInTheMiddle) {
   const auto reads = std::make_shared<std::atomic<int>>(0);
   const auto chain = Pipeline(CountedNumbers(11, reads)).shuffle(0, 4).batch(4);
   const auto from = [&](std::int64_t first_batch, const Place& place = {}) {
@@ -117,14 +117,14 @@ TEST(Pipeline, AnEpochMayBeginAmidItsBatches) {
   const Order whole = from(0);
   *reads = 0;
   EXPECT_EQ(from(1), Order(whole.begin() + 4, whole.end()));
-  EXPECT_EQ(*reads, 4) << "those before it are not read";
+  EXPECT_EQ(*reads, 4) << "earlier samples are not read";
   EXPECT_EQ(from(1, {1, 2, 1, 2}), (Order{whole[5], whole[7]}));
   EXPECT_EQ(order_of(chain, 2, {.first_batch = 2}).size(), 3U) << "the last, smaller one";
-  EXPECT_THAT(message_of([&] { from(2); }), HasSubstr("first_batch is 2, and an epoch has batches 0 to 1"));
+  EXPECT_THAT(message_of([&] { from(2); }), HasSubstr("first_batch is 2, but an epoch has batches 0 to 1"));
   EXPECT_THAT(message_of([&] { from(-1); }), HasSubstr("first_batch is -1"));
 }
 
-TEST(Pipeline, LeavesTheOneBeforeAsItIs) {
+TEST(Pipeline, CallsDoNotChangeTheOriginal) {
   const auto plain = Pipeline(CountedNumbers(4)).batch(2);
   const auto shuffled = plain.shuffle(0, 7);
   EXPECT_THAT(order_of(plain), ElementsAre(0, 1, 2, 3));
@@ -132,7 +132,7 @@ TEST(Pipeline, LeavesTheOneBeforeAsItIs) {
   EXPECT_TRUE(shuffled.is_shuffled());
 }
 
-// The threads of an epoch that another one replaces read its set until they are stopped.
+// When an epoch is replaced by another one, its threads read its set until they are stopped.
 TEST(Pipeline, AnEpochMayBeReplacedWhileItIsRead) {
   struct Readers {
     std::atomic<int> reading = 0;
@@ -160,21 +160,21 @@ TEST(Pipeline, AnEpochMayBeReplacedWhileItIsRead) {
   PipelineEpoch epoch = Pipeline(std::make_shared<Slow>(readers)).batch(4).prefetch(4, 2).epoch(0);
   EXPECT_EQ((*epoch.begin()).inputs().count(), 4);
   epoch = Pipeline(CountedNumbers(8)).batch(4).epoch(0);
-  EXPECT_EQ(readers.use_count(), 1) << "the first set is gone";
+  EXPECT_EQ(readers.use_count(), 1) << "the first set is destroyed";
   EXPECT_EQ(readers->reading, 0);
   EXPECT_FALSE(readers->went_while_read);
   EXPECT_EQ((*epoch.begin()).inputs().count(), 4);
 }
 
-TEST(Pipeline, RefusesChainsWithoutAMeaning) {
+TEST(Pipeline, RefusesInvalidChains) {
   const Pipeline plain(CountedNumbers(4));
   const auto same = [](Sample sample) { return sample; };
   EXPECT_THAT(message_of([&] { plain.epoch(0); }), HasSubstr("call batch() first"));
-  EXPECT_THAT(message_of([&] { plain.batch(2).map(same); }), HasSubstr("Pipeline::map() behind batch()"));
-  EXPECT_THAT(message_of([&] { plain.batch(2).take(1); }), HasSubstr("Pipeline::take() behind batch()"));
+  EXPECT_THAT(message_of([&] { plain.batch(2).map(same); }), HasSubstr("Pipeline::map() after batch()"));
+  EXPECT_THAT(message_of([&] { plain.batch(2).take(1); }), HasSubstr("Pipeline::take() after batch()"));
   EXPECT_THAT(message_of([&] { plain.batch(0); }), HasSubstr("Pipeline::batch(0): at least one"));
-  EXPECT_THAT(message_of([&] { plain.batch(2).batch(3); }), HasSubstr("there are batches of 2 already"));
-  EXPECT_THAT(message_of([&] { plain.shuffle(-1); }), HasSubstr("the buffer is negative"));
+  EXPECT_THAT(message_of([&] { plain.batch(2).batch(3); }), HasSubstr("has batches of 2 already"));
+  EXPECT_THAT(message_of([&] { plain.shuffle(-1); }), HasSubstr("the buffer must not be negative"));
   EXPECT_THAT(message_of([&] { plain.shuffle().shuffle(); }), HasSubstr("shuffled already"));
   EXPECT_THAT(message_of([&] { plain.prefetch(0); }), HasSubstr("must be positive"));
   EXPECT_THAT(message_of([&] { Pipeline(CountedNumbers(0)).batch(2).epoch(0); }), HasSubstr("the data set is empty"));
@@ -182,8 +182,8 @@ TEST(Pipeline, RefusesChainsWithoutAMeaning) {
               AllOf(HasSubstr("5 samples"), HasSubstr("has 4")));
 }
 
-// As tf.data's: nothing comes more than buffer - 1 places early, and all comes once.
-TEST(ShuffleBuffer, DrawsFromThoseThatWait) {
+// As in tf.data: no sample comes more than buffer - 1 positions early, and each comes once.
+TEST(ShuffleBuffer, DrawsFromTheBuffer) {
   for (const std::int64_t buffer : {1, 2, 10, 99, 1000}) {
     Order order = order_of(Pipeline(CountedNumbers(100)).shuffle(buffer, 5).batch(10));
     for (std::int64_t place = 0; place < 100; ++place)
@@ -195,7 +195,7 @@ TEST(ShuffleBuffer, DrawsFromThoseThatWait) {
   EXPECT_EQ(order_of(Pipeline(CountedNumbers(100)).shuffle(1000, 5).batch(10)),
             order_of(Pipeline(CountedNumbers(100)).shuffle(0, 5).batch(10)));
   EXPECT_THAT(message_of([] { DistributedSampler(4, {}, {.shuffle_buffer = -1}); }),
-              HasSubstr("shuffle_buffer -1 is negative"));
+              HasSubstr("shuffle_buffer -1 must not be negative"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Runs that stop in the middle of an epoch and go on, with the same or another number of ranks.
+// Runs that stop in the middle of an epoch and continue with the same or another number of ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ class Numbers : public FixedShapeDataset {
   std::int64_t size_;
 };
 
-// The ranks of a job, one after the other, each with its sampler and its loader.
+// The ranks of a job, run one after the other, each with its sampler and its loader.
 template <typename AnySampler>
 struct Job {
   Job(const Dataset& set, const std::vector<AnySampler>& samplers_of_ranks, const DataLoaderOptions& options)
@@ -44,8 +44,8 @@ struct Job {
     for (const AnySampler& sampler : samplers) loaders.push_back(std::make_unique<DataLoader>(set, sampler, options));
   }
 
-  // At most `steps` batches of each rank, -1: all; what all ranks had, in the order of the steps and ranks. The loaders
-  // stay where they are.
+  // Takes at most `steps` batches on each rank, or all if -1, and returns all ranks' samples in the order of steps and
+  // ranks. The loaders keep their positions.
   std::vector<Indices> take(std::int64_t steps = -1) {
     std::vector<Indices> batches;
     std::vector<DataLoader::Iterator> at;
@@ -85,8 +85,8 @@ std::vector<DistributedSampler> samplers_of(std::int64_t size, int ranks, const 
   return samplers;
 }
 
-// What `seen` should be of an epoch of `size` samples whose order is `order`: of the `left` last, those that `ranks`
-// ranks see.
+// Returns the samples that `ranks` ranks should read when the last `left` samples remain of an epoch with order
+// `order`.
 Indices expected_of(const Indices& order, std::int64_t left, int ranks, Remainder remainder) {
   const auto size = static_cast<std::int64_t>(order.size());
   Indices expected;
@@ -97,9 +97,9 @@ Indices expected_of(const Indices& order, std::int64_t left, int ranks, Remainde
   return sorted(expected);
 }
 
-// Nothing is skipped, and nothing comes twice but for padding: what the first ranks took, and then others, is the
-// epoch's order of one rank.
-TEST(Resume, AnyNumberOfRanksGoesOnWhereAnotherStopped) {
+// Nothing is skipped or repeated, except padding: the samples of the first ranks and then of the others follow the
+// order that one rank has.
+TEST(Resume, AnyNumberOfRanksContinuesWhereAnotherStopped) {
   constexpr std::int64_t kSize = 103, kBatch = 3, kSteps = 4;
   const Numbers set(kSize);
   const int changes[][2] = {{1, 1}, {1, 2}, {2, 1}, {4, 2}, {2, 4}, {3, 2}, {2, 3}};
@@ -118,20 +118,20 @@ TEST(Resume, AnyNumberOfRanksGoesOnWhereAnotherStopped) {
         const std::int64_t consumed = kSteps * kBatch * before;
         ASSERT_EQ(sorted(seen), sorted(Indices(order.begin(), order.begin() + consumed)));
         const SamplerState state = first.state();
-        EXPECT_EQ(state.consumed, consumed) << "what was made ahead does not count";
+        EXPECT_EQ(state.consumed, consumed) << "batches made ahead do not count";
 
         Job second(set, samplers_of(kSize, after, {.shuffle = shuffle, .remainder = remainder}), loading);
         second.restore(state);
         EXPECT_EQ(sorted(flat(second.take())), expected_of(order, kSize - consumed, after, remainder));
 
-        // And on through the next epoch, with the saved seed.
+        // Continue through the next epoch with the saved seed.
         second.set_epoch(3);
         alone.set_epoch(3);
         EXPECT_EQ(sorted(flat(second.take())), expected_of(alone.indices(), kSize, after, remainder));
       }
 }
 
-// The same number of ranks gets the very batches that it would have got, over two epochs.
+// The same number of ranks gets exactly the batches of an uninterrupted run, over two epochs.
 TEST(Resume, TheSameRanksGetTheBatchesOfARunThatDidNotStop) {
   const Numbers set(50);
   for (const Remainder remainder : kRemainders)
@@ -152,7 +152,7 @@ TEST(Resume, TheSameRanksGetTheBatchesOfARunThatDidNotStop) {
       }
 }
 
-TEST(Resume, AfterAWholePassNothingIsLeft) {
+TEST(Resume, NothingRemainsAfterAFullPass) {
   const Numbers set(10);
   for (const Remainder remainder : {Remainder::kPad, Remainder::kExact}) {
     Job first(set, samplers_of(10, 4, {.remainder = remainder}), {.batch_size = 2});
@@ -167,7 +167,7 @@ TEST(Resume, AfterAWholePassNothingIsLeft) {
   }
 }
 
-// Through three numbers of ranks within an epoch, by advance() as well as by the loader.
+// Changes the number of ranks twice within an epoch, with advance() and with the loader.
 TEST(Resume, TwiceInAnEpoch) {
   const Numbers set(60);
   Indices seen;
@@ -200,7 +200,7 @@ TEST(Resume, TheLoadersStateFollowsTheSampler) {
   for ([[maybe_unused]] auto& batch : loader) break;
   EXPECT_EQ(loader.state().consumed, 4);
   sampler.set_epoch(1);
-  EXPECT_EQ(loader.state().consumed, 0) << "to the same epoch's begin";
+  EXPECT_EQ(loader.state().consumed, 0) << "it was set to the start of the same epoch";
 }
 
 TEST(Resume, ABatchThatFailedIsNotConsumed) {
@@ -222,7 +222,7 @@ TEST(Resume, ABatchThatFailedIsNotConsumed) {
   EXPECT_EQ(loader.state().consumed, 8);
 }
 
-TEST(Resume, AStateTravelsAsJson) {
+TEST(Resume, AStateConvertsToJsonAndBack) {
   DistributedSampler sampler(20, {}, {.seed = ~std::uint64_t{0}});
   sampler.set_epoch(3);
   sampler.advance(8);
@@ -238,10 +238,10 @@ TEST(Resume, AStateTravelsAsJson) {
     return message_of([&] { sampler.restore(other.get<SamplerState>()); });
   };
   EXPECT_THAT(broken("consumed", nullptr), HasSubstr("has no 'consumed'"));
-  EXPECT_THAT(broken("seed", -1), HasSubstr("'seed' is -1 in the JSON, an integer of 0 or more was expected"));
-  EXPECT_THAT(broken("epoch", 1.5), HasSubstr("'epoch' is 1.5 in the JSON, an integer was expected"));
-  EXPECT_THAT(broken("options", 7), HasSubstr("'options' is 7 in the JSON, a text was expected"));
-  EXPECT_THAT(message_of([] { nlohmann::json("x").get<SamplerState>(); }), HasSubstr("an object was expected"));
+  EXPECT_THAT(broken("seed", -1), HasSubstr("'seed' is -1 in the JSON, expected an integer of 0 or more"));
+  EXPECT_THAT(broken("epoch", 1.5), HasSubstr("'epoch' is 1.5 in the JSON, expected an integer"));
+  EXPECT_THAT(broken("options", 7), HasSubstr("'options' is 7 in the JSON, expected a string"));
+  EXPECT_THAT(message_of([] { nlohmann::json("x").get<SamplerState>(); }), HasSubstr("expected an object"));
   EXPECT_EQ(broken("set_size", nullptr), "nothing was thrown") << "a checkpoint of version 0.1";
 }
 
@@ -257,17 +257,17 @@ TEST(Resume, RefusesTheStateOfAnotherDataSetOfTheSameSize) {
     EXPECT_EQ(fingerprint_of(mine), fingerprint_of(same));
     EXPECT_EQ(sampler.state().fingerprint, fingerprint_of(mine));
     EXPECT_THAT(message_of([&] { sampler.restore(DistributedSampler(other, {}).state()); }),
-                AllOf(HasSubstr("is of another data set of " + std::to_string(size) + " samples"),
+                AllOf(HasSubstr("belongs to another data set of " + std::to_string(size) + " samples"),
                       HasSubstr(fingerprint_of(other))));
     for (const SamplerState& state : {DistributedSampler(same, {}).state(), by_size.state()})
       EXPECT_EQ(message_of([&] { sampler.restore(state); }), "nothing was thrown");
-    EXPECT_EQ(message_of([&] { by_size.restore(sampler.state()); }), "nothing was thrown") << "it knows the size alone";
+    EXPECT_EQ(message_of([&] { by_size.restore(sampler.state()); }), "nothing was thrown") << "it knows only the size";
   }
   EXPECT_NE(fingerprint_of(set_of(3, 1)), fingerprint_of(set_of(4, 1)));
   EXPECT_THAT(message_of([&] {
                 DistributedSampler(set_of(2, 1), {0, 3, 0, 3}, {.remainder = Remainder::kDrop});
               }),
-              HasSubstr("leaves nothing"));
+              HasSubstr("leaves none"));
 }
 
 TEST(Resume, RefusesTheStateOfAnotherSampler) {
@@ -276,19 +276,20 @@ TEST(Resume, RefusesTheStateOfAnotherSampler) {
   DistributedSampler sampler(20, rank_of(1, 2), {});
   const auto refused = [&](const SamplerState& state) { return message_of([&] { sampler.restore(state); }); };
   EXPECT_THAT(refused(DistributedSampler(21, {}, {}).state()),
-              AllOf(HasSubstr("rank 1 cannot take"), HasSubstr("a data set of 21 samples, this sampler's has 20"),
+              AllOf(HasSubstr("rank 1 cannot restore"), HasSubstr("data set has 21 samples, this sampler's has 20"),
                     HasSubstr("set_epoch()")));
   EXPECT_THAT(refused(DistributedSampler(20, {}, {.shuffle = false}).state()),
-              AllOf(HasSubstr("of a DistributedSampler(shuffle false, remainder pad)"),
-                    HasSubstr("is a DistributedSampler(shuffle true")));
+              AllOf(HasSubstr("belongs to DistributedSampler(shuffle false, remainder pad)"),
+                    HasSubstr("is DistributedSampler(shuffle true")));
   EXPECT_THAT(refused(DistributedSampler(20, {}, {.remainder = Remainder::kDrop}).state()),
               HasSubstr("remainder drop"));
-  EXPECT_THAT(refused(WeightedSampler(20, weights, {}).state()), HasSubstr("of a WeightedSampler(samples 20"));
+  EXPECT_THAT(refused(WeightedSampler(20, weights, {}).state()), HasSubstr("belongs to WeightedSampler(samples 20"));
   EXPECT_THAT(refused(LengthBucketSampler(20, lengths, {}).state()),
-              HasSubstr("of a LengthBucketSampler(batch_size 1"));
+              HasSubstr("belongs to LengthBucketSampler(batch_size 1"));
   SamplerState damaged = sampler.state();
   damaged.consumed = 21;
-  EXPECT_THAT(refused(damaged), HasSubstr("cannot resume behind 21 samples of epoch 0: an epoch, from 0 on, has 20"));
+  EXPECT_THAT(refused(damaged),
+              HasSubstr("cannot resume after 21 samples of epoch 0: epochs count from 0 and have 20"));
   damaged = sampler.state();
   damaged.epoch = -1;
   EXPECT_THAT(refused(damaged), HasSubstr("of epoch -1"));
@@ -296,14 +297,14 @@ TEST(Resume, RefusesTheStateOfAnotherSampler) {
 
   WeightedSampler weighted(20, weights, {});
   EXPECT_THAT(message_of([&] { weighted.restore(WeightedSampler(20, others, {}).state()); }),
-              HasSubstr("WeightedSampler: rank 0 cannot take"));
+              HasSubstr("WeightedSampler: rank 0 cannot restore"));
   LengthBucketSampler bucketed(20, lengths, {});
   EXPECT_THAT(message_of([&] { bucketed.restore(LengthBucketSampler(20, Indices(20, 4), {}).state()); }),
-              HasSubstr("cannot take"));
+              HasSubstr("cannot restore"));
 }
 
-// The other samplers share the code: one change of ranks each.
-TEST(Resume, WeightedAndBucketedSamplersGoOnWithOtherRanks) {
+// The other samplers share the code, so one change of ranks is enough for each.
+TEST(Resume, WeightedAndBucketedSamplersContinueWithOtherRanks) {
   const Numbers set(64);
   std::vector<double> weights(64, 1);
   weights[7] = 40;

@@ -13,8 +13,8 @@
 namespace lockstep::data {
 namespace {
 
-// A rank that is not there would read out of bounds, or leave samples out without a word.
-TEST(SamplerPlaces, ARankThatTheWorldDoesNotHaveIsRefused) {
+// A rank outside the world would read out of bounds, or skip samples silently.
+TEST(SamplerPlaces, RefusesARankOutsideTheWorld) {
   const std::vector<double> weights(10, 1);
   const std::vector<std::int64_t> lengths(10, 1);
   for (const Place& place : {Place{0, 0}, Place{0, -1}, Place{-1, 2}, Place{5, 2}, Place{2, 2}, Place{.rank = 1}}) {
@@ -59,14 +59,14 @@ TEST(DistributedSampler, PadsDropsOrIsExact) {
   Indices exact = of_all_ranks(10, 4, {.remainder = Remainder::kExact});
   std::sort(exact.begin(), exact.end());
   EXPECT_EQ(exact, (Indices{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  // More ranks than samples: padding goes round the set, exact leaves ranks without any.
+  // With more ranks than samples, padding repeats the set, and exact leaves some ranks without samples.
   EXPECT_EQ(of_all_ranks(2, 5, {.shuffle = false}), (Indices{0, 1, 0, 1, 0}));
   EXPECT_EQ(of_all_ranks(2, 5, {.shuffle = false, .remainder = Remainder::kExact}), (Indices{0, 1}));
   EXPECT_THROW(DistributedSampler(2, {0, 5, 0, 5}, {.remainder = Remainder::kDrop}), InvalidArgument);
   EXPECT_THROW(DistributedSampler(0, {}), InvalidArgument);
 }
 
-TEST(DistributedSampler, TheGlobalOrderDependsOnSeedAndEpochAlone) {
+TEST(DistributedSampler, TheGlobalOrderDependsOnlyOnSeedAndEpoch) {
   // Interleaving two ranks gives the order of one.
   const auto interleaved = [](int ranks, std::uint64_t seed, std::int64_t epoch) {
     Indices order(100);
@@ -103,7 +103,7 @@ TEST(DistributedSampler, ResumesInTheMiddleOfAnEpoch) {
   EXPECT_EQ(later.indices().size(), 19u);
 }
 
-// A sampler of one's own: the set backwards, every epoch from another sample on.
+// A user-defined sampler: the set backwards, starting from another sample in each epoch.
 class Backwards : public Sampler {
  public:
   Backwards(std::int64_t size, const Place& place, Remainder remainder)
@@ -120,7 +120,7 @@ class Backwards : public Sampler {
   std::int64_t whole_size(std::uint64_t, std::int64_t) const override { return set_size(); }
 };
 
-TEST(Sampler, OfOnesOwnIsSharedOutAndResumed) {
+TEST(Sampler, UserDefinedOnesAreSharedAndResumed) {
   Backwards sampler(7, rank_of(1, 2), Remainder::kPad);
   EXPECT_EQ(sampler.indices(), (Indices{5, 3, 1, 6})) << "the last one repeats the head";
   sampler.set_epoch(1);

@@ -1,4 +1,4 @@
-// What tests of samplers share: ranks, and lists of samples.
+// Shared by the sampler tests: ranks, and lists of samples.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using Indices = std::vector<std::int64_t>;
 
 inline Place rank_of(int rank, int ranks) { return {rank, ranks, rank, ranks}; }
 
-// 0, 1, ... below `size`.
+// Returns 0, 1, ..., size - 1.
 inline Indices range(std::int64_t size) {
   Indices all(static_cast<std::size_t>(size));
   std::iota(all.begin(), all.end(), 0);
@@ -26,7 +26,7 @@ inline Indices sorted(Indices all) {
   return all;
 }
 
-// The samples of all batches, in their order.
+// Returns the samples of all batches in order.
 inline Indices flat(const std::vector<Indices>& batches) {
   Indices all;
   for (const Indices& batch : batches) all.insert(all.end(), batch.begin(), batch.end());

@@ -25,8 +25,7 @@ using ::testing::HasSubstr;
 
 using Weights = std::vector<double>;
 
-// The draws by their definition: a walk over the weights that are left, in their order. All sums of whole numbers are
-// exact.
+// The draws by definition: a walk over the remaining weights in order. Sums of integers are exact.
 Indices draws_of(Weights weights, std::int64_t draws, const WeightedSamplerOptions& options, std::int64_t epoch) {
   Philox random(options.seed, random_stream(RandomUse::kOrder, static_cast<std::uint64_t>(epoch)));
   Indices drawn;
@@ -42,7 +41,7 @@ Indices draws_of(Weights weights, std::int64_t draws, const WeightedSamplerOptio
 }
 
 TEST(WeightedSampler, DrawsByItsDefinition) {
-  for (const std::size_t size : {1U, 2U, 16U, 64U}) {  // powers of two: the tree's order is that of the weights
+  for (const std::size_t size : {1U, 2U, 16U, 64U}) {  // powers of two, where the tree keeps the order of the weights
     Weights weights(size, 2);
     for (std::size_t i = 0; i < size; ++i) weights[i] = i % 4 == 1 ? 0 : static_cast<double>(i % 7 + 1);
     weights[0] = 3;
@@ -59,7 +58,7 @@ TEST(WeightedSampler, DrawsByItsDefinition) {
   }
 }
 
-// The draws are the same in every run, so these are exact limits and no statistics: 4.5 deviations of a binomial
+// The draws are the same in every run, so these limits are not subject to chance: 4.5 standard deviations of a binomial
 // distribution.
 TEST(WeightedSampler, FrequenciesFollowTheWeights) {
   const Weights weights = {1, 0, 2.5, 0.001, 6.499, 1e-300, 0};
@@ -74,8 +73,8 @@ TEST(WeightedSampler, FrequenciesFollowTheWeights) {
   EXPECT_EQ(counts[1] + counts[6], 0);
 }
 
-// Without replacement the first draw follows the weights, and the second those of the rest: P(a, then b) = a / sum x b
-// / (sum - a).
+// Without replacement the first draw follows the weights, and the second the weights of the rest: P(a, then b) = a /
+// sum x b / (sum - a).
 TEST(WeightedSampler, WithoutReplacementOrdersFollowTheWeights) {
   const Weights weights = {1, 2, 3};
   WeightedSampler sampler(3, weights, {}, {.replacement = false, .seed = 2});
@@ -138,7 +137,7 @@ TEST(WeightedSampler, BalancesClasses) {
   EXPECT_NEAR(static_cast<double>(std::count(drawn.begin(), drawn.end(), 3)), 5000, 225);
 }
 
-TEST(WeightedSampler, RefusesWeightsThatAreNone) {
+TEST(WeightedSampler, RefusesInvalidWeights) {
   const auto refused = [](Weights weights, WeightedSamplerOptions options = {}) {
     return message_of([&] { WeightedSampler(3, weights, rank_of(1, 2), options); });
   };
@@ -146,17 +145,17 @@ TEST(WeightedSampler, RefusesWeightsThatAreNone) {
   EXPECT_THAT(refused({1, 2}), HasSubstr("rank 1: 2 weights for 3 samples: give one weight for each sample"));
   EXPECT_THAT(refused({1, 2, 3, 4}), HasSubstr("4 weights for 3 samples"));
   EXPECT_THAT(refused({1, -0.5, 1}),
-              HasSubstr("the weight of sample 1 is -0.5: a finite number of 0 or more was expected"));
+              HasSubstr("the weight of sample 1 is -0.5, expected a finite number of 0 or more"));
   EXPECT_THAT(refused({1, 1, kNaN}), HasSubstr("the weight of sample 2 is nan"));
   EXPECT_THAT(refused({kInfinity, 1, 1}), HasSubstr("the weight of sample 0 is inf"));
-  EXPECT_THAT(refused({0, 0, 0}), HasSubstr("the sum of the 3 weights is 0: at least one must be above 0"));
-  EXPECT_THAT(refused({1e308, 1e308, 1e308}), HasSubstr("the sum of the 3 weights is inf: give smaller ones"));
+  EXPECT_THAT(refused({0, 0, 0}), HasSubstr("the sum of the 3 weights is 0: at least one weight must be above 0"));
+  EXPECT_THAT(refused({1e308, 1e308, 1e308}), HasSubstr("the sum of the 3 weights is inf: give smaller weights"));
   EXPECT_THAT(refused({1, 0, 1}, {.replacement = false}),
-              AllOf(HasSubstr("3 samples in an epoch without replacement, only 2 have a weight above 0"),
+              AllOf(HasSubstr("3 samples per epoch without replacement, but only 2 have a weight above 0"),
                     HasSubstr("draw at most 2")));
   EXPECT_EQ(refused({1, 0, 1}, {.samples = 2, .replacement = false}), "nothing was thrown");
-  EXPECT_THAT(refused({1, 1, 1}, {.samples = -1}), HasSubstr("-1 samples in an epoch"));
-  EXPECT_THAT(refused({1, 1, 1}, {.samples = 1, .remainder = Remainder::kDrop}), HasSubstr("leaves nothing"));
+  EXPECT_THAT(refused({1, 1, 1}, {.samples = -1}), HasSubstr("-1 samples per epoch"));
+  EXPECT_THAT(refused({1, 1, 1}, {.samples = 1, .remainder = Remainder::kDrop}), HasSubstr("leaves none"));
 }
 
 TEST(WeightedSampler, FeedsALoader) {
@@ -169,7 +168,7 @@ TEST(WeightedSampler, FeedsALoader) {
   for (auto& batch : loader) seen += batch[0].count();
   EXPECT_EQ(seen, 20);
   EXPECT_THAT(message_of([&] { DataLoader(set, larger, {}); }),
-              HasSubstr("the sampler is for 7 samples, the data set has 6"));
+              HasSubstr("the sampler is for 7 samples, but the data set has 6"));
 }
 
 }  // namespace

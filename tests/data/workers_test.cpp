@@ -1,4 +1,4 @@
-// Several threads that make batches, samples of any tensors, and what goes wrong in them.
+// Tests of several loader threads, samples of arbitrary tensors, and errors in them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Sample i of epoch e: i % 5 + 1 tokens i, a weight drawn from (i, e), a label. Some samples take longer than others.
+// Sample i of epoch e has i % 5 + 1 tokens of value i, a weight drawn from (i, e), and a label. Some samples take
+// longer.
 class Sentences : public Dataset {
  public:
   explicit Sentences(std::int64_t size, bool equal_lengths = false) : size_(size), equal_lengths_(equal_lengths) {}
@@ -41,7 +42,7 @@ class Sentences : public Dataset {
   bool equal_lengths_;
 };
 
-// All bytes of a pass, with shapes and types.
+// Returns all bytes of a pass, with shapes and types.
 std::vector<std::string> pass_of(const Dataset& set, const DistributedSampler& sampler,
                                  const DataLoaderOptions& options) {
   std::vector<std::string> batches;
@@ -56,7 +57,7 @@ std::vector<std::string> pass_of(const Dataset& set, const DistributedSampler& s
   return batches;
 }
 
-TEST(Workers, GiveTheBatchesOfOneInItsOrder) {
+TEST(Workers, GiveTheSameBatchesInTheSameOrderAsOne) {
   const Sentences ragged(101), equal(101, true);
   DistributedSampler sampler(101, {1, 2, 1, 2}, {.seed = 3});
   for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
@@ -80,7 +81,7 @@ TEST(Workers, WorkAtTheSameTime) {
   std::atomic<int> inside{0};
   std::atomic<bool> met{false};
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  set.on_sample = [&](std::int64_t) {  // none returns before two are in here
+  set.on_sample = [&](std::int64_t) {  // blocks until two threads are in here
     if (++inside >= 2) met = true;
     while (!met && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   };
@@ -89,7 +90,7 @@ TEST(Workers, WorkAtTheSameTime) {
   EXPECT_TRUE(met);
 }
 
-TEST(Workers, AreEndedWhenThePassIsLeft) {
+TEST(Workers, StopWhenThePassIsLeft) {
   Sentences set(1000, true);
   std::atomic<int> reads{0};
   set.on_sample = [&](std::int64_t) { ++reads; };
@@ -97,8 +98,7 @@ TEST(Workers, AreEndedWhenThePassIsLeft) {
   for (int i = 0; i < 10; ++i)
     for ([[maybe_unused]] auto& batch : DataLoader(set, sampler, {.batch_size = 2, .prefetch = 3, .num_workers = 4}))
       break;
-  EXPECT_LE(reads, 10 * 2 * (1 + 1 + 3 + 4))
-      << "the batch in hand, one that took its place, three ahead, one of each worker";
+  EXPECT_LE(reads, 10 * 2 * (1 + 1 + 3 + 4)) << "the current batch, its replacement, three ahead, one per worker";
 }
 
 template <typename Kind>
@@ -131,10 +131,11 @@ TEST(Workers, AnErrorComesInItsPlaceWithTheSamplesNumberAndItsClass) {
   set.on_sample = [](std::int64_t) { throw std::out_of_range("vector"); };
   EXPECT_EQ(failure_of<Error>(set, {}), "DataLoader: sample 0 of epoch 0: vector");
   set.on_sample = [](std::int64_t) { throw 5; };
-  EXPECT_THAT(failure_of<Error>(set, {}), HasSubstr("sample 0 of epoch 0: something that is no std::exception"));
+  EXPECT_THAT(failure_of<Error>(set, {}),
+              HasSubstr("sample 0 of epoch 0: an exception was thrown that does not derive from std::exception"));
 }
 
-TEST(Workers, WhatTheDataSetThrewIsNested) {
+TEST(Workers, TheDataSetsExceptionIsNested) {
   Sentences set(3, true);
   set.on_sample = [](std::int64_t) { throw std::out_of_range("vector"); };
   const DistributedSampler sampler(3, {});
@@ -146,7 +147,7 @@ TEST(Workers, WhatTheDataSetThrewIsNested) {
   }
 }
 
-TEST(Workers, APassAfterAnErrorIsAWholeOne) {
+TEST(Workers, APassAfterAnErrorIsComplete) {
   Sentences set(20, true);
   const DistributedSampler sampler(20, {}, {.shuffle = false});
   DataLoader loader(set, sampler, {.batch_size = 3, .num_workers = 3});
@@ -211,16 +212,16 @@ TEST(PadCollate, PadsAtTheEndOrTheFront) {
   const std::vector<Sample> samples = {{values<std::int64_t>({1, 2, 3}), scalar<float>(1)},
                                        {values<std::int64_t>({}), scalar<float>(2)},
                                        {values<std::int64_t>({4}), scalar<float>(3)}};
-  const Batch behind = pad_collate(-1)(samples);
-  EXPECT_EQ(behind[0].shape(), (Shape{3, 3}));
-  EXPECT_EQ(values_of<std::int64_t>(behind[0]), (std::vector<std::int64_t>{1, 2, 3, -1, -1, -1, 4, -1, -1}));
-  EXPECT_EQ(behind[1].shape(), (Shape{3}));
-  EXPECT_EQ(values_of<float>(behind[1]), (std::vector<float>{1, 2, 3}));
+  const Batch padded = pad_collate(-1)(samples);
+  EXPECT_EQ(padded[0].shape(), (Shape{3, 3}));
+  EXPECT_EQ(values_of<std::int64_t>(padded[0]), (std::vector<std::int64_t>{1, 2, 3, -1, -1, -1, 4, -1, -1}));
+  EXPECT_EQ(padded[1].shape(), (Shape{3}));
+  EXPECT_EQ(values_of<float>(padded[1]), (std::vector<float>{1, 2, 3}));
   const Batch front = pad_collate({.value = 9, .front = true})(samples);
   EXPECT_EQ(values_of<std::int64_t>(front[0]), (std::vector<std::int64_t>{1, 2, 3, 9, 9, 9, 9, 9, 4}));
 }
 
-TEST(PadCollate, CutsAtTheMaximumAndTellsLengths) {
+TEST(PadCollate, CutsAtTheMaximumAndReportsLengths) {
   const std::vector<Sample> samples = {{values<std::int64_t>({1, 2, 3})}, {values<std::int64_t>({4})}};
   const auto [cut, lengths] = pad_collate({.max_length = 2, .lengths = true})(samples).tensors<2>();
   EXPECT_EQ(values_of<std::int64_t>(cut), (std::vector<std::int64_t>{1, 2, 4, 0}));
@@ -238,14 +239,14 @@ TEST(PadCollate, KeepsTheEndWhereItCutsTheFront) {
   EXPECT_EQ(values_of<std::int64_t>(last[1]), (std::vector<std::int64_t>{7, 8}));
 }
 
-TEST(PadCollate, PadsTargetsWithAValueOfTheirOwn) {
+TEST(PadCollate, PadsTargetsWithTheirOwnValue) {
   const std::vector<Sample> samples = {{values<std::int64_t>({1, 2}), values<std::int64_t>({5, 6})},
                                        {values<std::int64_t>({3}), values<std::int64_t>({7})}};
   const Batch batch = pad_collate({.target_value = -100, .lengths = true})(samples);
   EXPECT_EQ(values_of<std::int64_t>(batch[0]), (std::vector<std::int64_t>{1, 2, 3, 0}));
   EXPECT_EQ(values_of<std::int64_t>(batch[1]), (std::vector<std::int64_t>{5, 6, 7, -100}));
   EXPECT_EQ(values_of<std::int64_t>(pad_collate(4)(samples)[1]), (std::vector<std::int64_t>{5, 6, 7, 4}))
-      << "without one it is value";
+      << "it defaults to value";
   const std::vector<Sample> single = {{values<std::int64_t>({1, 2})}, {values<std::int64_t>({3})}};
   EXPECT_EQ(values_of<std::int64_t>(pad_collate({.target_value = -100})(single)[0]),
             (std::vector<std::int64_t>{1, 2, 3, 0}));
@@ -256,7 +257,7 @@ TEST(PadCollate, PadsRowsOfMatricesInTheirType) {
   EXPECT_EQ(values_of<float>(pad_collate(0.5)(samples)[0]), (std::vector<float>{1, 1, 0.5, 0.5, 2, 2, 2, 2}));
   const std::vector<Sample> bytes = {{values<std::uint8_t>({7})}, {values<std::uint8_t>({8, 9})}};
   EXPECT_EQ(values_of<std::uint8_t>(pad_collate(255)(bytes)[0]), (std::vector<std::uint8_t>{7, 255, 8, 9}));
-  EXPECT_THAT(message_of([&] { pad_collate(256)(bytes); }), HasSubstr("the value 256 is no uint8"));
+  EXPECT_THAT(message_of([&] { pad_collate(256)(bytes); }), HasSubstr("the value 256 is not representable as uint8"));
   const std::vector<Sample> half = {{Tensor::zeros({1}, DType::kBFloat16)}, {Tensor::zeros({2}, DType::kBFloat16)}};
   const Tensor padded = pad_collate(1)(half)[0];
   std::uint16_t bits = 0;
@@ -264,7 +265,7 @@ TEST(PadCollate, PadsRowsOfMatricesInTheirType) {
   EXPECT_EQ(bits, 0x3f80);
 }
 
-TEST(PadCollate, RefusesWhatDoesNotFitTogether) {
+TEST(PadCollate, RefusesSamplesThatDoNotFitTogether) {
   const std::vector<Sample> widths = {{Tensor::full({1, 2}, 1)}, {Tensor::full({1, 3}, 2)}};
   EXPECT_THAT(message_of([&] { pad_collate()(widths); }),
               AllOf(HasSubstr("(1, 3)"), HasSubstr("(1, 2)"), HasSubstr("sample 1")));
@@ -272,12 +273,12 @@ TEST(PadCollate, RefusesWhatDoesNotFitTogether) {
   EXPECT_THAT(message_of([&] { pad_collate()(counts); }), HasSubstr("has 2 tensors, sample 0 has 1"));
   EXPECT_THAT(message_of([&] { pad_collate({.max_length = -1}); }), HasSubstr("max_length -1"));
   EXPECT_THAT(message_of([&] { pad_collate({.to_max_length = true}); }), HasSubstr("max_length 0"));
-  EXPECT_THAT(message_of([&] { pad_collate()({}); }), HasSubstr("nothing to stack"));
+  EXPECT_THAT(message_of([&] { pad_collate()({}); }), HasSubstr("got no samples"));
 }
 
 // -- Batch and Row
 
-TEST(Batch, IsTakenApartByNamesNumbersOrAll) {
+TEST(Batch, IsAccessedByNamesIndicesOrAsAWhole) {
   Batch batch{scalar(1.F), scalar(std::int64_t{2})};
   auto& [inputs, targets] = batch;
   EXPECT_TRUE(inputs.is_same(batch[0]) && targets.is_same(batch.targets()) && inputs.is_same(batch.inputs()));
@@ -285,8 +286,8 @@ TEST(Batch, IsTakenApartByNamesNumbersOrAll) {
   const auto [a, b, c] = three.tensors<3>();
   EXPECT_EQ(a.item() + b.item() + c.item(), 6);
   EXPECT_THAT(message_of([&] { three.get<0>(); }),
-              HasSubstr("taken apart into 2 tensors, but it has 3: use batch.tensors<3>()"));
-  EXPECT_THAT(message_of([&] { three[3]; }), HasSubstr("tensor 3 was asked of a batch of 3"));
+              HasSubstr("cannot be destructured into 2 tensors; it has 3: use batch.tensors<3>()"));
+  EXPECT_THAT(message_of([&] { three[3]; }), HasSubstr("tensor 3 does not exist; the batch has 3"));
 }
 
 TEST(Row, ChecksTypesAndNumbers) {
@@ -296,12 +297,12 @@ TEST(Row, ChecksTypesAndNumbers) {
   row.value<std::int64_t>(1) = 7;
   EXPECT_EQ(values_of<float>(stacked[0]), (std::vector<float>{0, 0, 0, 5, 0, 0}));
   EXPECT_EQ(values_of<std::int64_t>(stacked[1]), (std::vector<std::int64_t>{0, 7, 0}));
-  EXPECT_THAT(message_of([&] { row.span<double>(0); }), HasSubstr("float64 asked of a float32"));
+  EXPECT_THAT(message_of([&] { row.span<double>(0); }), HasSubstr("float64 requested from a float32"));
   EXPECT_THAT(message_of([&] { row.value<float>(0); }), HasSubstr("has 2 elements in a sample"));
-  EXPECT_THAT(message_of([&] { row.bytes(2); }), HasSubstr("tensor 2 was asked of a sample of 2"));
+  EXPECT_THAT(message_of([&] { row.bytes(2); }), HasSubstr("tensor 2 does not exist; the sample has 2"));
 }
 
-// A set that says its shapes and does not write in place.
+// A set that has an element_spec() but does not write in place.
 class Promising : public Sentences {
  public:
   using Sentences::Sentences;

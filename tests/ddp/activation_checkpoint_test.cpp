@@ -1,4 +1,4 @@
-// DistributedDataParallel over models whose blocks are activation checkpoints: the same bits, and buckets that leave as
+// DistributedDataParallel over models whose blocks are activation checkpoints: the same bits, and buckets that start as
 // early.
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/sgd.h"
@@ -20,7 +20,7 @@
 namespace lockstep {
 namespace {
 
-// Two blocks of layers 16 x 16; the shared weight is read before, in and behind the blocks.
+// Two blocks of 16 x 16 layers. The shared weight is used before, in and after the blocks.
 struct Blocks : nn::Module {
   explicit Blocks(bool in_checkpoints) : in_checkpoints_(in_checkpoints) {
     manual_seed(3);
@@ -72,7 +72,7 @@ TEST(ActivationCheckpoints, TrainToTheSameBitsOnAllRanks) {
   }));
 }
 
-// How many buckets were on the wire when each parameter's gradient became final.
+// Returns how many buckets had been sent when each parameter's gradient became final.
 std::vector<std::size_t> issued_at_each_gradient(bool in_checkpoint) {
   auto owned = std::make_unique<DelayBackend>(DelayCost{std::chrono::milliseconds(1), 1000});
   const DelayBackend& wire = *owned;
@@ -91,7 +91,7 @@ std::vector<std::size_t> issued_at_each_gradient(bool in_checkpoint) {
   return issued;
 }
 
-TEST(ActivationCheckpoints, BucketsLeaveInTheMiddleOfTheSecondRun) {
+TEST(ActivationCheckpoints, BucketsAreSentDuringTheSecondRun) {
   EXPECT_EQ(issued_at_each_gradient(false), (std::vector<std::size_t>{0, 1, 1, 2, 2, 3}));
   EXPECT_EQ(issued_at_each_gradient(true), issued_at_each_gradient(false));
 }

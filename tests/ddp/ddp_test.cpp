@@ -1,4 +1,4 @@
-// DistributedDataParallel over backend host, ranks as threads: averages, equal replicas, disagreements, unused
+// DistributedDataParallel over the host backend with ranks as threads: averages, equal replicas, mismatches, unused
 // parameters.
 #include "lockstep/ddp/ddp.h"
 
@@ -31,7 +31,7 @@ struct Net : nn::Module {
   Tensor forward(const Tensor& x) override { return out(hidden(x)); }
 };
 
-// One parameter w; the loss is w * x summed: its gradient is x itself.
+// One parameter w. The loss is the sum of w * x, so the gradient is x.
 struct Weight : nn::Module {
   Tensor w = Tensor::full({1, 4}, 1);
   Weight() { add_parameter("w", w); }
@@ -47,14 +47,14 @@ TEST_P(Transports, DifferentDataOnEachRankIsAveragedNotSummed) {
     expect_all_well(run_ranks(ranks, GetParam(), [&](auto group) {
       Weight model;
       DistributedDataParallel ddp(model, group);
-      // Rank r contributes 2^r: the average of 1, 2, 4, 8 is exact, and no sum.
+      // Rank r contributes 2^r. The average of 1, 2, 4, 8 is exact and differs from any sum.
       const float mine = static_cast<float>(1 << group->rank());
       reshape(ddp(Tensor::full({1, 4}, mine)), {}).backward();
       const float average = static_cast<float>((1 << ranks) - 1) / static_cast<float>(ranks);
       const Tensor averaged = grad(model.w);
       for (const float value : averaged.span<float>()) EXPECT_EQ(value, average);
       EXPECT_EQ(averaged.data<float>(), reinterpret_cast<float*>(ddp.reducer().slot(0).data()))
-          << "the gradient lies in its bucket";
+          << "the gradient is in its bucket";
     }));
   }
 }
@@ -63,7 +63,7 @@ TEST_P(Transports, ReplicasAreEqualBitForBitAfter200StepsOnRandomData) {
   std::mutex mutex;
   std::vector<std::string> hashes;
   expect_all_well(run_ranks(3, GetParam(), [&](auto group) {
-    manual_seed(static_cast<std::uint64_t>(group->rank()));  // other weights on every rank: rank 0's must win
+    manual_seed(static_cast<std::uint64_t>(group->rank()));  // different weights on every rank; rank 0's must win
     Net model;
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = {testing::in_mib(64), testing::in_mib(256)}});
     optim::SGD sgd(ddp.parameters(), {.lr = 0.05f, .momentum = 0.9f, .weight_decay = 1e-3f});
@@ -86,7 +86,7 @@ TEST_P(Transports, ReplicasAreEqualBitForBitAfter200StepsOnRandomData) {
   EXPECT_EQ(hashes[0], hashes[2]);
 }
 
-TEST_P(Transports, TheWireIsTheOneThatWasAskedFor) {
+TEST_P(Transports, TheWireIsTheRequestedOne) {
   expect_all_well(run_ranks(2, GetParam(), [&](auto group) {
     Net model;
     DistributedDataParallel ddp(model, group);
@@ -99,7 +99,7 @@ TEST_P(Transports, TheWireIsTheOneThatWasAskedFor) {
   }));
 }
 
-TEST(Replicas, ADifferenceIsNoticedAndItsRankNamed) {
+TEST(Replicas, ADifferenceIsReportedWithItsRank) {
   const auto failures = run_ranks(3, "shm", [](auto group) {
     const Tensor weights = Tensor::full({4}, group->rank() == 2 ? 1.5f : 1.f);
     check_replicas_equal(*group, {{"w", weights}}, "weights");
@@ -108,7 +108,7 @@ TEST(Replicas, ADifferenceIsNoticedAndItsRankNamed) {
     EXPECT_NE(failure.find("weights of rank 2 differ from rank 0's"), std::string::npos) << failure;
 }
 
-TEST(Models, ThatDifferAreRefusedOnEveryRankWithBothSides) {
+TEST(Models, ThatDifferAreRefusedOnEveryRankWithTheDifference) {
   const auto failures = run_ranks(3, "shm", [](auto group) {
     nn::Sequential model;
     model.append_named<nn::Linear>("fc", 8, group->rank() == 1 ? 5 : 4);
@@ -133,7 +133,7 @@ TEST(Models, WithoutParametersAreRefused) {
   EXPECT_THROW(DistributedDataParallel(model, group), InvalidArgument);
 }
 
-// Two heads; rank r uses head r only.
+// Two heads; rank r uses only head r.
 struct TwoHeads : nn::Module {
   nn::Linear trunk{2, 2}, left{2, 2}, right{2, 2};
   int use = 0;
@@ -177,7 +177,7 @@ TEST(UnusedParameters, APassThatReachesNoneStillTakesPart) {
   }));
 }
 
-TEST(NoSync, GathersLocallyAndTheNextPassSendsTheSum) {
+TEST(NoSync, AccumulatesLocallyAndTheNextPassSendsTheSum) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     Weight model;
     DistributedDataParallel ddp(model, group);
@@ -203,7 +203,7 @@ TEST(Forward, TwiceBeforeOneBackwardReducesOnce) {
   }));
 }
 
-TEST(Buffers, OfRankZeroReachAllBeforeEachForward) {
+TEST(Buffers, OfRankZeroAreSentToAllBeforeEachForward) {
   struct Counting : Weight {
     Tensor seen = Tensor::zeros({1});
     Counting() { add_buffer("seen", seen); }
@@ -224,7 +224,7 @@ TEST(Buffers, OfRankZeroReachAllBeforeEachForward) {
   }));
 }
 
-// What is sent before a forward is what was there, as a rule: the pass before must not be lost over it.
+// The buffers sent before a forward are usually unchanged; the previous pass must not be lost because of them.
 TEST(Buffers, ThatALayerReadsMayServeTwoForwardsBeforeOneBackward) {
   struct Scaled : Weight {
     Tensor factors = Tensor::full({4, 4}, 2);
@@ -268,7 +268,7 @@ TEST(Exceptions, OfAUsersHookLeaveTheWrapperUsable) {
   EXPECT_FALSE(ddp.reducer().in_pass());
 }
 
-TEST(Memory, StepsAskTheSystemForNothing) {
+TEST(Memory, StepsDoNotAllocateFromTheSystem) {
   expect_all_well(run_ranks(1, "shm", [](auto group) {
     Net model;
     DistributedDataParallel ddp(model, group);

@@ -1,4 +1,5 @@
-// The code that docs/ddp.md and docs/troubleshooting.md show, run. tests/architecture compares them word for word: change both.
+// The code that docs/ddp.md and docs/troubleshooting.md show, run. tests/architecture compares them word for word:
+// change both.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +13,8 @@ namespace {
 namespace ls = lockstep;
 using ::testing::HasSubstr;
 
-void train_with_sliced_state(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images,
-                             const ls::Tensor& labels, int steps) {
+void train_with_sliced_state(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group,
+                             const ls::Tensor& images, const ls::Tensor& labels, int steps) {
   ls::DistributedDataParallel ddp(net, group);
   ls::optim::AdamW adamw(ddp.parameters(), {.lr = 1e-3f});
   const ls::ZeroRedundancyOptimizer zero(ddp, adamw);
@@ -49,14 +50,15 @@ void train_guarded(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>&
 }
 
 template <typename Optimizer>
-void train_plainly(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images, const ls::Tensor& labels,
-                   int steps, const auto& options) {
+void train_plainly(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images,
+                   const ls::Tensor& labels, int steps, const auto& options) {
   ls::DistributedDataParallel ddp(net, group);
   Optimizer optimizer(ddp.parameters(), options);
-  for (int step = 0; step < steps; ++step) train_step([&](const Tensor& x) { return ddp(x); }, optimizer, {images, labels});
+  for (int step = 0; step < steps; ++step)
+    train_step([&](const Tensor& x) { return ddp(x); }, optimizer, {images, labels});
 }
 
-// The weights after `train`, from those of the seed.
+// Returns the weights after `train`, from weights initialised with a fixed seed.
 template <typename Train>
 std::vector<std::vector<float>> weights_after(int rank, Train&& train) {
   ls::manual_seed(3);
@@ -72,11 +74,15 @@ TEST(DocExamples, OfStepsHaveTheWeightsOfThePlainOnes) {
     const auto adamw = weights_after(rank, [&](auto& net, const auto& x, const auto& y) {
       train_plainly<ls::optim::AdamW>(net, group, x, y, 4, ls::optim::AdamWOptions{.lr = 1e-3F});
     });
-    EXPECT_EQ(weights_after(rank, [&](auto& net, const auto& x, const auto& y) { train_with_sliced_state(net, group, x, y, 4); }), adamw);
+    EXPECT_EQ(weights_after(
+                  rank, [&](auto& net, const auto& x, const auto& y) { train_with_sliced_state(net, group, x, y, 4); }),
+              adamw);
     const auto sgd = weights_after(rank, [&](auto& net, const auto& x, const auto& y) {
       train_plainly<ls::optim::SGD>(net, group, x, y, 4, ls::optim::SGDOptions{.lr = 0.1F, .momentum = 0.9F});
     });
-    EXPECT_EQ(weights_after(rank, [&](auto& net, const auto& x, const auto& y) { train_in_backward(net, group, x, y, 4); }), sgd);
+    EXPECT_EQ(
+        weights_after(rank, [&](auto& net, const auto& x, const auto& y) { train_in_backward(net, group, x, y, 4); }),
+        sgd);
   }));
 }
 
@@ -86,13 +92,17 @@ TEST(DocExamples, AGuardedLoopTellsAllRanksOfALabelThatOneHas) {
   std::vector<std::int64_t> labels(32, 1);
   for (const bool has_mistake : {false, true}) {
     labels.back() = has_mistake ? 7 : 1;
-    const ls::data::TensorDataset set({ls::Tensor::from<float>(points, {32, 2}), ls::Tensor::from<std::int64_t>(labels, {32})});
+    const ls::data::TensorDataset set(
+        {ls::Tensor::from<float>(points, {32, 2}), ls::Tensor::from<std::int64_t>(labels, {32})});
     const std::vector<std::string> failures = run_ranks(2, "threads", [&](auto group) {
       ls::nn::Linear net(2, 3);
       train_guarded(net, group, set);
     });
-    EXPECT_THAT(failures[1], has_mistake ? HasSubstr("softmax_cross_entropy: label 7 in row 7 is outside 0..2") : HasSubstr(""));
-    EXPECT_THAT(failures[0], has_mistake ? HasSubstr("rank 1 aborted the group: softmax_cross_entropy: label 7 in row 7") : HasSubstr(""));
+    EXPECT_THAT(failures[1],
+                has_mistake ? HasSubstr("softmax_cross_entropy: label 7 in row 7 is outside 0..2") : HasSubstr(""));
+    EXPECT_THAT(failures[0], has_mistake
+                                 ? HasSubstr("rank 1 aborted the group: softmax_cross_entropy: label 7 in row 7")
+                                 : HasSubstr(""));
     EXPECT_EQ(failures[0].empty(), !has_mistake);
   }
 }

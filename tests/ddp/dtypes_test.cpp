@@ -1,4 +1,4 @@
-// Parameters of several types in one model: each type has buckets of its own, and all of them are averaged.
+// Parameters of several types in one model: each type has its own buckets, and all of them are averaged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using ::testing::UnorderedElementsAre;
 
 Tensor one_of(DType type) { return cast(Tensor::full({1, 1}, 1), type); }
 
-// Weights of 1 in three types: the result is x times each, summed, so that each gradient is x.
+// Weights of 1 in three types. The result is the sum of x times each, so that each gradient is x.
 struct Mixed : nn::Module {
   Tensor wide = one_of(DType::kFloat32), brain = one_of(DType::kBFloat16), half = one_of(DType::kFloat16),
          last = one_of(DType::kBFloat16);
@@ -60,7 +60,7 @@ void pass(DistributedDataParallel& ddp, float x) {
   reshape(ddp(Tensor::full({1, 1}, x)), {}).backward();
 }
 
-TEST_P(Dtypes, EachHasBucketsOfItsOwnAndItsAverage) {
+TEST_P(Dtypes, EachHasItsOwnBucketsAndAverage) {
   run([](auto group) {
     Mixed model;
     model.brain.copy_from(cast(Tensor::full({1, 1}, static_cast<float>(1 + group->rank())), DType::kBFloat16));
@@ -71,7 +71,7 @@ TEST_P(Dtypes, EachHasBucketsOfItsOwnAndItsAverage) {
     EXPECT_THAT(types, UnorderedElementsAre(DType::kFloat32, DType::kBFloat16, DType::kFloat16));
     const auto ranks = static_cast<float>(group->world_size());
     for (int step = 0; step < 3; ++step) {
-      pass(ddp, static_cast<float>(2 * group->rank() + 1));  // 1, 3, 5, 7: the mean is how many there are
+      pass(ddp, static_cast<float>(2 * group->rank() + 1));  // 1, 3, 5, 7: the mean is the number of ranks
       for (const NamedTensor& parameter : ddp.parameters()) {
         EXPECT_EQ(float_gradient_of(parameter.tensor), ranks) << parameter.name;
         EXPECT_EQ(grad(parameter.tensor).dtype(), parameter.tensor.dtype());
@@ -80,7 +80,7 @@ TEST_P(Dtypes, EachHasBucketsOfItsOwnAndItsAverage) {
   });
 }
 
-TEST_P(Dtypes, WeightsUnusedParametersAndNoSyncHoldForEach) {
+TEST_P(Dtypes, WeightsUnusedParametersAndNoSyncWorkForEach) {
   run([](auto group) {
     Mixed model;
     const bool is_first = group->rank() == 0;
@@ -93,7 +93,7 @@ TEST_P(Dtypes, WeightsUnusedParametersAndNoSyncHoldForEach) {
     const float first = 4.F * static_cast<float>(ranks + 1) / static_cast<float>(2 * ranks);
     const float mean = first + 12.F * static_cast<float>(ranks - 1) / static_cast<float>(2 * ranks);
     for (const Tensor& weight : {model.wide, model.brain, model.half}) EXPECT_EQ(float_gradient_of(weight), mean);
-    EXPECT_EQ(float_gradient_of(model.last), first) << "of rank 0 alone";
+    EXPECT_EQ(float_gradient_of(model.last), first) << "only rank 0's";
     {
       const auto local = ddp.no_sync();
       pass(ddp, 2);
@@ -103,7 +103,7 @@ TEST_P(Dtypes, WeightsUnusedParametersAndNoSyncHoldForEach) {
   });
 }
 
-TEST(DtypesAlone, WhatReadsFloatsRefusesOthers) {
+TEST(DtypesAlone, OptionsThatReadFloatsRefuseOtherTypes) {
   Mixed model;
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
   EXPECT_THAT(

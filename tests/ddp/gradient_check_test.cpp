@@ -1,5 +1,5 @@
-// max_grad_norm and on_nonfinite_gradient: clipped as one process clips the averages by itself; a gradient that is
-// infinite or no number is found, named with its ranks and step, and the step is skipped, or ended, on all ranks.
+// max_grad_norm and on_nonfinite_gradient: clipping matches that of one process with the averages. A gradient that is
+// infinite or NaN is reported with ranks and step, and the step is skipped or ended on all ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using ::testing::Not;
 using Options = DistributedDataParallelOptions;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-const std::vector<double> kSmallBuckets{in_mib(1)};  // one for each gradient
+const std::vector<double> kSmallBuckets{in_mib(1)};  // one bucket per gradient
 
 std::vector<float> gradients_of(const Heads& model) {
   std::vector<float> values{gradient_of(model.trunk)};
@@ -35,7 +35,7 @@ std::vector<float> gradients_of(const Heads& model) {
   return values;
 }
 
-// What one process gets that has the average as its own gradient; and the norm before.
+// Returns the clipped gradients and the norm before for one process that has the average as its gradient.
 std::pair<std::vector<float>, float> clipped_by_hand(float average, float limit) {
   Heads model;
   reshape(model(Tensor::full({1, 1}, average)), {}).backward();
@@ -66,7 +66,7 @@ TEST_P(GradientChecks, AveragesAreClippedAsOneProcessClipsThem) {
   }
 }
 
-TEST_P(GradientChecks, WhatNoSyncGatheredIsClippedOnceItIsAveraged) {
+TEST_P(GradientChecks, AccumulatedGradientsAreClippedAfterAveraging) {
   const auto [expected, norm] = clipped_by_hand(2 * average_of_powers(ranks()), 0.5F);
   run([&, wanted = expected](auto group) {
     Heads model;
@@ -83,7 +83,7 @@ TEST_P(GradientChecks, WhatNoSyncGatheredIsClippedOnceItIsAveraged) {
   });
 }
 
-TEST_P(GradientChecks, WhatHasNoGradientDoesNotCount) {
+TEST_P(GradientChecks, ParametersWithoutAGradientDoNotCount) {
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group, {.find_unused_parameters = true, .max_grad_norm = 1});
@@ -92,7 +92,7 @@ TEST_P(GradientChecks, WhatHasNoGradientDoesNotCount) {
     model.use = {0};
     heads_loss(ddp, 4).backward();
     EXPECT_FALSE(has_grad(model.heads[1]));
-    EXPECT_EQ(ddp.last_grad_norm(), static_cast<float>(std::sqrt(2 * 4.0 * 4.0))) << "of trunk and head0";
+    EXPECT_EQ(ddp.last_grad_norm(), static_cast<float>(std::sqrt(2 * 4.0 * 4.0))) << "over trunk and head0";
     EXPECT_EQ(gradient_of(model.heads[0]), 4 * (1 / (ddp.last_grad_norm() + 1e-6F)));
   });
 }
@@ -108,7 +108,7 @@ TEST_P(GradientChecks, GradientsOfComputationIn16BitsAreClippedInFloat) {
   });
 }
 
-// Three steps; in the second, one rank's input is infinite, or no number.
+// Runs three steps. In the second one, one rank's input is infinite or NaN.
 struct Outcome {
   std::vector<float> weights;
   std::int64_t skipped = 0;
@@ -143,7 +143,7 @@ TEST_P(GradientChecks, AStepWithABadGradientOfOneRankIsSkippedOnAll) {
         const Outcome outcome = train(group, options, last(), bad);
         EXPECT_EQ(outcome.skipped, 1);
         EXPECT_THAT(outcome.text,
-                    AllOf(HasSubstr("DistributedDataParallel: step 2: gradients are infinite or no number, on rank " +
+                    AllOf(HasSubstr("DistributedDataParallel: step 2: gradients are infinite or NaN, on rank " +
                                     std::to_string(last()) + ": 'trunk', 'head0', 'head1', 'head2'"),
                           Not(HasSubstr("on rank 0"))));
         for (const float weight : outcome.weights) EXPECT_TRUE(std::isfinite(weight));
@@ -161,29 +161,28 @@ TEST_P(GradientChecks, ABadGradientEndsTheStepOnAllRanksWithOneText) {
     const Tensor loss = heads_loss(ddp, group->rank() == 0 ? kInfinity : 1);
     const std::string message = message_of([&] { loss.backward(); });
     EXPECT_FALSE(has_grad(model.trunk));
-    heads_loss(ddp, power_of_rank(*group)).backward();  // the group goes on
+    heads_loss(ddp, power_of_rank(*group)).backward();  // the group stays usable
     EXPECT_EQ(gradient_of(model.heads[2]), average_of_powers(group->world_size()));
     throw Error("{}", message);
   });
-  EXPECT_THAT(failures,
-              Each(AllOf(HasSubstr("step 2: gradients are infinite or no number, on rank 0: 'trunk', 'head0'"),
-                         HasSubstr("kSkipStep goes on without such a step"), failures[0])));
+  EXPECT_THAT(failures, Each(AllOf(HasSubstr("step 2: gradients are infinite or NaN, on rank 0: 'trunk', 'head0'"),
+                                   HasSubstr("kSkipStep skips such steps"), failures[0])));
 }
 
-TEST_P(GradientChecks, AnOverflowOfTheSumIsNoRanksOwn) {
+TEST_P(GradientChecks, AnOverflowOfTheSumIsNotBlamedOnARank) {
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group, {.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
     model.use = {0, 1, 2};
-    const float large = 1e38F;  // times 3, of the trunk, and times 2 or 4 ranks
+    const float large = 1e38F;  // times 3 for the trunk, and times 2 or 4 ranks
     heads_loss(ddp, large).backward();
     EXPECT_EQ(ddp.skipped_steps(), 1);
     EXPECT_THAT(ddp.last_skipped(),
-                AllOf(HasSubstr("in the average alone, which overflowed: 'trunk'"), Not(HasSubstr("on rank"))));
+                AllOf(HasSubstr("only in the average, which overflowed: 'trunk'"), Not(HasSubstr("on rank"))));
   });
 }
 
-TEST_P(GradientChecks, WhereAHookLeavesEachRankItsOwnAllSkipTogether) {
+TEST_P(GradientChecks, WithLocalGradientsAllRanksSkipTogether) {
   run([&](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group,
@@ -195,7 +194,7 @@ TEST_P(GradientChecks, WhereAHookLeavesEachRankItsOwnAllSkipTogether) {
     EXPECT_FALSE(has_grad(model.heads[0]));
     EXPECT_THAT(ddp.last_skipped(), HasSubstr("on rank " + std::to_string(last())));
     heads_loss(ddp, power_of_rank(*group)).backward();
-    EXPECT_EQ(ddp.last_grad_norm(), static_cast<float>(std::sqrt(12.0) * power_of_rank(*group))) << "its own";
+    EXPECT_EQ(ddp.last_grad_norm(), static_cast<float>(std::sqrt(12.0) * power_of_rank(*group))) << "this rank's norm";
   });
 }
 
@@ -220,7 +219,7 @@ TEST_P(GradientChecks, ARankWithoutDataClipsAndSkipsWithTheOthers) {
   });
 }
 
-TEST_P(GradientChecks, UnderLossScalingTheLimitIsOfTheGradientsWithoutTheScale) {
+TEST_P(GradientChecks, WithLossScalingTheLimitAppliesToUnscaledGradients) {
   const auto [expected, norm] = clipped_by_hand(average_of_powers(ranks()), 0.5F);
   run([&, wanted = expected, wanted_norm = norm](auto group) {
     Heads model;
@@ -245,13 +244,13 @@ TEST_P(GradientChecks, UnderLossScalingTheLimitIsOfTheGradientsWithoutTheScale) 
   });
 }
 
-TEST_P(GradientChecks, AHookThatKeepsWhatItLeftOutIsNoneForStepsThatAreSkipped) {
+TEST_P(GradientChecks, AHookWithErrorFeedbackCannotSkipSteps) {
   const auto failures = failures_of([&](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group,
                                 {.comm_hook = hooks::top_k(), .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
   });
-  EXPECT_THAT(failures, Each(HasSubstr("kSkipStep goes not with the comm_hook top_k")));
+  EXPECT_THAT(failures, Each(HasSubstr("kSkipStep cannot be combined with the comm_hook top_k")));
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group,
@@ -263,7 +262,7 @@ TEST_P(GradientChecks, AHookThatKeepsWhatItLeftOutIsNoneForStepsThatAreSkipped) 
   });
 }
 
-TEST(GradientCheck, WhatIsIgnoredSpreads) {
+TEST(GradientCheck, IgnoredNaNSpreads) {
   Heads model;
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})), {.max_grad_norm = 1});
   heads_loss(ddp, std::nanf("")).backward();
@@ -271,16 +270,16 @@ TEST(GradientCheck, WhatIsIgnoredSpreads) {
   EXPECT_EQ(ddp.skipped_steps(), 0);
 }
 
-TEST(GradientCheck, AloneARankNamesItself) {
+TEST(GradientCheck, ASingleRankNamesItself) {
   Heads model;
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})),
                               {.on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
   const Tensor loss = heads_loss(ddp, kInfinity);
   EXPECT_THAT(message_of([&] { loss.backward(); }),
-              HasSubstr("step 1: gradients are infinite or no number, on rank 0: 'trunk'"));
+              HasSubstr("step 1: gradients are infinite or NaN, on rank 0: 'trunk'"));
 }
 
-TEST(GradientCheck, ANormThatNobodyAskedForIsRefused) {
+TEST(GradientCheck, ANormThatIsNotComputedIsRefused) {
   Heads model;
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})));
   EXPECT_THAT(message_of([&] { ddp.last_grad_norm(); }), HasSubstr("set .max_grad_norm"));

@@ -1,4 +1,4 @@
-// Modules of scalar weights whose gradients are their inputs: sums and averages are exact.
+// Modules with scalar weights whose gradients are their inputs, so that sums and averages are exact.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace lockstep::testing {
 
-// x times trunk, and the sum of that over the heads in use: of weights 1, the gradient of a head is x, that of trunk x
-// times their number.
+// x times trunk, and the sum of that over the heads in use. With weights of 1, the gradient of a head is x, and that of
+// trunk is x times their number.
 struct Heads : nn::Module {
   std::vector<Tensor> heads;
   Tensor trunk = Tensor::full({1, 1}, 1);
-  std::vector<std::size_t> use;  // none: the result does not depend on any weight
+  std::vector<std::size_t> use;  // empty: the result depends on no weight
   explicit Heads(std::size_t count = 3) : heads(count) {
     add_parameter("trunk", trunk);
     for (std::size_t h = 0; h < count; ++h) {
@@ -33,7 +33,8 @@ struct Heads : nn::Module {
   }
 };
 
-// The loss of the input {{x}}, which wants a gradient where no weight may: then there is something to differentiate.
+// The loss of the input {{x}}. Set input_wants_grad if no weight requires a gradient, so that there is something to
+// differentiate.
 inline Tensor heads_loss(DistributedDataParallel& ddp, float x, bool input_wants_grad = false) {
   const Tensor input = Tensor::full({1, 1}, x);
   if (input_wants_grad) require_grad(input);
@@ -55,7 +56,7 @@ inline Buckets buckets_of(const DistributedDataParallel& ddp) {
   return buckets;
 }
 
-// Rank r's input is 2^r: sums and averages are exact, and differ from each rank's own.
+// Rank r's input is 2^r: sums and averages are exact and differ from each rank's own value.
 inline float power_of_rank(const ProcessGroup& group) { return static_cast<float>(1 << group.rank()); }
 inline float average_of_powers(int ranks) { return static_cast<float>((1 << ranks) - 1) / static_cast<float>(ranks); }
 

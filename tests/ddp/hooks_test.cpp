@@ -1,4 +1,4 @@
-// DistributedDataParallel with the shipped comm hooks: the loss of plain averaging, local SGD, what is refused.
+// DistributedDataParallel with the library's comm hooks: the loss compared with plain averaging, local SGD, refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,15 +30,15 @@ struct SmallNet : nn::Module {
   nn::Linear first{8, 24}, second{24, 24}, last{24, 4};
   SmallNet() {
     add("first", first), add("second", second), add("last", last);
-    Philox random(/*seed=*/3, /*stream=*/0);  // weights that do not depend on what other tests drew
+    Philox random(/*seed=*/3, /*stream=*/0);  // weights must not depend on the numbers that other tests drew
     for (const Tensor& weight : parameters())
       for (float& value : weight.span<float>()) value = random.uniform(-0.3f, 0.3f);
   }
   Tensor forward(const Tensor& x) override { return last(relu(second(relu(first(x))))); }
 };
 
-// The mean loss of the last steps of a training in which each rank has other samples of one task: the classes are the
-// four quarters of two of eight coordinates.
+// Returns the mean loss of the last steps of a training in which each rank has different samples of the same task. The
+// classes are the four quadrants of two of eight coordinates.
 double trained_loss(int ranks, const std::function<CommHook()>& make) {
   double result = 0;
   expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
@@ -93,8 +93,9 @@ std::vector<float> state_of(const CommHook& hook, const std::string& name) {
   return {};
 }
 
-// What is left to send of a layer, of all ranks: passes that use it nowhere keep it, and send none of it as a gradient.
-TEST(HooksAndUnusedParameters, KeepTheErrorOfThoseThatNoRankUsed) {
+// The unsent remainder of a layer, over all ranks. Passes in which no rank uses the layer keep it and send none of it
+// as a gradient.
+TEST(HooksAndUnusedParameters, KeepTheErrorOfParametersThatNoRankUsed) {
   const std::vector<std::pair<std::string, std::function<CommHook()>>> makers = {
       {"top_k.error.", [] { return hooks::top_k({.ratio = 0.1}); }},
       {"power_sgd.error.", [] { return hooks::power_sgd({.start_step = 0, .min_compression = 1}); }},
@@ -128,11 +129,11 @@ TEST(HooksAndUnusedParameters, KeepTheErrorOfThoseThatNoRankUsed) {
           trainee.optimizer->zero_grad();
           trainee.backward(5);
           EXPECT_TRUE(has_grad(weight));
-          EXPECT_NE(state_of(hook, prefix + "middle.weight"), before) << "used on rank 0: rank 1 sends what it owes";
+          EXPECT_NE(state_of(hook, prefix + "middle.weight"), before) << "used on rank 0, so rank 1 sends its error";
         }));
 }
 
-// Of one weight: a gradient is the input.
+// With one weight the gradient is the input.
 TEST(LocalSgd, LeavesGradientsAndAveragesWeights) {
   for (const char* transport : {"threads", "tcp"})
     expect_all_well(run_ranks(2, transport, [](auto group) {
@@ -189,12 +190,13 @@ TEST(LocalSgd, OptionsOfTheAveragerAreCheckedOnAllRanks) {
       PeriodicModelAverager averager(ddp, options(group->rank()));
     });
   };
-  EXPECT_THAT(said([](int) { return PeriodicModelAveragerOptions{.period = 0}; }), Each(HasSubstr("a period of 0")));
+  EXPECT_THAT(said([](int) { return PeriodicModelAveragerOptions{.period = 0}; }),
+              Each(HasSubstr("got a period of 0")));
   EXPECT_THAT(said([](int rank) { return PeriodicModelAveragerOptions{.period = 1 + rank}; }),
               Each(HasSubstr("rank 1 has period 2")));
 }
 
-// Wraps, and runs a step, on 2 and 4 ranks.
+// Wraps and runs a step on 2 and 4 ranks.
 void expect_refused(const std::function<DistributedDataParallelOptions(int rank)>& options, const std::string& why,
                     const std::function<void(DistributedDataParallel&)>& use = {}) {
   for (const int ranks : {2, 4}) {
@@ -207,7 +209,7 @@ void expect_refused(const std::function<DistributedDataParallelOptions(int rank)
   }
 }
 
-TEST(HookPairs, ThatCannotGoTogetherAreRefusedOnAllRanks) {
+TEST(HookPairs, ThatCannotBeCombinedAreRefusedOnAllRanks) {
   using Options = DistributedDataParallelOptions;
   expect_refused([](int rank) { return Options{.comm_hook = rank == 1 ? hooks::bf16(hooks::int8()) : hooks::bf16()}; },
                  "rank 1: comm_hook int8: it compresses float32");

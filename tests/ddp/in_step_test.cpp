@@ -1,4 +1,4 @@
-// What ranks may do without each other: none of it is taken for a step that a rank left out.
+// Ranks may do these things independently; they must not be mistaken for a skipped step.
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/engine.h"
@@ -17,11 +17,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, InStep,
                          ::testing::Combine(::testing::Values("threads", "tcp"), ::testing::Values(2, 3)),
                          OverRanks::name);
 
-TEST_P(InStep, RanksMayGatherUnequalNumbersOfBatches) {
+TEST_P(InStep, RanksMayAccumulateUnequalNumbersOfBatches) {
   run([](auto group) {
     RankTraining training(group);
     const Numbers set;
-    const int window = group->rank() + 1;  // batches of one step
+    const int window = group->rank() + 1;  // number of batches in one step
     const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
     int gathered = 0, steps = 0;
     for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 1})) {
@@ -37,7 +37,7 @@ TEST_P(InStep, RanksMayGatherUnequalNumbersOfBatches) {
       if (++steps == 2) break;
     }
     EXPECT_EQ(steps, 2);
-    // A batch cut into unequal numbers of parts.
+    // A batch is cut into different numbers of parts.
     int batches = 0;
     for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 1})) {
       training.sgd.zero_grad();
@@ -77,7 +77,7 @@ TEST_P(InStep, RankZeroMayEvaluateAlone) {
   });
 }
 
-// Two models train each other by turns, one of them twice as often.
+// Two models train alternately, one of them twice as often.
 TEST_P(InStep, TwoWrappersDoNotCount) {
   run([](auto group) {
     RankTraining one(group), other(group);
@@ -95,7 +95,7 @@ TEST_P(InStep, TwoWrappersDoNotCount) {
   });
 }
 
-TEST_P(InStep, JoinMakesCountsUnequalAndTheNextPassIsWell) {
+TEST_P(InStep, JoinMakesCountsUnequalButTheNextPassSucceeds) {
   run([](auto group) {
     RankTraining training(group);
     training.ddp.join([&] {
@@ -106,7 +106,7 @@ TEST_P(InStep, JoinMakesCountsUnequalAndTheNextPassIsWell) {
   });
 }
 
-// One that survived the rank that was replaced has made steps, and its optimizer is the old one.
+// A rank that survived while another was replaced has made steps, and has its old optimizer.
 TEST_P(InStep, StepsBeforeTheWrapperDoNotCount) {
   run([](auto group) {
     TwoLayers net;
@@ -125,7 +125,7 @@ TEST_P(InStep, StepsBeforeTheWrapperDoNotCount) {
   });
 }
 
-TEST_P(InStep, IgnoredParametersAreEachRanksOwn) {
+TEST_P(InStep, IgnoredParametersAreNotShared) {
   run([](auto group) {
     TwoLayers net;
     DistributedDataParallel ddp(net, group, {.ignored_parameters = {"first.weight", "first.bias"}});

@@ -1,4 +1,4 @@
-// step() by gradients that no_sync() left to one rank.
+// step() with gradients that no_sync() left on one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class LocalGradients : public OverRanks {};
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalGradients,
                          ::testing::Combine(::testing::Values("threads"), ::testing::Values(2, 3)), OverRanks::name);
 
-TEST_P(LocalGradients, AStepByThemIsRefusedBeforeAnythingChanges) {
+TEST_P(LocalGradients, AStepWithThemIsRefusedBeforeAnyChange) {
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group);
@@ -35,15 +35,15 @@ TEST_P(LocalGradients, AStepByThemIsRefusedBeforeAnythingChanges) {
     const std::string before = hash_of(model.named_parameters());
     local_pass(ddp);
     EXPECT_THAT(message_of([&] { adam.step(); }),
-                AllOf(HasSubstr("AdamW::step: the gradient of 'trunk' is of this rank's samples alone"),
+                AllOf(HasSubstr("AdamW::step: the gradient of 'trunk' has only this rank's samples"),
                       HasSubstr("no_sync()"), HasSubstr("zero_grad()"), HasSubstr("mark_grad_written(parameter)")));
     EXPECT_EQ(hash_of(model.named_parameters()), before);
-    EXPECT_EQ(gradient_of(model.heads[0]), power_of_rank(*group)) << "everybody may read it";
+    EXPECT_EQ(gradient_of(model.heads[0]), power_of_rank(*group)) << "reading is allowed";
   });
 }
 
-// The end of an epoch whose last window is not full, mended in each way that the message names.
-TEST_P(LocalGradients, AStepIsFineOnceTheyAreAveragedDroppedOrDeclared) {
+// The end of an epoch whose last window is not full, handled in each way that the message suggests.
+TEST_P(LocalGradients, AStepIsAllowedOnceTheyAreAveragedDroppedOrDeclared) {
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group);
@@ -65,7 +65,7 @@ TEST_P(LocalGradients, AStepIsFineOnceTheyAreAveragedDroppedOrDeclared) {
   });
 }
 
-// What a local pass alone has reached is averaged with the next pass that is reduced, which reaches something else.
+// Gradients that only a local pass computed are averaged with the next reduced pass, which computes others.
 TEST_P(LocalGradients, APassThatReachesOtherParametersAveragesThem) {
   run([](auto group) {
     Heads model;
@@ -79,7 +79,7 @@ TEST_P(LocalGradients, APassThatReachesOtherParametersAveragesThem) {
   });
 }
 
-TEST_P(LocalGradients, StepsByThemAreFineWhereWeightsAreAveraged) {
+TEST_P(LocalGradients, StepsWithThemAreAllowedIfWeightsAreAveraged) {
   run([](auto group) {
     for (const bool by_hook : {true, false}) {
       Heads model;
@@ -98,7 +98,7 @@ TEST_P(LocalGradients, StepsByThemAreFineWhereWeightsAreAveraged) {
         averager.average_parameters();
       }
       check_replicas_equal(*group, model.named_parameters(), "weights");
-      // Gradients are averaged, and weights differ between two averages all the same.
+      // Gradients are averaged, yet weights differ between two averages.
       if (!by_hook) {
         sgd.zero_grad();
         local_pass(ddp);
@@ -109,7 +109,7 @@ TEST_P(LocalGradients, StepsByThemAreFineWhereWeightsAreAveraged) {
   });
 }
 
-TEST_P(LocalGradients, IgnoredParametersHaveNoOther) {
+TEST_P(LocalGradients, IgnoredParametersMayUseThem) {
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group, {.ignored_parameters = {"trunk"}});

@@ -1,5 +1,5 @@
-// What users forget: a layer that nobody add()ed, a weight changed too early, a late freeze, a module that goes before
-// its wrapper.
+// Common mistakes: a layer without add(), a weight changed too early, a late freeze, a module destroyed before its
+// wrapper.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ TEST(Mistakes, ALayerThatWasNotAddedIsNamedOnce) {
   EXPECT_EQ(text.find("(4, 3)"), text.rfind("(4, 3)")) << "said more than once: " << text;
 }
 
-TEST(Mistakes, OfAllRanksRankZeroSaysThem) {
+TEST(Mistakes, AreLoggedByRankZeroOnly) {
   const testing::LogLines warnings;
   testing::expect_all_well(testing::run_ranks(2, "shm", [&](auto group) {
     HalfAddedNet net(false);
@@ -61,9 +61,9 @@ TEST(Mistakes, OfAllRanksRankZeroSaysThem) {
               AllOf(HasSubstr("rank 0: backward computed"), HasSubstr("rank 0: frozen"), Not(HasSubstr("rank 1"))));
 }
 
-// Whoever only infers makes no pass that would let go of them.
+// Inference makes no pass that would release the inputs.
 TEST(Mistakes, InputsAreNotKeptForAPassThatNeverComes) {
-  int alive = 0;  // outlives the wrapper, which may keep some until it goes
+  int alive = 0;  // outlives the wrapper, which may keep some until it is destroyed
   HalfAddedNet net;
   DistributedDataParallel ddp(net, alone());
   const auto infer = [&] {
@@ -99,7 +99,7 @@ TEST(Mistakes, AParameterThatIsUnfrozenTooLateIsNamed) {
   EXPECT_THAT(warnings.text(), AllOf(HasSubstr("'hidden.weight'"), Not(HasSubstr("'hidden.bias'"))));
 }
 
-TEST(Mistakes, AnInputThatWantsAGradientAndAnotherWrappersLeavesAreNone) {
+TEST(Mistakes, InputsAndLeavesOfOtherWrappersAreNotMistakes) {
   const testing::LogLines warnings;
   HalfAddedNet first, second;
   const Tensor x = Tensor::full({2, 3}, 1);
@@ -119,7 +119,7 @@ TEST(Mistakes, AWeightThatChangesBetweenForwardAndBackwardIsNamed) {
   EXPECT_THAT(
       message_of([&] { late.backward(); }),
       AllOf(HasSubstr("parameter 'out.weight' of shape (2, 4) was changed after linear read it"), HasSubstr("step()")));
-  loss_of(ddp).backward();  // goes on
+  loss_of(ddp).backward();  // works again
 }
 
 TEST(Mistakes, AFrozenParameterIsNamedOnceAndByTheOptimizer) {
@@ -141,7 +141,7 @@ TEST(Mistakes, AModuleMayGoBeforeItsWrapper) {
   auto ddp = std::make_unique<DistributedDataParallel>(*net, alone());
   const Tensor loss = loss_of(*ddp);
   net.reset();
-  loss.backward();  // its parameters live on in the tape
+  loss.backward();  // the tape keeps its parameters alive
   EXPECT_TRUE(has_grad(ddp->parameters().front().tensor));
   EXPECT_THAT(message_of([&] {
                 (*ddp)(Tensor::full({2, 3}, 1));
@@ -161,7 +161,7 @@ TEST(Mistakes, BeginEpochInJoinIsRefused) {
   EXPECT_THAT(failures, ::testing::Each(HasSubstr("begin_epoch: called in join()")));
 }
 
-// Rank 1 throws what is no std::exception: the others learn of it, and do not wait.
+// Rank 1 throws an object that is not a std::exception. The others must receive an error instead of waiting.
 TEST(Mistakes, AnExceptionOfAnyTypeEndsJoinAndHooks) {
   const auto run = [](bool in_hook) {
     return testing::run_ranks(3, "threads", [in_hook](std::shared_ptr<ProcessGroup> group) {
@@ -187,8 +187,8 @@ TEST(Mistakes, AnExceptionOfAnyTypeEndsJoinAndHooks) {
   for (const bool in_hook : {false, true}) {
     const auto failures = run(in_hook);
     EXPECT_EQ(failures[1], "a number of 42");
-    EXPECT_THAT(failures[0], HasSubstr("an exception that is no std::exception"));
-    EXPECT_THAT(failures[2], HasSubstr("an exception that is no std::exception"));
+    EXPECT_THAT(failures[0], HasSubstr("an exception that is not a std::exception"));
+    EXPECT_THAT(failures[2], HasSubstr("an exception that is not a std::exception"));
   }
 }
 

@@ -1,5 +1,5 @@
-// Training in 16 bits on several ranks: it learns what float32 learns, all ranks keep the same bits, and an infinite
-// gradient of one rank makes all of them skip that one step.
+// Training in 16 bits on several ranks: it learns as well as float32, all ranks keep the same bits, and an infinite
+// gradient on one rank makes all of them skip that step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -57,13 +57,13 @@ Examples stripes(std::int64_t count, std::uint64_t seed) {
 }
 
 struct Outcome {
-  double last_losses = 0;  // mean of the last ten steps
+  double last_losses = 0;  // mean over the last ten steps
   std::vector<float> weights;
   std::int64_t skipped = 0;
   float scale = 0;
 };
 
-// Of each rank. At step `bad_step`, rank 1 sees an infinite pixel.
+// Returns the outcome of each rank. At step `bad_step`, rank 1 has an infinite pixel.
 std::vector<Outcome> train(int ranks, DType type, int steps, int bad_step = -1) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
   expect_all_well(run_ranks(ranks, "threads", [&](auto group) {

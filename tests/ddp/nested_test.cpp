@@ -1,4 +1,4 @@
-// Wrapped modules together: one inside another, two in one loss, and frozen parameters among them.
+// Several wrapped modules: one inside another, two in one loss, and frozen parameters among them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class Nested : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Wire, Nested, ::testing::Values("threads", "shm", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
 
-// Calls a wrapped model; its own weight comes after it. The inner model's parameters may be the module's, too.
+// Calls a wrapped model and then applies its own weight. The inner model's parameters may also be registered here.
 struct Outer : nn::Module {
   DistributedDataParallel& inner;
   Tensor last = Tensor::full({1, 1}, 1);
@@ -62,7 +62,7 @@ TEST_P(Nested, ParametersOfBothAreRefusedOnAllRanks) {
   EXPECT_THAT(failures, Each(HasSubstr("rank 0: parameter 'inner.trunk' belongs to another DistributedDataParallel")));
 }
 
-TEST_P(Nested, TwoInOneLossAreReducedEach) {
+TEST_P(Nested, TwoInOneLossAreEachReduced) {
   expect_all_well(run_ranks(4, GetParam(), [](auto group) {
     Heads first, second(5);
     DistributedDataParallel one(first, group), other(second, group);

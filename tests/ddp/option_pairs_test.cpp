@@ -1,5 +1,5 @@
-// Every pair of options and calls of DistributedDataParallel: the averages are right, or an error says why the two
-// cannot be. Each option on 2 and 4 ranks, over shared memory and TCP.
+// Every pair of options and calls of DistributedDataParallel: the averages are right, or an error explains why the two
+// cannot be combined. Each option on 2 and 4 ranks, over shared memory and TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,11 +72,12 @@ float clip_factor(const DistributedDataParallelOptions& options, const std::vect
   return std::min(1.0F, options.max_grad_norm / (static_cast<float>(std::sqrt(squares)) + 1e-6F));
 }
 
-// Rank 0 of n has 1 (n + 1 samples, where they count), each other has 3 (one sample, and in join() a step less). Where
-// a pass may leave parameters alone, head1 is rank 0's, and head2 nobody's. Gathered are two passes of the same.
+// Rank 0 of n has gradient 1 (n + 1 samples if they count), the others have 3 (one sample, and in join() one step
+// fewer). If a pass may leave parameters without a gradient, only rank 0 uses head1 and no rank uses head2. With
+// accumulation, two such passes are added.
 void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings) {
   DistributedDataParallelOptions options = settings.options;
-  if (settings.halves && !options.comm_hook) options.comm_hook = hooks::bf16();  // each rank has one of its own
+  if (settings.halves && !options.comm_hook) options.comm_hook = hooks::bf16();  // each rank has its own hook
   WithBuffer model;
   DistributedDataParallel ddp(model, group, options);
   const bool is_first = group->rank() == 0;
@@ -96,7 +97,7 @@ void train(const std::shared_ptr<ProcessGroup>& group, const Settings& settings)
     const float passes = settings.gathers ? 2 : 1;
     const bool is_alone = settings.joins && step == 2;
     const float first = passes * (!settings.weighs ? 1 / ranks : is_alone ? 1 : (ranks + 1) / (2 * ranks));
-    const float others = is_alone ? 0 : passes - first;  // their share in the mean
+    const float others = is_alone ? 0 : passes - first;  // share of the mean
     const float mean = first * 1 + others * 3;
     const bool averages_head0 = options.ignored_parameters.empty();
     const float head1 = may_leave ? first * 1 : mean, trunk = may_leave ? first * 3 + others * 6 : 4 * mean;
@@ -141,7 +142,7 @@ void expect_averages_or_refusal(const Settings& settings, const std::vector<std:
     expect_all_well(failures);
 }
 
-TEST_P(OptionPairs, AverageRightOrAreRefused) {
+TEST_P(OptionPairs, AverageCorrectlyOrAreRefused) {
   Settings settings;
   choices()[std::get<0>(GetParam())].choose(settings);
   choices()[std::get<1>(GetParam())].choose(settings);
@@ -159,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(All, OptionCells,
                                   std::to_string(std::get<1>(test.param));
                          });
 
-TEST_P(OptionCells, AverageRightOnEachWire) {
+TEST_P(OptionCells, AverageCorrectlyOnEachWire) {
   const auto [choice, ranks, wire] = GetParam();
   Settings settings;
   choices()[choice].choose(settings);

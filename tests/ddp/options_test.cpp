@@ -1,5 +1,5 @@
-// The options of DistributedDataParallel: buckets, parameters that are left out or come last; what cannot be, or
-// differs, is an error on all ranks; so is a module that changes after it was wrapped.
+// The options of DistributedDataParallel: buckets, ignored and delayed parameters. Invalid or differing options are
+// errors on all ranks, and so is a module that changes after it was wrapped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,11 +48,11 @@ TEST_P(Wires, DelayedParametersAreReducedLast) {
   }));
 }
 
-TEST_P(Wires, IgnoredParametersAndBuffersAreEachRanksOwn) {
+TEST_P(Wires, IgnoredParametersAndBuffersAreNotShared) {
   struct WithBuffers : Heads {
     Tensor shared = Tensor::zeros({1}), own;
     explicit WithBuffers(int rank)
-        : own(Tensor::full({rank + 1}, static_cast<float>(rank))) {  // another shape on each rank
+        : own(Tensor::full({rank + 1}, static_cast<float>(rank))) {  // a different shape on each rank
       add_buffer("shared", shared);
       add_buffer("own", own);
       add_parameter("alias", heads[1]);
@@ -79,7 +79,7 @@ TEST_P(Wires, IgnoredParametersAndBuffersAreEachRanksOwn) {
   }));
 }
 
-TEST_P(Wires, BuffersStayWhereNothingSyncsThem) {
+TEST_P(Wires, BuffersAreUnchangedWithoutSync) {
   struct WithBuffer : Heads {
     Tensor seen = Tensor::zeros({1});
     WithBuffer() { add_buffer("seen", seen); }
@@ -94,7 +94,7 @@ TEST_P(Wires, BuffersStayWhereNothingSyncsThem) {
     }));
 }
 
-TEST(Options, WhatCannotBeIsRefusedWithTheReason) {
+TEST(Options, InvalidOptionsAreRefusedWithTheReason) {
   Heads model;
   require_grad(model.heads[2], false);
   const auto refusal = [&](const Options& options) {
@@ -103,23 +103,23 @@ TEST(Options, WhatCannotBeIsRefusedWithTheReason) {
   EXPECT_THAT(refusal({.bucket_cap_mb = {}}), HasSubstr("bucket_cap_mb is empty"));
   for (const double cap : {0.0, -1.0, 1e9, std::nan(""), std::numeric_limits<double>::infinity()})
     EXPECT_THAT(refusal({.bucket_cap_mb = {1, cap}}), HasSubstr("expected MiB above 0")) << cap;
-  EXPECT_THAT(refusal({.find_unused_parameters = true, .static_graph = true}), HasSubstr("set one of them"));
+  EXPECT_THAT(refusal({.find_unused_parameters = true, .static_graph = true}), HasSubstr("set only one of them"));
   for (const float norm : {-1.0F, std::nanf("")})
-    EXPECT_THAT(refusal({.max_grad_norm = norm}), HasSubstr("expected a norm above 0, or 0 for none")) << norm;
+    EXPECT_THAT(refusal({.max_grad_norm = norm}), HasSubstr("expected a norm above 0, or 0 for no clipping")) << norm;
   optim::LossScaler scaler;
   EXPECT_THAT(refusal({.loss_scaler = &scaler}),
-              HasSubstr("loss_scaler is used by max_grad_norm and on_nonfinite_gradient alone"));
+              HasSubstr("loss_scaler is used only by max_grad_norm and on_nonfinite_gradient"));
   EXPECT_THAT(refusal({.on_nonfinite_gradient = OnNonfiniteGradient::kThrow, .loss_scaler = &scaler}),
-              HasSubstr("take kSkipStep"));
-  EXPECT_THAT(refusal({.ignored_parameters = {"had0"}}), HasSubstr("names 'had0', which is no parameter or buffer"));
+              HasSubstr("use kSkipStep"));
+  EXPECT_THAT(refusal({.ignored_parameters = {"had0"}}), HasSubstr("has 'had0', which is not a parameter or buffer"));
   EXPECT_THAT(refusal({.delayed_parameters = {"had0"}}),
-              HasSubstr("names 'had0', which is no parameter that requires"));
+              HasSubstr("has 'had0', which is not a parameter that requires"));
   EXPECT_THAT(refusal({.delayed_parameters = {"head2"}}),
-              HasSubstr("names 'head2', which is no parameter that requires"));
+              HasSubstr("has 'head2', which is not a parameter that requires"));
   EXPECT_THAT(refusal({.ignored_parameters = {"head0"}, .delayed_parameters = {"head0"}}),
-              HasSubstr("what is ignored is not reduced"));
-  EXPECT_THAT(refusal({.ignored_parameters = {"head0", "head1", "trunk"}}), HasSubstr("nothing is left to reduce"));
-  DistributedDataParallel ddp(model, alone());  // a refusal leaves the parameters free
+              HasSubstr("ignored parameters are not reduced"));
+  EXPECT_THAT(refusal({.ignored_parameters = {"head0", "head1", "trunk"}}), HasSubstr("none are left to reduce"));
+  DistributedDataParallel ddp(model, alone());  // after an error the parameters can be wrapped again
 }
 
 TEST_P(Wires, OptionsOfOneRankAreRefusedOnAll) {
@@ -129,7 +129,7 @@ TEST_P(Wires, OptionsOfOneRankAreRefusedOnAll) {
     if (group->rank() == 2) options.bucket_cap_mb = {0};
     DistributedDataParallel ddp(model, group, options);
   });
-  EXPECT_THAT(failures, Each(HasSubstr("DistributedDataParallel: rank 2: bucket_cap_mb holds 0")));
+  EXPECT_THAT(failures, Each(HasSubstr("DistributedDataParallel: rank 2: bucket_cap_mb has 0")));
 }
 
 TEST_P(Wires, OptionsThatDifferAreAnErrorOnAllRanks) {
@@ -167,14 +167,14 @@ TEST_P(Wires, AModuleThatChangesAfterWrappingIsAnErrorOnAllRanks) {
   EXPECT_THAT(failures, Each(HasSubstr("rank 1: the module changed after it was wrapped: 'late' was added")));
 }
 
-TEST(Options, AGraphIsNotRecordedOfPassesThatAskEachTime) {
+TEST(Options, FindUnusedParametersCannotBeCaptured) {
   Heads model;
   DistributedDataParallel ddp(model, alone(), {.find_unused_parameters = true});
   EXPECT_THAT(message_of([&] { ddp.capture([&] { return heads_loss(ddp, 1); }); }),
               HasSubstr("set .static_graph = true"));
 }
 
-TEST(Options, AGraphIsNotRecordedOfStepsThatTheHostMaySkip) {
+TEST(Options, NonfiniteChecksCannotBeCaptured) {
   Heads model;
   DistributedDataParallel ddp(model, alone(), {.on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep});
   EXPECT_THAT(message_of([&] { ddp.capture([&] { return heads_loss(ddp, 1); }); }), HasSubstr("leave it at kIgnore"));

@@ -1,5 +1,4 @@
-// Ranks that leave out a batch, use another rate, other weights or other parameters are an error on all of them in the
-// next pass.
+// If ranks skip a batch or use other rates, weights or parameters, all of them throw in the next pass.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +26,7 @@ using ::testing::HasSubstr;
 
 class OutOfStep : public OverRanks {
  protected:
-  // All ranks throw, and say this.
+  // Expects all ranks to throw with this text.
   void expect_named(const Body& body, const ::testing::Matcher<std::string>& text) const {
     EXPECT_THAT(failures_of(body), Each(text));
   }
@@ -37,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OutOfStep,
                          OverRanks::name);
 
 TEST_P(OutOfStep, ALossThatReachesNoParameterIsNamedInTheNextPass) {
-  int steps = 0;  // that rank 0 made
+  int steps = 0;  // made by rank 0
   expect_named(
       [&](auto group) {
         RankTraining training(group);
@@ -55,7 +54,7 @@ TEST_P(OutOfStep, ALossThatReachesNoParameterIsNamedInTheNextPass) {
       },
       AllOf(HasSubstr("out of step in the backward pass of step 3"), HasSubstr("optimizer steps before it: "),
             HasSubstr("3 on rank 1"), HasSubstr("on all ranks or on none")));
-  EXPECT_EQ(steps, 2) << "no gradients of different steps are averaged";
+  EXPECT_EQ(steps, 2) << "gradients of different steps must not be averaged";
 }
 
 TEST_P(OutOfStep, ABatchLeftOutAfterZeroGradIsNamedInTheNextPass) {
@@ -65,7 +64,7 @@ TEST_P(OutOfStep, ABatchLeftOutAfterZeroGradIsNamedInTheNextPass) {
         for (int step = 0; step < 6; ++step) {
           training.sgd.zero_grad();
           const Tensor loss = training.loss();
-          if (step == 2 && training.is_odd()) continue;  // as for a loss that is NaN
+          if (step == 2 && training.is_odd()) continue;  // as if the loss were NaN
           loss.backward();
           training.sgd.step();
         }
@@ -81,7 +80,7 @@ TEST_P(OutOfStep, ABatchOfALoaderLeftOutIsNamedInTheNextPass) {
         const data::DistributedSampler sampler(set.size(), group->place(), {.shuffle = false});
         int number = 0;
         for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 2})) {
-          if (number++ == 1 && training.is_odd()) continue;  // before anything of the step
+          if (number++ == 1 && training.is_odd()) continue;  // before any part of the step
           training.sgd.zero_grad();
           training.loss(batch[0]).backward();
           training.sgd.step();
@@ -102,7 +101,7 @@ TEST_P(OutOfStep, ARateOfOneRankIsNamed) {
             HasSubstr("0.125 on rank"), HasSubstr("average a metric")));
 }
 
-TEST_P(OutOfStep, ARateOfAFurtherGroupIsCompared) {
+TEST_P(OutOfStep, RatesOfAllGroupsAreCompared) {
   expect_named(
       [](auto group) {
         TwoLayers net;
@@ -142,7 +141,7 @@ TEST_P(OutOfStep, AParameterUnfrozenAfterWrappingIsNamedOnOneRankAndOnAll) {
           pass();
         },
         AllOf(HasSubstr(on_all ? "DistributedDataParallel: rank " : "DistributedDataParallel: rank 1"),
-              HasSubstr("'first.weight' was frozen, and is no longer"), HasSubstr("then wrap it")));
+              HasSubstr("'first.weight' is no longer frozen"), HasSubstr("then wrap it")));
 }
 
 TEST_P(OutOfStep, WeightsThatChangeOnOneRankAreNamed) {
@@ -195,7 +194,7 @@ TEST_P(OutOfStep, RatesAreComparedUnderEveryHook) {
   const std::vector<std::function<CommHook()>> makers = {
       [] { return hooks::fp16(); }, [] { return hooks::top_k({.ratio = 0.5F}); },
       [] { return hooks::power_sgd({.matrix_rank = 1, .start_step = 1}); },
-      // These make no call in backward: the next one compares.
+      // These hooks make no call in backward, so the next call compares.
       [] { return hooks::no_op(); }, [] { return hooks::post_local_sgd({.start_step = 0}); }};
   for (const auto& make : makers)
     expect_named(

@@ -1,4 +1,4 @@
-// Modules of several inputs and outputs in DistributedDataParallel: a pass through any of the outputs reduces once.
+// Modules with several inputs and outputs in DistributedDataParallel: a pass through any of the outputs reduces once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::run_ranks;
 Tensor one(float value) { return Tensor::full({1, 1}, value); }
 float gradient_of(const Tensor& leaf) { return grad(leaf).item(); }
 
-// From x and y: x * trunk * left and y * trunk * right, with all weights 1.
+// Returns x * trunk * left and y * trunk * right, with all weights 1.
 struct Fork : nn::Module {
   Tensor trunk = one(1), left = one(1), right = one(1);
   Fork() {
@@ -44,7 +44,7 @@ struct JoinedFork : Fork {
 
 Tensor loss_of(const Tensor& output) { return reshape(output, {}); }
 
-class Counting {  // reductions of a wrapper: its hook on the communication runs once a bucket
+class Counting {  // counts a wrapper's reductions: the hook runs once per bucket
  public:
   CommHook hook() {
     return [this](ProcessGroup& group, const GradBucket& bucket) {
@@ -75,7 +75,7 @@ TEST_P(Outputs, BothInOneLossReduceOnce) {
       const Tensors outputs = ddp(Tensors{one(x), one(y)});
       ASSERT_EQ(outputs.size(), 2u);
       loss_of(outputs[0] + outputs[1]).backward();
-      EXPECT_EQ(counting.buckets(), pass) << "one reduction a pass, though both outputs end it";
+      EXPECT_EQ(counting.buckets(), pass) << "one reduction per pass, although both outputs end it";
       EXPECT_EQ(gradient_of(model.left), 2);
       EXPECT_EQ(gradient_of(model.right), 16);
       EXPECT_EQ(gradient_of(model.trunk), 18);
@@ -94,7 +94,7 @@ TEST_P(Outputs, OneOfThemInTheLossLeavesTheOthersWeightsWithoutGradient) {
     EXPECT_EQ(counting.buckets(), 1);
     EXPECT_EQ(gradient_of(model.right), 16);
     EXPECT_EQ(gradient_of(model.trunk), 16);
-    EXPECT_FALSE(has_grad(model.left)) << "which no rank's loss reaches";
+    EXPECT_FALSE(has_grad(model.left)) << "no rank's loss reaches it";
   }));
 }
 
@@ -121,13 +121,13 @@ TEST_P(Outputs, ALossOfEachIsAPassOfEach) {
     EXPECT_EQ(gradient_of(model.trunk), 2);
     loss_of(outputs[1]).backward();
     EXPECT_EQ(counting.buckets(), 2);
-    EXPECT_EQ(gradient_of(model.trunk), 18) << "averages add";
+    EXPECT_EQ(gradient_of(model.trunk), 18) << "averages accumulate";
     EXPECT_EQ(gradient_of(model.left), 2);
     EXPECT_EQ(gradient_of(model.right), 16);
   }));
 }
 
-// Both losses lie above the trunk's one node, which ends both passes.
+// Both losses are above the trunk's single node, which ends both passes.
 TEST_P(Outputs, APassOfEachOverASharedTapeReducesOnceEach) {
   struct Shared : Fork {
     Tensors forward_all(const Tensors& inputs) override {
@@ -171,7 +171,7 @@ TEST(OutputsAlone, WrongNumbersAreRefused) {
   EXPECT_THAT(message_of([&] { ddp(one(1), one(1), one(1)); }), HasSubstr("3 inputs, expected 2"));
 }
 
-TEST(OutputsAlone, AnUndefinedOneIsPassedOn) {
+TEST(OutputsAlone, UndefinedOutputsArePassedOn) {
   struct Half : Fork {
     Tensors forward_all(const Tensors& inputs) override { return {Fork::forward_all(inputs)[0], Tensor()}; }
   };

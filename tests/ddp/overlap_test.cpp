@@ -1,4 +1,4 @@
-// Communication runs while backward still computes: the order of events on a wire that takes time and no processor.
+// Communication overlaps with backward: the order of events with a wire that takes time but no CPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ using std::chrono::milliseconds;
 
 constexpr int kLayers = 8;
 
-// Eight layers of 16 x 16 without bias, 1 KiB each, in buckets of two. Before the gradient of the first layer, the last
-// to become ready, backward takes its time.
+// Eight layers of 16 x 16 without bias, 1 KiB each, in buckets of two. Backward pauses before the gradient of the first
+// layer, which is the last to become ready.
 class Overlap : public ::testing::Test {
  protected:
   void build(milliseconds cost) {
@@ -43,7 +43,7 @@ class Overlap : public ::testing::Test {
 
   void backward() {
     const Tensor loss = l2_loss((*ddp)(Tensor::full({4, 16}, 1)));
-    register_backward_end_hook(loss, [this] { computed = Clock::now(); });  // before the reducer waits
+    register_backward_end_hook(loss, [this] { computed = Clock::now(); });  // runs before the reducer waits
     loss.backward();
     finished = Clock::now();
     events = wire->events();
@@ -56,7 +56,7 @@ class Overlap : public ::testing::Test {
   std::vector<HookHandle> before, after;
   std::unique_ptr<DistributedDataParallel> ddp;
   std::vector<Clock::time_point> ready;
-  std::vector<std::size_t> issued;  // buckets on the wire when each gradient was ready
+  std::vector<std::size_t> issued;  // number of sent buckets when each gradient was ready
   std::vector<DelayEvent> events;
   Clock::time_point computed, finished;
 };
@@ -67,18 +67,18 @@ TEST_F(Overlap, EveryBucketStartsAtItsLastGradientTheFirstBeforeHalfOfThem) {
   EXPECT_EQ(issued, (std::vector<std::size_t>{0, 1, 1, 2, 2, 3, 3, 4}));
   ASSERT_EQ(events.size(), 4U);
   EXPECT_LE(events[0].started, ready[kLayers / 2 - 1])
-      << "the first bucket is on the wire before half of the gradients are ready";
+      << "the first bucket is sent before half of the gradients are ready";
   for (std::size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i].kind, OperationKind::kAllReduce);
     EXPECT_EQ(events[i].purpose_index, static_cast<int>(i)) << "bucket order";
     EXPECT_EQ(events[i].bytes, 2048U);
     EXPECT_LE(events[i].issued, ready[2 * i + 1]);
-    EXPECT_GE(finished, events[i].finished) << "backward returns when all are averaged";
+    EXPECT_GE(finished, events[i].finished) << "backward must return after all are averaged";
   }
 }
 
-TEST_F(Overlap, WithShortCostsOnlyTheLastBucketIsUnderWayWhenBackwardEnds) {
-  last_layer_takes = milliseconds(60);  // more than three operations of 10 ms
+TEST_F(Overlap, WithShortCostsOnlyTheLastBucketIsPendingWhenBackwardEnds) {
+  last_layer_takes = milliseconds(60);  // longer than three operations of 10 ms
   build(milliseconds(10));
   backward();
   ASSERT_EQ(events.size(), 4U);
@@ -96,7 +96,7 @@ TEST_F(Overlap, WithLongCostsTheWireIsNeverIdle) {
   double waited = 0;
   for (const BucketTimes& bucket : ddp->reducer().last_pass()) waited += bucket.waited;
   EXPECT_GE(waited, std::chrono::duration<double>(events.back().finished - computed).count() - 0.005)
-      << "what is left is waited for";
+      << "the rest is waited for";
 }
 
 }  // namespace

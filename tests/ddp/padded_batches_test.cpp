@@ -1,5 +1,5 @@
-// Batches of padded text: with the number of labels that count as its weight, each rank's mean becomes the mean over
-// all ranks' labels.
+// Batches of padded text: with the number of counted labels as weight, each rank's mean becomes the mean over all
+// ranks' labels.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -27,7 +27,7 @@ data::Sample text_of(const std::vector<std::int64_t>& tokens) {
   return {Tensor::from<std::int64_t>(tokens, shape), Tensor::from<std::int64_t>(labels, shape)};
 }
 
-// Rank 0's texts have 6 tokens, rank 1's 3.
+// Rank 0's texts have 6 tokens, rank 1's have 3.
 std::vector<data::Sample> texts_of(int rank) {
   if (rank == 0) return {text_of({1, 2, 3, 4, 5}), text_of({3})};
   return {text_of({5}), text_of({4, 2})};
@@ -53,7 +53,7 @@ std::vector<std::vector<float>> gradients_of(nn::Module& model) {
   return all;
 }
 
-TEST(PaddedBatches, WeighedByTheirLabelsGiveTheGradientsOfAllTextsTogether) {
+TEST(PaddedBatches, WeightedByLabelsGiveTheGradientsOfAllTextsTogether) {
   manual_seed(4);
   Tagger alone;
   std::vector<data::Sample> all = texts_of(0);
@@ -78,8 +78,8 @@ TEST(PaddedBatches, WeighedByTheirLabelsGiveTheGradientsOfAllTextsTogether) {
   }));
 }
 
-// A rank whose batch is padding alone: the loss and its gradients are 0, and the step goes on.
-TEST(PaddedBatches, OfPaddingAloneAddNothing) {
+// If a rank's batch is only padding, its loss and gradients are 0, and the step continues.
+TEST(PaddedBatches, OfOnlyPaddingAddNothing) {
   expect_all_well(run_ranks(2, "threads", [&](auto group) {
     manual_seed(4);
     Tagger model;

@@ -1,6 +1,6 @@
-// ZeroRedundancyOptimizer and StepInBackward with every option and call of DistributedDataParallel: the weights of the
-// plain step to the bit, or an error on all ranks that says why the two cannot be; on 2 and 4 ranks, over shared memory
-// and TCP.
+// ZeroRedundancyOptimizer and StepInBackward with every option and call of DistributedDataParallel: the same bits as
+// the plain step, or an error on all ranks that explains why the two cannot be combined; on 2 and 4 ranks, over shared
+// memory and TCP.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,13 +21,13 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr const char* kUnused = "which parameters keep no gradient";
-constexpr const char* kAfterUpdates = "what they find is known when all gradients have come";
+constexpr const char* kUnused = "which parameters have no gradient";
+constexpr const char* kAfterUpdates = "their result is known when all gradients are ready";
 
 struct PartnerRow {
   const char* option;
-  std::function<void(ZeroSettings&)> choose;  // called on each rank: a hook is one wrapper's
-  const char* zero_refuses = "";              // "": the two go together
+  std::function<void(ZeroSettings&)> choose;  // called on each rank, because a hook belongs to one wrapper
+  const char* zero_refuses = "";              // "": the two can be combined
   const char* step_in_backward_refuses = "";
 };
 

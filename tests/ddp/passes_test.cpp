@@ -1,4 +1,4 @@
-// What counts as a pass: with and without no_sync(), over tied, frozen and unused parameters, with a hook in the
+// Which passes are reduced: with and without no_sync(), over tied, frozen and unused parameters, and with a hook in the
 // middle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 using testing::expect_all_well;
 using testing::run_ranks;
 
-// Two weights; the result is x * a, x * b, or x * a + x * b: a gradient is x itself.
+// Two weights. The result is x * a, x * b, or x * a + x * b, so a gradient is x.
 struct Pair : nn::Module {
   Tensor a = Tensor::full({1, 1}, 1), b = Tensor::full({1, 1}, 1);
   bool use_a = true, use_b = true;
@@ -43,7 +43,7 @@ float gradient(const Tensor& leaf) { return grad(leaf).item(); }
 // Rank 0 has 1, rank 1 has 3: sums and averages are exact and differ.
 float own_value(const ProcessGroup& group) { return group.rank() == 0 ? 1.F : 3.F; }
 
-TEST(Passes, WhatOnlyAPassUnderNoSyncReachedIsAveragedWithTheNextOne) {
+TEST(Passes, GradientsOfAPassUnderNoSyncAreAveragedWithTheNextOne) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     Pair model;
     DistributedDataParallel ddp(model, group);
@@ -58,7 +58,7 @@ TEST(Passes, WhatOnlyAPassUnderNoSyncReachedIsAveragedWithTheNextOne) {
   }));
 }
 
-TEST(Passes, NoSyncCountsWhereBackwardRunsNotWhereForwardRan) {
+TEST(Passes, NoSyncAppliesToBackwardNotToForward) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     Pair model;
     DistributedDataParallel ddp(model, group);
@@ -120,7 +120,7 @@ TEST(Passes, AStaleGradientIsNotSentAgain) {
   }));
 }
 
-TEST(Passes, ACommHookDecidesWhatTheReductionIs) {
+TEST(Passes, ACommHookReplacesTheReduction) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     Pair model;
     const CommHook doubled_sum = [](ProcessGroup& all, const GradBucket& bucket) {
@@ -134,7 +134,7 @@ TEST(Passes, ACommHookDecidesWhatTheReductionIs) {
   }));
 }
 
-// The others do not wait until their deadline.
+// The other ranks must not wait until their deadline.
 TEST(Passes, AHookThatThrowsOnOneRankEndsTheGroupForAll) {
   const auto failures = run_ranks(4, "shm", [](auto group) {
     Pair model;
@@ -146,12 +146,13 @@ TEST(Passes, AHookThatThrowsOnOneRankEndsTheGroupForAll) {
     loss_of(ddp, own_value(*group)).backward();
   });
   for (const std::string& text : failures) EXPECT_THAT(text, ::testing::HasSubstr("the codebook is full"));
-  EXPECT_THAT(failures[0], ::testing::HasSubstr(
-                               "rank 2 aborted the group: the comm hook of the program's own failed in bucket 0 ('b'"));
+  EXPECT_THAT(
+      failures[0],
+      ::testing::HasSubstr("rank 2 aborted the group: the comm hook defined by the program failed in bucket 0 ('b'"));
 }
 
-// What it has queued still runs, on memory that may go when the exception is caught.
-TEST(Passes, WhatAFailedHookQueuedHasEndedWhenItsExceptionIsCaught) {
+// Work that the hook queued still runs, on memory that may be freed when the exception is caught.
+TEST(Passes, WorkOfAFailedHookHasEndedWhenItsExceptionIsCaught) {
   for (const int ranks : {1, 2})
     expect_all_well(run_ranks(ranks, "tcp", [](auto group) {
       Pair model;
@@ -185,7 +186,7 @@ TEST(Passes, AHookThatSendsAnotherSizeOnOneRankIsAMismatchOnAll) {
   for (const std::string& text : failures) EXPECT_THAT(text, ::testing::HasSubstr("float32 x 31"));
 }
 
-// One forgets the reduction, one its end.
+// One hook forgets the reduction, the other does not wait for its end.
 TEST(Passes, AHookThatLeavesOtherValuesOnARankIsFoundInTheFirstPass) {
   const CommHook forgets = [](ProcessGroup&, const GradBucket&) { return Work(); };
   const CommHook keeps_its_own = [](ProcessGroup& all, const GradBucket& bucket) {
@@ -200,12 +201,12 @@ TEST(Passes, AHookThatLeavesOtherValuesOnARankIsFoundInTheFirstPass) {
       loss_of(ddp, own_value(*group)).backward();
     });
     for (const std::string& text : failures)
-      EXPECT_THAT(text, ::testing::HasSubstr("rank 1 has other values than rank 0 after the reduction"));
+      EXPECT_THAT(text, ::testing::HasSubstr("the values of rank 1 differ from those of rank 0 after the reduction"));
   }
 }
 
-// Every gradient is a bucket of its own, whose call a backend's thread may begin at once.
-TEST(Passes, AUsersHookRunsBeforeTheGradientTravelsWheneverItWasRegistered) {
+// Each gradient has its own bucket, whose call a backend's thread may begin at once.
+TEST(Passes, AUsersHookRunsBeforeTheGradientIsSentWheneverItWasRegistered) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     Pair model;
     std::vector<float> seen;
@@ -223,14 +224,14 @@ TEST(Passes, AUsersHookRunsBeforeTheGradientTravelsWheneverItWasRegistered) {
       seen.clear();
       loss_of(ddp, own).backward();
       std::sort(seen.begin(), seen.end());
-      EXPECT_EQ(seen, (std::vector<float>{own, own, 10 * own})) << "this rank's own, in step " << step;
+      EXPECT_EQ(seen, (std::vector<float>{own, own, 10 * own})) << "this rank's value, in step " << step;
       EXPECT_EQ(gradient(model.a), 100 * 2);
       EXPECT_EQ(gradient(model.b), 10 * 2);
     }
   }));
 }
 
-// The number of a pass is the process's: two threads that each run their first one do not run the same.
+// Pass numbers are per process: two threads that each run their first pass do not have the same number.
 TEST(Passes, EachStepMayRunOnAThreadOfItsOwn) {
   expect_all_well(run_ranks(2, "shm", [](auto group) {
     Pair model;
@@ -286,8 +287,8 @@ TEST(Passes, ATapeMayOutliveItsWrapper) {
       loss = loss_of(ddp, own_value(*group));
     }
     const float own = own_value(*group);
-    group->barrier();  // a rank that leaves while others reduce would be lost to them
-    group.reset();     // gradients live on in their buckets
+    group->barrier();  // if a rank left while others reduce, it would be lost to them
+    group.reset();     // gradients keep their buckets alive
     loss.backward();
     EXPECT_EQ(gradient(model.a), own);
   }));

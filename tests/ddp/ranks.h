@@ -1,6 +1,6 @@
-// Runs a function as every rank of a process group over the real backend host; the ranks are threads. Transport
-// "threads" is shared memory over one mapping, in which a thread sanitizer sees what ranks do to each other; in "shm"
-// each rank has its own.
+// Runs a function as every rank of a process group over the real host backend; the ranks are threads. In transport
+// "threads", shared memory is one mapping, so that a thread sanitizer sees the accesses of all ranks; in "shm" each
+// rank has its own mapping.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ inline std::shared_ptr<ProcessGroup> join_threads(int rank, int ranks,
   return ProcessGroup::wrap(place, make_host_backend(place, std::move(transport), kTimeout), kTimeout);
 }
 
-// Ranks of two nodes in turn: shared memory within a node, TCP between the two.
+// Alternates the ranks between two nodes: shared memory within a node, TCP between them.
 inline std::shared_ptr<ProcessGroup> join_nodes(int rank, int ranks, const std::shared_ptr<Store>& store) {
   constexpr std::chrono::seconds kTimeout{60};
   BackendContext context;
@@ -46,8 +46,8 @@ inline std::shared_ptr<ProcessGroup> join_nodes(int rank, int ranks, const std::
   return ProcessGroup::wrap(context.place, make_backend("host", context), kTimeout);
 }
 
-// "threads", "nodes", or a transport of ProcessGroupOptions. Returns what each rank threw, "" for those that ended
-// well.
+// `transport`: "threads", "nodes", or a transport of ProcessGroupOptions. Returns each rank's exception text, "" for
+// success.
 inline std::vector<std::string> run_ranks(int ranks, const std::string& transport,
                                           const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   const auto store = std::make_shared<MemoryStore>();
@@ -75,7 +75,7 @@ inline void expect_all_well(const std::vector<std::string>& failures) {
   for (std::size_t rank = 0; rank < failures.size(); ++rank) EXPECT_EQ(failures[rank], "") << "rank " << rank;
 }
 
-// Tests over transports and numbers of ranks.
+// Tests that run over transports and numbers of ranks.
 class OverRanks : public ::testing::TestWithParam<std::tuple<const char*, int>> {
  public:
   static std::string name(const ::testing::TestParamInfo<ParamType>& test) {

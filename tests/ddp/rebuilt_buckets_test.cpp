@@ -1,5 +1,5 @@
-// Buckets are planned once more after the first pass, in the order in which rank 0's gradients came: on all ranks, with
-// the values, under the handles that users hold, and not where the order may change.
+// Buckets are planned again after the first pass, in the order of rank 0's gradients: on all ranks, with their values,
+// under the handles that users hold, and not if the order may change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,10 +20,10 @@ using ::testing::HasSubstr;
 
 using Options = DistributedDataParallelOptions;
 
-const std::vector<double> kPairs{in_mib(128)};  // two gradients a bucket
+const std::vector<double> kPairs{in_mib(128)};  // two gradients per bucket
 const Buckets kPlanned{{"head2", "head1"}, {"head0", "trunk"}}, kAsTheyCame{{"head1", "head0"}, {"head2", "trunk"}};
 
-// Rank 0's gradients come as head1, head0, head2, trunk, the others' as planned.
+// Rank 0's gradients become ready as head1, head0, head2, trunk, the others' as planned.
 struct Turned : Heads {
   explicit Turned(int rank) {
     if (rank == 0) use = {2, 0, 1};
@@ -63,7 +63,7 @@ TEST_P(RebuiltBuckets, FollowRankZerosOrderAfterTheFirstPass) {
   });
 }
 
-TEST_P(RebuiltBuckets, HandlesThatUsersHoldSeeTheGradients) {
+TEST_P(RebuiltBuckets, UsersHandlesSeeTheGradients) {
   run([](auto group) {
     Turned model(group->rank());
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs});
@@ -74,7 +74,7 @@ TEST_P(RebuiltBuckets, HandlesThatUsersHoldSeeTheGradients) {
     EXPECT_NE(static_cast<const void*>(held.buffer().data()), before) << "nothing moved";
     EXPECT_EQ(held.item(), 3 * average);
     EXPECT_EQ(of_head.item(), average);
-    heads_loss(ddp, power_of_rank(*group)).backward();  // adds
+    heads_loss(ddp, power_of_rank(*group)).backward();  // accumulates
     EXPECT_EQ(held.item(), 6 * average);
     EXPECT_TRUE(held.is_same(grad(model.trunk)));
   });
@@ -82,7 +82,7 @@ TEST_P(RebuiltBuckets, HandlesThatUsersHoldSeeTheGradients) {
 
 TEST_P(RebuiltBuckets, OnlyAPassThatIsReducedCounts) {
   run([](auto group) {
-    Heads model;  // as planned, and then as rank 0 has it
+    Heads model;  // as planned, then in rank 0's order
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs});
     {
       const auto local = ddp.no_sync();
@@ -112,7 +112,7 @@ TEST_P(RebuiltBuckets, DelayedParametersStayLastAndAnOrderAsPlannedMovesNothing)
   });
 }
 
-TEST_P(RebuiltBuckets, NotWhereTheOrderMayChangeFromPassToPass) {
+TEST_P(RebuiltBuckets, NotIfTheOrderMayChangeBetweenPasses) {
   run([](auto group) {
     Turned model(group->rank());
     for (const bool is_static : {false, true}) {
@@ -126,7 +126,7 @@ TEST_P(RebuiltBuckets, NotWhereTheOrderMayChangeFromPassToPass) {
   });
 }
 
-TEST_P(RebuiltBuckets, WhatThePassMissesOfAStaticGraphComesLast) {
+TEST_P(RebuiltBuckets, UnusedParametersOfAStaticGraphComeLast) {
   run([](auto group) {
     Heads model;
     model.use = {2, 1};
@@ -158,13 +158,13 @@ TEST_P(RebuiltBuckets, AFrozenParametersGradientMovesToo) {
   });
 }
 
-TEST_P(RebuiltBuckets, OfAFirstPassThatWasStoppedTheNextOneCounts) {
+TEST_P(RebuiltBuckets, AfterAFailedFirstPassTheNextOneCounts) {
   run([](auto group) {
     Turned model(group->rank());
     DistributedDataParallel ddp(model, group,
                                 {.bucket_cap_mb = kPairs, .on_nonfinite_gradient = OnNonfiniteGradient::kThrow});
     const Tensor loss = heads_loss(ddp, INFINITY);
-    EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("step 1: gradients are infinite or no number"));
+    EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("step 1: gradients are infinite or NaN"));
     EXPECT_FALSE(ddp.has_rebuilt_buckets());
     heads_loss(ddp, power_of_rank(*group)).backward();
     EXPECT_EQ(buckets_of(ddp), kAsTheyCame);
@@ -172,7 +172,7 @@ TEST_P(RebuiltBuckets, OfAFirstPassThatWasStoppedTheNextOneCounts) {
   });
 }
 
-TEST_P(RebuiltBuckets, WhereRankZeroHasNoDataTheOrderIsAnothers) {
+TEST_P(RebuiltBuckets, WithoutDataOnRankZeroAnotherRanksOrderIsUsed) {
   if (ranks() == 1) return;
   run([](auto group) {
     Heads model;
@@ -188,18 +188,18 @@ TEST_P(RebuiltBuckets, WhereRankZeroHasNoDataTheOrderIsAnothers) {
   });
 }
 
-TEST_P(RebuiltBuckets, AnOrderThatIsGivenHoldsFromTheFirstPass) {
+TEST_P(RebuiltBuckets, AGivenOrderAppliesFromTheFirstPass) {
   run([](auto group) {
     Heads model;
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs});
     EXPECT_THAT(message_of([&] {
                   ddp.rebuild_buckets({"trunk", "head7"});
                 }),
-                HasSubstr("'head7' is none of the 4 parameters"));
+                HasSubstr("'head7' is not one of the 4 reduced parameters"));
     EXPECT_THAT(message_of([&] {
                   ddp.rebuild_buckets({"trunk", "trunk"});
                 }),
-                HasSubstr("the order of 2 gradients must have each of 4 once"));
+                HasSubstr("got an order of 2 gradients; it must have each of the 4 gradients once"));
     EXPECT_EQ(buckets_of(ddp), kPlanned);
     ddp.rebuild_buckets({"head1", "head0", "head2", "trunk"});
     EXPECT_EQ(buckets_of(ddp), kAsTheyCame);
@@ -210,14 +210,14 @@ TEST_P(RebuiltBuckets, AnOrderThatIsGivenHoldsFromTheFirstPass) {
   });
 }
 
-// Its result depends on where in its bucket a gradient lies, as between machines the order of a sum does.
+// The result depends on a gradient's position in its bucket, as sums between machines do.
 Work by_place(ProcessGroup& group, const GradBucket& bucket) {
   auto* values = static_cast<float*>(bucket.buffer);
   for (std::size_t i = 0; i < bucket.count; ++i) values[i] *= static_cast<float>(1 + (bucket.index * 16 + i) % 7);
   return group.all_reduce_async(values, bucket.count, bucket.dtype, ReduceOp::kAvg);
 }
 
-// Steps `from` to 4 of a training that saves after two; the weights at the end.
+// Runs steps `from` to 4 of a training that saves after two, and returns the final weights.
 std::string train(const std::shared_ptr<ProcessGroup>& group, const std::string& folder, bool resumes,
                   bool with_buckets) {
   Turned model(group->rank());
@@ -241,7 +241,7 @@ std::string train(const std::shared_ptr<ProcessGroup>& group, const std::string&
   return hash_of(model.named_parameters());
 }
 
-TEST_P(RebuiltBuckets, ACheckpointKeepsThemSoThatARunGoesOnWithTheSameBits) {
+TEST_P(RebuiltBuckets, ACheckpointKeepsThemSoThatAResumedRunHasTheSameBits) {
   const std::string folder = temporary("rebuilt-buckets");
   run([&](auto group) {
     const std::string whole = train(group, folder, false, true);

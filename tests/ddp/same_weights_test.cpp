@@ -1,5 +1,5 @@
-// The rank count does not change what is learnt: the same global batches give the same weights, up to the rounding of
-// sums that are taken in another order. And a replica's hash is the same on all ranks when ranks are processes.
+// The number of ranks does not change training: the same global batches give the same weights up to rounding of sums in
+// another order. And a replica's hash is the same on all ranks when ranks are processes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -30,7 +30,7 @@ namespace {
 using testing::expect_all_well;
 using testing::run_ranks;
 
-// Every kind of layer of the tutorial network, small.
+// A small network with every kind of layer of the tutorial network.
 struct SmallNet : nn::Sequential {
   SmallNet() {
     append_named<nn::Conv2d>("conv1", 3, 8, Size2{5, 5},
@@ -57,7 +57,7 @@ class GeneratedSet : public ::testing::TestWithParam<bool> {
   }
   static void TearDownTestSuite() { std::filesystem::remove_all(folder); }
 
-  // The weights after 20 steps of 128 images, one after the other in one vector.
+  // Returns the weights after 20 steps of 128 images, concatenated.
   static std::vector<float> train(int ranks, bool augment, float rate = kRate) {
     std::vector<float> weights;
     expect_all_well(run_ranks(ranks, "shm", [&](auto group) {
@@ -95,11 +95,11 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
   return largest;
 }
 
-// Sums of 128 gradients are rounded in another order: 1e-7 of each gradient a step, 3e-8 of the weights after 20. But
-// some 3 million windows of 9 values are pooled on the way, and where the largest two differ by no more than such a
-// rounding, the other one may win. Then the window's share of conv1's gradient goes to another pixel (its sum, the
-// bias's gradient, stays): up to 7e-5 was seen. It moves a weight by lr / (1 - momentum) = 0.2 times as much, and a run
-// has none to four of them: 1.2e-5 was seen. Seven of the largest, all in one weight, give the bound.
+// Sums of 128 gradients are rounded in another order: 1e-7 of each gradient per step, 3e-8 of the weights after 20
+// steps. But about 3 million windows of 9 values are pooled, and if the largest two differ by no more than such a
+// rounding, the other one may be chosen. Then the window's share of conv1's gradient goes to another pixel (the sum,
+// the bias's gradient, is unchanged): up to 7e-5 was observed. It moves a weight by lr / (1 - momentum) = 0.2 times as
+// much, and a run has zero to four of these: 1.2e-5 was observed. The bound is seven of the largest in the same weight.
 constexpr double kBound = 1e-4;
 
 TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
@@ -113,11 +113,11 @@ TEST_P(GeneratedSet, GivesTheSameWeightsOnOneTwoAndFourRanks) {
     EXPECT_LE(difference, kBound) << ranks << " ranks";
     RecordProperty("largest_difference_" + std::to_string(ranks), fmt::format("{:.3g}", difference));
   }
-  // As if one of 128 images did not count: what is wrong by so little must show.
-  EXPECT_GE(largest_difference(one, train(1, GetParam(), kRate * 127 / 128)), 3 * kBound) << "the bound says nothing";
+  // A training that ignores one of 128 images must exceed the bound.
+  EXPECT_GE(largest_difference(one, train(1, GetParam(), kRate * 127 / 128)), 3 * kBound) << "the bound is too loose";
 }
 
-// The body of a rank that is a process: 200 steps on random floats of its own. Returns the exit code.
+// The body of a rank that is a process: 200 steps on its own random floats. Returns the exit code.
 int train_as_process(int rank, int ranks, const std::string& transport, std::shared_ptr<Store> store) {
   try {
     const auto group = ProcessGroup::create({rank, ranks, rank, ranks}, std::move(store), "token",
@@ -151,7 +151,7 @@ int train_as_process(int rank, int ranks, const std::string& transport, std::sha
   }
 }
 
-// "DeathTest" makes gtest run it first: processes are forked before this one has had threads.
+// "DeathTest" makes gtest run it first, so that processes are forked before this one has had threads.
 class ProcessesDeathTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Wire, ProcessesDeathTest, ::testing::Values("shm", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
@@ -166,7 +166,7 @@ TEST_P(ProcessesDeathTest, HoldEqualReplicasAfter200Steps) {
     if (child == 0) _exit(train_as_process(rank, kRanks, GetParam(), store));
     children.push_back(child);
   }
-  for (int rank = 0; rank < kRanks; ++rank) {  // bounded: every collective has a deadline
+  for (int rank = 0; rank < kRanks; ++rank) {  // bounded, because every collective has a deadline
     int status = 0;
     ASSERT_EQ(waitpid(children[static_cast<std::size_t>(rank)], &status, 0), children[static_cast<std::size_t>(rank)]);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << ": status " << status;

@@ -1,5 +1,5 @@
-// StepInBackward against step() after backward(): the same bits, made while backward runs; what cannot go with it is
-// refused.
+// StepInBackward compared with step() after backward(): the same bits, computed during backward. Unsupported
+// combinations are refused.
 #include "lockstep/ddp/step_in_backward.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// A trainee whose steps backward makes.
+// A trainee whose steps are made by backward.
 struct InBackward : ZeroTrainee {
   InBackward(const std::shared_ptr<ProcessGroup>& group, const std::string& kind, const ZeroSettings& settings = {})
       : ZeroTrainee(group, kind, false, 13, as_made_in_backward(settings)), step(ddp, *optimizer) {}
@@ -66,8 +66,8 @@ TEST_P(StepInBackwardTest, HasTheBitsOfThePlainStep) {
   }));
 }
 
-// A hook that waits: each average is there when it is asked for, and the last layer is updated before the first one's
-// gradient comes.
+// The hook waits, so each average is available at the next check, and the last layer is updated before the first one's
+// gradient is ready.
 TEST(StepInBackwardOrder, UpdatesABucketWhileBackwardRuns) {
   expect_all_well(run_ranks(2, "threads", [](auto group) {
     ZeroSettings settings;
@@ -121,13 +121,13 @@ TEST(StepInBackwardMistakes, AreRefusedOnAllRanksWithTheReason) {
   };
   ZeroSettings settings;
   settings.options.find_unused_parameters = true;
-  EXPECT_THAT(failures(settings), Each(HasSubstr("which parameters keep no gradient")));
+  EXPECT_THAT(failures(settings), Each(HasSubstr("which parameters have no gradient")));
   settings = {};
   settings.options.static_graph = true;
-  EXPECT_THAT(failures(settings), Each(HasSubstr("which parameters keep no gradient")));
+  EXPECT_THAT(failures(settings), Each(HasSubstr("which parameters have no gradient")));
   settings = {};
   settings.options.max_grad_norm = 1;
-  EXPECT_THAT(failures(settings), Each(HasSubstr("what they find is known when all gradients have come")));
+  EXPECT_THAT(failures(settings), Each(HasSubstr("their result is known when all gradients are ready")));
   settings = {};
   settings.scales = true;
   EXPECT_THAT(failures(settings), Each(HasSubstr("Adam has a loss_scaler")));
@@ -136,7 +136,7 @@ TEST(StepInBackwardMistakes, AreRefusedOnAllRanksWithTheReason) {
                           ZeroTrainee trainee(group, "adam", true);
                           const StepInBackward step(trainee.ddp, *trainee.optimizer);
                         }),
-              Each(HasSubstr("a wrapper has one at a time")));
+              Each(HasSubstr("a wrapper can have one at a time")));
 }
 
 TEST(StepInBackwardMistakes, OfStepsThrow) {
@@ -150,12 +150,12 @@ TEST(StepInBackwardMistakes, OfStepsThrow) {
                 trainee.backward(0);
                 trainee.optimizer->step();
               }),
-              Each(HasSubstr("SGD::step: StepInBackward makes each step while backward runs: leave step() out")));
+              Each(HasSubstr("SGD::step: StepInBackward makes each step during backward: do not call step()")));
   EXPECT_THAT(failures([](auto& trainee) {
                 trainee.backward(0);
                 optim::clip_grad_norm(trainee.ddp.parameters(), 1);
               }),
-              Each(HasSubstr("StepInBackward has made the step by it")));
+              Each(HasSubstr("StepInBackward has already used it for the step")));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// SyncBatchNorm: ranks with parts of a batch, of unequal size, normalise and learn as one rank with the whole batch.
+// SyncBatchNorm: ranks with parts of a batch, of different sizes, normalise and learn like one rank with the entire
+// batch.
 #include "lockstep/ddp/sync_batch_norm.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +12,7 @@
 #include <optional>
 #include <tuple>
 
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/reductions.h"
@@ -43,7 +44,7 @@ std::vector<std::int64_t> counts_of(int ranks) {
   return {5, 0, 1, 6};
 }
 
-// This rank's samples of a batch.
+// Returns this rank's samples of a batch.
 Tensor part_of(const Tensor& whole, const ProcessGroup& group) {
   const std::vector<std::int64_t> counts = counts_of(group.world_size());
   const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + group.rank(), std::int64_t{0});
@@ -125,7 +126,7 @@ TEST_P(SyncBatchNorm, IsBatchNormOverTheJoinedBatch) {
     }
 }
 
-TEST_P(SyncBatchNorm, EvaluatesWithoutTheOthers) {
+TEST_P(SyncBatchNorm, EvaluatesIndependently) {
   manual_seed(2);
   const Tensor x = normal({4, 3}, 1, 2);
   expect_all_well(run([&](auto group) {
@@ -142,7 +143,7 @@ TEST_P(SyncBatchNorm, EvaluatesWithoutTheOthers) {
   }));
 }
 
-// Convolution-like layers with two norms between them, whose exchanges lie among many buckets.
+// Convolution-like layers with two norms between them, whose exchanges come between many buckets.
 struct Net : nn::Module {
   nn::Linear first{6, 8}, second{8, 8}, out{8, 2};
   nn::BatchNorm norm{8}, last{8, {.activation = Activation::kReLU}};
@@ -162,8 +163,8 @@ struct Net : nn::Module {
 
 enum class Stepping { kPlain, kInSlices, kInBackward };
 
-// Weights and buffers after some steps over batches of all ranks. Each rank's loss is the sum over its samples, times
-// ranks / all samples.
+// Returns weights and buffers after some steps over batches of all ranks. Each rank's loss is the sum over its samples
+// times ranks / all samples.
 std::vector<Tensor> train(Net& net, DistributedDataParallel& ddp, const ProcessGroup& group, int steps,
                           Stepping stepping = Stepping::kPlain) {
   optim::SGD sgd(ddp.parameters(), {.lr = 0.1F, .momentum = 0.9F});
@@ -212,7 +213,7 @@ TEST_P(SyncBatchNorm, TrainsAsOneRankWithAllSamples) {
     }));
 }
 
-TEST_P(SyncBatchNorm, TrainsSoWithStepsInSlicesAndInBackward) {
+TEST_P(SyncBatchNorm, TrainsWithStepsInSlicesAndInBackward) {
   constexpr int kSteps = 8;
   const std::vector<Tensor> expected = train_alone(kSteps);
   for (const Stepping stepping : {Stepping::kInSlices, Stepping::kInBackward})
@@ -228,7 +229,7 @@ TEST_P(SyncBatchNorm, TrainsSoWithStepsInSlicesAndInBackward) {
     }));
 }
 
-TEST_P(SyncBatchNorm, SixteenBitsAreTheJoinedBatchsToTheirRounding) {
+TEST_P(SyncBatchNorm, In16BitsItMatchesTheJoinedBatchWithinRounding) {
   manual_seed(2);
   const Tensor x = cast(normal({kSamples, 4}, 1, 2), DType::kBFloat16),
                y_grad = cast(normal({kSamples, 4}, 0, 1), DType::kBFloat16);
@@ -243,7 +244,7 @@ TEST_P(SyncBatchNorm, SixteenBitsAreTheJoinedBatchsToTheirRounding) {
   }));
 }
 
-// One head a rank; their buckets come before, or behind, the exchange of the norm below them.
+// One head per rank. Their buckets come before or after the exchange of the norm below them.
 struct HeadPerRank : nn::Module {
   nn::Linear trunk{2, 4}, left{4, 1}, right{4, 1};
   nn::BatchNorm norm{4};
@@ -260,7 +261,7 @@ struct HeadPerRank : nn::Module {
   }
 };
 
-TEST(SyncBatchNormAlone, RanksOfDifferentPathsNeedAGroupOfItsOwn) {
+TEST(SyncBatchNormAlone, RanksWithDifferentPathsNeedASeparateGroup) {
   for (const bool own_group : {false, true}) {
     const auto failures = run_ranks(2, "shm", [&](auto group) {
       manual_seed(1);
@@ -314,7 +315,7 @@ TEST(SyncBatchNormAlone, ABatchOfOneValueIsRefusedOnAllRanks) {
                           nn::SyncBatchNorm norm(3, group);
                           norm(Tensor::zeros({group->rank(), 3}));
                         }),
-              Each(HasSubstr("has 1 values for each channel, training needs 2 at least, on all ranks together")));
+              Each(HasSubstr("has 1 values for each channel, but training needs at least 2, on all ranks together")));
 }
 
 TEST(SyncBatchNormAlone, ConversionKeepsTheModuleAndItsNames) {
@@ -329,11 +330,11 @@ TEST(SyncBatchNormAlone, ConversionKeepsTheModuleAndItsNames) {
   for (std::size_t i = 0; i < same.state_dict().size(); ++i)
     EXPECT_EQ(net.state_dict()[i].name, same.state_dict()[i].name);
   EXPECT_THAT(message_of([&] { nn::convert_sync_batchnorm(net, nullptr); }),
-              HasSubstr("convert_sync_batchnorm: there is no group"));
-  EXPECT_THAT(message_of([] { nn::SyncBatchNorm(3, nullptr); }), HasSubstr("SyncBatchNorm: there is no group"));
+              HasSubstr("convert_sync_batchnorm: the group is null"));
+  EXPECT_THAT(message_of([] { nn::SyncBatchNorm(3, nullptr); }), HasSubstr("SyncBatchNorm: the group is null"));
 }
 
-TEST(SyncBatchNormAlone, IsRefusedWhereItCannotBe) {
+TEST(SyncBatchNormAlone, RefusesUnsupportedCalls) {
   const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
   Net net;
   nn::convert_sync_batchnorm(net, group);

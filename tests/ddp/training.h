@@ -1,4 +1,4 @@
-// A training of one rank, for the tests of steps that ranks make together.
+// A training of one rank, for the tests of ranks that step together.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct RankTraining {
     pass();
     sgd.step();
   }
-  bool is_odd() const { return group->rank() == 1; }  // the rank that does something else
+  bool is_odd() const { return group->rank() == 1; }  // the rank that behaves differently
 
   std::shared_ptr<ProcessGroup> group;
   TwoLayers net;

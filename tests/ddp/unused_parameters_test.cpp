@@ -1,4 +1,4 @@
-// Parameters that a pass leaves without a gradient: refused on all ranks, found out each pass, or fixed by the first
+// Parameters that a pass leaves without a gradient: refused on all ranks, detected in each pass, or fixed by the first
 // one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class UnusedParameters : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Wire, UnusedParameters, ::testing::Values("threads", "shm", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
 
-// What a rank throws that goes on with the others: from the pass itself, or from the next call.
+// Throws the error of a rank that failed, from the pass itself or from the next call.
 void pass_and_meet(DistributedDataParallel& ddp) {
   heads_loss(ddp, 1).backward();
   ddp.group().barrier();
@@ -37,7 +37,7 @@ TEST_P(UnusedParameters, AreAnErrorOnAllRanksThatNamesThem) {
       clear_gradients(ddp);
       if (group->rank() == 1) model.use = {0};
       if (group->rank() != 1) return pass_and_meet(ddp);
-      EXPECT_THROW(pass_and_meet(ddp), InvalidArgument) << "on the rank itself";
+      EXPECT_THROW(pass_and_meet(ddp), InvalidArgument) << "on the failing rank";
       throw Error("rank 1, step 2: backward did not reach 2 of 4 parameters: 'head1', 'head2'. Use them in forward()");
     });
     EXPECT_THAT(
@@ -59,7 +59,7 @@ TEST_P(UnusedParameters, OfAllRanksAreAnErrorToo) {
   EXPECT_THAT(failures, Each(HasSubstr("step 1: backward did not reach 1 of 4 parameters: 'head1'. ")));
 }
 
-TEST(UnusedParametersAlone, EndTheStepAndNotTheWrapper) {
+TEST(UnusedParametersAlone, EndTheStepButNotTheWrapper) {
   Heads model;
   model.use = {0, 1};
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})));
@@ -71,7 +71,7 @@ TEST(UnusedParametersAlone, EndTheStepAndNotTheWrapper) {
   EXPECT_EQ(gradient_of(model.heads[2]), 3);
 }
 
-TEST(UnusedParametersAlone, OfALongListTheFirstAreNamed) {
+TEST(UnusedParametersAlone, TheFirstOfALongListAreNamed) {
   Heads model(40);
   model.use = {39};
   DistributedDataParallel ddp(model, ProcessGroup::wrap({}, make_backend("local", {})));
@@ -79,22 +79,22 @@ TEST(UnusedParametersAlone, OfALongListTheFirstAreNamed) {
               AllOf(HasSubstr("39 of 41"), HasSubstr("'head19' and 19 more"), Not(HasSubstr("'head20'"))));
 }
 
-// More parameters than the bits of one element.
-TEST_P(UnusedParameters, AreFoundAndWhatNoRankUsesKeepsNoGradient) {
+// More parameters than one element has bits.
+TEST_P(UnusedParameters, AreFoundAndThoseThatNoRankUsesKeepNoGradient) {
   for (const int ranks : {2, 4})
     expect_all_well(run_ranks(ranks, GetParam(), [&](auto group) {
       Heads model(21);
       DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
       optim::SGD sgd(ddp.parameters(), {.lr = 1, .weight_decay = 0.5F});
       const auto rank = static_cast<std::size_t>(group->rank());
-      for (const std::size_t shared : {std::size_t{20}, std::size_t{19}}) {  // others in each step
+      for (const std::size_t shared : {std::size_t{20}, std::size_t{19}}) {  // different ones in each step
         model.use = {rank, shared};
         sgd.zero_grad();
         heads_loss(ddp, static_cast<float>(ranks)).backward();
         for (std::size_t h = 0; h < 21; ++h)
           EXPECT_EQ(has_grad(model.heads[h]), h < static_cast<std::size_t>(ranks) || h == shared) << h;
         EXPECT_EQ(gradient_of(model.heads[0]), grad(model.trunk).item() / 2 / static_cast<float>(ranks))
-            << "one rank's, over all";
+            << "one rank's gradient over the number of all";
       }
       sgd.step();
       EXPECT_EQ(model.heads[18].item(), 1) << "no gradient, no weight decay";
@@ -117,10 +117,10 @@ TEST_P(UnusedParameters, APassThatUsesNoneTakesPart) {
   }));
 }
 
-TEST_P(UnusedParameters, OfAStaticGraphAreThoseOfTheFirstStep) {
+TEST_P(UnusedParameters, OfAStaticGraphAreFixedByTheFirstStep) {
   expect_all_well(run_ranks(2, GetParam(), [](auto group) {
     Heads model;
-    model.use = {static_cast<std::size_t>(group->rank())};  // head2: of none
+    model.use = {static_cast<std::size_t>(group->rank())};  // no rank uses head2
     DistributedDataParallel ddp(model, group, {.static_graph = true});
     for (int step = 0; step < 3; ++step) {
       clear_gradients(ddp);

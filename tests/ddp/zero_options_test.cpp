@@ -1,5 +1,5 @@
-// ZeroRedundancyOptimizer with clipping by the norm, gradients that are infinite or NaN, and comm hooks: what the plain
-// step does, among ranks that share memory to the bit; between others a norm may be the neighbouring float.
+// ZeroRedundancyOptimizer with clipping by norm, infinite or NaN gradients, and comm hooks, compared with the plain
+// step: bitwise for ranks that share memory; for others a norm may be the adjacent float.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,11 +35,11 @@ using ::testing::HasSubstr;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kTrained = 6;
-constexpr float kLimit = 0.01F;  // below the norm of each step
+constexpr float kLimit = 0.01F;  // smaller than the norm of each step
 
 struct ZeroChoice {
   const char* name;
-  std::function<void(ZeroSettings&)> choose;  // called on each rank: a hook is one wrapper's
+  std::function<void(ZeroSettings&)> choose;  // called on each rank, because a hook belongs to one wrapper
 };
 
 const std::vector<ZeroChoice>& zero_choices() {
@@ -130,11 +130,11 @@ void expect_plain_training(const std::shared_ptr<ProcessGroup>& group, const Zer
   const bool is_bad = zero.settings.bad_value != 0 || (zero.settings.scales && group->world_size() > 1);
   EXPECT_EQ(zero.ddp.skipped_steps(), is_bad ? 1 : 0);
   EXPECT_EQ(zero.ddp.last_skipped(), plain.ddp.last_skipped());
-  EXPECT_EQ(zero.optimizer->slice_ranks(), group->world_size());
+  EXPECT_EQ(zero.optimizer->slice_holders(), group->world_size());
   const bool has_norm = zero.settings.options.max_grad_norm > 0;
   if (has_norm) {
     EXPECT_GT(plain.ddp.last_grad_norm(), kLimit) << "something was clipped";
-    const float norm = plain.ddp.last_grad_norm();  // infinite where the last step was skipped
+    const float norm = plain.ddp.last_grad_norm();  // infinite if the last step was skipped
     EXPECT_TRUE(zero.ddp.last_grad_norm() == norm || std::abs(zero.ddp.last_grad_norm() - norm) < norm * 1e-4F) << norm;
   }
   if (to_the_bit) {
@@ -176,7 +176,8 @@ TEST(ZeroOptionsOfAllOptimizers, ClipAndSkipToTheBit) {
     for (const auto& [optimizer, make] : zero_optimizers()) {
       SCOPED_TRACE(std::string(name) + ", " + optimizer);
       const bool to_the_bit =
-          optimizer != "loop_sgd" || settings_of(*choice).options.comm_hook;  // which has a loop of its own: by calls
+          optimizer != "loop_sgd" ||
+          settings_of(*choice).options.comm_hook;  // the optimizer has its own loop, so it shares by calls
       expect_all_well(run_ranks(4, "threads", [&, kind = optimizer](auto group) {
         expect_plain_training(group, *choice, kind, to_the_bit);
       }));
@@ -184,9 +185,9 @@ TEST(ZeroOptionsOfAllOptimizers, ClipAndSkipToTheBit) {
   }
 }
 
-// Sums of squares of slices are added in another order than the plain step adds squares, in double: the norm of equal
-// averages is the same float or its neighbour. TCP between single ranks sums in rank order.
-TEST(ZeroNorm, OfSlicesIsThePlainOneOrItsNeighbour) {
+// Sums of squares over slices are added in double, in another order than the plain step's: the norm of equal averages
+// is the same float or an adjacent one. TCP between single ranks sums in rank order.
+TEST(ZeroNorm, OfSlicesIsThePlainOneOrAnAdjacentFloat) {
   for (const int ranks : {2, 3, 4, 5})
     expect_all_well(run_ranks(ranks, "tcp", [](auto group) {
       ZeroSettings settings;
@@ -205,7 +206,7 @@ TEST(ZeroNorm, OfSlicesIsThePlainOneOrItsNeighbour) {
     }));
 }
 
-// The text names step and ranks; all throw the same, from backward, and go on.
+// The text has step and ranks. All ranks throw the same from backward and can continue.
 TEST(ZeroThrow, ABadGradientEndsTheStepOnAllRanksWithOneText) {
   for (const char* const wire : {"threads", "tcp"})
     for (const bool has_hook : {false, true}) {
@@ -228,14 +229,13 @@ TEST(ZeroThrow, ABadGradientEndsTheStepOnAllRanksWithOneText) {
         check_replicas_equal(*group, zero.net.named_parameters(), "weights");
         throw Error("{}", message);
       });
-      EXPECT_THAT(failures,
-                  Each(AllOf(HasSubstr("step 4: gradients are infinite or no number, on rank 2: 'b.bias'. Look at"),
-                             failures[0])))
+      EXPECT_THAT(failures, Each(AllOf(HasSubstr("step 4: gradients are infinite or NaN, on rank 2: 'b.bias'. Check"),
+                                       failures[0])))
           << wire;
     }
 }
 
-// A hook leaves whole averages, which a program may clip by itself.
+// A hook leaves complete averages, which a program may clip itself.
 TEST(ZeroClipByHand, WorksOnWholeAverages) {
   expect_all_well(run_ranks(3, "threads", [](auto group) {
     ZeroSettings settings;
@@ -255,7 +255,7 @@ TEST(ZeroClipByHand, WorksOnWholeAverages) {
   }));
 }
 
-TEST(ZeroMistakesOfHooks, AStepByGradientsOfOneRankIsRefused) {
+TEST(ZeroMistakesOfHooks, AStepWithGradientsOfOneRankIsRefused) {
   EXPECT_THAT(run_ranks(2, "threads",
                         [](auto group) {
                           ZeroSettings settings;
@@ -267,10 +267,10 @@ TEST(ZeroMistakesOfHooks, AStepByGradientsOfOneRankIsRefused) {
                           trainee.backward(2);
                           trainee.optimizer->step();
                         }),
-              Each(HasSubstr("is this rank's own, of a backward under no_sync()")));
+              Each(HasSubstr("is only this rank's, from a backward under no_sync()")));
 }
 
-// Ranks that share memory take the norm between two barriers more; others add their slices' sums by one call more.
+// Ranks that share memory compute the norm between two more barriers; others add their slices' sums in one more call.
 TEST(ZeroCallsOfClipping, AreTwoBarriersOrOneSum) {
   for (const std::string wire : {"threads", "tcp"}) {
     const std::string path = temporary("flight.json");

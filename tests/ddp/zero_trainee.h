@@ -1,5 +1,5 @@
-// A small model that trains by ddp, plainly or with ZeroRedundancyOptimizer: two groups of parameters, several buckets,
-// sizes that no number of ranks divides.
+// A small model trained with DDP, plainly or with ZeroRedundancyOptimizer: two groups of parameters, several buckets,
+// and sizes that no number of ranks divides.
 #pragma once
 
 #include <cmath>
@@ -14,12 +14,8 @@
 #include "lockstep/autograd/reductions.h"
 #include "lockstep/ddp/zero.h"
 #include "lockstep/nn/layers.h"
-#include "lockstep/optim/adagrad.h"
-#include "lockstep/optim/adam.h"
-#include "lockstep/optim/nadam.h"
-#include "lockstep/optim/rmsprop.h"
-#include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
+#include "tests/optim/every_optimizer.h"
 #include "tests/support/in_mib.h"
 
 namespace lockstep::testing {
@@ -37,8 +33,7 @@ struct ZeroNet : nn::Sequential {
   }
 };
 
-// As a user may write one: elementwise, with a loop of its own, which reads `grad` and writes `weight` and nothing
-// else.
+// A user-defined elementwise optimizer with its own loop, which only reads `grad` and writes `weight`.
 class LoopSgd : public optim::Optimizer {
  public:
   LoopSgd(std::vector<NamedTensor> parameters, optim::LossScaler* scaler)
@@ -55,44 +50,18 @@ class LoopSgd : public optim::Optimizer {
 
 using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor>, optim::LossScaler*)>;
 
+// By name: every optimizer with all of its state, SGD without momentum, and LoopSgd.
 inline const std::map<std::string, MakeOptimizer>& zero_optimizers() {
-  using Names = std::vector<NamedTensor>;
-  static const std::map<std::string, MakeOptimizer> all = {
-      {"sgd",
-       [](Names p, auto* s) {
-         return std::make_unique<optim::SGD>(
-             p, optim::SGDOptions{
-                    .lr = 0.1F, .momentum = 0.9F, .nesterov = true, .weight_decay = 0.01F, .loss_scaler = s});
-       }},
-      {"loop_sgd", [](Names p, auto* s) { return std::make_unique<LoopSgd>(p, s); }},
-      {"plain_sgd",
-       [](Names p, auto* s) {
-         return std::make_unique<optim::SGD>(p, optim::SGDOptions{.lr = 0.1F, .loss_scaler = s});
-       }},
-      {"adam",
-       [](Names p, auto* s) {
-         return std::make_unique<optim::Adam>(p,
-                                              optim::AdamOptions{.lr = 0.01F, .weight_decay = 0.1F, .loss_scaler = s});
-       }},
-      {"adamw",
-       [](Names p, auto* s) {
-         return std::make_unique<optim::AdamW>(p, optim::AdamWOptions{.lr = 0.01F, .loss_scaler = s});
-       }},
-      {"nadam",
-       [](Names p, auto* s) {
-         return std::make_unique<optim::Nadam>(p, optim::NadamOptions{.lr = 0.01F, .loss_scaler = s});
-       }},
-      {"rmsprop",
-       [](Names p, auto* s) {
-         return std::make_unique<optim::RMSprop>(
-             p, optim::RMSpropOptions{.lr = 0.01F, .momentum = 0.9F, .centered = true, .loss_scaler = s});
-       }},
-      {"adagrad",
-       [](Names p, auto* s) {
-         return std::make_unique<optim::Adagrad>(p,
-                                                 optim::AdagradOptions{.initial_accumulator = 0.5F, .loss_scaler = s});
-       }},
-  };
+  static const std::map<std::string, MakeOptimizer> all = [] {
+    std::map<std::string, MakeOptimizer> makers;
+    for (const optim::OptimizerCase& each : optim::every_optimizer())
+      makers[each.name.substr(0, each.name.find('_'))] = each.make;
+    makers["plain_sgd"] = optim::optimizer_cases().front().make;
+    makers["loop_sgd"] = [](std::vector<NamedTensor> parameters, optim::LossScaler* scaler) {
+      return std::make_unique<LoopSgd>(std::move(parameters), scaler);
+    };
+    return makers;
+  }();
   return all;
 }
 
@@ -100,7 +69,7 @@ struct ZeroSettings {
   DistributedDataParallelOptions options = {.bucket_cap_mb = {in_mib(64), in_mib(512)}};
   bool leaves_some = false, gathers = false, weighs = false, joins = false, scales = false, steps_in_backward = false,
        begins_epochs = false;
-  float bad_value = 0;  // not 0: the last rank's gradient of "b.bias" is this much too large in the fourth step
+  float bad_value = 0;  // if not 0: added to the last rank's gradient of "b.bias" in the fourth step
 };
 
 struct ZeroTrainee {
@@ -117,8 +86,8 @@ struct ZeroTrainee {
     if (is_zero) zero = std::make_unique<ZeroRedundancyOptimizer>(ddp, *optimizer);
   }
 
-  // Rank r's samples differ from other ranks'. With loss scaling rank 1's gradient of "b.bias" is
-  // infinite in the fourth step: no other rank than the one with that slice sees it.
+  // Samples differ between ranks. With loss scaling, rank 1's gradient of "b.bias" is infinite in the fourth step,
+  // which only the rank with that slice sees.
   void backward(int step) {
     const int rank = ddp.group().rank();
     std::vector<float> values(4 * 5);
@@ -150,14 +119,14 @@ struct ZeroTrainee {
     if (!settings.steps_in_backward) optimizer->step();
   }
 
-  // In join() the last rank has two steps less.
+  // In join() the last rank has two steps fewer.
   void run(int steps) {
     const bool is_short = settings.joins && ddp.group().rank() == ddp.group().world_size() - 1;
     const auto follow_rate = [this] { optimizer->set_lr(optimizer->lr() * 0.97F); };
     const auto train = [&] {
       if (settings.begins_epochs) ddp.begin_epoch(steps);
       for (int step = 0; step < steps - (is_short ? 2 : 0); ++step) run_step(step);
-      if (is_short && settings.steps_in_backward) follow_rate();  // for the step that follows, before its backward
+      if (is_short && settings.steps_in_backward) follow_rate();  // for the next step, before its backward
     };
     if (!settings.joins) return train();
     ddp.join(train, {.after_step = [&] {
@@ -166,10 +135,10 @@ struct ZeroTrainee {
              }});
   }
 
-  // Differs where a bit of a weight does.
+  // Differs if a bit of a weight differs.
   std::string bits() const { return hash_of(net.named_parameters()); }
 
-  // With loss scaling, for what looks at gradients.
+  // Sets the loss scaler for options that read gradients.
   DistributedDataParallelOptions options_with(optim::LossScaler& loss_scaler) const {
     DistributedDataParallelOptions options = settings.options;
     const bool looks = options.max_grad_norm > 0 || options.on_nonfinite_gradient != OnNonfiniteGradient::kIgnore;

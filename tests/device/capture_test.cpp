@@ -1,4 +1,4 @@
-// The device seam's graphs as the recording device has them: the rules are CUDA's, so that what passes here can be
+// Graphs of the device interface, on the recording device: its rules are CUDA's, so that what passes here can be
 // captured there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,8 +30,8 @@ TEST(Capture, RunsNothingUntilItIsLaunchedAndThenEveryTime) {
   EXPECT_THAT(values_of(sum), Each(3.0F));
 }
 
-// How communication gets into a graph: a stream takes part once it waits for an event of the capture, and has to be
-// waited for.
+// How communication becomes part of a graph: a stream takes part once it waits for an event of the capture, and the
+// captured stream must wait for it at the end.
 TEST(Capture, TakesOtherStreamsInByTheirEvents) {
   RecordingDevice device;
   const auto other = device.new_stream();
@@ -55,7 +55,7 @@ TEST(Capture, TakesOtherStreamsInByTheirEvents) {
   EXPECT_THAT(values_of(value), Each(5.0F));
 }
 
-// What passes elsewhere says something only if this is noticed.
+// The tests elsewhere only prove something if this error is noticed.
 TEST(Capture, MemoryFromOutsideThatIsGivenBackInAGraphIsRefused) {
   RecordingDevice device;
   Stream& stream = device.default_stream();
@@ -103,7 +103,7 @@ TEST(Capture, AStreamThatIsNotWaitedForMakesNoGraph) {
   EXPECT_FALSE(other->is_capturing());
   device.kernels().fill(value, 7, *other);
   other->synchronize();
-  EXPECT_THAT(values_of(value), Each(7.0F)) << "both streams go on";
+  EXPECT_THAT(values_of(value), Each(7.0F)) << "both streams continue";
 }
 
 TEST(Capture, EventsMeanNothingAcrossItsEdges) {
@@ -133,7 +133,7 @@ TEST(Capture, TheHostNeitherWaitsForItNorUploadsIntoIt) {
   EXPECT_EQ(value.item(), 1);
 }
 
-// A replay works on the memory of its recording, whatever was allocated since.
+// A replay uses the memory of its recording, whatever was allocated since.
 TEST(Capture, TheGraphsMemoryIsNobodyElses) {
   RecordingDevice device;
   const Tensor input = Tensor::full({1000}, 1, device);

@@ -1,5 +1,4 @@
-// Checkpoints between devices: what a GPU saved, the CPU loads, and the other way round; the files do not differ by a
-// byte.
+// Checkpoints between devices: the CPU loads what a GPU saved, and the reverse; the files are identical.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
-// Comm hooks that compress, on GPUs made of threads, over the nccl backend and a stub in NCCL's place: by the kernels
-// of kernels/cuda, what ranks get on CPUs, from one pass to the next; the host, the replicas, checkpoints.
+// Comm hooks that compress, on simulated GPUs (threads), with the nccl backend and a stub of NCCL: with the kernels of
+// kernels/cuda, ranks get the same results as on CPUs, in each pass; also the host's waits, the replicas, and
+// checkpoints.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +35,7 @@ std::vector<GradientInfo> gradients_on(DeviceKind device) {
   return all;
 }
 
-// In [-1, 1), of a rank, pass, gradient and element; one of rank 1's is no number in the second pass.
+// A number in [-1, 1) for a rank, pass, gradient and element; one of rank 1's is NaN in the second pass.
 float number(int rank, int pass, std::size_t gradient, std::size_t i) {
   if (rank == 1 && pass == 1 && gradient != 1 && i == 2) return std::numeric_limits<float>::quiet_NaN();
   const PhiloxBlock block = philox_block(7, static_cast<std::uint64_t>(rank * 1000 + pass) * 10 + gradient, i);
@@ -48,7 +49,7 @@ Floats on_host(Device& device, const void* data, std::size_t count) {
   return values;
 }
 
-// This rank's gradients into the reducer, and what it leaves.
+// Puts this rank's gradients into the reducer, and returns its result.
 std::vector<Floats> reduce(Reducer& reducer, Device& device, int rank, int pass) {
   const std::vector<GradientInfo>& gradients = reducer.gradients();
   for (std::size_t g = gradients.size(); g-- > 0;) {
@@ -106,7 +107,7 @@ TEST(DeviceCompression, GivesWhatCpusGet) {
   for (const int ranks : {1, 3}) {
     expect_what_cpus_get([] { return hooks::int8({.block = 32}); }, ranks, 0);
     expect_what_cpus_get([] { return hooks::top_k({.ratio = 0.05}); }, ranks, 0);
-    // Sums in another order, from which each pass makes factors anew.
+    // Sums have another order, and each pass computes factors from them.
     expect_what_cpus_get([] { return hooks::power_sgd({.matrix_rank = 3, .start_step = 1, .min_compression = 1}); },
                          ranks, 5e-4F);
   }
@@ -153,8 +154,8 @@ int scratches_beside_stream_0(const RecordingDevice& device) {
   return all;
 }
 
-// A hook computes on NCCL's stream: its workspaces come from what that stream keeps, and from the graph's own memory in
-// a graph.
+// A hook computes on NCCL's stream: its workspaces come from the cache of that stream, and in a graph from the graph's
+// own memory.
 TEST(DeviceCompression, WorkspacesOnNcclsStreamAreKept) {
   const RecordedDevicesCompute emulated(emulated_kernels());
   for (const auto& [make, is_captured] :

@@ -1,5 +1,5 @@
-// max_grad_norm and on_nonfinite_gradient on GPUs made of threads: the CPU's bits, no host that waits where nothing may
-// stop a step, graphs.
+// max_grad_norm and on_nonfinite_gradient on simulated GPUs: the CPU's bits, no waiting of the host unless a step may
+// stop, graphs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ struct ClippingRank {
     images.copy_from(batch.inputs());
     labels.copy_from(batch.targets());
   }
-  // Clipped between backward and step, where a limit is given.
+  // Clips between backward and step if a limit is given.
   Tensor step(float limit = 0) const {
     const Tensor loss = nn::cross_entropy((*ddp)(images), labels);
     sgd->zero_grad();
@@ -123,7 +123,7 @@ TEST(DeviceClip, AStepWithABadGradientOfOneRankIsSkippedOnAll) {
                               rank.step();
                               EXPECT_EQ(rank.ddp->skipped_steps(), 1);
                               EXPECT_THAT(rank.ddp->last_skipped(),
-                                          HasSubstr("step 3: gradients are infinite or no number, on rank 1: '"));
+                                          HasSubstr("step 3: gradients are infinite or NaN, on rank 1: '"));
                               EXPECT_EQ(weights_of(rank.net), before);
                               rank.train(1, [&] { return rank.step(); });
                               EXPECT_NE(weights_of(rank.net), before);

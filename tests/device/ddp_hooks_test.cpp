@@ -1,5 +1,4 @@
-// Comm hooks on GPUs made of threads, over the nccl backend and a stub in NCCL's place: no host that waits, graphs,
-// refusals.
+// Comm hooks on simulated GPUs, with the nccl backend and a stub of NCCL: no waiting of the host, graphs, errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// DistributedDataParallel on GPUs made of threads, over the nccl backend and a stub in NCCL's place: the numbers, the
-// order of what is queued, and that the host waits for nothing.
+// DistributedDataParallel on simulated GPUs, with the nccl backend and a stub of NCCL: the numbers, the order of queued
+// work, and that the host never waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,14 +24,14 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::vector<double> kSmallBuckets{in_mib(256), in_mib(512)};  // several of them
+const std::vector<double> kSmallBuckets{in_mib(256), in_mib(512)};  // several buckets
 
 data::Batch batch_of(int step, int rank, int ranks, Device& device) {
   const data::Batch batch = small_batch(step * ranks + rank);
   return {batch.inputs().to(device), batch.targets().to(device)};
 }
 
-// The same training without any of the machinery: a net for each rank, gradients averaged by hand.
+// The same training written out: a net for each rank, gradients averaged by hand.
 Training train_by_hand(int ranks, int steps) {
   std::vector<std::unique_ptr<SmallNet>> nets;
   std::vector<std::unique_ptr<optim::SGD>> optimizers;
@@ -88,7 +88,7 @@ struct Rank {
   std::unique_ptr<optim::SGD> sgd;
 };
 
-// Four ranks' sums follow a ring, as NCCL's do: their last bits are others.
+// Sums of four ranks follow a ring, as NCCL's do, so their last bits differ.
 TEST(DeviceDdp, RanksLearnAsATrainingByHand) {
   for (const int ranks : {1, 2, 4}) {
     Training there;
@@ -157,7 +157,8 @@ std::size_t last(const std::vector<std::string>& log, const std::string& part) {
   return static_cast<std::size_t>(log.rend() - found) - 1;
 }
 
-// One step of two ranks as the host queued it on each, while the device was held: what is done already needs no event.
+// One step of two ranks as the host queued it on each, while the device was held: work that is done already needs no
+// event.
 void expect_overlap(const std::vector<std::string>& log, std::size_t buckets) {
   const std::size_t first_reduced = first(log, "ncclAllReduce"), last_reduced = last(log, "ncclAllReduce");
   ASSERT_LT(first_reduced, log.size());
@@ -166,7 +167,8 @@ void expect_overlap(const std::vector<std::string>& log, std::size_t buckets) {
   EXPECT_EQ(static_cast<std::size_t>(reductions), buckets);
   EXPECT_THAT(log, Not(Contains("stream 0: ncclAllReduce"))) << "on a stream of its own";
   EXPECT_LT(first_reduced, last(log, "stream 0: conv2d_backward_weights"));
-  // Each bucket is behind what the default stream held by then, and leaves a mark for which the default stream waits.
+  // Each bucket waits for the work on the default stream at that time, and records a mark for which the default stream
+  // waits.
   const std::string stream = log[first_reduced].substr(0, log[first_reduced].find(':'));
   EXPECT_LT(first(log, "stream 0: record"), first(log, stream + ": wait"));
   EXPECT_LT(first(log, stream + ": wait"), first_reduced);
@@ -181,7 +183,7 @@ TEST(DeviceDdp, BucketsLeaveWhileBackwardIsQueuedAndTheOptimizerComesBehindThemB
                             [&](auto group, RecordingDevice& device) {
                               Rank rank(group, device);
                               const data::Batch batch = rank.batch(1);
-                              rank.step(batch);  // plans the buckets anew
+                              rank.step(batch);  // plans the buckets again
                               const std::size_t buckets = rank.ddp->reducer().buckets().size();
                               ASSERT_GE(buckets, 3u);
                               device.default_stream().synchronize();
@@ -196,7 +198,7 @@ TEST(DeviceDdp, BucketsLeaveWhileBackwardIsQueuedAndTheOptimizerComesBehindThemB
               Each(""));
 }
 
-// Parameters that a pass does not reach, and buffers that travel before it: by the device too.
+// Parameters that a pass does not reach, and buffers that are sent before it, also on a device.
 struct Unreached : nn::Module {
   nn::Linear used{4, 3}, unused{4, 3};
   Tensor statistics = Tensor::full({5}, 0);
@@ -255,7 +257,7 @@ TEST(DeviceDdp, AModuleThatMovesAfterItWasWrappedIsNamed) {
   DistributedDataParallel ddp(net, group);
   net.to(device);
   EXPECT_THAT(message_of([&] { ddp(small_batch(0).inputs().to(device)); }),
-              AllOf(HasSubstr("'conv1.weight' is on cuda:0, and was on cpu"), HasSubstr("then wrap it")));
+              AllOf(HasSubstr("'conv1.weight' is on cuda:0, but was on cpu"), HasSubstr("then wrap it")));
 }
 
 TEST(DeviceDdp, AModuleThatMovedAndCameBackIsNamed) {
@@ -266,7 +268,7 @@ TEST(DeviceDdp, AModuleThatMovedAndCameBackIsNamed) {
   net.to(device);
   net.to(cpu_device());
   EXPECT_THAT(message_of([&] { ddp(small_batch(0).inputs()); }),
-              AllOf(HasSubstr("'conv1.weight' was moved, and its gradient is no longer in its bucket"),
+              AllOf(HasSubstr("'conv1.weight' was moved, so its gradient is no longer in its bucket"),
                     HasSubstr("then wrap it")));
 }
 
@@ -289,7 +291,7 @@ TEST(DeviceDdp, ReplicasThatDifferAreNamedWithTheirRank) {
               Each(HasSubstr("weights of rank 2 differ from rank 0's")));
 }
 
-// Two ranks on GPUs save; one rank on the CPU goes on, and saves; two ranks on GPUs go on from there.
+// Two ranks on GPUs save; one rank on the CPU continues, and saves; two ranks on GPUs continue from there.
 TEST(DeviceDdp, CheckpointsMoveBetweenTwoRanksOnGpusAndOneOnTheCpu) {
   const std::string folder = temporary("device-ddp-checkpoint");
   std::vector<std::vector<float>> saved, continued;

@@ -1,4 +1,4 @@
-// ZeroRedundancyOptimizer and StepInBackward on GPUs made of threads, over the nccl backend and a stub in NCCL's place.
+// ZeroRedundancyOptimizer and StepInBackward on simulated GPUs, with the nccl backend and a stub of NCCL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -130,7 +130,7 @@ TEST(DeviceZero, AGraphIsRefused) {
                                             CapturedStep step = rank.captured({.warm_up = 1});
                                             for (int i = 0; i < 4; ++i) step();
                                           }),
-                                          HasSubstr("withheld gradients are the host's to keep"));
+                                          HasSubstr("the host manages the withheld gradients"));
                             }),
               Each(""));
 }

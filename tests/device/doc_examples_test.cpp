@@ -1,4 +1,5 @@
-// The code that docs/ shows, run on a GPU made of threads. tests/architecture compares the two word for word: change both.
+// The code in docs/, run on a simulated GPU. tests/architecture compares the two word for word: change both.
+// both.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 namespace ls = lockstep;
 
-// What the pieces of code take for granted.
+// Variables that the pieces of code use.
 struct Around {
   explicit Around(Device& device)
       : group(ls::ProcessGroup::create({0, 1, 0, 1}, std::make_shared<TableStore>(), "token", {.device = &device})) {
@@ -46,8 +47,8 @@ float largest_difference(const Weights& a, const Weights& b) {
 
 // docs/gpu.md
 void step_in_float16(ls::DistributedDataParallel& ddp, const ls::Tensor& images, const ls::Tensor& labels) {
-  ls::AutoCast half(ls::DType::kFloat16);  // of this thread, while it lives
-  ls::optim::LossScaler scaler;            // float16 alone needs it
+  ls::AutoCast half(ls::DType::kFloat16);  // applies to this thread while it lives
+  ls::optim::LossScaler scaler;            // only float16 needs it
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.1f, .momentum = 0.9f, .loss_scaler = &scaler});
 
   const auto loss = ls::nn::cross_entropy(ddp(images), labels);
@@ -92,7 +93,8 @@ ls::Tensor gradients_of_chosen_tensors(ls::nn::Module& net, const ls::Tensor& im
 TEST(DocExamples, GradientsOfChosenTensorsAreThoseOfBackward) {
   RecordingDevice device;
   Around around(device);
-  const ls::Tensor sensitivity = gradients_of_chosen_tensors(*around.net, around.images, around.labels).to(ls::cpu_device());
+  const ls::Tensor sensitivity =
+      gradients_of_chosen_tensors(*around.net, around.images, around.labels).to(ls::cpu_device());
   float largest = 0;
   for (const float value : sensitivity.span<float>()) largest = std::max(largest, std::abs(value));
   EXPECT_GT(largest, 0);
@@ -115,8 +117,9 @@ struct Evaluated {
   double accuracy, loss, norm;
 };
 
-Evaluated train_with_everything(ls::DistributedDataParallel& ddp, SmallNet& net, const std::shared_ptr<ls::ProcessGroup>& group,
-                                const ls::Tensor& images, const ls::Tensor& labels, std::int64_t steps) {
+Evaluated train_with_everything(ls::DistributedDataParallel& ddp, SmallNet& net,
+                                const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images,
+                                const ls::Tensor& labels, std::int64_t steps) {
   const Generated test;
   double last_norm = 0;
   // Biases have no weight decay, and learn twice as fast.
@@ -129,7 +132,7 @@ Evaluated train_with_everything(ls::DistributedDataParallel& ddp, SmallNet& net,
   ls::optim::ExponentialMovingAverage ema(ddp.parameters(), {.decay = 0.99});
   const ls::optim::CosineRate rate{.peak = 0.01f, .total_steps = 100, .warmup_steps = 10};
 
-  ls::Tensor norm;  // of the gradients: on the device, nothing waits for it
+  ls::Tensor norm;  // of the gradients; it stays on the device, so nothing waits for it
   for (std::int64_t step = 0; step < steps; ++step) {
     adamw.set_lr(rate.at(step));
     adamw.zero_grad();
@@ -143,7 +146,8 @@ Evaluated train_with_everything(ls::DistributedDataParallel& ddp, SmallNet& net,
   ls::Accuracy accuracy;
   ls::Mean loss(ls::cross_entropy_of_samples);
   const auto averaged = ema.swapped();  // until the end of the block
-  const std::int64_t samples = ls::evaluate(net, test, {&accuracy, &loss}, {.device = &group->local_device(), .group = group});
+  const std::int64_t samples =
+      ls::evaluate(net, test, {&accuracy, &loss}, {.device = &group->local_device(), .group = group});
   return {samples, accuracy.value(), loss.value(), last_norm};
 }
 
@@ -192,7 +196,8 @@ TEST(DocExamples, GraphModeTrainsAsTheStepAsWritten) {
   EXPECT_EQ(counts.recorded, 1U);
   EXPECT_EQ(counts.replayed, 3U);
   for (const ls::data::Batch& batch : loader)
-    train_step([&](const ls::Tensor& x) { return (*plain.ddp)(x); }, eager, {batch.inputs().to(device), batch.targets().to(device)});
+    train_step([&](const ls::Tensor& x) { return (*plain.ddp)(x); }, eager,
+               {batch.inputs().to(device), batch.targets().to(device)});
   EXPECT_EQ(weights_of(*graph.net), weights_of(*plain.net));
 }
 

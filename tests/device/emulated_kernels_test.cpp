@@ -1,6 +1,6 @@
-// Trainings whose GPU is made of threads, and whose kernels are those of kernels/cuda, run by
-// tests/kernels/emulated_cuda: what the layers above give them (places in buckets, sizes, scratch) is what a real GPU
-// will get. The CPU's results up to the order of sums.
+// Trainings on a simulated GPU with the kernels of kernels/cuda, run by tests/kernels/emulated_cuda: the kernels get
+// the same arguments (places in buckets, sizes, scratch) as on a real GPU. Results equal the CPU's up to the order of
+// sums.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST(EmulatedKernels, TrainAsTheCpusDo) {
   EXPECT_EQ(there, train_alone(device)) << "the same bits every time";
 }
 
-// The host's work of a step as written: each of these costs microseconds, which a small network does not hide.
+// The host's work in an eager step: each of these calls costs microseconds, which a small network does not hide.
 TEST(EmulatedKernels, AStepAsksForNoMoreThanThis) {
   const RecordedDevicesCompute emulated(emulated_kernels());
   RecordingDevice device;
@@ -74,7 +74,7 @@ TEST(EmulatedKernels, RanksStayEqualOverNccl) {
   EXPECT_LT(there.losses.back(), there.losses.front());
 }
 
-// Skipped steps of a scale that is too large included.
+// Includes skipped steps while the scale is too large.
 Training train_in(DType type, bool graphs) {
   RecordingDevice device;
   const Trainee trainee(group_of_one(device), device);

@@ -1,5 +1,5 @@
-// Each strategy on two GPUs that are made of threads, with the kernels of kernels/cuda as tests/kernels/emulated_cuda
-// runs them: the weights are those of one CPU, up to the order of sums.
+// Each strategy on two simulated GPUs, with the kernels of kernels/cuda run by tests/kernels/emulated_cuda: the weights
+// are those of one CPU, up to the order of sums.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include "tests/kernels/emulated_cuda/blocks.h"
 #include "tests/kernels/emulated_cuda/table.h"
 #include "tests/support/gpu_ranks.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/parameter_server_ranks.h"
 
 namespace lockstep::train {
@@ -16,7 +17,7 @@ namespace {
 
 using ::testing::Each;
 
-// `train` with two such GPUs, against the CPU's weights.
+// Compares the result of `train` on two such GPUs with the CPU's weights.
 void expect_weights_of_the_cpu(const std::function<std::vector<float>(Device& first, Device& second)>& train,
                                const std::vector<float>& expected = weights_of_the_cpu()) {
   const testing::RecordedDevicesCompute emulated(testing::emulated_kernels());
@@ -27,7 +28,7 @@ void expect_weights_of_the_cpu(const std::function<std::vector<float>(Device& fi
 }
 
 TEST(EmulatedStrategies, OfOneProcess) {
-  for (const char* name : {"mirrored", "data_parallel", "towers", "model_parallel"}) {
+  for (const std::string& name : testing::strategies_of_one_process(testing::Stages::kToo)) {
     SCOPED_TRACE(name);
     expect_weights_of_the_cpu([&](Device& first, Device& second) {
       return train_on(*make_strategy(name, training_of_layers(), {.devices = {&first, &second}}));
@@ -58,7 +59,7 @@ TEST(EmulatedStrategies, AWorkerOfAParameterServer) {
       StrategyOptions options = options_of(group, {.servers = 1});
       if (group->rank() == 0) options.devices = {&gpu};
       const auto strategy = make_strategy("parameter_server", training_of_layers(), options);
-      if (strategy->is_server()) return strategy->serve();
+      if (auto* const server = strategy->as<train::ParameterHolder>()) return server->serve();
       weights = train_on(*strategy);
     }));
     return weights;

@@ -1,4 +1,4 @@
-// Graph mode: a step that cannot be recorded is refused with the reason, and goes on eagerly.
+// Graph mode: a step that cannot be recorded is rejected with the reason, and can still run eagerly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(GraphMode, RefusesStepsWithAWeightAndStepsInJoin) {
   trainee.fill(0);
   CapturedStep step = trainee.captured({.warm_up = 1});
   const auto refusal =
-      AllOf(HasSubstr("capture: set_weight() and join() tell the other ranks"), HasSubstr("call the step directly"));
+      AllOf(HasSubstr("capture: set_weight() and join() exchange data"), HasSubstr("call the step directly"));
   for (int calls = 0; calls < 3; ++calls) {  // eager, recorded, replayed
     trainee.ddp->set_weight(8);
     EXPECT_THAT(message_of([&] { step(); }), refusal);
@@ -41,7 +41,7 @@ TEST(GraphMode, RefusesStepsWithAWeightAndStepsInJoin) {
   expect_counts(step, 1, 1, 1);
 }
 
-// The step is refused when it is to be recorded; nothing of it has run, and eagerly it still does.
+// The step is rejected when it is to be recorded; nothing of it has run, and eagerly it still does.
 void expect_refusal(const std::function<Tensor(const Trainee&)>& step, const std::string& reason) {
   RecordingDevice device;
   const Trainee trainee(group_of_one(device), device);
@@ -52,7 +52,7 @@ void expect_refusal(const std::function<Tensor(const Trainee&)>& step, const std
   EXPECT_THAT(message_of([&] { captured(); }),
               AllOf(HasSubstr("capture: the step cannot be recorded as a graph: "), HasSubstr(reason)));
   EXPECT_EQ(weights_of(*trainee.net), before);
-  EXPECT_GT(step(trainee).item(), 0) << "eagerly it goes on";
+  EXPECT_GT(step(trainee).item(), 0) << "eagerly it continues";
   EXPECT_NE(weights_of(*trainee.net), before);
   expect_counts(captured, 1, 0, 0);
 }
@@ -64,7 +64,7 @@ TEST(GraphMode, RefusesAStepThatReadsAValue) {
         if (loss.item() > 1e6F) throw Error("diverged");
         return loss;
       },
-      "Tensor::item: the step is being recorded as a graph, and the values of this tensor of shape () on cuda:0 do not "
+      "Tensor::item: the step is being recorded as a graph, so the values of this tensor of shape () on cuda:0 do not "
       "exist yet");
 }
 
@@ -97,7 +97,7 @@ TEST(GraphMode, RefusesAStepWithoutAResultOnTheDevice) {
   EXPECT_THAT(message_of([&] { nothing(); }), HasSubstr("the step returned an undefined tensor: return its loss"));
   CapturedStep elsewhere = trainee.ddp->capture([&] { return trainee.step(), Tensor::zeros({}); }, {.warm_up = 1});
   elsewhere();
-  EXPECT_THAT(message_of([&] { elsewhere(); }), HasSubstr("the result is on cpu, the model on cuda:0"));
+  EXPECT_THAT(message_of([&] { elsewhere(); }), HasSubstr("the result is on cpu, but the model is on cuda:0"));
 }
 
 TEST(GraphMode, RefusesCollectivesThatWaitOrRunOnTheHost) {
@@ -120,7 +120,7 @@ TEST(GraphMode, RefusesCollectivesThatWaitOrRunOnTheHost) {
                         [&] { return group->broadcast_text("a", 0), trainee.step(); }, {.warm_up = 1});
                     texts();
                     EXPECT_THAT(message_of([&] { texts(); }), AllOf(HasSubstr("capture:"), HasSubstr("host's memory")));
-                    EXPECT_GT(trainee.step().item(), 0) << "eagerly it goes on";
+                    EXPECT_GT(trainee.step().item(), 0) << "eagerly it continues";
                   }),
               Each(""));
 }

@@ -63,8 +63,8 @@ TEST(GraphMode, SeveralRanksRecordTheirAllReducesWithTheStep) {
                               expect_counts(step, 2, 1, 5);
                               check_replicas_equal(*group, trainee.net->named_parameters(), "weights");
 
-                              // In the graph as outside: buckets leave while backward is queued, the optimizer is
-                              // behind the last.
+                              // In the graph as outside: buckets are sent while backward is queued, and the optimizer
+                              // waits for the last one.
                               std::vector<std::string> graph;
                               for (const std::string& line : device.log())
                                 if (line.find("captured") == 0) graph.push_back(line);
@@ -90,7 +90,7 @@ TEST(GraphMode, ARateOfOneRankIsNamedByAReplay) {
     EXPECT_GE(step.counts().replayed, 2U);
     if (group->rank() == 1) trainee.sgd->set_lr(0.0625F);
     trainee.train(2, [&](int) { return step(); });
-    group->barrier({.device = DeviceKind::kCuda});  // behind the replays, which are compared beside the host
+    group->barrier({.device = DeviceKind::kCuda});  // after the replays, which are compared next to the host
   });
   EXPECT_THAT(failures, Each(HasSubstr("0.0625 on rank 1")));
 }
@@ -140,8 +140,8 @@ TEST(GraphMode, AReplayMakesNoHostWaitAndTakesNoMemory) {
               Each(""));
 }
 
-// Nothing to find out whether the recording still holds, whatever the number of parameters; the handle of its
-// collectives is what is allocated, and what the recording device notes of any graph.
+// Checking whether the recording is still valid allocates nothing, whatever the number of parameters; only the handle
+// of its collectives is allocated, and the recording device's notes about any graph.
 TEST(GraphMode, AReplayAllocatesTheHandleOfItsCollectivesAlone) {
   const auto allocations = [](auto&& launch) {
     launch();
@@ -178,7 +178,7 @@ TEST(GraphMode, TheResultIsOneTensorThatEachReplayOverwrites) {
   EXPECT_NE(recorded.item(), first);
 }
 
-// What was computed in a graph stays readable when the graph has gone, and its memory is used again.
+// Results computed in a graph stay readable after the graph is destroyed and its memory is reused.
 TEST(GraphMode, TheGraphsMemoryComesBack) {
   RecordingDevice device;
   const Trainee trainee(group_of_one(device), device);
@@ -213,7 +213,7 @@ TEST(GraphMode, ARateThatChangesInEveryStepStaysInTheGraph) {
   expect_counts(step, 3, 1, 5);
 }
 
-// The device may be steps behind: a rate that is set does not reach the steps that were queued before.
+// The device may be steps behind: setting a learning rate does not affect steps that were queued before.
 TEST(GraphMode, ARateHoldsFromTheNextStepOn) {
   const auto train = [](bool held) {
     RecordingDevice device;
@@ -275,13 +275,13 @@ TEST(GraphMode, WhatTheHostDecidedOtherwiseIsNotReplayed) {
   expect_counts(step, 5, 2, 1);
 }
 
-// 16-bit operators, and a loss scale that lives on the device: nothing of it is the host's, skipped steps included.
+// 16-bit operators, and a loss scale that is kept on the device: the host takes no part in it, including skipped steps.
 TEST(GraphMode, MixedPrecisionWithItsLossScaleIsReplayed) {
   const auto train = [](bool graphs) {
     RecordingDevice device;
     const Trainee trainee(group_of_one(device), device);
-    optim::LossScaler scaler(
-        {.initial = 65536 * 1024.0F, .growth_interval = 3});  // too large at first: steps are skipped
+    // Too large at first: steps are skipped.
+    optim::LossScaler scaler({.initial = 65536 * 1024.0F, .growth_interval = 3});
     optim::SGD sgd(trainee.ddp->parameters(), {.lr = 0.05F, .momentum = 0.9F, .loss_scaler = &scaler});
     const auto step = [&] { return scaled_step(trainee, DType::kFloat16, scaler, sgd); };
     CapturedStep captured = trainee.ddp->capture(step, {.warm_up = 2});
@@ -306,7 +306,7 @@ TEST(GraphMode, AnAutoCastAroundTheCallIsNotReplayedWithoutIt) {
   expect_counts(step, 2, 1, 1);
 }
 
-// A step that leaves the update to its caller: whether gradients add up is decided by what was cleared outside.
+// A step that leaves the update to its caller: whether gradients add up depends on what was cleared outside.
 TEST(GraphMode, GradientsAddUpInAReplayAsTheyDoAsWritten) {
   const auto train = [](bool graphs, bool clears) {
     RecordingDevice device;

@@ -1,4 +1,5 @@
-// What goes not into a graph: calls on the host's memory, and the passes of optimizers that take part in backward.
+// Operations that cannot be part of a graph: calls on the host's memory, and the passes of optimizers that take part in
+// backward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr Place kAlone{0, 1, 0, 1};
 
-// A backend on the CPU with a thread of its own, beside the one of the device.
+// A backend on the CPU with its own thread, next to that of the device.
 std::shared_ptr<ProcessGroup> group_with_a_thread(RecordingDevice& device) {
   BackendContext context;
   context.place = kAlone;
@@ -48,7 +49,7 @@ TEST(GroupCapture, BeginsWhenAFollowerOnTheHostHasMadeItsCall) {
     return group->all_reduce_async(&value, 1, DType::kFloat32);
   });
   std::thread opener([&] {
-    std::this_thread::sleep_for(50ms);  // a capture that does not wait has begun by now
+    std::this_thread::sleep_for(50ms);  // a capture that does not wait would have begun by now
     gate.set_value();
   });
   group->begin_capture();
@@ -57,7 +58,7 @@ TEST(GroupCapture, BeginsWhenAFollowerOnTheHostHasMadeItsCall) {
   group->drop_capture();
   opener.join();
   EXPECT_EQ(value, 4);
-  EXPECT_EQ(message_of([&] { group->barrier(); }), "nothing was thrown") << "the group goes on";
+  EXPECT_EQ(message_of([&] { group->barrier(); }), "nothing was thrown") << "the group continues";
 }
 
 template <typename Partner>
@@ -81,18 +82,18 @@ void expect_refusal(const std::string& reason, bool steps_by_itself) {
   };
   CapturedStep captured = ddp.capture(step);
   const auto before = weights_of(net);
-  for (int call = 0; call < 3; ++call)  // it would be eager, recorded, replayed
+  for (int call = 0; call < 3; ++call)  // would be eager, recorded, replayed
     EXPECT_THAT(message_of([&] { captured(); }),
                 AllOf(HasSubstr("capture: " + reason), HasSubstr("call the step directly")));
   EXPECT_EQ(captured.counts().eager + captured.counts().recorded + captured.counts().replayed, 0u);
   EXPECT_EQ(weights_of(net), before);
-  EXPECT_GT(step().item(), 0) << "directly it goes on";
+  EXPECT_GT(step().item(), 0) << "directly it continues";
   EXPECT_NE(weights_of(net), before);
 }
 
 TEST(GroupCapture, RefusesOptimizersThatTakePartInBackward) {
-  expect_refusal<ZeroRedundancyOptimizer>("ZeroRedundancyOptimizer: withheld gradients are the host's to keep", false);
-  expect_refusal<StepInBackward>("StepInBackward: the host looks for averages that have come", true);
+  expect_refusal<ZeroRedundancyOptimizer>("ZeroRedundancyOptimizer: the host manages the withheld gradients", false);
+  expect_refusal<StepInBackward>("StepInBackward: the host checks for complete averages", true);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Batches on their way into a GPU: by pinned memory and a stream of their own, ordered by events, without the host
+// Batches on their way to a GPU: through pinned memory and a separate stream, ordered by events, without the host
 // waiting for a copy.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ std::vector<std::int64_t> targets_of(const data::Batch& batch) {
   return {labels.begin(), labels.end()};
 }
 
-// Stream 0 computes, stream 1 copies: where their lines stand, in the order in which the host queued them.
+// Stream 0 computes, stream 1 copies: the positions of their lines, in the order in which the host queued them.
 std::vector<std::size_t> places_of(const std::vector<std::string>& log, const std::string& line) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < log.size(); ++i)
@@ -82,7 +82,7 @@ TEST(DeviceLoader, SeveralThreadsGiveTheBatchesOfOne) {
   }
 }
 
-// Batches grow and shrink, and with them the pinned memory that they take turns in.
+// Batches grow and shrink, and so does the pinned memory that they use in turn.
 TEST(DeviceLoader, BatchesOfDifferentSizesKeepTheirSamples) {
   RecordingDevice device;
   const Numbers set(120);
@@ -104,7 +104,7 @@ TEST(DeviceLoader, BatchesOfDifferentSizesKeepTheirSamples) {
   }
 }
 
-// Their shapes are known when they are there: such batches too come by pinned memory and the copying stream.
+// Their shapes are known only when they arrive; these batches also go through pinned memory and the copying stream.
 TEST(DeviceLoader, BatchesOfACollateFunctionAreCopiedBesideTheComputation) {
   RecordingDevice device;
   const Numbers set(200);
@@ -166,7 +166,7 @@ TEST(DeviceLoader, TheHostTakesBatchesWhoseCopyIsYetToBeMade) {
   const data::DistributedSampler sampler(64, {}, {.shuffle = false});
   data::DataLoader loader(set, sampler, {.batch_size = 4, .device = &device, .prefetch = 2});
   device.hold_default_stream();
-  auto at = loader.begin();  // its memory is writable once the device has come to it: no copy runs
+  auto at = loader.begin();  // its memory is writable once the device has executed the copy: no copy runs
   const data::Batch first = *at;
   ++at;
   const data::Batch second = *at;
@@ -175,8 +175,8 @@ TEST(DeviceLoader, TheHostTakesBatchesWhoseCopyIsYetToBeMade) {
   EXPECT_EQ(targets_of(second), (std::vector<std::int64_t>{4, 5, 6, 7}));
 }
 
-// Batches that a slow device still reads, and host memory that a copy still reads, must not be written by the batches
-// behind them.
+// Batches that a slow device still reads, and host memory that a copy still reads, must not be overwritten by later
+// batches.
 TEST(DeviceLoader, NoMemoryIsWrittenBeforeItWasRead) {
   RecordingDevice device;
   const Numbers set(400);
@@ -185,7 +185,7 @@ TEST(DeviceLoader, NoMemoryIsWrittenBeforeItWasRead) {
   int number = 0;
   for (auto& batch : data::DataLoader(set, sampler, {.batch_size = 4, .device = &device, .prefetch = 3})) {
     if (++number % 5 == 0) device.hold_default_stream();
-    kept.push_back(scale(batch.inputs(), 2));  // queued; the batch goes when the next one comes
+    kept.push_back(scale(batch.inputs(), 2));  // queued; the batch is destroyed when the next one comes
     if (number % 5 == 1 && number > 1) device.release_default_stream();
   }
   device.release_default_stream();
@@ -210,8 +210,7 @@ bool same(std::span<T> a, std::span<T> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// The device augments what the host only reads: the same images as on the CPU, to the bit where the kernels are the
-// same.
+// The device augments what the host only reads: the same images as on the CPU, bit for bit if the kernels are the same.
 TEST(DeviceLoader, ImagesTravelAsBytesAndAreAugmentedOnTheDevice) {
   const std::string folder = temporary("images");
   std::filesystem::create_directories(folder);
@@ -265,7 +264,7 @@ TEST(DeviceLoader, EndsEarlyAndRethrows) {
   EXPECT_EQ(batches, 2);
 }
 
-// While the thread that computes records a graph, the loader's must not touch the stream that is recorded.
+// While the computing thread records a graph, the loader's thread must not touch the recorded stream.
 TEST(DeviceLoader, WorksAheadWhileAGraphIsRecorded) {
   RecordingDevice device;
   const Numbers set(40);
@@ -276,7 +275,8 @@ TEST(DeviceLoader, WorksAheadWhileAGraphIsRecorded) {
   Tensor doubled;
   device.begin_capture(device.default_stream());
   doubled = scale(input, 2);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // for the loader's thread to run on; right without, too
+  // Lets the loader's thread run on; the test is also correct without.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   const auto graph = device.end_capture(device.default_stream());
   EXPECT_THAT(device.log(), Contains("captured, stream 0: scale"));
   for (int number = 0; at != std::default_sentinel; ++at, ++number) {

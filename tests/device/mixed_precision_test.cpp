@@ -1,5 +1,5 @@
-// Mixed precision on a GPU: the CPU's bits where the kernels are the CPU's, and a step that the host queues without
-// waiting for any of it, the decision to skip it included.
+// Mixed precision on a GPU: the CPU's bits if the kernels are the CPU's, and a step that the host queues without
+// waiting for any of it, including the decision to skip it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,9 +17,8 @@ using ::testing::Contains;
 
 class HalfTraining {
  public:
-  explicit HalfTraining(Device& device) : device_((manual_seed(3), device)) {
-    net_.to(device);
-  }  // the weights are drawn next
+  // Sets the seed before net_ draws its weights.
+  explicit HalfTraining(Device& device) : device_((manual_seed(3), device)) { net_.to(device); }
   void step(int number, bool bad = false) {
     const AutoCast autocast(DType::kFloat16);
     const data::Batch batch = small_batch(number);
@@ -58,7 +57,7 @@ TEST(DeviceMixedPrecision, AStepIsQueuedWithoutWaiting) {
   HalfTraining training(device);
   training.step(0);
   const auto before = training.weights();
-  device.hold_default_stream();  // whoever waited for the device would wait for ever
+  device.hold_default_stream();  // anything that waited for the device would wait forever
   training.step(1, /*bad=*/true);
   training.step(2);
   device.release_default_stream();

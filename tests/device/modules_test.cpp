@@ -1,5 +1,5 @@
-// Modules between devices: state dicts and files across them, printing from a GPU, initialisation that does not depend
-// on the device.
+// Modules between devices: state dicts and files, printing from a GPU, and initialisation that does not depend on the
+// device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST(DeviceModules, InitialisationGivesTheSameOnEveryDevice) {
   EXPECT_EQ(filled(device), filled(plain_cpu()));
 }
 
-// Two parts of the same samples: their statistics are those of one, and so are the gradients.
+// Two identical parts of a batch: the statistics equal those of one part, and so do the gradients.
 class TwoOfAKind : public StatisticsExchange {
  public:
   std::vector<double> gather(std::span<const double> own) override {
@@ -108,7 +108,7 @@ TEST(DeviceModules, BatchNormOverSeveralPartsPassesThroughTheHost) {
   for (std::size_t i = 0; i < expected.size(); ++i)
     for (std::size_t k = 0; k < expected[i].size(); ++k)
       ASSERT_NEAR(got[i][k], expected[i][k], 1e-5F) << i << ", " << k;
-  // Recorded as a graph it would never ask again.
+  // As a recorded graph it would never exchange statistics again.
   const Tensor there = x.to(device);
   device.begin_capture(device.default_stream());
   EXPECT_THAT(message_of([&] { parts(there); }), HasSubstr("the step is being recorded"));

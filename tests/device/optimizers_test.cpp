@@ -1,28 +1,20 @@
-// Optimizers on a GPU made of threads: what counts steps lives on the device, so that a recorded step counts on.
+// Optimizers on a simulated GPU: step counters are kept on the device, so that a recorded step keeps counting.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <memory>
 
-#include "lockstep/optim/adagrad.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/clip.h"
 #include "lockstep/optim/ema.h"
-#include "lockstep/optim/nadam.h"
 #include "tests/device/trainee.h"
+#include "tests/optim/every_optimizer.h"
 #include "tests/support/recording_device.h"
 
 namespace lockstep::testing {
 namespace {
 
 using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor>, optim::LossScaler*)>;
-
-template <typename T, typename Options>
-MakeOptimizer make() {
-  return [](std::vector<NamedTensor> parameters, optim::LossScaler* scaler) {
-    return std::make_unique<T>(std::move(parameters), Options{.lr = 0.01F, .loss_scaler = scaler});
-  };
-}
 
 struct Whole {
   Whole(const std::shared_ptr<ProcessGroup>& group, Device& device, const MakeOptimizer& make)
@@ -50,9 +42,10 @@ struct Whole {
 };
 
 TEST(DeviceOptimizers, ARecordedStepCountsOnAndIsTheEagerOneBitForBit) {
-  for (const MakeOptimizer& make_one :
-       {make<optim::AdamW, optim::AdamWOptions>(), make<optim::Nadam, optim::NadamOptions>(),
-        make<optim::Adagrad, optim::AdagradOptions>()}) {
+  for (const optim::OptimizerCase& each : optim::every_optimizer()) {
+    if (!optim::counts_steps(each)) continue;
+    SCOPED_TRACE(each.name);
+    const MakeOptimizer& make_one = each.make;
     RecordingDevice device;
     const auto group = group_of_one(device);
     Training expected;

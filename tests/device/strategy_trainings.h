@@ -11,7 +11,7 @@ namespace lockstep::train {
 inline constexpr int kFewSteps = 4;
 inline constexpr float kRounding = 2e-4F;
 
-// A Sequential, as model_parallel wants one.
+// A Sequential, which model_parallel requires.
 inline Training training_of_layers() {
   Training training = training_of_net();
   training.model = [] {
@@ -39,7 +39,7 @@ inline std::vector<float> weights_of_the_cpu() {
   return train_on(*make_strategy("mirrored", training_of_layers(), {.devices = {&cpu_device()}}));
 }
 
-// By train/deploy.h, one clone a device.
+// Uses train/deploy.h, with one clone per device.
 inline std::vector<float> train_clones(const std::vector<Device*>& devices) {
   const DeployedModel deployed =
       deploy({.num_clones = static_cast<int>(devices.size()), .devices = devices}, training_of_layers(),
@@ -53,7 +53,7 @@ inline std::vector<float> train_clones(const std::vector<Device*>& devices) {
   return weights_of(deployed.clones->variables());
 }
 
-// Two paths of one model, put on their devices by hand.
+// Two paths of one model, which are placed on their devices by hand.
 inline std::vector<float> train_two_paths(Device& first, Device& second) {
   manual_seed(3);
   TwoPaths model(72, 3, first, second);

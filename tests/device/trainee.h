@@ -1,4 +1,4 @@
-// A training on a device whose step can be recorded: its batches are copied into tensors that stay.
+// A training on a device whose step can be recorded: its batches are copied into persistent tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ struct Trainee {
   std::unique_ptr<optim::SGD> sgd;
 };
 
-// A step in 16 bits: `sgd` knows the scaler, too.
+// A step in 16 bits; `sgd` uses the scaler, too.
 inline Tensor scaled_step(const Trainee& trainee, DType type, optim::LossScaler& scaler, optim::SGD& sgd) {
   const AutoCast half(type);
   const Tensor loss = nn::cross_entropy((*trainee.ddp)(trainee.images), trainee.labels);

@@ -1,5 +1,4 @@
-// The layers above the device seam, unchanged, on a GPU made of threads: the numbers, and that the host waits for
-// nothing.
+// The layers above the device interface, unchanged, on a simulated GPU: the numbers, and that the host never waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,10 +29,10 @@ TEST(DeviceTensor, CopiesGoWhereTheySay) {
   EXPECT_EQ(&there.device(), &device);
   host.fill(9);  // the copy has its values already
   EXPECT_EQ(values_of(there), (std::vector<float>{1, 2, 3, 4}));
-  const Tensor twin = there.clone();
+  const Tensor copy = there.clone();
   there.fill(5);
-  EXPECT_EQ(values_of(twin), (std::vector<float>{1, 2, 3, 4}));
-  there.copy_from(twin);
+  EXPECT_EQ(values_of(copy), (std::vector<float>{1, 2, 3, 4}));
+  there.copy_from(copy);
   EXPECT_EQ(values_of(there), (std::vector<float>{1, 2, 3, 4}));
   EXPECT_EQ(Tensor::full({}, 7, device).item(), 7);
   const Tensor zeros = Tensor::zeros({3}, DType::kInt64, device).to(cpu_device());
@@ -53,14 +52,14 @@ TEST(DeviceTensor, ManyUploadsWaitForNothingUntilTheyFillTheirShare) {
   device.release_default_stream();
   for (int i = 0; i < 10; ++i) EXPECT_THAT(values_of(there[static_cast<std::size_t>(i)]), Each(static_cast<float>(i)));
 
-  // 40 of 4 MiB: more than may lie in pinned memory at once.
+  // 40 tensors of 4 MiB: more than may be in pinned memory at once.
   const Tensor large = Tensor::full({1 << 20}, 3), larger = Tensor::full({(1 << 20) + 1}, 4);
   device.clear_log();
   for (int i = 0; i < 40; ++i) large.to(device);
   EXPECT_LE(device.counts().host_waits, 40);
   device.clear_log();
   EXPECT_THAT(values_of(larger.to(device)), Each(4.0F));
-  EXPECT_EQ(device.counts().host_waits, 2) << "one for the upload from where it lies, one for the values";
+  EXPECT_EQ(device.counts().host_waits, 2) << "one for the direct upload, one for the values";
 }
 
 TEST(DeviceTensor, GoesFromOneDeviceToAnotherInTheOrderOfBoth) {
@@ -103,8 +102,7 @@ TEST(DeviceOperators, RefuseInputsOnDifferentDevicesByName) {
   EXPECT_THAT(message_of([&] { concat({rows, matrix}, 0); }), AllOf(HasSubstr("concat: "), names_both));
 }
 
-// The host does not wait for labels to look at them: what is wrong with them shows in the numbers, and nothing outside
-// is read.
+// The host does not wait for labels to check them: wrong labels show in the numbers, and nothing out of bounds is read.
 TEST(DeviceOperators, ALabelThatIsNoClassMakesTheLossNaN) {
   RecordingDevice device;
   for (const std::int64_t label : {std::int64_t{-1}, std::int64_t{3}, std::int64_t{1} << 40}) {
@@ -143,13 +141,13 @@ TEST(DeviceTraining, TheHostFinishesStepsWhileTheDeviceIsHeld) {
   const data::Batch host = small_batch(0), batch{host.inputs().to(device), host.targets().to(device)};
   const auto forward = [&](const Tensor& x) { return net(x); };
   Tensor loss = train_step(forward, sgd, batch);
-  loss = train_step(forward, sgd, batch);  // beside the loss before
+  loss = train_step(forward, sgd, batch);  // next to the previous loss
   const std::uint64_t memory = device.allocator_stats().system_allocations;
   device.clear_log();
   device.hold_default_stream();
   for (int step = 0; step < 3; ++step) loss = train_step(forward, sgd, batch);
   EXPECT_EQ(device.counts().host_waits, 0);
-  EXPECT_EQ(device.allocator_stats().system_allocations, memory) << "a step asks the system for nothing";
+  EXPECT_EQ(device.allocator_stats().system_allocations, memory) << "a step requests nothing from the system";
   EXPECT_EQ(device.counts().pool_calls, 0) << "nor the driver";
   device.release_default_stream();
   EXPECT_GT(loss.item(), 0);
@@ -166,7 +164,7 @@ TEST(DeviceTraining, AModelMovesInTheMiddleWithGradientsAndMomenta) {
     for (int step = 0; step < 4; ++step) {
       Device& device = step < 2 ? before : after;
       if (step == 2) {
-        // With a gradient in hand: it counts on, on the other side.
+        // There is a gradient already: counting continues on the other device.
         nn::cross_entropy(net(small_batch(9).inputs().to(before)), small_batch(9).targets().to(before)).backward();
         net.to(after);
       }
@@ -191,7 +189,7 @@ TEST(DeviceTraining, AGradientThatStayedBehindIsNamed) {
   const Tensor weight = Tensor::full({3}, 1);
   require_grad(weight);
   l2_loss(weight).backward();
-  weight.rebind(weight.to(device).buffer());  // around Module::to
+  weight.rebind(weight.to(device).buffer());  // inside Module::to
   clear_grad(weight);
   EXPECT_THAT(message_of([&] { l2_loss(weight).backward(); }),
               AllOf(HasSubstr("gradient"), HasSubstr("on cpu"), HasSubstr("on cuda:0"), HasSubstr("Module::to")));
@@ -205,7 +203,7 @@ TEST(DeviceTraining, ParametersOnTwoDevicesAreRefused) {
   optim::SGD sgd(parameters, {.lr = 1});
   first.to(device);
   EXPECT_THAT(message_of([&] { sgd.step(); }),
-              AllOf(HasSubstr("'second' is on cpu, the first one on cuda:0"), HasSubstr(".to(device)")));
+              AllOf(HasSubstr("'second' is on cpu, but the first one is on cuda:0"), HasSubstr(".to(device)")));
 }
 
 }  // namespace

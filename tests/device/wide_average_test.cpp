@@ -1,5 +1,5 @@
-// Buckets of 16 bits on GPUs made of threads, over a stub of NCCL that rounds 16 bits at every rank: the reducer's
-// average is summed in float32.
+// 16-bit buckets on simulated GPUs, with a stub of NCCL that rounds 16 bits at every rank: the reducer sums its average
+// in float32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ std::uint16_t bits_of(DType type, float value) {
   return type == DType::kFloat16 ? narrow_float16(value).bits : narrow_bfloat16(value).bits;
 }
 
-// In the type itself large + 1 is large, for ties go to even: the ones of other ranks are lost.
+// In the type itself large + 1 is large, because ties go to even: the ones of other ranks would be lost.
 struct Sums {
   DType type;
   float large;  // whose neighbours are 2 away
@@ -28,7 +28,7 @@ constexpr Sums kSums[] = {{DType::kBFloat16, 256}, {DType::kFloat16, 2048}};
 
 constexpr std::size_t kCount = 1001;
 
-// Of what each rank puts into a bucket; the reducer runs three passes.
+// Checks the average of what each rank puts into a bucket; the reducer runs three passes.
 void expect_average(int ranks, DType type, const std::function<float(int rank, std::size_t element)>& put,
                     float expected) {
   EXPECT_THAT(
@@ -50,7 +50,7 @@ void expect_average(int ranks, DType type, const std::function<float(int rank, s
       Each(""));
 }
 
-// One rank, another for each element, has the large number, the others have ones.
+// For each element another rank has the large number, and the others have ones.
 TEST(DeviceWideAverage, OfThreeAndMoreRanksIsRoundedOnce) {
   for (const Sums& sums : kSums)
     for (const int ranks : {2, 3, 5}) {

@@ -1,4 +1,4 @@
-// Findings from made-up records: each story has one right answer.
+// Findings from invented records, each with one right answer.
 #include "src/diagnose/diagnose.h"
 
 #include <fcntl.h>
@@ -11,11 +11,10 @@
 #include <future>
 #include <limits>
 
-#include "launcher/report_commands.h"
-#include "src/diagnose/folder.h"
 #include "src/diagnose/one_clock.h"
+#include "src/diagnose/record_folder.h"
 #include "src/diagnose/report.h"
-#include "tests/support/message_of.h"
+#include "tests/diagnose/invented_records.h"
 
 namespace lockstep::diagnose {
 namespace {
@@ -26,49 +25,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kStart = 1'000 * kSecond;
-
-FlightEntry bucket(std::uint64_t sequence, FlightState state, std::int64_t issued, std::int64_t ended = 0) {
-  return {.sequence = sequence,
-          .operation = "all_reduce",
-          .dtype = "float32",
-          .count = 100,
-          .bytes = 400,
-          .reduce_op = "sum",
-          .purpose = "bucket",
-          .purpose_index = static_cast<int>(sequence % 3),
-          .state = state,
-          .issued_ns = issued,
-          .started_ns = state == FlightState::kIssued ? 0 : issued,
-          .ended_ns = ended};
-}
-
-// A rank that finished `finished` buckets, one a second from kStart, and wrote its record at 60 s.
-FlightDump rank_of(int rank, int world_size, std::uint64_t finished) {
-  FlightDump dump{.job = "job",
-                  .rank = rank,
-                  .world_size = world_size,
-                  .host = "a",
-                  .pid = 100 + rank,
-                  .boot_id = "boot",
-                  .reason = "error"};
-  dump.written_ns = kStart + 60 * kSecond;
-  dump.monotonic_ns = 60 * kSecond;
-  FlightGroup group{.name = "world", .rank = rank, .world_size = world_size, .backend = "host", .transport = "shm"};
-  for (std::uint64_t i = 1; i <= finished; ++i) {
-    const std::int64_t at = kStart + static_cast<std::int64_t>(i) * kSecond;
-    group.operations.push_back(bucket(i, FlightState::kFinished, at, at + kSecond / 1000));
-  }
-  dump.groups.push_back(group);
-  return dump;
-}
-
-void enter(FlightDump& dump, std::uint64_t sequence, std::int64_t issued, FlightState state = FlightState::kStarted,
-           std::int64_t ended = 0) {
-  dump.groups[0].operations.push_back(bucket(sequence, state, issued, ended));
-}
-
 TEST(Diagnose, NamesWhoHasNotCalledAndWhoWaits) {
   std::vector<FlightDump> dumps{rank_of(0, 4, 40), rank_of(1, 4, 40), rank_of(2, 4, 40), rank_of(3, 4, 40)};
   for (const std::size_t r : {0, 1, 3}) enter(dumps[r], 41, kStart + 47 * kSecond + kSecond * 7 / 10);
@@ -76,8 +32,8 @@ TEST(Diagnose, NamesWhoHasNotCalledAndWhoWaits) {
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].text,
             "rank 2 has not called all_reduce #41 (bucket 2, float32 x 100, sum); ranks 0, 1, 3 have waited in it for "
-            "12.3 s; rank 2's last "
-            "operation, all_reduce #40 (bucket 1, float32 x 100, sum), finished 20.0 s before its record was written");
+            "12.3 s; rank 2's last operation, all_reduce #40 (bucket 1, float32 x 100, sum), finished 20.0 s before "
+            "its record was written");
   EXPECT_EQ(findings[0].kind, Kind::kNotCalled);
   EXPECT_EQ(findings[0].sequence, 41u);
   EXPECT_THAT(findings[0].ranks, ElementsAre(2));
@@ -175,7 +131,7 @@ TEST(Diagnose, TellsAStalledOperationFromOneThatSomebodyHasNotCalled) {
   EXPECT_THAT(findings[0].text, HasSubstr("ranks 0, 2 have been in it for 10.0 s"));
 }
 
-// Each waits for the other, in different groups.
+// Each rank waits for the other, in different groups.
 TEST(Diagnose, SaysInWhichOtherGroupARankIs) {
   std::vector<FlightDump> dumps{rank_of(0, 2, 5), rank_of(1, 2, 5)};
   enter(dumps[0], 6, kStart + 50 * kSecond);
@@ -275,7 +231,7 @@ TEST(Diagnose, NamesAStraggler) {
   EXPECT_THAT(findings[1].text, HasSubstr("typically 4.0 ms"));
 }
 
-// Another machine whose wall clock is 5 s ahead: its ranks are no stragglers.
+// Another machine's wall clock is 5 s ahead: its ranks are not stragglers.
 TEST(Diagnose, ClocksOfMachinesMeetAtTheCallsThatTheyEndTogether) {
   std::vector<FlightDump> dumps{rank_of(0, 2, 30), rank_of(1, 2, 30)};
   dumps[1].boot_id = "other";
@@ -288,7 +244,7 @@ TEST(Diagnose, ClocksOfMachinesMeetAtTheCallsThatTheyEndTogether) {
   EXPECT_EQ(diagnose(dumps).size(), 1u);
 }
 
-// On one machine a wall clock that was set between two records does not count.
+// On one machine, a wall clock that was set between two records does not matter.
 TEST(Diagnose, OneMachineHasOneClock) {
   std::vector<FlightDump> dumps{rank_of(0, 2, 1), rank_of(1, 2, 1)};
   dumps[1].written_ns += 3600 * kSecond;
@@ -303,109 +259,9 @@ TEST(SortOut, AnOlderJobsRecordsAreLeftOut) {
   ASSERT_EQ(records.dumps.size(), 2u);
   EXPECT_EQ(records.dumps[0].rank, 0);
   ASSERT_EQ(records.ignored.size(), 1u);
-  EXPECT_THAT(records.ignored[0],
-              HasSubstr("rank3.json is another job's, written 7200 s before the newest: left out. Remove it"));
-}
-
-class FolderTest : public ::testing::Test {
- protected:
-  FolderTest() {
-    std::string pattern = (fs::temp_directory_path() / "lockstep-diagnose-XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~FolderTest() override { fs::remove_all(folder_); }
-  void put(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
-  std::string said() {
-    return message_of([&] { launcher::diagnose_command({folder_.string()}); });
-  }
-  fs::path folder_;
-};
-
-TEST_F(FolderTest, WhatCannotBeUsedIsSaidWithTheRemedy) {
-  EXPECT_THAT(message_of([&] { launcher::diagnose_command({(folder_ / "none").string()}); }),
-              HasSubstr("none is no folder with flight records"));
-  EXPECT_THAT(said(),
-              HasSubstr("holds no flight record (rank<R>.json): start the job with `lockrun --flight-dir DIR`"));
-  put("rank0.json", "{\"version\": 1, ");
-  EXPECT_THAT(said(), HasSubstr("rank0.json: not a whole flight record (broken JSON"));
-  put("rank1.json", to_json(rank_of(1, 2, 3)));
-  put("notes.json", "not ours");
-  const std::string report = launcher::diagnose_command({folder_.string()});
-  EXPECT_THAT(report, HasSubstr("1 of 2 ranks left a record"));
-  EXPECT_THAT(report, HasSubstr("rank0.json: not a whole flight record"));
-  EXPECT_THAT(report, Not(HasSubstr("notes.json")));
-}
-
-// A damaged number must not become memory: not the job's size, nor those of its groups, nor all of them together.
-TEST_F(FolderTest, AWorldThatCannotBeIsNoRecord) {
-  put("rank0.json", to_json(rank_of(0, 2, 3)));
-  FlightDump dump = rank_of(1, 4, 3);
-  dump.world_size = std::numeric_limits<int>::max();
-  put("rank1.json", to_json(dump));
-  dump = rank_of(2, 4, 3);
-  dump.groups[0].world_size = std::numeric_limits<int>::max();
-  put("rank2.json", to_json(dump));
-  dump = rank_of(3, 4096, 0);
-  for (int i = 0; i < 5000; ++i) dump.groups.push_back({.name = std::to_string(i), .world_size = 4096});
-  put("rank3.json", to_json(dump));
-  const std::string report = launcher::diagnose_command({folder_.string()});
-  EXPECT_THAT(report, HasSubstr("1 of 2 ranks left a record"));
   EXPECT_THAT(
-      report,
-      HasSubstr("rank1.json: not a flight record that can be read: a world of 2147483647 ranks, expected 1..4096"));
-  EXPECT_THAT(report,
-              HasSubstr("rank2.json: not a flight record that can be read: group world: a world of 2147483647 ranks"));
-  EXPECT_THAT(report, HasSubstr("rank3.json: not a flight record that can be read: its 5001 groups"));
-}
-
-TEST_F(FolderTest, OfManyRanksTheFirstAreNamed) {
-  put("rank0.json", to_json(rank_of(0, 4096, 3)));
-  const std::string report = launcher::diagnose_command({folder_.string()});
-  EXPECT_THAT(report, HasSubstr("none from ranks 1, 2, 3, 4, "));
-  EXPECT_THAT(report, HasSubstr(", 32 and 4063 more"));
-  EXPECT_LT(report.size(), 2000u);
-}
-
-// Before a FIFO is opened somebody must wait at its other end: the call may not.
-TEST_F(FolderTest, WhatIsNoPlainFileIsLeftOutAtOnce) {
-  put("rank0.json", to_json(rank_of(0, 2, 3)));
-  const std::string fifo = folder_ / "rank1.json";
-  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
-  fs::create_directory(folder_ / "rank2.json");
-  fs::create_symlink("/dev/zero", folder_ / "rank3.json");
-  put("rank4.json", "{");
-  std::error_code no_such_files;
-  fs::resize_file(folder_ / "rank4.json", std::uintmax_t{1} << 40,
-                  no_such_files);  // a hole: it takes no room on the disk
-  auto answer = std::async(std::launch::async, [&] { return launcher::diagnose_command({folder_.string()}); });
-  if (answer.wait_for(std::chrono::seconds(20)) != std::future_status::ready) {
-    ADD_FAILURE() << "it waits for the FIFO's other end";
-    ::close(::open(fifo.c_str(), O_RDWR | O_NONBLOCK));
-  }
-  const std::string report = answer.get();
-  EXPECT_THAT(report, HasSubstr("rank1.json: is a FIFO"));
-  EXPECT_THAT(report, HasSubstr("rank2.json: is a folder"));
-  EXPECT_THAT(report, HasSubstr("rank3.json: is a character device"));
-  if (!no_such_files) {
-    EXPECT_THAT(report, HasSubstr("rank4.json: it has 1099511627776 bytes, a flight record has at most "));
-  }
-}
-
-TEST_F(FolderTest, JsonSaysTheSame) {
-  FlightDump waiting = rank_of(0, 2, 3);
-  enter(waiting, 4, kStart + 50 * kSecond);
-  put("rank0.json", to_json(waiting));
-  put("rank1.json", to_json(rank_of(1, 2, 3)));
-  const std::string report = launcher::diagnose_command({folder_.string(), "--json"});
-  EXPECT_THAT(report, HasSubstr("\"kind\": \"not_called\""));
-  EXPECT_THAT(report, HasSubstr("\"world_size\": 2"));
-}
-
-TEST(DiagnoseCommand, WrongWordsAreRefused) {
-  EXPECT_THAT(message_of([] { launcher::diagnose_command({}); }), HasSubstr("which folder?"));
-  EXPECT_THAT(message_of([] { launcher::diagnose_command({"a", "b"}); }), HasSubstr("a and b are given"));
-  EXPECT_THAT(message_of([] { launcher::diagnose_command({"--jsn", "a"}); }), HasSubstr("there is no flag --jsn"));
-  EXPECT_THAT(launcher::diagnose_command({"--help"}), HasSubstr("usage: lockrun diagnose DIR"));
+      records.ignored[0],
+      HasSubstr("rank3.json belongs to another job and was written 7200 s before the newest: ignored. Remove it"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From a job in trouble to the sentence that explains it: real ranks, real records, lockrun diagnose.
+// From a failing job to the sentence that explains it: real ranks, real records, lockrun diagnose.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -50,7 +50,7 @@ std::string without_numbers(const std::string& text) {
   return replace_matches(replace_matches(text, "on host [^)]*", "on host"), "[0-9.]+", "N");
 }
 
-// docs/troubleshooting.md shows such a diagnosis.
+// The diagnosis that docs/troubleshooting.md shows.
 std::string pages_example() {
   std::ifstream file(std::string(LOCKSTEP_SOURCE_ROOT) + "/docs/troubleshooting.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}}, begin = "$ lockrun diagnose records\n";
@@ -74,7 +74,7 @@ TEST_P(Diagnosed, ARankThatHangsInItsOwnCode) {
   EXPECT_THAT(job_said, HasSubstr("lockrun diagnose " + folder_.string()));
 }
 
-// Asked while it hangs; nothing has failed yet, and nothing fails by it.
+// The record is requested while the job hangs; nothing has failed yet, and the request makes nothing fail.
 TEST_P(Diagnosed, AJobThatIsAskedBySignal) {
   Child job({LOCKRUN, "--no-fold", "--flight-dir", folder_.string(), "-n", "2", FLIGHT_RANK, "wait"},
             {.environment = {{"LOCKSTEP_TRANSPORT", GetParam()}}});
@@ -88,7 +88,7 @@ TEST_P(Diagnosed, AJobThatIsAskedBySignal) {
   EXPECT_THAT(
       diagnosis(),
       HasSubstr("rank 1 has not called all_reduce #4 (bucket 3, float32 x 1000, avg); rank 0 has waited in it"));
-  EXPECT_THAT(job.errors(), HasSubstr("lockrun: SIGUSR1: asked 2 of 2 ranks here"));
+  EXPECT_THAT(job.errors(), HasSubstr("lockrun: SIGUSR1: requested the flight records of 2 of 2 ranks here"));
   EXPECT_THAT(job.errors(),
               HasSubstr("SIGUSR1: rank 0, group world: in all_reduce #4 (bucket 3, float32 x 1000, avg) for"));
   job.signal(SIGTERM);

@@ -1,5 +1,5 @@
-// A rank that gets into trouble: flight_rank HOW. All make three all_reduces; rank 1 of HOW = "hang" then stays in its
-// own code, of "other" makes another call, of "kill" dies; of "wait" it is like "hang", and nobody gives up.
+// A failing rank: flight_rank HOW. All ranks make three all_reduces; then rank 1 stays in its own code for "hang",
+// makes another call for "other", and dies for "kill". "wait" is like "hang", but no rank gives up.
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -25,7 +25,7 @@ int run(int, char** argv) {
   std::printf("rank %d has three\n", group->rank());
   std::fflush(stdout);
   if (group->rank() == 1)
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the others are in the fourth by then
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // by then the others are in the fourth all_reduce
   if (how == "wait") {                                            // longer than any test
     std::puts(group->rank() == 1 ? "rank 1 is elsewhere" : "rank 0 is in the fourth");
     std::fflush(stdout);

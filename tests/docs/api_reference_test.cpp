@@ -1,4 +1,4 @@
-// scripts/api-reference: the public headers' comments are in the reference, and Doxygen warns of none.
+// scripts/api-reference: the reference has the public headers' comments, and Doxygen gives no warnings.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,9 +23,11 @@ TEST(ApiReference, HasTheHeadersCommentsAndNoWarning) {
   const std::string tensor = text_of_file((folder / "classlockstep_1_1Tensor.html").string());
   const std::string losses = text_of_file((folder / "losses_8h.html").string());
   std::filesystem::remove_all(folder);
-  EXPECT_NE(tensor.find("Uninitialised memory from the device's allocator."), std::string::npos) << "a comment in front of a function";
-  EXPECT_NE(tensor.find("undefined: no memory"), std::string::npos) << "a comment behind a function";
-  EXPECT_NE(losses.find("Losses: each gives a float32 scalar"), std::string::npos) << "a comment that opens a file";
+  EXPECT_NE(tensor.find("Uninitialised memory from the device's allocator."), std::string::npos)
+      << "a comment before a function";
+  EXPECT_NE(tensor.find("undefined: no memory"), std::string::npos) << "a comment after a function";
+  EXPECT_NE(losses.find("Losses: each gives a float32 scalar"), std::string::npos)
+      << "a comment at the start of a file";
 }
 
 }  // namespace

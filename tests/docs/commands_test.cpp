@@ -1,5 +1,5 @@
-// The commands that README and docs/ show: they run here, in a folder where `build` is this build, or this file says
-// why not. Commands for Slurm, blocks of "bash", run in tests/slurm.
+// The commands in README and docs/ run here, in a folder where `build` is this build, or this file explains why not.
+// Commands for Slurm, in blocks of "bash", run in tests/slurm.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,23 +23,23 @@ namespace fs = std::filesystem;
 
 const std::string kRoot = LOCKSTEP_SOURCE_ROOT;
 
-// By a block's first line.
+// Keyed by a block's first line.
 const std::map<std::string, std::string> kNotRunHere = {
     {"scripts/train          # builds, then trains CIFAR-10 on two ranks in about a minute, or on the GPUs that there "
      "are",
-     "builds everything once more; CI runs scripts/test, and tests/train the example"},
+     "builds everything again; CI runs scripts/test, and tests/train runs the example"},
     {"$ export LOCKSTEP_TOKEN=$(openssl rand -hex 32)        # the same on every node",
      "needs two machines; tests/launch/nodes_test.cpp runs these commands in network namespaces"},
     {"$ build/bench/all_reduce -b 4 -e 16M -f 16 --check",
-     "measures, and needs an idle machine for that; tests/bench/collective_program_test.cpp runs the program with few "
+     "measures and needs an idle machine; tests/bench/collective_program_test.cpp runs the program with few "
      "rounds"},
     {"$ build/bench/all_reduce --ranks 2 -b 4 -e 64M --json-file shm.json",
      "the same; tests/bench/simulate_program_test.cpp runs the model on such a file"},
     {"$ lockrun topology",
-     "tells what a machine has; LockrunTopology in tests/faults compares its sections with the page"},
+     "its output depends on the machine; LockrunTopology in tests/faults compares its sections with the page"},
     {"$ lockrun --flight-dir records -n 3 ./train", "tests/diagnose runs it and compares its sentences with the page"},
     {"scripts/package && sudo apt install ./build-package/*.deb",
-     "builds everything once more; scripts/test-matrix does it on a bare Debian"},
+     "builds everything again; scripts/test-matrix does it on a bare Debian"},
     {"meson setup build --prefix=/opt/lockstep -Dtests=false -Dbenchmarks=false && meson install -C build",
      "the same; tests/architecture/installed_test.cpp installs this build"},
     {"$ cmake -B build && cmake --build build",
@@ -47,8 +47,8 @@ const std::map<std::string, std::string> kNotRunHere = {
     {"$ export LOCKSTEP_TOKEN=...                            # the same on both, from `openssl rand -hex 32`",
      "needs two machines; tests/launch/nodes_test.cpp runs such commands in network namespaces"},
     {"meson setup build && ninja -C build        # \"CUDA: YES\" in the summary, or NO with the reason",
-     "needs CUDA's toolkit and a GPU; scripts/test-gpu is for machines that have both"},
-    {"scripts/test-gpu                    # builds what it needs, then all stages, a few minutes each",
+     "needs the CUDA toolkit and a GPU; scripts/test-gpu is for machines with both"},
+    {"scripts/test-gpu                    # builds what it needs, then runs all stages, a few minutes each",
      "needs a GPU; tests/bench/gpu_scripts_test.cpp runs the script without one"},
     {"scripts/test-gpu smoke devices graph --time-limit 540", "the same"},
     {"scripts/bench-gpu                                          # writes bench/results/<gpu>.json after each row, in "
@@ -80,7 +80,7 @@ std::vector<Shown> blocks_to_run() {
   return here;
 }
 
-// "$ command" and the lines that it prints; a block of "sh" has commands alone.
+// The commands after "$ " and the lines that they print. A block of "sh" has only commands.
 struct Session {
   std::string commands;
   std::vector<std::string> output;
@@ -99,7 +99,7 @@ Session session_of(const Block& block) {
   return session;
 }
 
-// Without its numbers, which differ from run to run.
+// Replaces numbers, which differ from run to run.
 std::string shape_of(const std::string& line) { return replace_matches(line, R"(-?[0-9]+(\.[0-9]+)?)", "N"); }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -109,7 +109,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return found;
 }
 
-// Does the output have the page's lines, in order? A line "..." stands for any number of lines.
+// Expects the output to have the page's lines in order. A line "..." matches any number of lines.
 void expect_shape(const std::vector<std::string>& printed, const std::vector<std::string>& shown) {
   std::size_t at = 0;
   bool any = false;

@@ -1,4 +1,4 @@
-// The program of docs/tutorial.md: data, an operator, a model and a training of one's own, with checkpoints.
+// The program of docs/tutorial.md: your own data, operator, model and training, with checkpoints.
 //   lockrun -n 2 rings [EPOCHS]
 #include <lockstep/lockstep.h>
 
@@ -46,7 +46,7 @@ ls::Tensor sine(const ls::Tensor& x) {
   const ls::Tensor y = ls::empty_like(x);
   const auto from = x.span<float>(), to = y.span<float>();
   std::transform(from.begin(), from.end(), to.begin(), [](float value) { return std::sin(value); });
-  ls::record<SineNode>(y, {x}, /*saved=*/std::vector{x});  // attaches the node when a gradient is wanted
+  ls::record<SineNode>(y, {x}, /*saved=*/std::vector{x});  // attaches the node when a gradient is required
   return y;
 }
 
@@ -75,10 +75,11 @@ int train(int argc, char** argv) {
       adam.step();
       ++state.step;
     }
-    sampler.set_epoch(++state.epoch);  // where a run that resumes goes on
+    sampler.set_epoch(++state.epoch);  // where a resumed run continues
     ls::Accuracy accuracy;
     ls::evaluate(net, unseen, {&accuracy});
-    if (group->rank() == 0) std::printf("epoch %d: %.2f of 1000 unseen points\n", static_cast<int>(state.epoch), accuracy.value());
+    if (group->rank() == 0)
+      std::printf("epoch %d: %.2f of 1000 unseen points\n", static_cast<int>(state.epoch), accuracy.value());
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// The recipes of examples/cifar10, and cifar10_eval beside a training, on a small set.
+// The recipes of examples/cifar10, and cifar10_eval during a training, on a small set.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include "examples/cifar10/classic_net.h"
 #include "tests/faults/child.h"
 #include "tests/faults/hand_job.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/event_records.h"
 
 namespace lockstep::testing {
@@ -34,7 +35,7 @@ class Cifar10Recipes : public ::testing::Test {
 
   std::string in_folder(const std::string& name) const { return (folder_ / name).string(); }
 
-  // Four images a step of each device: with two devices three steps an epoch.
+  // Four images per step on each device: with two devices an epoch has three steps.
   std::vector<std::string> classic(const std::string& train_dir, const std::vector<std::string>& more,
                                    int ranks = 1) const {
     std::vector<std::string> words = {LOCKRUN, "-n", std::to_string(ranks), EXAMPLES_FOLDER "/cifar10"};
@@ -44,7 +45,7 @@ class Cifar10Recipes : public ::testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
-  // One thread a rank: with more, oneDNN may add in another order.
+  // One thread per rank, because with more, oneDNN may add in another order.
   std::string run(const std::vector<std::string>& words, int exit_code = 0) const {
     Child child(words,
                 {.environment = {{"OMP_NUM_THREADS", "1"}}, .unset = {"LOCKSTEP_DATA", "LOCKSTEP_LOGICAL_DEVICES"}});
@@ -76,9 +77,11 @@ TEST_F(Cifar10Recipes, ClassicPrintsTheTutorialsLinesAndWritesItsSummaries) {
     std::vector<std::string> steps;
     for (std::sregex_iterator found(output.begin(), output.end(), line), end; found != end; ++found) {
       steps.push_back((*found)[1]);
-      // Cross-entropy about ln 10, weight losses about 2.2 and 0.2: of the first weights, which stay with --lr 0.
+      // Cross-entropy is about ln 10 and weight losses about 2.2 and 0.2: those of the initial weights, which --lr 0
+      // keeps.
       EXPECT_NEAR(std::stod((*found)[2]), 4.67, 0.2);
-      // examples/sec is of all devices; sec/batch the step's time divided by them. The last digit printed is 0.001 s.
+      // examples/sec is over all devices; sec/batch is the step's time divided by their number. The last printed digit
+      // is 0.001 s.
       const double rate = std::stod((*found)[3]), seconds = std::stod((*found)[4]);
       EXPECT_NEAR(rate * seconds, 4, rate * 0.001 + 0.1 * seconds + 0.01);
     }
@@ -119,22 +122,23 @@ TEST_F(Cifar10Recipes, ClassicResumedIsTheRunNeverStopped) {
   EXPECT_NE(bytes_of_file(folder_ / "whole/step-00000005/model.safetensors"),
             bytes_of_file(folder_ / "parts/step-00000002/model.safetensors"));
   EXPECT_THAT(run(classic("parts", {"--max-steps", "6", "--resume"}, 1), 2),
-              HasSubstr("another --batch-size, --seed, data set or number"));
+              HasSubstr("use the --batch-size, --seed, data set and number"));
 }
 
 TEST_F(Cifar10Recipes, ClassicByAnyStrategyHasTheSameLosses) {
-  std::vector<std::vector<double>> all;
-  for (const std::string strategy : {"towers", "mirrored", "data_parallel"}) {
+  std::map<std::string, std::vector<double>> all;
+  for (const std::string& strategy : lockstep::testing::strategies_of_one_process()) {
     const std::string json = in_folder(strategy + ".json");
     const std::vector<std::string> flags = {"--max-steps", "3",          "--summary-every", "3",           "--num-gpus",
                                             "2",           "--strategy", strategy,          "--json-file", json};
     EXPECT_THAT(run(classic(strategy, flags, 0)),
                 HasSubstr("strategy " + strategy + ", 2 devices, 4 images a step each"));
-    all.push_back(losses(strategy + ".json"));
-    ASSERT_EQ(all.back().size(), 3u);
+    all[strategy] = losses(strategy + ".json");
+    ASSERT_EQ(all[strategy].size(), 3u);
   }
-  EXPECT_EQ(all[0], all[1]) << "they add in the same order";
-  for (std::size_t step = 0; step < 3; ++step) EXPECT_NEAR(all[2][step], all[0][step], 1e-3);
+  EXPECT_EQ(all["towers"], all["mirrored"]) << "they add in the same order";
+  for (const auto& [strategy, losses] : all)
+    for (std::size_t step = 0; step < 3; ++step) EXPECT_NEAR(losses[step], all["towers"][step], 1e-3) << strategy;
 }
 
 TEST_F(Cifar10Recipes, ClassicRefusesAFolderThatIsNotEmpty) {
@@ -152,9 +156,9 @@ TEST_F(Cifar10Recipes, ClassicRefusesAFolderThatIsNotEmpty) {
   EXPECT_EQ(bytes_of_file(folder_ / "train/notes.txt"), "mine");
 }
 
-// Without a lockrun, which would end the second rank when the first has said its error.
+// Without lockrun, which would end the second rank when the first one fails.
 TEST_F(Cifar10Recipes, ClassicRefusesAFolderOnAllRanks) {
-  std::ofstream(folder_ / "file") << "no folder";
+  std::ofstream(folder_ / "file") << "not a folder";
   fs::create_directories(folder_ / "full");
   std::ofstream(folder_ / "full/notes.txt") << "mine";
   const std::map<std::string, std::string> sentences = {{"full", ": it is not empty: --resume"},
@@ -179,18 +183,18 @@ TEST_F(Cifar10Recipes, ClassicStopsWhereALossIsNotFinite) {
 TEST_F(Cifar10Recipes, ClassicNamesMistakes) {
   EXPECT_THAT(run(classic("train", {"--epochs", "3"}), 2), HasSubstr("epochs"));
   EXPECT_THAT(run(classic("train", {"--max-steps", "0"}), 2), HasSubstr("must be positive"));
-  EXPECT_THAT(run(classic("train", {"--overwrite", "--resume"}), 2), HasSubstr("only one of them"));
-  EXPECT_THAT(run(classic("train", {"--strategy", "tower"}), 2), HasSubstr("there is no strategy 'tower'"));
+  EXPECT_THAT(run(classic("train", {"--overwrite", "--resume"}), 2), HasSubstr("exclude each other"));
+  EXPECT_THAT(run(classic("train", {"--strategy", "tower"}), 2), HasSubstr("unknown strategy 'tower'"));
   EXPECT_THAT(run(classic("train1", {"--num-gpus", "3"}, 2), 2),
               HasSubstr("each rank has one device, and this job has 2 ranks"));
   EXPECT_THAT(run(classic("train2", {"--strategy", "towers"}, 2), 2), HasSubstr("start it without lockrun"));
-  EXPECT_THAT(run(classic("train3", {"--batch-size", "25"}), 2), HasSubstr("takes 25 images, and there are 24"));
+  EXPECT_THAT(run(classic("train3", {"--batch-size", "25"}), 2), HasSubstr("needs 25 images, but the data set has 24"));
   EXPECT_THAT(run(classic("none", {"--resume"}), 1), HasSubstr("there is no checkpoint to go on from"));
   EXPECT_FALSE(fs::exists(folder_ / "none"));
 }
 
-// A checkpoint whose averages have every image in class 7, and whose weights have it in class 3.
-void save_two_minds(const std::string& folder) {
+// Saves a checkpoint whose averages put every image in class 7 and whose weights put it in class 3.
+void save_disagreeing_weights(const std::string& folder) {
   ClassicNet net;
   const auto prefer = [&net](std::size_t label) {
     for (const auto& [name, tensor] : net.named_parameters())
@@ -215,7 +219,7 @@ void set_labels(const fs::path& file, const std::vector<char>& labels) {
 
 TEST_F(Cifar10Recipes, EvalTakesTheMovingAverages) {
   set_labels(folder_ / "data/test_batch.bin", {7, 7, 7, 7, 7, 7, 3, 3, 0, 1});
-  save_two_minds(in_folder("train"));
+  save_disagreeing_weights(in_folder("train"));
   const std::vector<std::string> eval = {EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--run-once",
                                          "--train-dir"};
   std::vector<std::string> words = eval;

@@ -1,4 +1,4 @@
-// The example prints what its opening comment says.
+// The example prints the output promised in its opening comment.
 #include <gtest/gtest.h>
 
 #include <string>

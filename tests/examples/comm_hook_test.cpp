@@ -1,5 +1,5 @@
-// The example of docs/comm_hooks.md prints what its opening comment says, and keeps what it prints of sizes on other
-// numbers of ranks.
+// The example of docs/comm_hooks.md prints the output promised in its opening comment, and the same message sizes on
+// other numbers of ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The comparison of devices prints what its opening comment says, with a GPU and without.
+// The comparison of devices prints the output promised in its opening comment, with and without a GPU.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -20,7 +20,7 @@ std::vector<std::string> lines_of(std::istream& text) {
   return lines;
 }
 
-// The second command of the opening comment, and the output that it promises; seconds are anybody's.
+// The second command of the opening comment and its promised output, except seconds.
 struct Promise {
   std::vector<std::string> arguments, output;
 };
@@ -60,7 +60,7 @@ TEST(DeviceMatmulExample, BothDevicesFindTheSumThatItPromises) {
   }
 }
 
-// Blocks of one row, pieces of one element; a number of columns that nothing divides.
+// Blocks of one row, pieces of one element, and a prime number of columns.
 TEST(DeviceMatmulExample, TakesAnySizes) {
   for (const std::vector<std::string>& sizes :
        {std::vector<std::string>{"1", "1", "1"}, {"7", "3", "1009"}, {"3", "200000", "2"}}) {
@@ -70,11 +70,11 @@ TEST(DeviceMatmulExample, TakesAnySizes) {
   }
 }
 
-TEST(DeviceMatmulExample, AGpuThatWasAskedForAndIsNotThereIsAnError) {
+TEST(DeviceMatmulExample, AMissingRequestedGpuIsAnError) {
   Child example({DEVICE_MATMUL, "--device", "cuda", "--rows", "2", "--columns", "2"},
                 {.environment = {{"LOCKSTEP_CUDA_LIBRARY", "/nonexistent.so"}}, .unset = {"LOCKSTEP_DEVICE"}});
   EXPECT_EQ(example.wait(std::chrono::seconds(60)), 1) << example.output();
-  EXPECT_THAT(example.errors(), HasSubstr("there is no file /nonexistent.so"));
+  EXPECT_THAT(example.errors(), HasSubstr("the file /nonexistent.so does not exist"));
 }
 
 TEST(DeviceMatmulExample, AWrongWordForTheDeviceIsAnError) {

@@ -1,4 +1,4 @@
-// scripts/fetch-data against a server on loopback: whole and cut-off downloads, wrong checksums, no network.
+// scripts/fetch-data against a server on loopback: complete and interrupted downloads, wrong checksums, no network.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ class FetchData : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // The script with a table that wants this checksum of the text; it names a server's port.
+  // Runs the script with a table that expects this checksum of the text; the table names a server's port.
   struct Outcome {
     int exit_code;
     std::string output, errors;
@@ -81,7 +81,7 @@ TEST_F(FetchData, PutsAFileThereOnce) {
   const Outcome second = fetch(port, sha256_hex(text_));
   EXPECT_EQ(second.exit_code, 0) << second.errors;
   EXPECT_THAT(second.output, HasSubstr("is there already"));
-  EXPECT_EQ(text_of(folder_ / "log"), "/input.txt - 200\n") << "asked for once";
+  EXPECT_EQ(text_of(folder_ / "log"), "/input.txt - 200\n") << "it was requested once";
 }
 
 TEST_F(FetchData, GoesOnWhereADownloadWasCutOff) {
@@ -126,7 +126,7 @@ TEST_F(FetchData, ReplacesADamagedFile) {
 
 TEST_F(FetchData, PrintsTheAddressWhenThereIsNoNetwork) {
   const std::string port = serve();
-  server_.reset();  // nobody listens there any more
+  server_.reset();  // nothing listens there any more
   const Outcome run = fetch(port, sha256_hex(text_));
   EXPECT_EQ(run.exit_code, 1) << run.output;
   EXPECT_THAT(run.errors, AllOf(HasSubstr("cannot download http://127.0.0.1:" + port + "/input.txt"),
@@ -140,7 +140,7 @@ TEST_F(FetchData, SaysThatTheServerHasNoSuchFile) {
   EXPECT_THAT(run.errors, HasSubstr("Not Found"));
 }
 
-// The checksums of the real sets stay whoever serves them.
+// The checksums of the real sets do not depend on the server.
 TEST_F(FetchData, AMirrorCannotServeOtherFiles) {
   const Outcome run = this->run({"tinyshakespeare", "--mirror", "http://127.0.0.1:" + serve()});
   EXPECT_EQ(run.exit_code, 1) << run.output;
@@ -153,8 +153,8 @@ TEST_F(FetchData, RefusesASetThatItDoesNotKnow) {
   EXPECT_THAT(run.errors, HasSubstr("cifar10"));
 }
 
-// A small collection of the original format: two topics in training and test, one that only training has, documents of
-// no or several topics.
+// A small collection in the original format: two topics in both training and test, one only in training, and documents
+// with no topic or several.
 TEST_F(FetchData, ConvertsReuters) {
   const auto document = [](const std::string& head, const std::string& topics, const std::string& text) {
     return "<REUTERS " + head + ">\n<TOPICS>" + topics + "</TOPICS>\n<TEXT>&#2;\n" + text +

@@ -1,4 +1,4 @@
-// The example does what its opening comment says, for any number of ranks.
+// The example behaves as its opening comment says, with any number of ranks.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using ::testing::DoubleNear;
 using ::testing::Pointwise;
 using ::testing::SizeIs;
 
-// The mean losses in a text, epoch by epoch; what stands in front of "epoch" does not matter.
+// Returns the mean losses in a text, epoch by epoch; text before "epoch" is ignored.
 std::vector<double> losses_in(std::istream& text) {
   std::vector<double> losses;
   for (std::string line; std::getline(text, line);) {
@@ -51,13 +51,13 @@ class HelloDdp : public ::testing::Test {
     // The order of sums differs between rank counts and CPUs.
     EXPECT_THAT(printed(command), Pointwise(DoubleNear(0.01), promised_losses()));
     const auto sampler = saved_sampler();
-    EXPECT_EQ(sampler["epoch"], 5) << "a run that resumes must not repeat the last epoch";
+    EXPECT_EQ(sampler["epoch"], 5) << "a resumed run must not repeat the last epoch";
     EXPECT_EQ(sampler["consumed"], 0);
     std::filesystem::remove_all(folder_ + "/run");
   }
 
  private:
-  // The sampler's position in the checkpoint that `latest` names.
+  // Returns the sampler's position in the checkpoint that `latest` names.
   nlohmann::json saved_sampler() const {
     const std::string checkpoints = folder_ + "/run/ckpt/";
     std::string name;

@@ -1,4 +1,4 @@
-// The example of docs/models.md prints what its opening comment says.
+// The example of docs/models.md prints the output promised in its opening comment.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// The output that an example's opening comment promises: its lines "//   [0] ...".
+// Reads the output promised in an example's opening comment: its lines "//   [0] ...".
 #pragma once
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// examples/reuters on a small corpus of its own making, by every strategy: it learns, resumes, and refuses what does
-// not fit together.
+// examples/reuters on a small generated corpus, with every strategy: it learns, resumes, and refuses inconsistent
+// arguments.
 #include <gmock/gmock.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -13,6 +13,7 @@
 #include "lockstep/tensor/random.h"
 #include "tests/faults/child.h"
 #include "tests/faults/hand_job.h"
+#include "tests/support/strategies_of_one_process.h"
 
 namespace lockstep::testing {
 namespace {
@@ -24,7 +25,7 @@ using ::testing::Not;
 
 constexpr std::uint32_t kTopics = 6, kWordsOfTopic = 8;
 
-// Half of an article's words are those of its topic.
+// Half of an article's words belong to its topic.
 std::string articles(int count, std::uint64_t seed) {
   Philox random(seed, 0);
   std::string text;
@@ -74,8 +75,8 @@ class Reuters : public ::testing::Test {
     const int code = example.wait(std::chrono::seconds(100));
     return {code, example.output(), example.errors()};
   }
-  // Two ranks without a lockrun, which would end the second when the first has said its error: both say `message` and
-  // fail.
+  // Runs two ranks without lockrun, which would end the second one when the first one fails. Both must print `message`
+  // and fail.
   void expect_refusal_on_all_ranks(const std::vector<std::string>& flags, const std::string& message,
                                    const Environment& environment = {}) const {
     HandJob job(2, environment);
@@ -94,19 +95,21 @@ class Reuters : public ::testing::Test {
 };
 
 TEST_F(Reuters, LearnsByEveryStrategy) {
-  for (const char* const strategy : {"ddp", "mirrored", "data_parallel", "towers"}) {
+  std::vector<std::string> strategies = lockstep::testing::strategies_of_one_process();
+  strategies.emplace_back("ddp");
+  for (const std::string& strategy : strategies) {
     SCOPED_TRACE(strategy);
-    const Outcome outcome = run(std::string(strategy) == "ddp" ? 2 : 0, {"--strategy", strategy, "--epochs", "3"});
+    const Outcome outcome = run(strategy == "ddp" ? 2 : 0, {"--strategy", strategy, "--epochs", "3"});
     ASSERT_EQ(outcome.code, 0) << outcome.errors;
     EXPECT_THAT(outcome.output, AllOf(HasSubstr(" embedding (Embedding)"), HasSubstr("epoch 2 (last 2): loss "),
                                       HasSubstr("on 60 test samples")));
-    EXPECT_GT(figures()["accuracy"].get<double>(), 0.5) << "six topics";
+    EXPECT_GT(figures()["accuracy"].get<double>(), 0.5) << "there are six topics";
     EXPECT_GE(figures()["top5"].get<double>(), figures()["accuracy"].get<double>());
     EXPECT_EQ(figures()["steps"], 3 * 22);
   }
 }
 
-TEST_F(Reuters, GoesOnFromItsCheckpointWithTheSameVocabularyAlone) {
+TEST_F(Reuters, ContinuesFromItsCheckpointOnlyWithTheSameVocabulary) {
   const std::string checkpoint = (folder_ / "ckpt").string(), plot = (folder_ / "run.svg").string(),
                     events = (folder_ / "events").string();
   ASSERT_EQ(run(2, {"--epochs", "1", "--checkpoint", checkpoint}).code, 0);
@@ -117,11 +120,11 @@ TEST_F(Reuters, GoesOnFromItsCheckpointWithTheSameVocabularyAlone) {
   EXPECT_TRUE(fs::exists(plot));
   EXPECT_FALSE(fs::is_empty(events));
 
-  write_vocabulary("other");  // as many words: the weights would fit
+  write_vocabulary("other");  // the same number of words, so the weights would fit
   expect_refusal_on_all_ranks({"--epochs", "3", "--checkpoint", checkpoint},
                               "was trained with another vocabulary (51 words, SHA-256");
   write_vocabulary("word");
-  EXPECT_EQ(run(2, {"--epochs", "2", "--checkpoint", checkpoint}).code, 0) << "nothing of it was lost";
+  EXPECT_EQ(run(2, {"--epochs", "2", "--checkpoint", checkpoint}).code, 0) << "the checkpoint is intact";
 }
 
 TEST_F(Reuters, RefusesWhatDoesNotFitTogether) {
@@ -131,9 +134,8 @@ TEST_F(Reuters, RefusesWhatDoesNotFitTogether) {
     EXPECT_THAT(outcome.errors, HasSubstr(message));
     EXPECT_THAT(outcome.output, Not(HasSubstr("epoch 0 (")));
   };
-  expect_refusal_on_all_ranks({"--strategy", "horovod"},
-                              "there is no strategy 'horovod': ddp, mirrored, data_parallel, towers");
-  expect_refusal_on_all_ranks({}, "'cpu:65x' is none of cpu:2x", {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:65x"}});
+  expect_refusal_on_all_ranks({"--strategy", "horovod"}, "unknown strategy 'horovod': expected one of ddp, mirrored, ");
+  expect_refusal_on_all_ranks({}, "'cpu:65x' is invalid: expected cpu:2x", {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:65x"}});
   expect_refusal(2, {"--strategy", "mirrored"},
                  "strategy 'mirrored' drives all devices from one process, and this job has 2 ranks");
   expect_refusal(0, {"--strategy", "mirrored", "--devices", "3"},
@@ -144,9 +146,9 @@ TEST_F(Reuters, RefusesWhatDoesNotFitTogether) {
 
   const fs::path train = folder_ / "reuters/reuters_train.jsonl.gz";
   write_gzip(train, articles(100, 1) + "{\"label\":6,\"tokens\":[1,2]}\n");
-  expect_refusal(2, {}, "reuters_train.jsonl.gz: line 101: label 6 is none of 0..5");
+  expect_refusal(2, {}, "reuters_train.jsonl.gz: line 101: label 6 is out of range: expected 0..5");
   write_gzip(train, "{\"label\":0,\"tokens\":[1,51]}\n");
-  expect_refusal(2, {}, "token 51 is none of 0..50, the words of reuters_vocab.txt");
+  expect_refusal(2, {}, "token 51 is out of range: expected 0..50, the words of reuters_vocab.txt");
   write_gzip(train, articles(100, 1));
   fs::resize_file(train, fs::file_size(train) - 40);
   expect_refusal_on_all_ranks({}, "reuters_train.jsonl.gz");

@@ -1,15 +1,16 @@
-// The example prints what its opening comment says, by each strategy.
+// The example prints the output promised in its opening comment, with each strategy.
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 
 #include "tests/faults/child.h"
+#include "tests/support/strategies_of_one_process.h"
 
 namespace lockstep::testing {
 namespace {
 
-// What stands between the first command and the next sentence.
+// Returns the lines between the first command and the next sentence.
 std::string promised_lines() {
   std::ifstream source(STRATEGIES_SOURCE);
   std::string text;
@@ -29,7 +30,7 @@ TEST(StrategiesExample, PrintsWhatItPromises) {
   Child towers({STRATEGIES, "towers"});
   EXPECT_EQ(towers.wait(std::chrono::seconds(60)), 0) << towers.errors();
   EXPECT_EQ(towers.output(), promised);
-  for (const char* strategy : {"mirrored", "data_parallel"}) {
+  for (const std::string& strategy : testing::strategies_of_one_process()) {
     Child other({STRATEGIES, strategy});
     EXPECT_EQ(other.wait(std::chrono::seconds(60)), 0) << other.errors();
     EXPECT_EQ(without_bytes(other.output()), without_bytes(promised)) << strategy;
@@ -43,7 +44,7 @@ TEST(StrategiesExample, DdpLearnsTheSame) {
   EXPECT_EQ(without_bytes(ddp.output()), "1 physical CPU, 1 logical\n" + promised.substr(first.size()));
 }
 
-TEST(StrategiesExample, SoDoWorkersOfAParameterServer) {
+TEST(StrategiesExample, WorkersOfAParameterServerLearnTheSame) {
   Child workers({LOCKRUN, "--ps", "1", "--workers", "2", "--no-prefix", STRATEGIES, "parameter_server"});
   EXPECT_EQ(workers.wait(std::chrono::seconds(60)), 0) << workers.errors();
   const std::string promised = without_bytes(promised_lines()), first = "1 physical CPU, 2 logical\n";
@@ -53,7 +54,7 @@ TEST(StrategiesExample, SoDoWorkersOfAParameterServer) {
 TEST(StrategiesExample, AnUnknownStrategyIsListedAgainstTheKnownOnes) {
   Child unknown({STRATEGIES, "horovod"});
   EXPECT_NE(unknown.wait(std::chrono::seconds(60)), 0);
-  EXPECT_NE(unknown.errors().find("there is no strategy 'horovod': ddp, mirrored"), std::string::npos)
+  EXPECT_NE(unknown.errors().find("unknown strategy 'horovod': expected one of ddp, mirrored"), std::string::npos)
       << unknown.errors();
 }
 

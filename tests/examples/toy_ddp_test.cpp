@@ -1,4 +1,4 @@
-// The example prints what its opening comment says; its own checks hold on any number of ranks.
+// The example prints the output promised in its opening comment, and its own checks hold with any number of ranks.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -38,8 +38,9 @@ TEST_F(ToyDdp, HoldsOnFourRanksAndOnOne) {
   const std::string four = run({LOCKRUN, "-n", "4", TOY_DDP});
   EXPECT_THAT(four, HasSubstr("[0] all-reduce: 1 + ... + 4 = 10 on each of 4 ranks\n"));
   EXPECT_THAT(four, HasSubstr("all have the mean 2.5, not the sum 10\n"));
-  EXPECT_THAT(four, HasSubstr("[0] join: rank r has r + 1 batches; 4 steps of all, of gradients 2.5, 2.25, 1.75, 1, "
-                              "and every weight is 0.375\n"));
+  EXPECT_THAT(four,
+              HasSubstr("[0] join: rank r has r + 1 batches; all take 4 steps, with gradients 2.5, 2.25, 1.75, 1; "
+                        "every weight is 0.375\n"));
   EXPECT_THAT(four, HasSubstr("onto cpu:1\n"));
   EXPECT_THAT(four, Not(HasSubstr("[1]"))) << "only rank 0 prints";
   EXPECT_THAT(run({TOY_DDP}), HasSubstr("all have the mean 1, not the sum 1\n"));

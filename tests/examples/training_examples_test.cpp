@@ -1,5 +1,5 @@
-// The training examples as people run them, for a few steps: on real data where LOCKSTEP_DATA has some, and on small
-// files of the same formats.
+// The training examples as users run them, for a few steps: on real data if LOCKSTEP_DATA has some, and on small files
+// in the same formats.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -22,10 +22,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 struct Example {
-  std::string name, set, file;     // file: one that its data set has
+  std::string name, set, file;     // a file of its data set
   std::vector<std::string> small;  // flags for a few quick steps
-  bool classifies;                 // its figures have an accuracy
-  std::string missing = file;      // of the message without it
+  bool classifies;                 // whether its figures have an accuracy
+  std::string missing = file;      // named in the message when it is missing
 };
 
 const std::vector<Example>& examples() {
@@ -63,7 +63,7 @@ void write_articles(const fs::path& path, int count, Philox& random) {
 
 void write_small_sets(const fs::path& folder) {
   for (const Example& example : examples()) fs::create_directories(folder / example.set);
-  Philox random(1, 0);  // the same files every time
+  Philox random(1, 0);  // gives the same files every time
   for (const char* const part : {"train", "t10k"}) {
     write_idx(folder / "fashion-mnist" / (std::string(part) + "-images-idx3-ubyte"), {24, 28, 28}, random, 256);
     write_idx(folder / "fashion-mnist" / (std::string(part) + "-labels-idx1-ubyte"), {24}, random, 10);
@@ -105,7 +105,7 @@ class TrainingExamples : public SmallSets, public ::testing::WithParamInterface<
     Child example(words, {.unset = {"LOCKSTEP_DATA"}});
     EXPECT_EQ(example.wait(std::chrono::seconds(60)), exit_code) << example.errors();
     EXPECT_THAT(example.errors(), HasSubstr(message));
-    EXPECT_THAT(example.output(), Not(HasSubstr("step 1 loss"))) << "it trained first";
+    EXPECT_THAT(example.output(), Not(HasSubstr("step 1 loss"))) << "it must fail before training";
   }
   nlohmann::json figures() const { return nlohmann::json::parse(std::ifstream(folder_ / "run.json")); }
 };
@@ -133,7 +133,7 @@ TEST_P(TrainingExamples, FindTheirDataThroughTheEnvironment) {
   EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
 }
 
-// Those whose validation takes a second or two.
+// The examples whose validation takes only a second or two.
 class QuickTrainingExamples : public TrainingExamples {};
 
 TEST_P(QuickTrainingExamples, ReadTheRealData) {
@@ -151,10 +151,10 @@ TEST_P(TrainingExamples, NameTheScriptWhenDataIsMissing) {
   expect_refusal(command({}), 1, script);
   expect_refusal(command({"--data", (folder_ / "nowhere").string()}), 1, script);
   fs::remove_all(folder_ / "data" / GetParam().set);
-  expect_refusal(with_data({}), 1, "holds no " + GetParam().missing);
+  expect_refusal(with_data({}), 1, "there is no " + GetParam().missing);
 }
 
-// The same few steps in 16 bits: about the loss of float32, and not the same one.
+// Runs the same few steps in 16 bits. The loss must be close to that of float32 but not equal.
 class TrainingExamplesIn16Bits : public TrainingExamples {};
 
 TEST_P(TrainingExamplesIn16Bits, ReachTheLossOfFloat32) {
@@ -173,10 +173,11 @@ TEST_P(TrainingExamplesIn16Bits, ReachTheLossOfFloat32) {
 }
 
 TEST_P(TrainingExamplesIn16Bits, RefuseATypeThatLayersDoNotHave) {
-  expect_refusal(with_data({"--dtype", "int8"}), 2, "'int8' is none of float32, bfloat16, float16");
+  expect_refusal(with_data({"--dtype", "int8"}), 2,
+                 "expected float32, bfloat16, float16, fp32, bf16 or fp16, got 'int8'");
 }
 
-// As its archive names it, where cifar10 finds it, too.
+// Both programs also find the folder under its archive's name.
 TEST_F(TrainingExamplesOfCifar10, FindTheFolderOfItsArchive) {
   fs::rename(folder_ / "data/cifar10", folder_ / "data/cifar-10-batches-bin");
   for (const char* const name : {"resnet", "cifar10"}) {

@@ -25,8 +25,8 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// A file in memory that several processes write to. Only appending is safe from overwriting: the kernel does not lock
-// the shared offset of a memfd between writes, as it does that of a file on disk.
+// A file in memory to which several processes write. It is opened for appending, without which writes would overwrite
+// each other: the kernel does not lock the shared offset of a memfd between writes, as it does for a file on disk.
 int new_log() {
   const int memory = ::memfd_create("log", MFD_CLOEXEC);
   if (memory < 0 || ::fcntl(memory, F_SETFL, O_APPEND) != 0) std::abort();
@@ -58,7 +58,7 @@ bool poll_until(const std::function<bool()>& done, Milliseconds timeout) {
   return true;
 }
 
-// The state letter stands behind the name, which is in parentheses and may hold anything.
+// The state letter follows the name, which is in parentheses and may contain any character.
 bool is_zombie(const std::string& stat) {
   const std::size_t end = stat.rfind(") ");
   return end == std::string::npos || stat[end + 2] == 'Z' || stat[end + 2] == 'X';
@@ -86,14 +86,14 @@ Child::Child(const std::vector<std::string>& command, const ChildOptions& option
     ::dup2(input, STDIN_FILENO);
     ::dup2(options.output_fd >= 0 ? options.output_fd : output_, STDOUT_FILENO);
     ::dup2(options.one_file ? STDOUT_FILENO : errors_, STDERR_FILENO);
-    // A test that runs in the background has these ignored, and so would the child.
+    // These may be ignored in a test that runs in the background, and the child would inherit that.
     for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGPIPE}) std::signal(number, SIG_DFL);
     for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_ID",
                              "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID",
                              "SLURM_STEP_ID", "SLURM_STEPID", "KUBERNETES_SERVICE_HOST", "PET_NNODES", "PET_NODE_RANK",
                              "PET_NPROC_PER_NODE", "LOCKSTEP_TOKEN", "LOCKSTEP_TOKEN_FILE"})
       ::unsetenv(name);
-    ::setenv("LOCKSTEP_DEVICE", "cpu", 0);  // a test that wants GPUs, or lockrun's search for them, unsets it
+    ::setenv("LOCKSTEP_DEVICE", "cpu", 0);  // a test that needs GPUs, or lockrun's search for them, unsets it
     ::putenv(const_cast<char*>(mark_.c_str()));
     for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
     for (const std::string& name : options.unset) ::unsetenv(name.c_str());
@@ -146,7 +146,7 @@ bool Child::wait_for_output(const std::string& text, Milliseconds timeout) const
 
 std::vector<pid_t> Child::alive() const {
   std::vector<pid_t> found;
-  std::error_code ignored;  // processes come and go while we read
+  std::error_code ignored;  // processes start and end while we read
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;

@@ -1,11 +1,11 @@
-// One rank, for tests of faults: all-reduces whose sums are known, and on request one rank that goes wrong.
+// One rank for tests of faults: all-reduces whose sums are known, and on request a failure of one rank.
 //
 //   collective_rank steps=100 count=1000 fail_rank=1 fail_at=5 how=kill
 //
-// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends well, early), second_group (stays away
-// from one), abort (the others stay away), other_count, other_model (before the first step). The exit code is
-// run_main's. `pause_ms` slows the steps down so that a test can interfere, `linger_ms` delays the end (of
-// `linger_rank` alone); guarded=1: under abort_on_error(). What it says last, or throws, is also appended to the file
+// how: exit (code 3), throw, segv, kill, stop (SIGSTOP), stay_away, leave (ends successfully, early), second_group
+// (does not join one), abort (the others stay away), other_count, other_model (before the first step). The exit code is
+// run_main's. `pause_ms` slows the steps down so that a test can interfere; `linger_ms` delays the end (only of
+// `linger_rank`); guarded=1: under abort_on_error(). Its last line, or its error, is also appended to the file
 // `report`.
 #include <fmt/format.h>
 
@@ -30,7 +30,7 @@ using lockstep::Error;
 using lockstep::testing::go_wrong;
 using Arguments = lockstep::testing::RankArguments;
 
-// Small whole numbers: their sums are exact in any order.
+// Small integers, whose sums are exact in any order.
 float value_of(int rank, int step, std::size_t i) {
   return static_cast<float>((rank + 1) * (step % 7 + 1) + static_cast<int>(i % 13));
 }
@@ -48,7 +48,7 @@ void report(const Arguments& arguments, const std::string& line) {
     std::ofstream(path, std::ios::app) << line << std::flush;
 }
 
-// One rank does not come, the others wait until the deadline.
+// One rank does not join; the others wait until the deadline.
 void wait_in_second_group(lockstep::ProcessGroup& group, bool stays_away) {
   const auto second = group.split(0);
   if (stays_away) std::this_thread::sleep_for(std::chrono::minutes(10));
@@ -58,13 +58,13 @@ void wait_in_second_group(lockstep::ProcessGroup& group, bool stays_away) {
   }
 }
 
-// One rank ends its own wait for the others, who never come.
+// One rank aborts its own wait for the others, which never join.
 void abort_soon(std::shared_ptr<lockstep::ProcessGroup> group, bool aborts) {
   if (!aborts) std::this_thread::sleep_for(std::chrono::minutes(10));
   std::thread([group = std::move(group)] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     group->abort("enough");
-    std::this_thread::sleep_for(std::chrono::minutes(10));  // with the group: the process ends first
+    std::this_thread::sleep_for(std::chrono::minutes(10));  // keeps the group: the process ends first
   }).detach();
 }
 

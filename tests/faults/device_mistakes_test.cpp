@@ -1,5 +1,5 @@
-// Devices that cannot be had as they are asked for: an error that says so on every rank that asks, and none that waits
-// for ever.
+// Devices that are not available as requested: every rank that requests one reports the error, and no rank waits
+// forever.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A machine with two GPUs of 100 GB, played by a fake CUDA part.
+// A machine with two GPUs of 100 GB, simulated by a fake CUDA part.
 Environment two_gpus_and(const Environment& more) {
   Environment all = {{"LOCKSTEP_CUDA_LIBRARY", FAKE_CUDA_LIBRARY}, {"FAKE_CUDA", "two"}, {"LOCKSTEP_DEVICE", "auto"}};
   for (const auto& [name, value] : more) all[name] = value;
@@ -31,10 +31,11 @@ TEST(DeviceMistakes, OfAllRanksAreErrorsOnAllOfThem) {
       {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:80G+30G"}},
        "the limits of GPU 0's 2 parts do not fit into its 100000000000 bytes of memory"},
       {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:40G+40G"}},
-       "this is the fake cuda:"},  // they fit: the fake device is asked for
-      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:1G+grow"}}, "memory 'grow' of a logical device: an amount is needed"},
+       "this is the fake cuda:"},  // they fit, so the fake device is requested
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:1G+grow"}},
+       "memory 'grow' of a logical device is invalid: expected an amount"},
       {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:2:2x"}}, "there is no GPU 2: this process has GPUs 0 to 1"},
-      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:65x"}}, "'cuda:0:65x' is none of cpu:2x"},
+      {{{"LOCKSTEP_LOGICAL_DEVICES", "cuda:0:65x"}}, "'cuda:0:65x' is invalid: expected cpu:2x"},
       {{{"LOCKSTEP_LOGICAL_DEVICES", "cpu:2x"}, {"LOCKSTEP_DEVICE", "tpu"}}, "LOCKSTEP_DEVICE"},
   };
   for (const auto& [asked, sentence] : rows) {
@@ -51,7 +52,7 @@ TEST(DeviceMistakes, OfAllRanksAreErrorsOnAllOfThem) {
 }
 
 const Environment kWrong = {{"LOCKSTEP_LOGICAL_DEVICES", "cpu:0x"}};
-const char* const kSentence = "LOCKSTEP_LOGICAL_DEVICES: 'cpu:0x' is none of cpu:2x";
+const char* const kSentence = "LOCKSTEP_LOGICAL_DEVICES: 'cpu:0x' is invalid: expected cpu:2x";
 
 TEST(DeviceMistakes, OfOneRankEndTheJobUnderLockrun) {
   Child job(
@@ -70,7 +71,7 @@ TEST(DeviceMistakes, OfOneRankByHandTheOthersNameIt) {
   EXPECT_EQ(job[1].wait(60s), 2);
   EXPECT_THAT(job[1].errors(), HasSubstr(kSentence));
   EXPECT_EQ(job[0].wait(60s), 1);
-  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 2 did not come"));
+  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 2 did not arrive"));
 }
 
 }  // namespace

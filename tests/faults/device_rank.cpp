@@ -1,4 +1,4 @@
-// Says which device a rank computes on.
+// Prints the device on which a rank computes.
 #include <cstdio>
 
 #include "lockstep/core/device.h"

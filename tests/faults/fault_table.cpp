@@ -20,7 +20,7 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// What stands between `these`.
+// Returns the texts between `these`.
 std::vector<std::string> quoted(const std::string& cell) {
   std::vector<std::string> quotes;
   for (std::size_t at = cell.find('`'); at != std::string::npos; at = cell.find('`', at)) {

@@ -1,5 +1,5 @@
-// docs/troubleshooting.md, one test a row: real processes, what they say, how they end, within what time, and that nothing is
-// left.
+// docs/troubleshooting.md, with one test for each row of its faults: real processes, their messages, exit codes and
+// time limits, and nothing that they leave behind.
 //
 // A test finds its row by its own name, and takes limit, exit code and messages from there.
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ class FaultTable : public ::testing::Test {
   std::string checkpoints() const { return folder_ + "/checkpoints"; }
   std::string stamp() const { return folder_ + "/stamp"; }
 
-  // A training without an end that saves every ten steps.
+  // An endless training that saves every ten steps.
   std::vector<std::string> training(const std::vector<std::string>& arguments) const {
     std::vector<std::string> command = {TRAINING_RANK,   "steps=1000000",           "pause_ms=5",
                                         "save_every=10", "folder=" + checkpoints(), "stamp=" + stamp()};
@@ -64,12 +64,12 @@ class FaultTable : public ::testing::Test {
     for (const std::string& word : training(arguments)) command.push_back(word);
     return command;
   }
-  // Rank 1 of 3 goes wrong in its 26th step; the checkpoint of the 20th is there, and none is being written.
+  // Rank 1 of 3 fails in its 26th step; the checkpoint of the 20th exists, and none is being written.
   std::vector<std::string> one_goes_wrong(const std::string& how) const {
     return under_lockrun(3, {"fail_rank=1", "fail_at=25", "how=" + how});
   }
 
-  // Ranks 0 and 1 are workers, 2 and 3 servers.
+  // Ranks 0 and 1 are workers, 2 and 3 are servers.
   std::vector<std::string> parameter_server(const std::string& fail_rank, const std::string& how) const {
     return {LOCKRUN,
             "--no-fold",
@@ -85,7 +85,7 @@ class FaultTable : public ::testing::Test {
             "stamp=" + stamp()};
   }
 
-  // When a rank says that it went wrong; waits for that as long as the job lives.
+  // Returns when a rank reports its failure; waits for that as long as the job lives.
   Clock::time_point moment_of_fault(const Child& job) const {
     long long nanoseconds = 0;
     const auto deadline = Clock::now() + 30s;
@@ -93,7 +93,7 @@ class FaultTable : public ::testing::Test {
       alive = !job.has_ended();
       std::ifstream(stamp()) >> nanoseconds;
     }
-    EXPECT_NE(nanoseconds, 0) << "nobody went wrong; " << job.errors();
+    EXPECT_NE(nanoseconds, 0) << "no rank failed; " << job.errors();
     return nanoseconds == 0 ? Clock::now() : Clock::time_point(std::chrono::nanoseconds(nanoseconds));
   }
   void await_training(const Child& job, const std::string& rank = "0") {
@@ -104,7 +104,7 @@ class FaultTable : public ::testing::Test {
     return std::chrono::milliseconds(static_cast<long>(row_.limit_s * 1000 * kSlowdown));
   }
 
-  // The job ends in time after that moment, with the row's code.
+  // The job must end in time after that moment, with the row's code.
   void expect_end(Child& job, Clock::time_point fault) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(fault + limit() - Clock::now());
     expect_code(job, job.wait(std::max(left, 1ms)), fault);
@@ -124,7 +124,7 @@ class FaultTable : public ::testing::Test {
   void show_seen() const {
     std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown);
   }
-  // All of it, for a job under one lockrun whose rank goes wrong by itself.
+  // All checks, for a job under one lockrun whose rank fails by itself.
   void expect_row(Child& job) {
     const auto fault = moment_of_fault(job);
     left_.note_memory(job);
@@ -188,7 +188,7 @@ TEST_F(FaultTable, ARankHasAnotherModel) {
   expect_row(job);
 }
 
-// -- strategies: those who took part in one, and who is missed
+// -- strategies: the ranks that take part in one, and the rank that is missing
 
 TEST_F(FaultTable, AStageIsKilled) {
   Child job({LOCKRUN, "--no-fold", "-n", "3", STRATEGY_RANK, "strategy=model_parallel", "fail_rank=1", "fail_at=25",
@@ -206,7 +206,7 @@ TEST_F(FaultTable, AWorkerIsKilled) {
   expect_row(job);
 }
 
-// exit(0) amid steps: no process fails, and the servers miss one.
+// exit(0) during a step: no process fails, and the servers miss a worker.
 TEST_F(FaultTable, AWorkerLeaves) {
   Child job(parameter_server("1", "leave"));
   expect_row(job);
@@ -224,12 +224,12 @@ TEST_F(FaultTable, TheDiskFillsUpWhileSaving) {
   Child job(under_lockrun(3, {"how=disk"}));
   const int code = job.wait(60s);
   const auto end = Clock::now();
-  const auto fault = moment_of_fault(job);  // of the last save
+  const auto fault = moment_of_fault(job);  // in the last save
   EXPECT_LT(end - fault, limit());
   expect_code(job, code, fault);
   expect_messages(job);
   expect_nothing_left({&job});
-  EXPECT_EQ(load_training(checkpoints()), 20) << "the one before stands";
+  EXPECT_EQ(load_training(checkpoints()), 20) << "the previous one is still there";
 }
 
 TEST_F(FaultTable, LockrunIsKilled) {
@@ -258,7 +258,7 @@ TEST_F(FaultTable, ANodesLockrunIsKilled) {
   expect_nothing_left(job.all());
 }
 
-// Its ranks, and those of the other node, train to their end all the same.
+// Its ranks, and those of the other node, still train to the end.
 TEST_F(FaultTable, ANodesLockrunIsStopped) {
   NodeJob job({2, 2}, training({"steps=200", "save_every=100"}), kShortStall);
   ASSERT_TRUE(job.is_training()) << job[0].errors() << job[1].errors();
@@ -271,7 +271,7 @@ TEST_F(FaultTable, ANodesLockrunIsStopped) {
   expect_nothing_left(job.all());
 }
 
-// Each side hears no more of the other, and blames it.
+// Each side receives nothing more from the other, and blames it.
 TEST_F(FaultTable, ALinkIsCut) {
   if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   NetworkLab lab(2);
@@ -287,7 +287,7 @@ TEST_F(FaultTable, ALinkIsCut) {
   expect_nothing_left(job.all());
 }
 
-// It vanishes from the network without a word, and its processes with it.
+// The machine vanishes from the network without a message, and its processes with it.
 TEST_F(FaultTable, TheStoresHostIsLost) {
   if (const std::string obstacle = NetworkLab::obstacle(Link::kRelay); !obstacle.empty()) GTEST_SKIP() << obstacle;
   NetworkLab lab(2, Link::kRelay);
@@ -333,8 +333,7 @@ TEST_F(FaultTable, SharedMemoryIsFull) {
   EXPECT_EQ(load_training(checkpoints()), 50);
 }
 
-// The one limit that a system has for memory of memfd_create, apart from the memory itself: that of a file's size, here
-// 4 KiB.
+// The only limit of a system on memfd_create, apart from memory itself, is that of a file's size; here it is 4 KiB.
 TEST_F(FaultTable, SharedMemoryIsRefused) {
   const auto start = Clock::now();
   Child job({"sh", "-c", "ulimit -f 8 && exec " LOCKRUN " --no-fold -n 3 " TRAINING_RANK " steps=50"});

@@ -1,5 +1,5 @@
-// Ranks started by hand, as a user or a cluster would: one process each, found by RANK, WORLD_SIZE, MASTER_ADDR,
-// MASTER_PORT.
+// Ranks started by hand, as a user or a cluster would: a process each, which find each other by RANK, WORLD_SIZE,
+// MASTER_ADDR and MASTER_PORT.
 #pragma once
 
 #include <deque>
@@ -12,7 +12,7 @@ namespace lockstep::testing {
 
 using Environment = std::map<std::string, std::string>;
 
-// A loopback port that was free a moment ago.
+// Returns a loopback port that was free a moment ago.
 std::string free_port();
 
 inline std::vector<std::string> collective_rank(const std::vector<std::string>& arguments) {
@@ -25,7 +25,7 @@ class HandJob {
  public:
   explicit HandJob(int world_size, Environment common = {}) : world_size_(world_size), common_(std::move(common)) {}
 
-  // Starts one rank; `extra` comes before what all have. `network`: see ChildOptions.
+  // Starts one rank; `extra` comes before the arguments of all ranks. `network`: see ChildOptions.
   Child& start(int rank, const std::vector<std::string>& arguments, Environment extra = {}) {
     return start_command(rank, collective_rank(arguments), std::move(extra));
   }
@@ -50,7 +50,7 @@ class HandJob {
   int world_size_;
   Environment common_;
   std::string port_ = free_port();
-  std::deque<Child> ranks_;  // references stay good
+  std::deque<Child> ranks_;  // references stay valid
 };
 
 }  // namespace lockstep::testing

@@ -1,5 +1,5 @@
-// lockrun with the rank program's acts. Each rank's lines come by themselves: whether two fold depends on how soon they
-// follow each other.
+// lockrun with the rank program's acts. The lines of each rank can be selected, since the order and folding of several
+// ranks' lines depend on time.
 #pragma once
 
 #include <sstream>
@@ -19,7 +19,7 @@ inline std::vector<std::string> lockrun(int ranks, const std::vector<std::string
   return command;
 }
 
-// The lines of one rank, in their order: those of others stand between them.
+// The lines of one rank, in order, without those of other ranks.
 inline std::string lines_of(const std::string& rank, const std::string& output) {
   std::string lines;
   std::istringstream all(output);
@@ -28,7 +28,7 @@ inline std::string lines_of(const std::string& rank, const std::string& output) 
   return lines;
 }
 
-// The same under launch::spawn: the program is its own launcher.
+// The same with launch::spawn: the program is its own launcher.
 inline std::vector<std::string> spawning(int ranks, const std::vector<std::string>& acts) {
   std::vector<std::string> command = {RANK_PROGRAM, "--spawn", std::to_string(ranks)};
   command.insert(command.end(), acts.begin(), acts.end());

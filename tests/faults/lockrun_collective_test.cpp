@@ -1,5 +1,5 @@
-// Real collectives under lockrun: when one rank goes, the others follow by themselves, and lockrun tells cause from
-// consequence.
+// Real collectives under lockrun: when one rank fails, the others end by themselves, and lockrun tells the cause from
+// its consequences.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -100,7 +100,7 @@ TEST_P(LockrunWires, AnInterruptEndsAWorkingJob) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Different counts would be a mismatch if ranks of the two jobs met.
+// The counts differ, so it would be a mismatch if ranks of the two jobs met.
 TEST_P(LockrunWires, TwoJobsSideBySideDoNotMeet) {
   Child first(training(2, {"steps=40", "count=100", "pause_ms=5"}), options());
   Child second(training(2, {"steps=30", "count=200", "pause_ms=5"}), options());

@@ -1,4 +1,4 @@
-// Ranks that fail, hang and leave things behind; a launcher that is interrupted or killed.
+// Ranks that fail, hang and leave processes behind; a launcher that is interrupted or killed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -19,7 +19,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-// Two seconds are promised; the rest is for a loaded machine and the sanitizers' start.
+// The guarantee is two seconds; the rest is for a loaded machine and the sanitizers' start.
 constexpr milliseconds kSoon(6000);
 
 class Failure : public ::testing::TestWithParam<bool> {
@@ -112,7 +112,7 @@ TEST_P(Failure, ASignalToTheLauncherReachesAll) {
 TEST_P(Failure, ASecondInterruptKillsAtOnce) {
   Child job(start(2, {"grandchild+out:up+flush+hang"}));
   ASSERT_TRUE(job.wait_for_output("up"));
-  std::this_thread::sleep_for(milliseconds(300));  // SIGINT is ignored by now
+  std::this_thread::sleep_for(milliseconds(300));  // by now SIGINT is ignored
   job.signal(SIGINT);
   std::this_thread::sleep_for(milliseconds(100));
   EXPECT_GE(job.alive().size(), 3u) << "they ignore the first one";
@@ -152,7 +152,7 @@ std::size_t count_descriptors(pid_t pid) {
   return static_cast<std::size_t>(std::distance(open, end));
 }
 
-// As before Linux 5.9, and in sandboxes that do not know the call.
+// As before Linux 5.9, and in sandboxes that refuse the call.
 TEST(LockrunFailure, TheGuardHoldsNothingAndEndsWithoutCloseRange) {
   if (!can_refuse_system_calls()) GTEST_SKIP() << "this process may install no seccomp filter";
   for (const bool is_killed : {false, true}) {

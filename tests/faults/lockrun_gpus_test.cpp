@@ -1,4 +1,4 @@
-// lockrun and ranks on machines with GPUs and without, and with broken ones: a fake CUDA part plays them.
+// lockrun and ranks on machines with, without and with broken GPUs, which a fake CUDA part simulates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -132,9 +132,9 @@ TEST(LockrunGpus, WhatIsBrokenIsAnErrorEvenWhenNobodyAsked) {
 
 TEST(LockrunGpus, ACudaPartThatCannotBeLoadedIsASentence) {
   const std::map<std::string, std::string> libraries = {
-      {NEEDS_CUDNN_LIBRARY, "cuDNN (libcudnn.so.99) is not found: install it"},
-      {NO_ENTRY_LIBRARY, "is no CUDA part of Lockstep"},
-      {"/nowhere/x.so", "there is no file /nowhere/x.so"},
+      {NEEDS_CUDNN_LIBRARY, "cuDNN (libcudnn.so.99) was not found: install it"},
+      {NO_ENTRY_LIBRARY, "is not a CUDA part of Lockstep"},
+      {"/nowhere/x.so", "the file /nowhere/x.so does not exist"},
       {LOCKRUN, "the CUDA part cannot be loaded"}};
   for (const auto& [library, sentence] : libraries) {
     const Ended job = start("two", 1, {}, {{"LOCKSTEP_CUDA_LIBRARY", library}});
@@ -150,7 +150,7 @@ TEST(LockrunGpus, OnTheCpuTheSameFlagSplitsTheCores) {
                                 HasSubstr("logical devices 0, 1 ")));
 }
 
-// GPU 0 of the fake stands where the machine has its first one: at 0000:17:00.0, on node 0.
+// The fake GPU 0 has the place of the machine's first one: 0000:17:00.0, on node 0.
 TEST(LockrunGpus, ARankRunsAndRemembersNearItsGpu) {
   if (const auto here = launch::read_machine(); !here->unknown_because().empty())
     GTEST_SKIP() << here->unknown_because();
@@ -204,11 +204,11 @@ TEST(LockrunTopology, GpusOrWhyThereAreNone) {
               HasSubstr("between machines: lo (LOCKSTEP_INTERFACE=lo)"));
   const Ended wrong = run({LOCKRUN, "topology", "--xml"}, on("two"));
   EXPECT_EQ(wrong.code, kWrongUse);
-  EXPECT_THAT(wrong.errors, HasSubstr("--xml means nothing here"));
+  EXPECT_THAT(wrong.errors, HasSubstr("unexpected argument --xml"));
   EXPECT_THAT(run({LOCKRUN, "topology", "--help"}, on("crash")).output, HasSubstr("usage: lockrun topology"));
 }
 
-// Without lockrun: by hand, mpirun, srun.
+// A rank without lockrun: by hand, mpirun, srun.
 Ended rank(const std::string& machine, std::map<std::string, std::string> environment) {
   return run({DEVICE_RANK}, on(machine, std::move(environment)));
 }
@@ -230,7 +230,7 @@ TEST(RankDevice, NeverSilentlyOnTheCpu) {
   const Ended asked = rank("no driver", {{"LOCKSTEP_DEVICE", "cuda"}});
   EXPECT_EQ(asked.code, 1);
   EXPECT_THAT(asked.errors,
-              AllOf(HasSubstr("LOCKSTEP_DEVICE asks for a GPU: no NVIDIA driver"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
+              AllOf(HasSubstr("LOCKSTEP_DEVICE requests a GPU: no NVIDIA driver"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
   for (const char* machine : {"old driver", "other version", "no code"}) {
     const Ended broken = rank(machine, {});
     EXPECT_EQ(broken.code, 1) << machine;
@@ -239,8 +239,8 @@ TEST(RankDevice, NeverSilentlyOnTheCpu) {
   EXPECT_THAT(rank("no code", {}).errors, HasSubstr("configure with -Dgpu_architectures=75"));
 }
 
-// A program in a folder of its own, with or without a CUDA part beside it, where a driver is installed: any library of
-// its name.
+// A program in its own folder, with or without a CUDA part next to it, on a machine with a driver: any library of its
+// name.
 class Installed : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -268,7 +268,7 @@ TEST_F(Installed, WithoutItsCudaPartItComputesOnTheCpuAndSaysSo) {
   EXPECT_EQ(unasked.output, "on cpu\n");
   EXPECT_THAT(
       unasked.errors,
-      HasSubstr("computing on the CPU: this installation has no CUDA part: liblockstep_cuda.so is neither beside"));
+      HasSubstr("computing on the CPU: this installation has no CUDA part: liblockstep_cuda.so is neither next to"));
   const Ended asked = start_with_driver({{"LOCKSTEP_DEVICE", "cuda"}});
   EXPECT_EQ(asked.code, 1);
   EXPECT_THAT(asked.errors, AllOf(HasSubstr("build with -Dcuda=enabled"), HasSubstr("LOCKSTEP_CUDA_LIBRARY")));
@@ -283,7 +283,7 @@ TEST_F(Installed, ABrokenCudaPartIsAnErrorWhereThereIsADriver) {
   put_beside_it(NEEDS_CUDNN_LIBRARY);
   const Ended broken = start_with_driver();
   EXPECT_EQ(broken.code, 1);
-  EXPECT_THAT(broken.errors, HasSubstr("cuDNN (libcudnn.so.99) is not found"));
+  EXPECT_THAT(broken.errors, HasSubstr("cuDNN (libcudnn.so.99) was not found"));
   EXPECT_THAT(broken.output, IsEmpty());
 }
 
@@ -293,8 +293,9 @@ TEST(RankDevice, WrongVariablesAreNamed) {
   EXPECT_THAT(ninth.errors, HasSubstr("LOCKSTEP_DEVICE=cuda:9: this process sees 2 GPUs, counted from 0"));
   const Ended memory = rank("two", {{"LOCKSTEP_GPU_MEMORY", "lots"}});
   EXPECT_EQ(memory.code, kWrongUse);
-  EXPECT_THAT(memory.errors, HasSubstr("LOCKSTEP_GPU_MEMORY: 'lots' is no amount of memory"));
-  EXPECT_THAT(rank("two", {{"LOCKSTEP_DEVICE", "gpu"}}).errors, HasSubstr("is none of auto, cpu, cuda, cuda:N"));
+  EXPECT_THAT(memory.errors, HasSubstr("LOCKSTEP_GPU_MEMORY: 'lots' is not an amount of memory"));
+  EXPECT_THAT(rank("two", {{"LOCKSTEP_DEVICE", "gpu"}}).errors,
+              HasSubstr("is invalid: expected auto, cpu, cuda or cuda:N"));
   EXPECT_THAT(rank("two", {{"LOCKSTEP_SHARE_GPU", "0"}}).errors, HasSubstr("LOCKSTEP_SHARE_GPU"));
 }
 

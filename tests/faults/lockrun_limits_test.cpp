@@ -1,4 +1,4 @@
-// What the system does not allow, lockrun says by its name: processes, threads, a choice of cores.
+// lockrun names the limits of the system: processes, threads, the choice of cores.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,8 +32,8 @@ struct Outcome {
   std::string output;  // stdout and stderr
 };
 
-// The system call fails with EPERM from here on, in this process and what it starts: what a container's seccomp profile
-// does.
+// From now on the system call fails with EPERM in this process and those that it starts, as with a container's seccomp
+// profile.
 bool forbid(long call) {
   std::array<sock_filter, 4> program = {{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
                                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(call), 0, 1),
@@ -45,7 +45,7 @@ bool forbid(long call) {
 
 constexpr int kNoFilter = 99;
 
-// A shell's command, without the system call when it is not negative.
+// Runs a shell command, without the system call unless that is negative.
 Outcome run(const std::string& command, long forbidden = -1) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return {-1, "no pipe"};
@@ -82,7 +82,7 @@ TEST(LockrunLimits, ThatNoFurtherProcessIsAllowedIsSaidByName) {
     GTEST_SKIP() << "setpriv or prlimit (util-linux) is not installed";
   int refusals = 0;
   for (int limit = 1; limit <= 30; ++limit) {
-    const int user = 100000 + ::getpid() % 30000 * 30 + limit;  // whose processes are these alone, zombies counted
+    const int user = 100000 + ::getpid() % 30000 * 30 + limit;  // has only these processes, including zombies
     const Outcome job = run(fmt::format(
         "LOCKSTEP_DEVICE=cpu timeout -k 5 60 setpriv --reuid {} --regid {} --clear-groups prlimit --nproc={} {}", user,
         user, limit, kJob));
@@ -101,7 +101,7 @@ TEST(LockrunLimits, ThatNoFurtherProcessIsAllowedIsSaidByName) {
 TEST(LockrunLimits, AFullAddressSpaceIsNotTakenForTooManyProcesses) {
   if (kSanitized) GTEST_SKIP() << "sanitizers reserve most of the address space";
   if (run("command -v prlimit").exit_code != 0) GTEST_SKIP() << "prlimit (util-linux) is not installed";
-  // Enough for the program and its libraries, for a thread's stack of 4 GiB no room.
+  // Enough for the program and its libraries, but not for a thread's stack of 4 GiB.
   const Outcome job = run(
       fmt::format("LOCKSTEP_DEVICE=cpu timeout -k 5 60 prlimit --as=3221225472 --stack=4294967296 {} steps=2 count=10",
                   COLLECTIVE_RANK));
@@ -111,7 +111,7 @@ TEST(LockrunLimits, AFullAddressSpaceIsNotTakenForTooManyProcesses) {
   EXPECT_THAT(job.output, Not(HasSubstr("RLIMIT_NPROC")));
 }
 
-// A memory control group of its own, of version 1 or 2.
+// A new memory control group, of version 1 or 2.
 class MemoryGroup {
  public:
   explicit MemoryGroup(long bytes) {
@@ -127,7 +127,7 @@ class MemoryGroup {
     std::filesystem::remove(path_, ignored);
   }
   bool is_usable() const { return is_usable_; }
-  // In a shell: this process and what it starts.
+  // A shell command that puts the shell, and the processes that it starts, into the group.
   std::string enter() const { return fmt::format("echo $$ > {}/cgroup.procs", path_.string()); }
 
  private:

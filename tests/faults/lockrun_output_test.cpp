@@ -1,4 +1,4 @@
-// What comes out of a job, byte for byte, into files, pipes and a terminal.
+// The output of a job, byte for byte, to files, pipes and a terminal.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(LockrunOutput, LongLinesStayWhole) {
     EXPECT_EQ(count(job.output(), "[" + rank + "] " + std::string(200'000, 'x') + "\n"), 1u);
 }
 
-// More than lockrun keeps, and what is over stays in the rank's pipe, which must be read after the rank has gone.
+// More than lockrun buffers; the rest stays in the rank's pipe, which must be read after the rank has ended.
 TEST(LockrunOutput, ASlowReaderGetsEveryLine) {
   constexpr int kLines = 11'400;
   for (const std::string stream : {"--no-terminal", "--no-prefix"}) {
@@ -85,7 +85,7 @@ TEST(LockrunOutput, OutputAndErrorsInOneFileAreWholeLines) {
   EXPECT_EQ(whole, 600);
 }
 
-// Into a terminal the C library writes line by line, into a pipe because run_main says so.
+// To a terminal the C library writes line by line, to a pipe because run_main requests it.
 TEST(LockrunOutput, ALineComesAtOnceWithoutAFlush) {
   const std::string seen = ::testing::TempDir() + "seen-" + std::to_string(::getpid());
   for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--no-terminal"}}) {
@@ -121,7 +121,7 @@ TEST(LockrunOutput, AProcessThatKeepsTheStreamsOpenIsNamed) {
                                         stream + " open"));
 }
 
-// How soon two lines follow each other is not ours to promise: one of many tries is quick enough.
+// The time between two lines is not guaranteed: of many tries, one is fast enough.
 TEST(LockrunOutput, EqualLinesFold) {
   std::string seen;
   for (int i = 0; i < 50 && count(seen, "[0-1] same\n") == 0; ++i) {
@@ -132,7 +132,7 @@ TEST(LockrunOutput, EqualLinesFold) {
   EXPECT_EQ(count(seen, "[0-1] same\n"), 1u) << seen;
 }
 
-// Which lines fold is a matter of time; that each rank's all come, in their order, is not.
+// Which lines fold depends on time; but each rank's lines must all arrive, in order.
 TEST(LockrunOutput, AFloodOfFoldedLinesIsCompleteAndInOrder) {
   constexpr int kRanks = 4, kLines = 30'000;
   Child job({LOCKRUN, "-n", std::to_string(kRanks), "seq", "1", std::to_string(kLines)});
@@ -198,7 +198,7 @@ struct Terminal {
     ::fcntl(theirs, F_SETFD, FD_CLOEXEC);
   }
   ~Terminal() { ::close(ours); }
-  // Until the other side is closed by all, or five seconds of silence.
+  // Reads until all writers have closed the other side, or for five seconds of silence.
   std::string read_all() {
     ::close(theirs);
     std::string text;
@@ -224,7 +224,7 @@ TEST(LockrunOutput, ATerminalWhoseReaderSleepsKeepsNobodyFromNoticingAFailure) {
   EXPECT_EQ(job.wait(), 3);
 }
 
-// A rank's stdout is a terminal, which the outer lockrun does not read while nobody reads its own output.
+// A rank's stdout is a terminal, which the outer lockrun does not read while its own output is not read.
 TEST(LockrunOutput, ALockrunThatIsARankNoticesAFailureThoughNobodyReads) {
   OutputPipe output;
   std::vector<std::string> command = {LOCKRUN, "-n", "1"};
@@ -251,7 +251,7 @@ TEST(LockrunOutput, TheSecondSignalEndsALockrunThatNobodyReads) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Two signals in a row are no reason to lose what a reader takes.
+// Two signals in a row must not lose output that a reader accepts.
 TEST(LockrunOutput, TheSecondSignalLosesNothingWhereSomebodyReads) {
   Child job({LOCKRUN, "--no-fold", "-n", "1", "sh", "-c",
              "trap '' TERM; echo up; sleep 0.5; echo more; while :; do sleep 1; done"});
@@ -264,7 +264,7 @@ TEST(LockrunOutput, TheSecondSignalLosesNothingWhereSomebodyReads) {
   EXPECT_THAT(job.errors(), Not(HasSubstr("lost")));
 }
 
-// Whether a write fails while ranks run or after them, which differs from run to run.
+// Whether a write fails while ranks run or afterwards differs from run to run.
 TEST(LockrunOutput, OutputThatCannotBeWrittenIsAFailure) {
   for (const std::string flag : {"--no-bind", "--no-fold", "--no-prefix"})
     for (int i = 0; i < 5; ++i) {
@@ -309,7 +309,7 @@ TEST(LockrunOutput, OnATerminalRankZeroRedrawsItsLine) {
 
 TEST(LockrunOutput, ALogIsNotRedrawn) {
   ChildOptions options;
-  options.environment["LOCKSTEP_TERMINAL_WIDTH"] = "80";  // of an outer launcher
+  options.environment["LOCKSTEP_TERMINAL_WIDTH"] = "80";  // from an outer launcher
   Child job(lockrun(1, {"env:LOCKSTEP_TERMINAL_WIDTH+redraw:step 1+out:"}), options);
   EXPECT_EQ(job.wait(), 0);
   EXPECT_EQ(job.output(), "[0] LOCKSTEP_TERMINAL_WIDTH=(unset)\n[0] \rstep 1\n");

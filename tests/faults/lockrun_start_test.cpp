@@ -1,4 +1,4 @@
-// How ranks are started: environment, cores, token, programs that cannot be run.
+// Starting ranks: environment, cores, token, programs that cannot be run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ TEST(LockrunStart, EveryRankKnowsItsPlace) {
   }
 }
 
-// torch.distributed's rank 0 listens there, in the same job.
+// torch.distributed's rank 0 listens on it, in the same job.
 TEST(LockrunStart, MasterPortIsLeftToTheProgram) {
   const std::string script =
       "import os, socket, time\n"
@@ -82,7 +82,7 @@ TEST(LockrunStart, AMisspeltVariableIsToldOnce) {
   options.environment = {{"LOCKSTEP_TIMEOUT", "5"}};
   Child job(lockrun(2, {"exit:0"}), options);
   EXPECT_EQ(job.wait(), 0);
-  EXPECT_THAT(job.errors(), HasSubstr("lockrun: environment: LOCKSTEP_TIMEOUT is set, and Lockstep has no such "
+  EXPECT_THAT(job.errors(), HasSubstr("lockrun: environment: LOCKSTEP_TIMEOUT is set, but Lockstep has no such "
                                       "variable: did you mean LOCKSTEP_TIMEOUT_S?\n"));
 }
 

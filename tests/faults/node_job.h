@@ -1,4 +1,4 @@
-// A job of several nodes: a lockrun for each, on the machines of a laboratory or all of them on loopback.
+// A job of several nodes: a lockrun for each, on the machines of a laboratory, or all of them on loopback.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ namespace lockstep::testing {
 
 class NodeJob {
  public:
-  // Node i has ranks[i] ranks (a single one is lockrun as ever) and, with a laboratory, is its machine i. They
+  // Node i has ranks[i] ranks (a single node is an ordinary lockrun) and, with a laboratory, is its machine i. They
   // meet at `host`, by default node 0's address.
   NodeJob(const std::vector<int>& ranks, const std::vector<std::string>& command, Environment environment = {},
           const NetworkLab* lab = nullptr, std::string host = "") {
@@ -30,8 +30,7 @@ class NodeJob {
                                                               {"--master-port", port_}})
           words.insert(words.end(), {flag, value});
       words.insert(words.end(), command.begin(), command.end());
-      if (lab == nullptr && ranks.size() > 1)
-        environment["LOCKSTEP_NODE"] = std::to_string(node);  // no memory in common
+      if (lab == nullptr && ranks.size() > 1) environment["LOCKSTEP_NODE"] = std::to_string(node);  // no common memory
       const int network = lab == nullptr ? -1 : lab->network(static_cast<int>(node));
       nodes_.emplace_back(words, ChildOptions{.environment = environment, .network = network});
     }
@@ -43,7 +42,7 @@ class NodeJob {
     for (const Child& node : nodes_) children.push_back(&node);
     return children;
   }
-  // Until every node's first rank says that it is training.
+  // Waits until every node's first rank reports that it trains.
   bool is_training() const {
     for (const Child& node : nodes_)
       if (!node.wait_for_output("is running")) return false;
@@ -52,7 +51,7 @@ class NodeJob {
 
  private:
   std::string port_ = free_port();
-  std::deque<Child> nodes_;  // references stay good
+  std::deque<Child> nodes_;  // references stay valid
 };
 
 }  // namespace lockstep::testing

@@ -1,5 +1,5 @@
-// Every way to start ranks other than lockrun, with real processes: by hand, under mpirun, alone; and what can be wrong
-// with each.
+// Every way to start ranks other than lockrun, with real processes: by hand, under mpirun, alone; and the errors of
+// each.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -139,11 +139,11 @@ TEST(ByHand, AMissingRankIsNamed) {
   job.start(0, {"steps=3"});
   job.start(2, {"steps=3"});
   EXPECT_EQ(job[0].wait(30s), 1);
-  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 3 did not come"));
+  EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 3 did not arrive"));
   EXPECT_EQ(job[1].wait(30s), 1) << job[1].errors();
 }
 
-// Every 5 s, on each of those who wait.
+// Every 5 s, on each waiting rank.
 TEST(ByHand, WhoWaitsSaysForWhom) {
   HandJob job(3);
   const auto says = [&](int nth, const std::string& text) {
@@ -162,19 +162,19 @@ TEST(ByHand, WhoWaitsSaysForWhom) {
 TEST(ByHand, ASecondProcessWithTheSameRankIsRefused) {
   HandJob job(3);
   job.start(0, {"steps=3"});
-  Child* twins[] = {&job.start(1, {"steps=3"}), nullptr};
-  twins[1] = &job.start(1, {"steps=3"});
+  Child* duplicates[] = {&job.start(1, {"steps=3"}), nullptr};
+  duplicates[1] = &job.start(1, {"steps=3"});
   // One of the two is refused while the other still waits for rank 2.
   int refused = -1;
   for (int tries = 0; refused < 0 && tries < 2000; ++tries) {
     std::this_thread::sleep_for(5ms);
-    for (const int twin : {0, 1})
-      if (!twins[twin]->errors().empty()) refused = twin;
+    for (const int duplicate : {0, 1})
+      if (!duplicates[duplicate]->errors().empty()) refused = duplicate;
   }
   ASSERT_GE(refused, 0) << "both run";
-  EXPECT_EQ(twins[refused]->wait(), 1);
-  EXPECT_THAT(twins[refused]->errors(),
-              HasSubstr("rank 1 is taken: process " + std::to_string(twins[1 - refused]->pid())));
+  EXPECT_EQ(duplicates[refused]->wait(), 1);
+  EXPECT_THAT(duplicates[refused]->errors(),
+              HasSubstr("rank 1 is taken: process " + std::to_string(duplicates[1 - refused]->pid())));
   job.start(2, {"steps=3"});
   for (const int started : {0, 2 - refused, 3}) EXPECT_EQ(job[started].wait(), 0) << job[started].errors();
 }
@@ -233,7 +233,7 @@ class Mpirun : public ::testing::Test {
   void SetUp() override {
     if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   }
-  // mpirun at times drops what ranks print at their end: they report to a file.
+  // mpirun sometimes loses the last output of ranks, so they report to a file.
   class Job {
    public:
     Job(int ranks, std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
@@ -273,7 +273,7 @@ TEST_F(Mpirun, OneRankIsAJobToo) {
   EXPECT_THAT(job.report(), HasSubstr("rank 0 of 1 did 4 steps"));
 }
 
-// Different counts would be a mismatch if a rank of one job came to the other's store.
+// The counts differ, so it would be a mismatch if a rank of one job came to the other's store.
 TEST_F(Mpirun, TwoJobsSideBySideDoNotMeet) {
   Job first(2, {"steps=40", "count=100", "pause_ms=10"});
   Job second(2, {"steps=30", "count=200", "pause_ms=10"});
@@ -348,12 +348,13 @@ TEST_F(MpiBackend, ARankThatStaysAwayEndsTheWaitAtTheDeadline) {
   EXPECT_TRUE(job->nothing_left());
 }
 
-// What was given up in one group is still under way: MPI must not be called for another one, where it would go on.
+// The abandoned call of one group is still under way: a call in another group, which would continue it, must not be
+// made.
 TEST_F(MpiBackend, ADeadlineInOneGroupEndsTheOthers) {
   Job job(3, {"steps=20", "fail_rank=1", "fail_at=3", "how=second_group"}, mpi_);
   EXPECT_GT(job->wait(30s), 0) << job->errors();
   EXPECT_THAT(job.report(),
-              AllOf(HasSubstr("error: this process has given MPI up, for all groups, after: barrier #1: rank "),
+              AllOf(HasSubstr("error: this process has abandoned MPI, for all groups, after: barrier #1: rank "),
                     HasSubstr("waited 2.0 s")));
 }
 
@@ -373,7 +374,7 @@ TEST_F(MpiBackend, AnotherCountIsNamed) {
                                   HasSubstr("rank 1: all_reduce #4 (float32 x 999, sum)")));
 }
 
-// Nobody waits for MPI_Finalize of a rank that has failed, nor for the deadline.
+// The job does not wait for MPI_Finalize of a failed rank, nor for the deadline.
 TEST_F(MpiBackend, ARankThatFailsOrDiesEndsTheJobAtOnce) {
   for (const char* how : {"how=throw", "how=kill"}) {
     const auto start = std::chrono::steady_clock::now();

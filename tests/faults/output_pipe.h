@@ -1,4 +1,4 @@
-// A pipe for the stdout of a child, read when the test likes.
+// A pipe for the stdout of a child, which the test reads when it likes.
 #pragma once
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ class OutputPipe {
     options.output_fd = write_end_.get();
     return options;
   }
-  // Waits until nothing fits any more; false when it does not come to that in time.
+  // Waits until the pipe is full; returns false if that takes too long.
   bool fills_up() const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     pollfd polled{write_end_.get(), POLLOUT, 0};
@@ -43,7 +43,7 @@ class OutputPipe {
     char byte;
     return ::read(read_end_.get(), &byte, 1) == 1;
   }
-  // Until all writers have closed it.
+  // Reads until all writers have closed it.
   std::string read_all() {
     write_end_.reset();
     std::string text;

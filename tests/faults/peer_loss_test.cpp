@@ -1,5 +1,5 @@
-// A rank that dies, leaves or stays away in the middle of training: the others end soon, with a code and words that
-// tell whose fault it was, and nothing is left.
+// A rank that dies, leaves or stays away during training: the others end soon, with a code and a message that name the
+// cause, and nothing is left.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -20,7 +20,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr int kPeerLost = 75;
-// Promised are 2 s; a loaded machine under a sanitizer gets more.
+// The guarantee is 2 s; a loaded machine under a sanitizer gets more.
 constexpr auto kSoon = 10s;
 
 struct Death {
@@ -40,7 +40,7 @@ TEST_P(PeerLoss, SurvivorsNameTheRankThatIsGone) {
   for (const int survivor : {0, 2}) {
     EXPECT_EQ(job[survivor].wait(kSoon), kPeerLost) << job[survivor].errors();
     EXPECT_THAT(job[survivor].errors(), HasSubstr("rank 1"));
-    // It had done its part of #50, the others may still have been reading.
+    // It had done its part of #50; the others may still have been reading.
     EXPECT_THAT(job[survivor].errors(), AnyOf(HasSubstr("all_reduce #50"), HasSubstr("all_reduce #51")));
   }
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(job[rank].nothing_left());
@@ -57,7 +57,7 @@ class Transports : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(EveryWire, Transports, ::testing::Values("shm", "tcp"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-// Without abort_on_error() they learn that it has left, and no more.
+// Without abort_on_error() they would be told only that it has left.
 TEST_P(Transports, AGuardedRankTellsTheOthersWhatItThrew) {
   HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}});
   job.start_all({"steps=1000000", "fail_rank=1", "fail_at=50", "how=throw", "guarded=1"});
@@ -69,7 +69,7 @@ TEST_P(Transports, AGuardedRankTellsTheOthersWhatItThrew) {
   }
 }
 
-// The host of the store is a rank like others: its death is noticed the same way.
+// The host of the store is a rank like any other: its death is noticed in the same way.
 TEST_P(Transports, TheRankThatHostsTheStoreMayDieToo) {
   HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}});
   job.start_all({"steps=1000000", "fail_rank=0", "fail_at=50", "how=kill"});
@@ -91,8 +91,8 @@ TEST_P(Transports, AKillFromOutsideBetweenTwoStepsIsNoticed) {
   EXPECT_THAT(job[0].errors(), HasSubstr("rank 1"));
 }
 
-// torchrun and mpirun name the first process that leaves as the cause. torchrun reads why from a file, and takes the
-// earliest.
+// torchrun and mpirun name the first process that exits as the cause. torchrun reads the reason from a file, and takes
+// the earliest.
 TEST(OtherLaunchers, SurvivorsLeaveAfterTheRankThatFailed) {
   const std::string folder = temporary("error-files");
   std::filesystem::create_directories(folder);
@@ -115,7 +115,7 @@ TEST(OtherLaunchers, SurvivorsLeaveAfterTheRankThatFailed) {
   std::filesystem::remove_all(folder);
 }
 
-// A rank that is killed writes no file. For torchrun it failed when torchrun saw its end, up to some seconds later.
+// A killed rank writes no file. For torchrun it failed when torchrun noticed its end, up to some seconds later.
 TEST(OtherLaunchers, ASurvivorGivesTheCauseAHeadStart) {
   const std::string folder = temporary("error-files");
   std::filesystem::create_directories(folder);
@@ -131,7 +131,7 @@ TEST(OtherLaunchers, ASurvivorGivesTheCauseAHeadStart) {
   const auto error = nlohmann::json::parse(text_of_file(folder + "/0.json"), nullptr, false);
   ASSERT_FALSE(error.is_discarded());
   EXPECT_GE(std::stol(error["message"]["extraInfo"]["timestamp"].get<std::string>()), std::time(nullptr) + 30);
-  // It says why before it waits: a launcher that ends it meanwhile takes nothing from the log.
+  // It logs the reason before it waits: a launcher that ends it meanwhile takes nothing from the log.
   struct stat file {};
   ASSERT_EQ(::stat((folder + "/0.json").c_str(), &file), 0);
   const double written = static_cast<double>(file.st_mtim.tv_sec) + 1e-9 * static_cast<double>(file.st_mtim.tv_nsec);
@@ -150,7 +150,7 @@ TEST_P(Transports, AStoppedRankIsNamedAtTheDeadline) {
   EXPECT_EQ(job[2].alive().size(), 1u) << "it is stopped";
 }
 
-// Long before the deadline, for it sends no heartbeat. Rank 0 hosts the store.
+// Long before the deadline, since it sends no heartbeat. Rank 0 hosts the store.
 TEST_P(Transports, AStoppedHostOfTheStoreIsNamedAfterTheStallTimeout) {
   HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}, {"LOCKSTEP_STALL_TIMEOUT_S", "2"}});
   job.start_all({"steps=1000000", "fail_rank=0", "fail_at=50", "how=stop"});
@@ -161,7 +161,7 @@ TEST_P(Transports, AStoppedHostOfTheStoreIsNamedAfterTheStallTimeout) {
   }
 }
 
-// Ctrl-Z and fg: neither silence nor deadlines count while everybody is stopped.
+// Ctrl-Z and fg: neither silence nor deadlines count while all are stopped.
 TEST_P(Transports, AJobThatIsStoppedAsAWholeGoesOnAfterwards) {
   HandJob job(3, {{"LOCKSTEP_TRANSPORT", GetParam()}, {"LOCKSTEP_STALL_TIMEOUT_S", "2"}, {"LOCKSTEP_TIMEOUT_S", "2"}});
   job.start_all({"steps=100", "pause_ms=10"});

@@ -12,7 +12,7 @@
 
 namespace lockstep::testing {
 
-// Gives this process mounts of its own, once. What keeps it from that, or "".
+// Gives this process its own mounts, once. Returns why that is not possible, or "".
 inline const std::string& obstacle_to_private_mounts() {
   static const std::string obstacle = [] {
     if (::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0)
@@ -24,7 +24,7 @@ inline const std::string& obstacle_to_private_mounts() {
 
 class SmallDisk {
  public:
-  // Over the folder, which must exist. Only after obstacle_to_private_mounts() said that nothing is in the way.
+  // Mounts over the folder, which must exist. Use it only if obstacle_to_private_mounts() has returned "".
   SmallDisk(std::string folder, std::size_t bytes) : folder_(std::move(folder)) {
     const std::string options = "size=" + std::to_string(bytes);
     if (::mount("lockstep-test", folder_.c_str(), "tmpfs", 0, options.c_str()) != 0)
@@ -38,7 +38,7 @@ class SmallDisk {
   std::string folder_;
 };
 
-// One file in the place of another.
+// Mounts one file in place of another.
 class BoundFile {
  public:
   BoundFile(const std::string& file, std::string over) : over_(std::move(over)) {

@@ -1,4 +1,4 @@
-// A test program's arguments, all of them name=value, and the ways in which it may be told to go wrong.
+// A test program's arguments, all of the form name=value, and the failures that it can simulate.
 #pragma once
 
 #include <sys/resource.h>
@@ -46,8 +46,8 @@ class RankArguments {
   std::abort();
 }
 
-// exit (code 3), exit:CODE, throw, segv, kill, stop (SIGSTOP), stay_away; leave: true, to end well now. Another word
-// does nothing.
+// exit (code 3), exit:CODE, throw, segv, kill, stop (SIGSTOP), stay_away; leave: returns true, to end successfully now.
+// Any other word does nothing.
 inline bool go_wrong(const std::string& how) {
   if (how.rfind("exit", 0) == 0) ::_exit(how == "exit" ? 3 : std::stoi(how.substr(5)));
   if (how == "throw") throw Error("this rank has had enough");

@@ -1,5 +1,5 @@
-// A rank that behaves as it is told: rank_program [--spawn N] ACT... ; rank i plays the i-th act, the last one is for
-// all others. Acts are words joined by '+': `sleep:200+exit:3`.
+// A rank with given behaviour: rank_program [--spawn N] ACT... ; rank i performs the i-th act, all other ranks the last
+// one. An act is words joined by '+': `sleep:200+exit:3`.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,10 +28,10 @@ void die_by(int signal) {
 void hang() {
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
-  for (int i = 0; i < 60; ++i) std::this_thread::sleep_for(std::chrono::seconds(1));  // bounded, should all else fail
+  for (int i = 0; i < 60; ++i) std::this_thread::sleep_for(std::chrono::seconds(1));  // bounded, in case all else fails
 }
 
-// Until another rank has touched the file.
+// Waits until another rank has touched the file.
 void await(const std::string& path) {
   for (int i = 0; i < 3000 && ::access(path.c_str(), F_OK) != 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -44,14 +44,14 @@ void print_cores() {
     if (CPU_ISSET(core, &set)) std::printf("core %d\n", core);
 }
 
-// What the environment said when the program was loaded: what OpenMP goes by, whatever setenv() has done since.
+// The environment when the program was loaded, which OpenMP uses, whatever setenv() has changed since.
 void print_first_value(const std::string& name) {
   std::ifstream environment("/proc/self/environ", std::ios::binary);
   for (std::string entry; std::getline(environment, entry, '\0');)
     if (entry.rfind(name + "=", 0) == 0) std::printf("at first %s\n", entry.c_str());
 }
 
-// One that nobody waits for and that does not want to end.
+// Leaves a process for which no one waits and which does not end by itself.
 void leave_grandchild(bool quiet) {
   if (::fork() != 0) return;
   if (quiet) {
@@ -62,7 +62,7 @@ void leave_grandchild(bool quiet) {
   ::_exit(0);
 }
 
-// The same, and out of the process group.
+// The same, outside of the process group.
 void leave_session() {
   if (::fork() != 0) return;
   ::setsid();

@@ -1,4 +1,4 @@
-// System calls that a process and what it starts may not make, as on an older kernel or in a sandbox.
+// Refuses system calls to a process and those that it starts, as on an older kernel or in a sandbox.
 #pragma once
 
 #include <linux/filter.h>
@@ -12,7 +12,7 @@
 
 namespace lockstep::testing {
 
-// From now on they fail with `error`, for good. False: this process may not do that.
+// From now on they fail with `error`, permanently. Returns false if this process is not allowed to do that.
 inline bool refuse_system_calls(const std::vector<long>& numbers, unsigned error) {
   std::vector<sock_filter> program = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const long number : numbers) {

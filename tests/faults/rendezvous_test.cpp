@@ -1,4 +1,4 @@
-// Ranks started by hand that are killed, or started again, while they wait for each other: real processes.
+// Ranks started by hand that are killed, or restarted, while they wait for each other: real processes.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr auto kLong = 40s;  // at once, on a machine that has much else to do; the store's timeout is another hundred
+constexpr auto kLong = 40s;  // "at once" on a machine with much other work; the store's timeout is another hundred
 
 const Environment kPatient = {{"LOCKSTEP_STORE_TIMEOUT_S", "140"}};
 
@@ -36,7 +36,7 @@ TEST(RendezvousByHand, ARankThatIsKilledIsNamedByThoseWhoWait) {
   for (const int rank : {0, 2}) {
     EXPECT_EQ(job[rank].wait(kLong), kPeerLostExitCode) << job[rank].errors();
     EXPECT_THAT(job[rank].errors(),
-                AllOf(HasSubstr(process_of(job[1], 1)), HasSubstr("has gone"), Not(HasSubstr("did not come"))));
+                AllOf(HasSubstr(process_of(job[1], 1)), HasSubstr("has exited"), Not(HasSubstr("did not arrive"))));
   }
 }
 
@@ -48,11 +48,11 @@ TEST(RendezvousByHand, WhenRankZeroIsKilledNobodyElseIsBlamed) {
   for (const int rank : {1, 2}) {
     EXPECT_EQ(job[rank].wait(kLong), 1) << job[rank].errors();
     EXPECT_THAT(job[rank].errors(), AllOf(HasSubstr("the process that hosts the store, rank 0 or lockrun, has ended"),
-                                          Not(HasSubstr("did not come")), Not(HasSubstr("has gone"))));
+                                          Not(HasSubstr("did not arrive")), Not(HasSubstr("has exited"))));
   }
 }
 
-// As a pod's container is, alone.
+// As a pod's container is restarted: alone.
 TEST(RendezvousByHand, ARankThatIsStartedAgainTakesItsPlace) {
   Environment pod = kPatient;
   pod["KUBERNETES_SERVICE_HOST"] = "10.96.0.1";
@@ -72,7 +72,7 @@ TEST(RendezvousByHand, WhoComesWhenAllHaveMetIsToldSo) {
   ASSERT_TRUE(job[1].wait_for_output("is running")) << job[1].errors();
   Child& late = job.start(1, {"steps=3"});
   EXPECT_EQ(late.wait(kLong), 1);
-  EXPECT_THAT(late.errors(), HasSubstr("rank 1 comes when all ranks of this job have met already"));
+  EXPECT_THAT(late.errors(), HasSubstr("rank 1 arrived after all ranks of this job had met"));
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-// A training job is hit at a random moment, again and again: a random rank is killed or stopped. Each time the job ends
-// before its deadline, blames that rank, and leaves nothing but a checkpoint that loads.
+// Hits a training job at a random moment, again and again: a random rank is killed or stopped. Each time the job must
+// end before its deadline, name that rank, and leave nothing but a checkpoint that loads.
 //
-// LOCKSTEP_SOAK_KILLS: how often (10). LOCKSTEP_SOAK_SEED: of the first time; each has its own, one more than the one
-// before, and everything that is random follows from it. The seed is printed, so that one time can be repeated:
-// scripts/soak 1 SEED.
+// LOCKSTEP_SOAK_KILLS: the number of hits (10). LOCKSTEP_SOAK_SEED: the seed of the first; each next one is larger by
+// one, and determines everything random. The seed is printed, so that a hit can be repeated: scripts/soak 1 SEED.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,11 +31,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kRanks = 4;
-// Promised are 2 s for a death; a loaded machine and sanitizers get more. A stopped rank is noticed after 3 s, in the
-// rendezvous after 5.
+// The guarantee for a death is 2 s; a loaded machine and sanitizers get more. A stopped rank is noticed after 3 s, in
+// the rendezvous after 5.
 constexpr milliseconds kEndOfDeath(8000), kEndOfStop(20000);
 
-// What one time is like.
+// The parameters of one hit.
 struct Hit {
   explicit Hit(std::uint32_t its_seed) : seed(its_seed) {
     std::mt19937 random(seed);
@@ -55,7 +54,7 @@ struct Hit {
 
   std::uint32_t seed;
   std::string wire;
-  std::vector<int> nodes;  // their ranks
+  std::vector<int> nodes;  // number of ranks on each
   int signal = 0, rank = 0;
   milliseconds moment{0};
 };
@@ -65,7 +64,7 @@ std::string environment_of(pid_t pid) {
   return '\0' + std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The process of that rank, once it is there.
+// The process of that rank, once it exists.
 pid_t process_of(const NodeJob& job, int rank) {
   const std::string entry = '\0' + ("RANK=" + std::to_string(rank)) + '\0';
   bool goes_on = true;
@@ -120,17 +119,17 @@ class Soak : public ::testing::Test {
     EXPECT_THAT(left.after(job.all(), /*killed_amid_saving=*/true), IsEmpty());
   }
 
-  // By every lockrun.
+  // Checks the report of every lockrun.
   static void check_blame_for_death(const Hit& hit, pid_t victim, int code, const std::string& errors) {
     EXPECT_EQ(code, 128 + SIGKILL) << errors;
     const std::string blame = fmt::format("lockrun: rank {} \\(pid {}.*\\) was killed by signal 9", hit.rank, victim);
     EXPECT_THAT(find_match(errors, blame), Not(IsEmpty())) << errors;
   }
-  // By some rank: a lockrun points to it, and to its output on another node. Amid the rendezvous there may be no pid
-  // yet, and it may be one of several that are missing.
+  // Some rank must be blamed: a lockrun names it, and refers to its output on another node. During the rendezvous there
+  // may be no pid yet, and it may be one of several missing ranks.
   static void check_blame_for_silence(const Hit& hit, pid_t victim, const std::string& errors) {
     const std::string blame = fmt::format(
-        "rank {0} \\(pid {1}|ranks? [0-9, ]*\\b{0}\\b[0-9, ]* of {2} did not come|for ranks? [0-9, ]*\\b{0}\\b",
+        "rank {0} \\(pid {1}|ranks? [0-9, ]*\\b{0}\\b[0-9, ]* of {2} did not arrive|for ranks? [0-9, ]*\\b{0}\\b",
         hit.rank, victim, kRanks);
     EXPECT_THAT(find_match(errors, blame), Not(IsEmpty())) << errors;
   }

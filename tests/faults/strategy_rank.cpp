@@ -1,9 +1,9 @@
-// One process of a training by a strategy, without an end, that goes wrong on request:
+// One process of an endless training by a strategy, with a failure on request:
 //
 //   strategy_rank strategy=model_parallel fail_rank=1 fail_at=25 how=kill stamp=FILE
 //
-// how: what go_wrong() knows; tower: the thread of the second of two devices throws. It is stamped as in
-// training_rank.cpp. A parameter server, which makes no steps, goes wrong a moment after the workers' first one.
+// how: the values of go_wrong(); tower: the thread of the second of two devices throws. The stamp is as in
+// training_rank.cpp. A parameter server, which makes no steps, fails a moment after the workers' first one.
 #include <csignal>
 #include <fstream>
 #include <memory>
@@ -34,12 +34,12 @@ class Training {
   }
 
   int run() {
-    if (strategy_->is_server()) {
+    if (auto* const server = strategy_->as<ls::train::ParameterHolder>()) {
       std::thread([this] {
         std::this_thread::sleep_for(std::chrono::milliseconds(700));
         misbehave();
       }).detach();
-      strategy_->serve();
+      server->serve();
       return 0;
     }
     const ls::Tensor inputs = ls::Tensor::full({kBatch, kWidth}, 1), targets = ls::Tensor::full({kBatch, kWidth}, 2);
@@ -93,7 +93,7 @@ class Training {
 };
 
 int run(int argc, char** argv) {
-  std::signal(SIGTERM, SIG_IGN);  // lockrun gives the survivors of a loss time to say what they know of it
+  std::signal(SIGTERM, SIG_IGN);  // lockrun gives the survivors of a loss time to report what they know
   const RankArguments arguments(argc, argv);
   if (arguments.text("strategy") == "towers") ls::Device::configure({.cpu = 2});
   return Training(arguments).run();

@@ -45,8 +45,8 @@ void check_folder(const std::string& folder, bool killed_amid_saving, std::vecto
   }
 }
 
-// Tests that run beside this one: files of MPIs (Open MPI 4 and 5, MPICH) come and go, and one test leaves a file for
-// this class to find.
+// Files of concurrent tests: those of MPIs (Open MPI 4 and 5, MPICH) come and go, and one test leaves a file for this
+// class to find.
 bool is_of_another_test(const std::string& name) {
   for (const char* const mpis : {"vader", "sm_segment", "mpich"})
     if (name.starts_with(mpis)) return true;

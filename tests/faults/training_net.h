@@ -19,8 +19,8 @@ struct TrainingNet : nn::Sequential {
   }
 };
 
-// The step of the folder's checkpoint, every checksum verified; none: there is no checkpoint. Throws FileError when it
-// is damaged.
+// Returns the step of the folder's checkpoint, with every checksum verified; nullopt: there is none. Throws FileError
+// if it is damaged.
 inline std::optional<std::int64_t> load_training(const std::string& folder) {
   TrainingNet net;
   optim::SGD sgd(net.named_parameters(), {.lr = 0.1F, .momentum = 0.9F});

@@ -1,11 +1,11 @@
-// One rank of a small DDP training with checkpoints, for tests of faults, and on request one rank that goes wrong.
+// One rank of a small DDP training with checkpoints, for tests of faults, and on request a failure of one rank.
 //
 //   training_rank steps=50 folder=DIR save_every=10 fail_rank=1 fail_at=5 how=kill stamp=FILE
 //
-// how: what go_wrong() knows; hang_inside (in a collective that it has entered), other_call, other_model, disk (saving
-// will fail). Before it goes wrong it writes the steady clock's nanoseconds to `stamp`. `pause_ms` slows the steps
-// down. At the end each rank says its steps, its wire, and the hash of its weights; with resume=1 training goes on from
-// the folder's checkpoint.
+// how: the values of go_wrong(); hang_inside (in a collective that it has entered), other_call, other_model, disk
+// (saving will fail). Before the failure it writes the steady clock's nanoseconds to `stamp`. `pause_ms` slows the
+// steps down. At the end each rank prints its steps, its transport, and the hash of its weights; with resume=1 training
+// continues from the folder's checkpoint.
 #include <fmt/format.h>
 #include <pthread.h>
 
@@ -37,7 +37,7 @@ void stamp(const RankArguments& arguments) {
     std::ofstream(path) << std::chrono::steady_clock::now().time_since_epoch().count() << std::flush;
 }
 
-// The main thread stops for good, in whatever it will be doing a moment later.
+// The main thread stops forever, wherever it is a moment later.
 void hang_soon() {
   std::signal(SIGUSR2, [](int) {
     while (true) ::pause();
@@ -54,7 +54,7 @@ class Training {
       : arguments_(arguments),
         how_(arguments.text("how")),
         fails_(arguments.number("fail_rank", -1) == group_->rank()) {
-    // Rank 0's seed: replicas start from rank 0's weights anyway.
+    // Seeds rank 0; the replicas start from rank 0's weights anyway.
     lockstep::manual_seed(11);
     net_ = std::make_unique<TrainingNet>(fails_ && how_ == "other_model" ? 33 : 32);
     if (how_ == "other_model" && fails_) stamp(arguments_);
@@ -114,7 +114,8 @@ class Training {
     ++step_;
   }
 
-  // In this thread, and long enough for several pieces. Who is to hang inside does so while the others are yet to come.
+  // Runs in this thread, and long enough for several pieces. A rank that hangs inside does so before the others have
+  // arrived.
   void average_metrics(float loss) {
     if (how_ == "hang_inside" && step_ == arguments_.number("fail_at", -1)) {
       if (fails_)
@@ -126,7 +127,7 @@ class Training {
     group_->all_reduce(std::span<float>(metrics_), lockstep::ReduceOp::kAvg, {.purpose = {"metrics"}});
   }
 
-  // True: it ends, well, now.
+  // Returns true if the rank should end successfully now.
   bool misbehave() {
     if (!fails_ || how_ == "hang_inside") return false;
     stamp(arguments_);

@@ -1,10 +1,10 @@
-// One rank of a short training whose kernels are those that threads share: convolutions by oneDNN and by Winograd, long
-// and wide products.
+// One rank of a short training whose kernels use several threads: convolutions by oneDNN and by Winograd, long and wide
+// products.
 //
 //   weights_rank report=FILE
 //
-// Rank 0 appends the hash of the weights, and the ranks' number, to the file: launchers at times drop what ranks print
-// at their end. Each prints with how many threads it has computed.
+// Rank 0 appends the number of ranks and the hash of the weights to the file, since launchers sometimes lose the last
+// output of ranks. Each rank prints its number of compute threads.
 #include <fmt/format.h>
 
 #include <fstream>

@@ -19,11 +19,10 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr std::int64_t kLarge = std::int64_t{32} << 20;  // elements: long enough under way for an order to show
+constexpr std::int64_t kLarge = std::int64_t{32} << 20;  // elements: a copy takes long enough to show the order
 
 using GpuDevice = GpuTest;
-using GpuTiming =
-    GpuTest;  // for undisturbed machines: a checker of memory accesses slows the device down, not the host
+using GpuTiming = GpuTest;  // for undisturbed machines: a memory checker slows the device down, but not the host
 using GpuTensor = GpuTest;
 
 TEST_F(GpuDevice, SaysWhatItIs) {
@@ -49,7 +48,7 @@ TEST_F(GpuDevice, CopiesBothWaysAndWithin) {
   }
 }
 
-// Without the event the copy on the other stream would read what lay there before.
+// Without the event, the copy on the other stream would read the old values.
 TEST_F(GpuDevice, AnEventOrdersOneStreamAfterAnother) {
   const auto other = gpu().new_stream();
   const auto filled = gpu().new_event(), copied = gpu().new_event();
@@ -72,7 +71,7 @@ TEST_F(GpuTiming, AnEventIsDoneWhenItsWorkIs) {
   for (int i = 0; i < 200; ++i) large.fill(static_cast<float>(i));
   event->record(gpu().default_stream());
   EXPECT_FALSE(event->done()) << "200 passes over 128 MiB cannot be over yet: does the host wait for the device?";
-  large.fill(0);  // a launch asks CUDA for the last error, and "not ready" is none
+  large.fill(0);  // a launch queries CUDA's last error, and "not ready" is not one
   event->synchronize();
   EXPECT_TRUE(event->done());
 }
@@ -131,7 +130,7 @@ TEST_F(GpuDevice, SaysWhatWasAskedWhenMemoryIsExhausted) {
   EXPECT_THAT(message, HasSubstr(gpu().name()));
   EXPECT_THAT(message, HasSubstr("free"));
   EXPECT_EQ(host_values<float>(Tensor::full({3}, 5, gpu())), (std::vector<float>{5, 5, 5}))
-      << "the device must go on working";
+      << "the device must keep working";
 }
 
 TEST_F(GpuDevice, ServesThreads) {
@@ -160,7 +159,7 @@ TEST_F(GpuTensor, IsFilledClonedAndRead) {
   EXPECT_EQ(host_values<std::int64_t>(Tensor::from<std::int64_t>(numbers, {3}).to(gpu())), numbers);
 }
 
-// Weights are drawn on the host: a model has the same ones wherever it lives.
+// Weights are drawn on the host, so a model has the same ones on every device.
 TEST_F(GpuTensor, RandomValuesAreThoseOfTheCpu) {
   const auto draw = [](Device& device) {
     manual_seed(3);

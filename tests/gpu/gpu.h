@@ -1,5 +1,5 @@
-// The GPU that a test runs on, or the reason why there is none; and the programs that lie beside it, in a build folder
-// or in a bundle.
+// The GPU on which a test runs, or the reason why there is none; and the programs next to it, in a build folder or a
+// bundle.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct FoundGpu {
   std::string why_not;
 };
 
-// The one that LOCKSTEP_DEVICE names (cuda:N), else the first. Asked once.
+// The GPU that LOCKSTEP_DEVICE names (cuda:N), else the first. Searched once.
 inline const FoundGpu& found_gpu() {
   static const FoundGpu kFound = [] {
     if (!env::text(env::kDevice).value_or("").starts_with("cuda")) ::setenv(env::kDevice, "cuda", 1);
@@ -37,8 +37,8 @@ inline const FoundGpu& found_gpu() {
   return kFound;
 }
 
-// For SetUp(): without a GPU the test is skipped with the reason, or fails with it where LOCKSTEP_TEST_NEEDS_GPU=1
-// (scripts/test-gpu): on a machine that is to prove something, a GPU that cannot be used is no excuse.
+// For SetUp(): without a GPU the test is skipped with the reason, or fails with it if LOCKSTEP_TEST_NEEDS_GPU=1
+// (scripts/test-gpu): on a machine that must prove something, an unusable GPU is a failure.
 inline void need_gpu() {
   if (found_gpu().device != nullptr) return;
   if (env::integer("LOCKSTEP_TEST_NEEDS_GPU", 0, 1).value_or(0) == 1) FAIL() << "no GPU: " << found_gpu().why_not;
@@ -51,7 +51,7 @@ class GpuTest : public ::testing::Test {
   static Device& gpu() { return *found_gpu().device; }
 };
 
-// Its values on the host, once the device has computed them.
+// The tensor's values on the host, after the device has computed them.
 template <typename T>
 std::vector<T> host_values(const Tensor& tensor) {
   const Tensor here = tensor.to(cpu_device());
@@ -60,13 +60,13 @@ std::vector<T> host_values(const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-// Where a program of this build or bundle lies: beside this one, or in its own folder of the build.
+// The path of a program of this build or bundle: next to this one, or in its own folder of the build.
 inline std::string program(const std::string& name) {
   namespace fs = std::filesystem;
   const fs::path here = fs::read_symlink("/proc/self/exe").parent_path();
   for (const char* folder : {".", "../../launcher", "../../examples", "../conformance"})
     if (const fs::path file = (here / folder / name).lexically_normal(); fs::exists(file)) return file.string();
-  throw Error("{} lies neither beside {} nor in the build's folders", name, here.string());
+  throw Error("{} is neither next to {} nor in the build's folders", name, here.string());
 }
 
 }  // namespace lockstep::testing

@@ -1,11 +1,10 @@
 // One rank of the GPU tests' jobs. Arguments are name=value; mode= is one of
-//   train    trains net= for steps=, on batch=/ranks samples a rank, with graph=1 in graph mode, with hook= as its comm
-//   hook; prints the
-//            global mean losses and the hash of the weights
-//   overlap  shows that the first bucket's all-reduce is over before backward is, by the events of both streams
-//   kill     all-reduces without end; rank fail_rank= dies by SIGKILL with call fail_at= under way, the others say when
-//   and why they end
-// What is printed is for gpu_ranks_test, which starts them.
+//   train    trains net= for steps=, on batch=/ranks samples per rank, with graph=1 in graph mode, with hook= as its
+//            comm hook; prints the global mean losses and the hash of the weights
+//   overlap  shows that the first bucket's all-reduce ends before backward does, by the events of both streams
+//   kill     all-reduces without end; rank fail_rank= dies by SIGKILL during call fail_at=, and the others print when
+//            and why they end
+// gpu_ranks_test starts it and reads its output.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -78,7 +77,7 @@ int train(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup
   return 0;
 }
 
-// Wide layers: the first bucket is full when one of them has been differentiated, the others lie still ahead.
+// Wide layers: the first bucket is full when one of them has been differentiated, and the others are still to come.
 int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGroup>& group) {
   const std::int64_t width = arguments.number("width", 4096), batch = arguments.number("batch", 8192);
   const int layers = arguments.number("layers", 12);
@@ -89,8 +88,8 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
   net.append<ls::nn::Linear>(width, 10);
   net.to(device);
 
-  // The last gradient of backward is that of the first layer: this hook comes before DDP's own, so before anything
-  // waits for a bucket.
+  // The last gradient of backward is that of the first layer: this hook runs before DDP's own, so before anything waits
+  // for a bucket.
   const auto backward_ends = device.new_event();
   ls::Stream& stream = device.default_stream();
   const ls::Tensor last = net.parameters()[0];
@@ -119,7 +118,7 @@ int overlap(const RankArguments& arguments, const std::shared_ptr<ls::ProcessGro
     backward_ends->synchronize();
     const double ended = now_ms() - start;
     stream.synchronize();
-    if (step == 0) continue;  // libraries load and choose in the first
+    if (step == 0) continue;  // libraries load and choose algorithms in the first
     overlapped = overlapped && computing;
     fmt::print(
         "rank {} step {}: backward queued after {:.1f} ms, first bucket reduced after {:.1f} ms, backward computed "
@@ -162,7 +161,7 @@ int run(int argc, char** argv) {
   if (mode == "train") return train(arguments, group);
   if (mode == "overlap") return overlap(arguments, group);
   if (mode == "kill") return kill(arguments, group);
-  throw ls::InvalidArgument("mode='{}' is none of train, overlap, kill", mode);
+  throw ls::InvalidArgument("mode='{}': expected train, overlap or kill", mode);
 }
 
 }  // namespace

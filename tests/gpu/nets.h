@@ -11,7 +11,7 @@
 
 namespace lockstep::testing {
 
-// A small sibling of the tutorial network: every operator that it has, odd sizes.
+// A small variant of the tutorial network: all its operators, with odd sizes.
 inline std::unique_ptr<nn::Sequential> make_convolutional(std::int64_t channels = 9) {
   const nn::Conv2dLayerOptions conv{.padding = Padding::all(2), .activation = Activation::kReLU};
   const MaxPool2dOptions halve{.stride = {2, 2}, .padding = Padding::all(1)};
@@ -47,7 +47,8 @@ struct Samples {
   Tensor inputs, labels;  // on the CPU
 };
 
-// Rows `first` to `first + count` of batch `number`: the same whoever asks. The label can be learnt from the inputs.
+// Rows `first` to `first + count` of batch `number`: the same for every caller. The label can be learnt from the
+// inputs.
 inline Samples make_samples(const std::string& net, std::int64_t number, std::int64_t first, std::int64_t count) {
   const std::int64_t values = kImageSide * kImageSide * 3;
   Samples samples{

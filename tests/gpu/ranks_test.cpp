@@ -1,5 +1,5 @@
-// Jobs of several ranks that share one GPU over NCCL: the CPU's losses, the same bits everywhere, communication beside
-// computation, and what the survivors of a killed rank do. gpu_rank.cpp is the program that they run.
+// Jobs of several ranks that share one GPU over NCCL: the CPU's losses, the same bits everywhere, communication during
+// computation, and the survivors of a killed rank. They run the program gpu_rank.cpp.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -21,15 +21,15 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr auto kJob = 180s;    // at most; libraries load, cuDNN tries its ways
-constexpr auto kSuite = 300s;  // the conformance suite makes a communicator for each test
-// Of losses that fall from 2.3 in 40 steps: float32 sums in other orders, amplified by the steps between.
+constexpr auto kJob = 180s;    // maximum; libraries load, cuDNN measures its engines
+constexpr auto kSuite = 300s;  // the conformance suite creates a communicator for each test
+// For losses that fall from 2.3 in 40 steps: float32 sums in other orders, amplified by the steps between.
 constexpr double kLossBound = 0.02;
 constexpr double kHookLossBound = 0.05;
 constexpr int kPeerLost = 75;
 constexpr double kSurvivorsKnowWithinMs = 2000;
 
-// What follows `label` in each line that has it.
+// The text after `label` in each line that has it.
 std::vector<std::string> after(const std::string& label, const std::string& text) {
   std::vector<std::string> found;
   std::istringstream lines(text);
@@ -53,10 +53,10 @@ std::vector<std::string> shared_job_of(const std::string& name, int ranks, const
 std::vector<std::string> shared_job(int ranks, const std::vector<std::string>& arguments) {
   return shared_job_of("gpu_rank", ranks, arguments);
 }
-// lockrun says which rank has which GPU: what the test process chose for itself does not count.
+// lockrun decides which rank has which GPU: the test process's own choice does not count.
 const ChildOptions kLaunched = {.unset = {"LOCKSTEP_DEVICE"}};
 
-// Needs no GPU: that the programs are there, run, and that the number of ranks does not change what is learnt.
+// Needs no GPU: checks that the programs exist and run, and that the number of ranks does not change the result.
 TEST(RanksOnTheCpu, LearnTheSameInAnyNumber) {
   std::vector<std::vector<double>> losses;
   for (const int ranks : {1, 2}) {
@@ -100,8 +100,8 @@ TEST_P(SharedGpu, LearnsWhatTheCpuLearnsWithTheSameBitsOnAllRanks) {
       << "ranks that quietly computed elsewhere: " << job.output();
 }
 
-// What compresses on a GPU against what does on the CPU, with as many ranks. Sums in other orders choose other values
-// of a gradient, and other factors: losses stay near each other, weights do not.
+// Compares compression on a GPU with that on the CPU, with as many ranks. Sums in other orders select other values of a
+// gradient, and other factors: losses stay close to each other, weights do not.
 class GpuHook : public GpuTest, public ::testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(GpuHooks, GpuHook, ::testing::Values("bf16", "int8", "power_sgd", "top_k"),
                          [](const auto& tested) { return std::string(tested.param); });
@@ -131,7 +131,7 @@ TEST_P(GpuHook, LearnsWhatCpusLearnWithTheSameBitsOnAllRanks) {
   EXPECT_THAT(std::set<std::string>(hashes.begin(), hashes.end()), SizeIs(1)) << job.output();
 }
 
-// Needs no GPU: that the programs take the hooks, and learn with them.
+// Needs no GPU: checks that the programs accept the hooks, and learn with them.
 TEST(HooksOnTheCpu, Learn) {
   for (const char* hook : {"bf16", "int8", "power_sgd", "top_k"}) {
     const std::vector<double> losses = losses_on_cpus(hook);
@@ -140,8 +140,8 @@ TEST(HooksOnTheCpu, Learn) {
   }
 }
 
-// tests/conformance, each rank a process that runs the suite's cases for so many ranks. Needs no GPU: that there are
-// such cases, and that ranks which lockrun started reach the backend, and not another one.
+// tests/conformance, where each rank is a process that runs the suite's cases for this number of ranks. Needs no GPU:
+// checks that there are such cases, and that ranks started by lockrun reach this backend and no other.
 TEST(ConformanceOnTheCpu, IsRefusedByTheBackend) {
   const auto backends = backend_names();
   if (std::find(backends.begin(), backends.end(), "nccl") == backends.end())
@@ -174,7 +174,8 @@ INSTANTIATE_TEST_SUITE_P(GpuGraphs, GpuGraph,
                            return fmt::format("{}_{}", std::get<1>(tested.param), std::get<0>(tested.param));
                          });
 
-// The same kernels in the same order: the same bits. Measured, cuDNN's ways could differ from run to run.
+// The same kernels in the same order compute the same bits. With measuring, cuDNN's engines could differ from run to
+// run.
 TEST_P(GpuGraph, LearnsWhatTheStepAsWrittenLearns) {
   const auto [ranks, net] = GetParam();
   std::vector<std::vector<std::string>> hashes;
@@ -216,7 +217,7 @@ TEST_F(GpuOverlap, TheFirstBucketIsReducedWhileBackwardComputes) {
 }
 
 using GpuKill = GpuTest;
-// Ranks by hand, so that no launcher ends the survivors.
+// Ranks are started by hand, so that no launcher ends the survivors.
 TEST_F(GpuKill, SurvivorsOfARankKilledInAnAllReduceSaySoAndEnd) {
   constexpr int kRanks = 3;
   HandJob job(kRanks, {{"LOCKSTEP_SHARE_GPU", std::to_string(kRanks)},

@@ -1,5 +1,5 @@
-// Training on the GPU against the same training on the CPU: gradients, updates, whole runs, batches, checkpoints.
-// float32 without TF32.
+// Training on the GPU compared with the same training on the CPU: gradients, updates, entire runs, batches,
+// checkpoints. float32 without TF32.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ using GpuTraining = GpuTest;
 using GpuLoader = GpuTest;
 using GpuCheckpoint = GpuTest;
 
-// Sums of a few thousand products in another order: relative to the largest value.
+// For sums of a few thousand products in another order, relative to the largest value.
 constexpr float kGradientBound = 2e-4F;
 constexpr float kLossBound = 1e-3F;
 
@@ -91,7 +91,7 @@ TEST_P(EveryNet, LearnsAsTheCpuDoes) {
   EXPECT_LT(last, 0.8F * first);
 }
 
-// Twice the same work: the same bits.
+// Doing the same work twice gives the same bits.
 TEST_P(EveryNet, RepeatsItself) {
   const auto train = [] {
     Trainee trainee(GetParam(), gpu(), {.lr = 0.05F, .momentum = 0.9F});
@@ -178,14 +178,14 @@ TEST_F(GpuCheckpoint, MovesBetweenDevices) {
         loaded("convolutional", second, {.lr = 0.05F, .momentum = 0.9F});
     for (int step = 0; step < 3; ++step) saved.step(step);
     save_checkpoint(folder, {.model = *saved.net, .optimizer = saved.sgd, .step = 3});
-    loaded.step(7);  // leaves traces that loading must replace
+    loaded.step(7);  // leaves state that loading must replace
     const auto state = load_checkpoint(folder, {.model = *loaded.net, .optimizer = loaded.sgd});
     ASSERT_TRUE(state.has_value());
     EXPECT_EQ(state->step, 3);
     EXPECT_EQ(hash_of(loaded.net->named_parameters()), hash_of(saved.net->named_parameters()));
     EXPECT_EQ(hash_of(loaded.sgd.state()), hash_of(saved.sgd.state()));
     const float expected = saved.step(3);
-    EXPECT_NEAR(loaded.step(3), expected, kLossBound * expected) << "it goes on where it was saved";
+    EXPECT_NEAR(loaded.step(3), expected, kLossBound * expected) << "it continues where it was saved";
     std::filesystem::remove_all(folder);
   }
 }

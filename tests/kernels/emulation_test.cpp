@@ -1,4 +1,4 @@
-// What the emulation of CUDA's threads must see, or twins that pass on it would say nothing.
+// Errors that the emulation of CUDA threads must detect; otherwise comparisons that pass on it would prove nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "tests/kernels/emulated_cuda/cuda_runtime.h"  // stands in for CUDA's own
-// The kernels' header needs what stands before it.
+#include "tests/kernels/emulated_cuda/cuda_runtime.h"  // replaces CUDA's own
+// The kernels' header needs the header above.
+#include "kernels/cases/shapes.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pad.h"
 #include "lockstep/core/device.h"
 #include "src/core/base/half.h"
-#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/emulated_cuda/table.h"
-#include "tests/kernels/twin.h"
+#include "tests/kernels/reference_comparison.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep::cuda {
@@ -46,7 +46,7 @@ TEST_P(Emulation, RunsEveryThreadOfEveryBlockOnce) {
   EXPECT_EQ(seen, std::vector<unsigned>(seen.size(), 1));
 }
 
-// Sums by halves; without the wait in the loop it would add what nobody wrote yet.
+// Sums by halves; without the wait in the loop it would add values that are not written yet.
 __global__ void sum_by_halves(const int* in, int* out) {
   int* const values = dynamic_shared<int>();
   values[threadIdx.x] = in[blockIdx.x * blockDim.x + threadIdx.x];
@@ -92,7 +92,7 @@ __global__ void reads_its_neighbour(int* out) {
 __global__ void all_write_one(int* out) { *out = static_cast<int>(threadIdx.x); }
 
 #ifdef EMULATED_UNDER_TSAN
-// On threads that wait nowhere, too: each is a fiber of its own.
+// Also for threads that never wait: each is a separate fiber.
 TEST_P(Emulation, RacesAreReports) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto race = [&](auto kernel) {
@@ -155,9 +155,9 @@ TEST_P(Emulation, ThreadsThatWouldWaitForEverAreAnError) {
     return std::string("no error");
   };
   EXPECT_EQ(message_of([&] { LOCKSTEP_LAUNCH(some_leave, 1, 40, 0, stream, ); }),
-            "some_leave: of 40 threads of a block 37 wait in __syncthreads(), 0 in a shuffle whose lanes do not come "
+            "some_leave: of 40 threads of a block 37 wait in __syncthreads(), 0 in a shuffle whose lanes do not arrive "
             "or read others, and 3 "
-            "have ended: they wait for ever");
+            "have ended: they wait forever");
   EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(a_lane_is_missing, 1, 64, 0, stream, ); }),
               HasSubstr("62 in a shuffle"));
   EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(reads_a_lane_outside, 1, 32, 0, stream, ); }),
@@ -165,7 +165,8 @@ TEST_P(Emulation, ThreadsThatWouldWaitForEverAreAnError) {
   EXPECT_THAT(message_of([&] { LOCKSTEP_LAUNCH(masks_differ, 1, 32, 0, stream, ); }), HasSubstr("1 in a shuffle"));
   int out = 0;
   const int in[256] = {1};
-  LOCKSTEP_LAUNCH(sum_with_shuffles, 1, 256, 0, stream, static_cast<const int*>(in), &out);  // goes on
+  // The emulation works again.
+  LOCKSTEP_LAUNCH(sum_with_shuffles, 1, 256, 0, stream, static_cast<const int*>(in), &out);
   EXPECT_EQ(out, 1);
 }
 
@@ -177,8 +178,8 @@ TEST_P(Emulation, SizesThatNoGpuTakesAreRefused) {
   EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 32, 48 * 1024 + 1, stream, out.data()), Error);
 }
 
-// How the emulated cuDNN was allowed to compute: 0: in float32, 1: in TF32, 2: in bfloat16, 3: with other bits in every
-// call.
+// How the emulated cuDNN was allowed to compute: 0: in float32, 1: in TF32, 2: in bfloat16, 3: with different bits in
+// every call.
 int kind_of_convolution() {
   const Conv2dShape shape = testing::conv2d_shape(1, 2, 2, 1, 2, 1, 1, 1, 1, {0, 0, 0, 0});
   alignas(16) const float x[4] = {1, 1, 1, 1 + 0x1p-9F + 0x1p-12F}, weight[4] = {1, 1};
@@ -191,7 +192,7 @@ int kind_of_convolution() {
 }
 
 TEST(EmulatedCudnn, IsLetDoWhatTheEnvironmentSays) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own each: settings are read once
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in separate processes, because settings are read once
   EXPECT_EXIT(std::_Exit(kind_of_convolution()), ::testing::ExitedWithCode(0), "");
   const auto with = [](const char* name) {
     setenv(name, "1", 1);
@@ -201,8 +202,7 @@ TEST(EmulatedCudnn, IsLetDoWhatTheEnvironmentSays) {
   EXPECT_EXIT(with("LOCKSTEP_CUDNN_NONDETERMINISTIC"), ::testing::ExitedWithCode(3), "");
 }
 
-// How the emulated cuBLASLt was told to compute, in every operator that multiplies: 0: in float32, 1: in TF32, 2: some
-// so, some so.
+// How the emulated cuBLASLt computed in the operators that multiply: 0: in float32, 1: in TF32, 2: in both.
 int kind_of_products() {
   constexpr float kRounded = 1 + 0x1p-9F, kValue = kRounded + 0x1p-12F;
   alignas(16) const float row[4] = {kValue}, one[4] = {1},
@@ -284,8 +284,8 @@ TEST(EmulatedCudnn, ADriverThatFailsIsNoMissingEngine) {
   EXPECT_EQ(testing::emulated_calls().products, products);
 }
 
-// A workspace of 1 MiB holds the windows of 3 of the 11 images at a time (87,000 floats an image): each direction is 4
-// products, and the parts add up.
+// A workspace of 1 MiB holds the windows of 3 of the 11 images at a time (87,000 floats per image): each direction
+// takes 4 products, whose results are added.
 TEST(EmulatedCudnn, AProductOfManyImagesGoesInParts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto check = [] {
@@ -319,7 +319,7 @@ TEST(EmulatedCudnn, AProductOfManyImagesGoesInParts) {
   EXPECT_EXIT(check(), ::testing::ExitedWithCode(0), "");
 }
 
-// What convolutions use around cuDNN, on images of 2 x 3 with 1 channel.
+// The kernels that convolutions use in addition to cuDNN, on images of 2 x 3 with 1 channel.
 TEST_P(Emulation, ImagesAreShiftedAndCropped) {
   const std::vector<float> in = {1, 2, 3, 4, 5, 6};
   std::vector<float> larger(4 * 4, 9), back(6, 1);

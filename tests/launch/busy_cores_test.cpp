@@ -1,4 +1,4 @@
-// A folder in the place of /proc.
+// Uses a folder in place of /proc.
 #include "src/launch/topology/busy_cores.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ class BusyCoresTest : public ::testing::Test {
  protected:
   void TearDown() override { fs::remove_all(proc_); }
 
-  // Ticks of cores 0 and 1 together, half each; core 2 is always busy and no rank's.
+  // Ticks of cores 0 and 1 together, half each; core 2 is always busy and belongs to no rank.
   void write_cores(int busy, int idle) const {
     fs::create_directories(proc_);
     std::ofstream(proc_ / "stat") << "cpu 1 2 3\n"
@@ -50,7 +50,7 @@ TEST_F(BusyCoresTest, OthersAreToldOnceWithTheirShare) {
   EXPECT_EQ(cores.look(*cores.due()), "");
   write_cores(1000, 0);
   write_process(10, 1, 10, 400, 4'000'000'000, 1'000'000'000);
-  write_process(99, 10, 99, 100, 0, 0);  // started by the rank, in a group of its own
+  write_process(99, 10, 99, 100, 0, 0);  // started by the rank, in its own group
   write_process(50, 1, 50, 500, 9'000'000'000, 9'000'000'000);
   EXPECT_THAT(cores.look(*cores.due()),
               AllOf(HasSubstr("other processes take 50 % of the time of the ranks' cores (0-1)"),

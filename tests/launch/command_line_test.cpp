@@ -67,11 +67,13 @@ TEST(CommandLine, OneNodeNeedsNoneOfTheNodesFlags) {
 }
 
 TEST(CommandLine, WrongNodesAreNamed) {
-  EXPECT_THAT(fault_of({"--nnodes", "2", "--master-addr", "a", "-n", "2", "x"}), HasSubstr("--node-rank I is missing"));
-  EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "1", "-n", "2", "x"}), HasSubstr("--master-addr A is missing"));
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--master-addr", "a", "-n", "2", "x"}),
+              HasSubstr("--node-rank I, is missing"));
+  EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "1", "-n", "2", "x"}),
+              HasSubstr("--master-addr A, is missing"));
   EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "-n", "2", "x"}),
               HasSubstr("--node-rank 2 does not exist with --nnodes 2"));
-  EXPECT_THAT(fault_of({"--nnodes", "two", "-n", "2", "x"}), HasSubstr("--nnodes two: a whole number"));
+  EXPECT_THAT(fault_of({"--nnodes", "two", "-n", "2", "x"}), HasSubstr("--nnodes two: expected an integer"));
   EXPECT_THAT(
       fault_of({"--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--master-port", "70000", "-n", "2", "x"}),
       HasSubstr("--master-port 70000"));
@@ -96,10 +98,10 @@ TEST(CommandLine, TorchrunsStandaloneAndFixedNumbersOfNodes) {
   EXPECT_EQ(spec_of({"--nnodes=2:2", "--node-rank=0", "--master-addr=a", "-n", "2", "x"}).nodes, 2);
 }
 
-// What to write instead.
+// The message says what to write instead.
 TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
   EXPECT_THAT(fault_of({"--nnodes=1:4", "-n", "2", "x"}),
-              HasSubstr("--nnodes 1:4: lockrun's nodes do not come and go; write how many"));
+              HasSubstr("--nnodes 1:4: lockrun does not support elastic nodes; write their number"));
   const std::vector<std::pair<std::string, std::string>> hints = {{"--rdzv-backend", "--master-addr HOST"},
                                                                   {"--rdzv_endpoint=host:29400", "--master-port PORT"},
                                                                   {"--rdzv-id", "--node-rank I"},
@@ -109,7 +111,7 @@ TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
                                                                   {"-m", "python3 -m MODULE"},
                                                                   {"--no_python", "by its name"},
                                                                   {"--local-addr", "LOCKSTEP_INTERFACE"},
-                                                                  {"--monitor_interval=5", "leave it out"},
+                                                                  {"--monitor_interval=5", "omit the flag"},
                                                                   {"-np", "write -n N"}};
   for (const auto& [flag, hint] : hints) {
     EXPECT_THAT(fault_of({flag, "value", "-n", "2", "x"}), HasSubstr(hint)) << flag;
@@ -125,7 +127,7 @@ TEST(CommandLine, NoRestartsMayBeAskedFor) {
     EXPECT_EQ(spec_of(words).command, std::vector<std::string>{"x"});
   }
   EXPECT_THAT(fault_of({"--max-restarts=3", "-n", "2", "x"}),
-              HasSubstr("--max-restarts 3: lockrun starts nothing again"));
+              HasSubstr("--max-restarts 3: lockrun does not restart a job"));
   EXPECT_THAT(fault_of({"--max-restarts", "-1", "-n", "2", "x"}), HasSubstr("--max-restarts -1"));
 }
 
@@ -150,11 +152,11 @@ TEST(CommandLine, ServersAndWorkers) {
               HasSubstr("--workers 4 needs servers, which hold the parameters: --ps P"));
   EXPECT_THAT(fault_of({"--ps", "0", "--workers", "4", "x"}), HasSubstr("for ranks without servers write -n 4"));
   EXPECT_THAT(fault_of({"-n", "5", "--ps", "2", "--workers", "4", "x"}),
-              HasSubstr("--ps 2 --workers 4 are 6 ranks, and -n says 5: leave it out"));
+              HasSubstr("--ps 2 --workers 4 are 6 ranks, and -n says 5: omit it"));
   EXPECT_THAT(fault_of({"-n", "gpu", "--ps", "2", "--workers", "4", "x"}), HasSubstr("-n says gpu"));
   EXPECT_THAT(fault_of({"--devices", "cpu:2x", "--ps", "2", "--workers", "4", "x"}),
               HasSubstr("are 6 ranks, and --devices says 2"));
-  EXPECT_THAT(fault_of({"--ps", "-1", "--workers", "4", "x"}), HasSubstr("--ps -1: a whole number from 0"));
+  EXPECT_THAT(fault_of({"--ps", "-1", "--workers", "4", "x"}), HasSubstr("--ps -1: expected an integer from 0"));
 }
 
 TEST(CommandLine, ServersAndWorkersOnSeveralNodes) {
@@ -163,7 +165,7 @@ TEST(CommandLine, ServersAndWorkersOnSeveralNodes) {
   EXPECT_EQ(spec.ranks, 2);
   EXPECT_EQ(spec.servers + spec.workers, 5) << "of all nodes";
   EXPECT_THAT(fault_of({"--nnodes", "2", "--node-rank", "1", "--master-addr", "a", "--ps", "1", "--workers", "4", "x"}),
-              HasSubstr("are 5 ranks on several nodes: how many here? -n N is missing"));
+              HasSubstr("are 5 ranks on several nodes: the number on this node, -n N, is missing"));
 }
 
 TEST(CommandLine, TheProgramsFlagsAreItsOwn) {
@@ -176,7 +178,8 @@ TEST(CommandLine, TheProgramsFlagsAreItsOwn) {
   EXPECT_FALSE(spec_of({"-n", "2", "--no-bind", "x"}).bind_cores);
 }
 
-// Each flag of the usage that names a value: were the next word taken for the program, --bogus would be the program's.
+// Covers each flag in the usage that has a value: if the next word were taken for the program, --bogus would be the
+// program's.
 TEST(CommandLine, AFlagsValueIsNeverTheProgram) {
   const std::string usage = std::get<Information>(parse({"--help"})).text;
   const auto flags = lockstep::testing::find_matches_by_line(usage, "^  (-[a-z], |    )(--[a-z-]+) [A-Z]+ ");
@@ -191,10 +194,11 @@ TEST(CommandLine, Gpus) {
   EXPECT_EQ(spec_of({"-n", "2", "--gpus", "1,0", "x"}).gpus, "1,0");
   EXPECT_EQ(spec_of({"-n", "2", "--gpus=GPU-8c9f", "--share_gpu=2", "x", "--gpus"}).share_gpu, 2);
   EXPECT_THAT(fault_of({"-n", "2", "--gpus", "two", "x"}),
-              HasSubstr("--gpus two: 'two' is no GPU: auto, all, none, or a list"));
+              HasSubstr("--gpus two: 'two' is not a GPU; expected auto, all, none, or a list"));
   EXPECT_THAT(fault_of({"-n", "2", "--gpus", "", "x"}), HasSubstr("--gpus"));
   EXPECT_THAT(fault_of({"-n", "2", "--gpus", "0", "--gpus", "1", "x"}), HasSubstr("--gpus is given more than once"));
-  EXPECT_THAT(fault_of({"-n", "2", "--share-gpu", "0", "x"}), HasSubstr("--share-gpu 0: a whole number from 1 to 64"));
+  EXPECT_THAT(fault_of({"-n", "2", "--share-gpu", "0", "x"}),
+              HasSubstr("--share-gpu 0: expected an integer from 1 to 64"));
 }
 
 TEST(CommandLine, DevicesSayWhichAndHowManyRanks) {
@@ -208,11 +212,12 @@ TEST(CommandLine, DevicesSayWhichAndHowManyRanks) {
   const launch::LaunchSpec gpus = spec_of({"--devices", "cuda:1:2x,cuda:3:2x", "x"});
   EXPECT_EQ(gpus.ranks, 4);
   EXPECT_EQ(gpus.gpus, "1,3");
-  EXPECT_THAT(fault_of({"--devices", "cpu", "x"}), HasSubstr("--devices: 'cpu' is none of cpu:2x"));
-  EXPECT_THAT(fault_of({"--devices", "cpu:2x", "--gpus", "0", "x"}), HasSubstr("leave out --gpus and --share-gpu"));
+  EXPECT_THAT(fault_of({"--devices", "cpu", "x"}), HasSubstr("--devices: 'cpu' is invalid: expected cpu:2x"));
+  EXPECT_THAT(fault_of({"--devices", "cpu:2x", "--gpus", "0", "x"}), HasSubstr("omit --gpus and --share-gpu"));
   EXPECT_THAT(fault_of({"--devices", "cpu:2x,cuda:0:2x", "x"}), HasSubstr("on the CPU or on GPUs, not on both"));
   EXPECT_THAT(fault_of({"--devices", "cuda:0:1G+3G", "x"}), HasSubstr("ranks have equal parts of the memory"));
-  EXPECT_THAT(fault_of({"--devices", "cuda:0:2x,cuda:1:3x", "x"}), HasSubstr("as many ranks on each GPU are needed"));
+  EXPECT_THAT(fault_of({"--devices", "cuda:0:2x,cuda:1:3x", "x"}),
+              HasSubstr("each GPU needs the same number of ranks"));
 }
 
 TEST(CommandLine, WrongFlagsAreNamed) {
@@ -221,10 +226,10 @@ TEST(CommandLine, WrongFlagsAreNamed) {
   EXPECT_THAT(fault_of({"-n", "2x", "x"}), HasSubstr("-n 2x"));
   EXPECT_THAT(fault_of({"-n", "99999", "x"}), HasSubstr("4096"));
   EXPECT_THAT(fault_of({"-n", "1", "-n", "2", "x"}), HasSubstr("more than once"));
-  EXPECT_THAT(fault_of({"train"}), HasSubstr("-n N is missing"));
-  EXPECT_THAT(fault_of({}), HasSubstr("-n N is missing"));
+  EXPECT_THAT(fault_of({"train"}), HasSubstr("-n N, is missing"));
+  EXPECT_THAT(fault_of({}), HasSubstr("-n N, is missing"));
   EXPECT_THAT(fault_of({"-n"}), HasSubstr("missing an argument"));
-  EXPECT_THAT(fault_of({"-n", "2"}), HasSubstr("which program"));
+  EXPECT_THAT(fault_of({"-n", "2"}), HasSubstr("the program is missing"));
   EXPECT_THAT(fault_of({"--bogus", "-n", "2", "x"}), HasSubstr("bogus"));
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
-using Action = Verdict::Action;
+using Action = Decision::Action;
 
 constexpr milliseconds kWait(500);
 
@@ -22,39 +22,39 @@ RankExit code(int rank, int value, int ms) { return {rank, 1000 + rank, false, v
 RankExit signal(int rank, int value, int ms) { return {rank, 1000 + rank, true, value, false, at(ms)}; }
 
 TEST(FailurePolicy, GoodExitsNeverEndTheJob) {
-  EXPECT_EQ(judge({}, 3, at(0), kWait).action, Action::kContinue);
-  EXPECT_EQ(judge({code(1, 0, 1)}, 3, at(9999), kWait).action, Action::kContinue);
-  EXPECT_EQ(judge({code(1, 0, 1), code(0, 0, 2), code(2, 0, 3)}, 3, at(4), kWait).action, Action::kContinue);
+  EXPECT_EQ(decide({}, 3, at(0), kWait).action, Action::kContinue);
+  EXPECT_EQ(decide({code(1, 0, 1)}, 3, at(9999), kWait).action, Action::kContinue);
+  EXPECT_EQ(decide({code(1, 0, 1), code(0, 0, 2), code(2, 0, 3)}, 3, at(4), kWait).action, Action::kContinue);
 }
 
 TEST(FailurePolicy, TheFirstFailureIsTheCauseAtOnce) {
-  const auto verdict = judge({code(2, 0, 1), signal(1, SIGSEGV, 5), code(0, 3, 6)}, 4, at(6), kWait);
-  EXPECT_EQ(verdict.action, Action::kEndJob);
-  EXPECT_EQ(verdict.cause, 1u);
-  EXPECT_FALSE(verdict.only_consequences);
+  const auto decision = decide({code(2, 0, 1), signal(1, SIGSEGV, 5), code(0, 3, 6)}, 4, at(6), kWait);
+  EXPECT_EQ(decision.action, Action::kEndJob);
+  EXPECT_EQ(decision.cause, 1u);
+  EXPECT_FALSE(decision.only_consequences);
 }
 
 TEST(FailurePolicy, AConsequenceWaitsForItsCause) {
   std::vector<RankExit> exits = {code(0, kPeerLostExitCode, 100), code(2, kPeerLostExitCode, 300)};
-  auto verdict = judge(exits, 4, at(599), kWait);
-  EXPECT_EQ(verdict.action, Action::kWaitForCause);
-  EXPECT_EQ(verdict.until, at(600)) << "counted from the first of them";
+  auto decision = decide(exits, 4, at(599), kWait);
+  EXPECT_EQ(decision.action, Action::kWaitForCause);
+  EXPECT_EQ(decision.until, at(600)) << "counted from the first of them";
   exits.push_back(code(3, 9, 599));
-  verdict = judge(exits, 4, at(599), kWait);
-  EXPECT_EQ(verdict.action, Action::kEndJob);
-  EXPECT_EQ(verdict.cause, 2u);
-  EXPECT_FALSE(verdict.only_consequences);
+  decision = decide(exits, 4, at(599), kWait);
+  EXPECT_EQ(decision.action, Action::kEndJob);
+  EXPECT_EQ(decision.cause, 2u);
+  EXPECT_FALSE(decision.only_consequences);
 }
 
 TEST(FailurePolicy, OnlyConsequencesEndTheJobWhenTheWaitIsOverOrNobodyIsLeft) {
   const std::vector<RankExit> exits = {code(1, 0, 50), code(0, kPeerLostExitCode, 100)};
-  auto verdict = judge(exits, 3, at(600), kWait);
-  EXPECT_EQ(verdict.action, Action::kEndJob);
-  EXPECT_EQ(verdict.cause, 1u);
-  EXPECT_TRUE(verdict.only_consequences);
-  verdict = judge(exits, 2, at(100), kWait);
-  EXPECT_EQ(verdict.action, Action::kEndJob);
-  EXPECT_TRUE(verdict.only_consequences);
+  auto decision = decide(exits, 3, at(600), kWait);
+  EXPECT_EQ(decision.action, Action::kEndJob);
+  EXPECT_EQ(decision.cause, 1u);
+  EXPECT_TRUE(decision.only_consequences);
+  decision = decide(exits, 2, at(100), kWait);
+  EXPECT_EQ(decision.action, Action::kEndJob);
+  EXPECT_TRUE(decision.only_consequences);
 }
 
 TEST(FailurePolicy, ASignalOfThatNumberIsNoConsequence) {
@@ -66,13 +66,13 @@ TEST(FailurePolicy, ASignalOfThatNumberIsNoConsequence) {
 
 TEST(FailureSummary, NamesRankProcessCauseAndLastLines) {
   const std::vector<RankExit> exits = {signal(1, SIGSEGV, 5)};
-  const auto text = failure_cause(exits, judge(exits, 2, at(6), kWait)) + failure_details({"first", "second"});
+  const auto text = failure_cause(exits, decide(exits, 2, at(6), kWait)) + failure_details({"first", "second"});
   EXPECT_THAT(text, HasSubstr("rank 1 (pid 1001) was killed by signal 11 (SIGSEGV: Segmentation fault)\n"));
   EXPECT_THAT(text, HasSubstr("    first\n    second\n"));
   EXPECT_EQ(failure_cause({code(0, 3, 0)}, {Action::kEndJob}), "lockrun: rank 0 (pid 1000) exited with code 3\n");
   EXPECT_EQ(failure_cause({code(0, 3, 0)}, {Action::kEndJob}, "node 2 on host b"),
             "lockrun: rank 0 (pid 1000, node 2 on host b) exited with code 3\n");
-  EXPECT_THAT(failure_details({}), HasSubstr("nothing to stderr"));
+  EXPECT_THAT(failure_details({}), HasSubstr("nothing on stderr"));
   RankExit server = code(4, 3, 0);
   server.task = "ps:0";
   EXPECT_EQ(failure_cause({server}, {Action::kEndJob}), "lockrun: rank 4 (ps:0, pid 1004) exited with code 3\n");
@@ -81,9 +81,9 @@ TEST(FailureSummary, NamesRankProcessCauseAndLastLines) {
 }
 
 TEST(FailureSummary, SaysOfASigkillWhatIsKnownAndNoMore) {
-  const Verdict verdict = judge({signal(1, SIGKILL, 5)}, 2, at(6), kWait);
+  const Decision decision = decide({signal(1, SIGKILL, 5)}, 2, at(6), kWait);
   const auto text = [&](std::optional<MemoryKills> kills) {
-    return failure_cause({signal(1, SIGKILL, 5)}, verdict, "", kills);
+    return failure_cause({signal(1, SIGKILL, 5)}, decision, "", kills);
   };
   EXPECT_THAT(text(MemoryKills{1, std::chrono::seconds(10)}),
               HasSubstr("lockrun: the system's memory killer has ended 1 process of this control group in the last 10 "
@@ -107,7 +107,7 @@ TEST(MemoryKillLog, CountsWhatWasKilledAMomentAgoAndNotWhatWasKilledBefore) {
   EXPECT_EQ(recent(8, 300).count, 1);
   EXPECT_EQ(recent(8, 300).within, std::chrono::seconds(1)) << "no longer than the job runs";
   for (int ms = 1000; ms <= 5000; ms += 1000) log.note(7, at(ms));
-  for (int ms = 6000; ms <= 60'000; ms += 1000) log.note(8, at(ms));  // a helper is killed
+  for (int ms = 6000; ms <= 60'000; ms += 1000) log.note(8, at(ms));  // a helper process is killed
   EXPECT_EQ(recent(8, 60'500).count, 0) << "a minute ago";
   EXPECT_EQ(recent(10, 60'500).count, 2);
   EXPECT_EQ(recent(10, 60'500).within, std::chrono::seconds(11));
@@ -126,7 +126,7 @@ TEST(MemoryKillLog, KnowsNothingWhereTheSystemDoesNotCount) {
 
 TEST(FailureSummary, SaysWhenNobodyFailedByItselfAndWhoLeftEarly) {
   const std::vector<RankExit> exits = {code(1, 0, 50), code(0, kPeerLostExitCode, 100)};
-  const auto text = failure_cause(exits, judge(exits, 2, at(100), kWait));
+  const auto text = failure_cause(exits, decide(exits, 2, at(100), kWait));
   EXPECT_THAT(text, HasSubstr("no rank failed by itself"));
   EXPECT_THAT(text, HasSubstr("rank 1 (pid 1001) had ended with code 0"));
 }

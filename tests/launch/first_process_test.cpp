@@ -1,5 +1,4 @@
-// A container's first process, which is spared signals that it does not handle: what a pod is ended by must end it all
-// the same.
+// A container's first process does not receive signals without a handler; the signal that ends a pod must still end it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -39,7 +38,7 @@ class FirstProcess : public ::testing::Test {
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }
-  // What `unshare` has started, once it handles SIGTERM; 0: it did not in time.
+  // Returns the pid of the process that `unshare` started, once it handles SIGTERM; 0 if that took too long.
   static pid_t ready(const Child& container) {
     for (const auto deadline = std::chrono::steady_clock::now() + kSlow; std::chrono::steady_clock::now() < deadline;
          std::this_thread::sleep_for(milliseconds(5)))

@@ -1,4 +1,4 @@
-// The search for GPUs in a process of its own, whatever becomes of that process.
+// The search for GPUs in a separate process, however that process ends.
 #include "src/launch/topology/gpu_probe.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ TEST(SearchApart, ADriverThatCrashesOrHangsIsASentence) {
               }),
               AllOf(HasSubstr("ended by signal 9"), HasSubstr("nvidia-smi")));
   EXPECT_THAT(message_of([] { search_apart([]() -> GpuSearch { ::_exit(3); }); }),
-              HasSubstr("left with code 3 and without an answer"));
+              HasSubstr("exited with code 3 and without an answer"));
   EXPECT_THAT(message_of([] { search_apart([]() -> GpuSearch { ::_exit(0); }); }), HasSubstr("without an answer"));
   EXPECT_THAT(message_of([] {
                 search_apart(
@@ -56,7 +56,7 @@ TEST(SearchApart, ADriverThatCrashesOrHangsIsASentence) {
                     },
                     std::chrono::milliseconds(100));
               }),
-              HasSubstr("has not ended in 100 ms"));
+              HasSubstr("did not end within 100 ms"));
 }
 
 }  // namespace

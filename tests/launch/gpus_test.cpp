@@ -1,4 +1,4 @@
-// Which rank gets which GPU, on machines that are made up.
+// The assignment of GPUs to ranks, on invented machines.
 #include "src/launch/topology/gpus.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,9 @@ TEST(ParseGpus, ReadsItsForms) {
   EXPECT_EQ(parse_gpus("1,0", 1), (GpuRequest{GpuRequest::Kind::kList, {"1", "0"}, 1}));
   EXPECT_EQ(parse_gpus("GPU-8c9f", 1), (GpuRequest{GpuRequest::Kind::kList, {"GPU-8c9f"}, 1}));
   for (const char* text : {"", ",", "0,", "gpu0", "-1", "0 1"})
-    EXPECT_THAT(message_of([&] { parse_gpus(text, 1); }), HasSubstr("is no GPU: auto, all, none, or a list")) << text;
+    EXPECT_THAT(message_of([&] { parse_gpus(text, 1); }),
+                HasSubstr("is not a GPU; expected auto, all, none, or a list"))
+        << text;
   EXPECT_THAT(message_of([] { parse_gpus("all", 0); }), HasSubstr("--share-gpu 0"));
 }
 
@@ -40,7 +42,7 @@ TEST(RequestByDevice, SaysInFlagsWhatTheVariableSays) {
   EXPECT_EQ(request_by_device("cuda", 1), (GpuRequest{GpuRequest::Kind::kAll, {}, 1, true}));
   EXPECT_EQ(request_by_device("cuda:3", 1), (GpuRequest{GpuRequest::Kind::kList, {"3"}, 1, true}));
   EXPECT_THAT(message_of([] { request_by_device("gpu", 1); }),
-              HasSubstr("LOCKSTEP_DEVICE='gpu' is none of auto, cpu, cuda, cuda:N"));
+              HasSubstr("LOCKSTEP_DEVICE='gpu' is invalid: expected auto, cpu, cuda or cuda:N"));
 }
 
 TEST(AssignGpus, RanksTakeThemInOrder) {
@@ -67,7 +69,7 @@ TEST(AssignGpus, TheUsersMemoryStays) {
   EXPECT_THAT(message_of([] {
                 assign_gpus(parse_gpus("0", 1), kTwo, "", {1, 0, "lots"});
               }),
-              HasSubstr("LOCKSTEP_GPU_MEMORY: 'lots' is no amount of memory"));
+              HasSubstr("LOCKSTEP_GPU_MEMORY: 'lots' is not an amount of memory"));
 }
 
 TEST(AssignGpus, WithoutGpusRanksAreOnTheCpuAndOneLineSaysSo) {
@@ -83,7 +85,7 @@ TEST(AssignGpus, WhatCannotBeIsSaidWithTheRemedy) {
   EXPECT_THAT(
       message_of([] { gpus_of("7", 1, 1); }),
       HasSubstr("--gpus 7: this machine shows 2 GPUs, counted from 0: 0 (H200, GPU-8c9f11), 1 (H200, GPU-8caa22)"));
-  EXPECT_THAT(message_of([] { gpus_of("GPU-8c", 1, 1); }), HasSubstr("GPU-8c9f11 and GPU-8caa22 both begin so"));
+  EXPECT_THAT(message_of([] { gpus_of("GPU-8c", 1, 1); }), HasSubstr("GPU-8c9f11 and GPU-8caa22 both begin with it"));
   EXPECT_THAT(message_of([] { gpus_of("GPU-77", 1, 1); }), HasSubstr("no visible GPU has that UUID"));
   EXPECT_THAT(message_of([] { gpus_of("0,0", 1, 1); }), HasSubstr("GPU 0 is named twice"));
   EXPECT_THAT(message_of([] { gpus_of("all", 1, 3); }),

@@ -1,4 +1,4 @@
-// When the other lockrun is asked, and when it is given up.
+// When a heartbeat of the other lockrun is requested, and when it is given up.
 #include "src/launch/supervise/heartbeat.h"
 
 #include <gtest/gtest.h>
@@ -10,13 +10,13 @@ using namespace std::chrono_literals;
 
 constexpr Clock::time_point kStart{};
 
-// Looks every 100 ms; how often it was to ask.
+// Looks every 100 ms; returns how often a heartbeat was to be requested.
 int look_until(Heartbeat& sign, Clock::time_point& now, Clock::time_point end, bool answers) {
   int asked = 0;
   for (; now < end; now += 100ms) {
     if (!sign.look(now)) continue;
     ++asked;
-    if (answers) sign.heard();
+    if (answers) sign.note_heartbeat();
   }
   return asked;
 }
@@ -35,7 +35,7 @@ TEST(Heartbeat, OneThatDoesNotIsAskedOnceAndMissingAfterTheTime) {
   EXPECT_FALSE(sign.is_missing());
   look_until(sign, now, kStart + 2200ms, false);
   EXPECT_TRUE(sign.is_missing());
-  sign.heard();
+  sign.note_heartbeat();
   EXPECT_FALSE(sign.is_missing());
 }
 

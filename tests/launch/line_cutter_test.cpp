@@ -13,7 +13,7 @@ Piece line(std::string text) { return {Piece::Kind::kLine, std::move(text)}; }
 Piece status(std::string text) { return {Piece::Kind::kStatus, std::move(text)}; }
 Piece status_end(std::string text) { return {Piece::Kind::kStatusEnd, std::move(text)}; }
 
-// All that comes out, as one text: what the pieces are must not depend on where the reads happened to end.
+// Joins all output to one text: the pieces must not depend on where the reads happened to end.
 std::string joined(LineCutter& cutter, std::string_view bytes, std::size_t step) {
   std::string text;
   const auto add = [&](const Pieces& pieces) {

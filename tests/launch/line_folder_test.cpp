@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Texts = std::vector<std::string>;
 
-// "[0-1] text", with a '!' in front of an error.
+// "[0-1] text", with '!' in front of an error.
 Texts texts(const std::vector<LineFolder::Line>& lines) {
   Texts all;
   for (const auto& line : lines) all.push_back((line.is_error ? "![" : "[") + ranges_of(line.ranks) + "] " + line.text);
@@ -74,8 +74,9 @@ TEST(LineFolder, LinesThatDifferInTheWritersNumberFold) {
 TEST(LineFolder, LinesAboutOtherRanksFoldOnlyWhenTheyAreTheSame) {
   LineFolder folder(4);
   for (const int rank : {1, 0, 2}) folder.add(rank, true, "rank 1 was lost\n", kFoldStart);
-  folder.add(3, true, "rank 3 was lost\n", kFoldStart);   // its own number: another text than that of three ranks
-  folder.add(2, true, "rank 12 was lost\n", kFoldStart);  // and 2 is no part of 12
+  folder.add(3, true, "rank 3 was lost\n",
+             kFoldStart);  // its own number: a different text from that of the three ranks
+  folder.add(2, true, "rank 12 was lost\n", kFoldStart);  // and 2 is not part of 12
   folder.add(2, true, "tank 2\n", kFoldStart);
   folder.add(1, true, "tank 1\n", kFoldStart);
   EXPECT_THAT(texts(folder.take_all()), ElementsAre("![0-2] rank 1 was lost\n", "![3] rank 3 was lost\n",
@@ -117,7 +118,7 @@ TEST(LineFolder, AFloodIsNotKept) {
   EXPECT_EQ(gone, 2u);
 }
 
-// The work for a line must not grow with the number of lines that wait.
+// The work for a line must not grow with the number of waiting lines.
 TEST(LineFolder, EachRankComparesAWaitingLineOnceAtMost) {
   constexpr int kRanks = 4;
   constexpr std::size_t kLines = LineFolder::kMostLines / kRanks;

@@ -1,4 +1,4 @@
-// What is near which GPU, on machines that hwloc is told of.
+// The devices, cores and nodes near each GPU, on machines from hwloc's XML.
 #include "src/launch/topology/machine.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ class TwoNodes : public ::testing::Test {
   void SetUp() override {
     if (const auto machine = read_machine(); !machine->unknown_because().empty())
       GTEST_SKIP() << machine->unknown_because();
-    ::setenv("HWLOC_LIBXML", "0", 1);  // hwloc's own reader: libxml leaves memory behind
+    ::setenv("HWLOC_LIBXML", "0", 1);  // hwloc's own reader: libxml leaks memory
     machine_ = read_machine(testing::two_nodes_xml());
   }
   std::vector<NearDevice> near(const std::vector<std::string>& buses) const {

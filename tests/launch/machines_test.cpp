@@ -1,5 +1,5 @@
-// Starting across machines, in network namespaces: lockrun on each, and mpirun, whose remote shell is here one that
-// enters a namespace.
+// Starting across machines, in network namespaces: lockrun on each; and mpirun, with a script that enters a namespace
+// as its remote shell.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ class Machines : public ::testing::Test {
     environment.insert({"LOCKSTEP_TOKEN", "the machines' secret"});
     return Child(words, {.environment = std::move(environment), .network = lab_->network(node)});
   }
-  // A rank that something else has started there.
+  // A rank on that machine that another launcher has started.
   Child rank(int machine, const std::string& host, Environment environment) const {
     environment.insert({{"MASTER_ADDR", host}, {"LOCKSTEP_TOKEN", "the machines' secret"}});
     return Child(collective_rank({"steps=10"}),
@@ -66,7 +66,7 @@ TEST_F(Machines, TheirLockrunsAndRanksMeet) {
   }
 }
 
-// Node 0's ranks are not to be found under that address.
+// Node 0's ranks cannot be reached at that address.
 TEST_F(Machines, NodeZeroMayListenOnAllInterfaces) {
   for (const char* everywhere : {"0.0.0.0", "::"}) {
     if (!NetworkLab::has_ipv6() && everywhere[0] == ':') continue;
@@ -104,8 +104,8 @@ TEST_F(Machines, ALostOneIsNamedOnBothSidesWithinTenSeconds) {
   }
 }
 
-// Rank 0 is told "localhost", has no address that it could tell from MASTER_ADDR, and is reached all the same: store
-// and ring.
+// Rank 0 has "localhost" as MASTER_ADDR, cannot determine its own address from it, and is reached all the same, by
+// store and ring.
 TEST_F(Machines, PodsMeetAtAServicesName) {
   const auto pod = [&](int number, const std::string& host) {
     return rank(number, host,
@@ -151,8 +151,8 @@ TEST_F(Machines, SrunsTasksMeetAtTheFirstHost) {
   EXPECT_THAT(two.output(), HasSubstr("rank 2 of 3 did 10 steps"));
 }
 
-// The ranks notice first: their lockruns ask each other, and blame the node that is gone rather than a rank that has
-// lost a peer.
+// The ranks notice first: their lockruns request heartbeats from each other, and blame the lost node rather than a rank
+// that has lost a peer.
 TEST_F(Machines, ALossThatRanksNoticeFirstIsAskedAfter) {
   const std::vector<std::string> program = {RANK_PROGRAM, "out:up+flush+sleep:1500+lost:a peer is gone"};
   Child one = lockrun(1, 1, program, NetworkLab::address(0)), zero = lockrun(0, 1, program, NetworkLab::address(0));
@@ -173,7 +173,7 @@ class MpirunMachines : public Machines {
       GTEST_SKIP() << "mpirun or nsenter is not installed";
     Machines::SetUp();
     if (!lab_) return;
-    // Open MPI 5 takes two machines with one name for one, and knows its own by name alone.
+    // Open MPI 5 takes two machines with one name for one, and recognises its own only by name.
     std::ofstream(agent_) << "#!/bin/sh\nshift\nexec nsenter --net=/proc/" << ::getpid() << "/fd/" << lab_->network(1)
                           << " unshare --uts sh -c \"hostname lab-machine-1; $*\"\n";
     std::filesystem::permissions(agent_, std::filesystem::perms(0700));
@@ -186,14 +186,14 @@ class MpirunMachines : public Machines {
     const std::string net = "10.83.0.0/24";
     std::map<std::string, std::string> settings = {
         {"plm_rsh_agent", agent_}, {"btl", "tcp,self"}, {"btl_tcp_if_include", net}, {"oob_tcp_if_include", net}};
-    // Of an interface with addresses of both families, Open MPI 5.0.7 knows the one of IPv6 alone, and then finds no
-    // way to it.
+    // If an interface has addresses of both families, Open MPI 5.0.7 sees only the IPv6 one, and then finds no route to
+    // it.
     settings["btl_tcp_disable_family"] = "6";
     std::vector<std::string> words = {"mpirun", "--host", host_name() + ":2," + NetworkLab::address(1) + ":1", "-n",
                                       "3"};
     for (const auto& [name, value] : settings) words.insert(words.end(), {"--mca", name, value});
     for (const std::string& variable : exported) words.insert(words.end(), {"-x", variable});
-    arguments.push_back("report=" + report_);  // mpirun at times drops what ranks print at their end
+    arguments.push_back("report=" + report_);  // mpirun sometimes loses the last output of ranks
     for (const std::string& word : collective_rank(arguments)) words.push_back(word);
     return Child(words, {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}},
                          .network = lab_->network(0)});

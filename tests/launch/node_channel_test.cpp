@@ -1,5 +1,5 @@
-// The connection between two lockruns, over a socket pair: who gets in, and what malformed bytes do (close it, and
-// nothing else).
+// The connection between two lockruns, over a socket pair: who is accepted, and the effect of malformed bytes (they
+// close it, nothing else).
 #include "src/launch/nodes/node_channel.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Ends make_ends() {
   return {Fd(fds[0]), Fd(fds[1])};
 }
 
-// Both sides take turns until nothing changes any more.
+// Alternates between both sides until nothing changes any more.
 void settle(NodeChannel& a, NodeChannel& b) {
   for (int i = 0; i < 10; ++i) a.move(), b.move();
 }
@@ -79,7 +79,7 @@ TEST(NodeChannel, AnotherTokenIsRefusedOnBothSides) {
   EXPECT_EQ(agent.state(), State::kRefused);
 }
 
-// A coordinator that accepts without knowing the token is as much unauthenticated.
+// A coordinator that accepts without knowing the token is just as unauthenticated.
 TEST(NodeChannel, ACoordinatorMustProveItselfToo) {
   Ends ends = make_ends();
   NodeChannel agent(std::move(ends.agent), Side::kAgent, "token");

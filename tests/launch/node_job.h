@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Words = std::vector<std::string>;
 
-// Failures on other nodes are to be known within seconds, a lost node within 10 s; the rest is for a loaded machine.
+// Failures on other nodes must be known within seconds, a lost node within 10 s; the rest is for a loaded machine.
 inline constexpr milliseconds kSoon(10'000), kLost(15'000), kSlow(30'000);
 
 inline Words acts(const Words& words) {

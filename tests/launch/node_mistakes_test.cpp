@@ -1,5 +1,5 @@
-// Nodes that do not make one job: numbers, addresses and ports that do not fit, and the token by which they know each
-// other.
+// Nodes that do not form one job: numbers, addresses and ports that do not match, and the token with which they
+// recognise each other.
 #include <unistd.h>
 
 #include <csignal>
@@ -27,9 +27,9 @@ TEST(NodesMistakes, AMissingNodeIsNamedWhileWaitingAndAtTheEnd) {
   EXPECT_THAT(zero.errors(),
               AllOf(HasSubstr("lockrun: node 0 waits at 127.0.0.1:" + job.port() + " for node 1 (5 s of 7 s)"),
                     HasSubstr("; lockruns on other machines cannot reach that address, see --master-addr"),
-                    HasSubstr("node 1 of 3 did not come to 127.0.0.1:" + job.port() + " within 7 s")));
+                    HasSubstr("node 1 of 3 did not arrive to 127.0.0.1:" + job.port() + " within 7 s")));
   EXPECT_THAT(two.errors(), AllOf(HasSubstr("lockrun: node 2 has joined and waits for node 1"),
-                                  HasSubstr("node 1 of 3 did not come")));
+                                  HasSubstr("node 1 of 3 did not arrive")));
 }
 
 TEST(NodesMistakes, NodeZeroThatDoesNotComeIsNamed) {
@@ -48,13 +48,14 @@ TEST(NodesMistakes, NodeZeroThatDoesNotComeIsNamed) {
 TEST(NodesMistakes, TwoLockrunsWithOneNumber) {
   NodeJob job(3);
   Child& zero = job.start(0, 1, acts({"exit:0"}));
-  Child& twin = job.start(1, 1, acts({"exit:0"}));
+  Child& duplicate = job.start(1, 1, acts({"exit:0"}));
   std::this_thread::sleep_for(milliseconds(1000));
   Child& other = job.start(1, 1, acts({"exit:0"}));
   EXPECT_EQ(other.wait(kSoon), 1) << other.errors();
-  EXPECT_THAT(other.errors(), HasSubstr("--node-rank 1 is taken: lockrun " + std::to_string(twin.pid()) + " on host "));
+  EXPECT_THAT(other.errors(),
+              HasSubstr("--node-rank 1 is taken: lockrun " + std::to_string(duplicate.pid()) + " on host "));
   Child& two = job.start(2, 1, acts({"exit:0"}));
-  for (Child* node : {&zero, &twin, &two}) EXPECT_EQ(node->wait(kSlow), 0) << node->errors();
+  for (Child* node : {&zero, &duplicate, &two}) EXPECT_EQ(node->wait(kSlow), 0) << node->errors();
 }
 
 TEST(NodesMistakes, OtherNumbersOfNodes) {
@@ -93,7 +94,7 @@ TEST(NodesMistakes, ALockrunThatComesTooLate) {
   ASSERT_TRUE(zero.wait_for_output("up"));
   Child& late = job.start(1, 1, acts({"exit:0"}));
   EXPECT_EQ(late.wait(kSoon), 1);
-  EXPECT_THAT(late.errors(), HasSubstr("runs already, with all its nodes"));
+  EXPECT_THAT(late.errors(), HasSubstr("is already running with all its nodes"));
   EXPECT_EQ(zero.wait(kSlow), 0) << zero.errors();
   EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
 }
@@ -127,7 +128,7 @@ TEST(NodesToken, AcrossMachinesThereMustBeOne) {
   EXPECT_EQ(one.wait(kSlow), 0) << one.errors();
 }
 
-// Every argument of every process of the job, and all that it prints.
+// Checks every argument of every process of the job, and all its output.
 TEST(NodesToken, StandsInNoArgumentAndNoOutput) {
   const std::string secret = "5ecret-0123456789abcdef", path = file("token");
   std::ofstream(path) << "\n  " << secret << " \n";

@@ -1,5 +1,5 @@
-// Several nodes without a process: who may join, who holds which rank, which report is the job's verdict, and the words
-// of the wire.
+// Several nodes without processes: which may join, which ranks they have, which report decides for the job, and the
+// messages between them.
 #include "src/launch/nodes/node_plan.h"
 
 #include <gmock/gmock.h>
@@ -40,9 +40,9 @@ TEST(Roster, TakesEveryNodeOnceInAnyOrder) {
 TEST(Roster, NamesMistakes) {
   Roster roster(facts(0, 3));
   EXPECT_EQ(roster.admit(facts(1, 3)), "");
-  NodeFacts twin = facts(1, 3);
-  twin.pid = 777;
-  EXPECT_THAT(roster.admit(twin),
+  NodeFacts duplicate = facts(1, 3);
+  duplicate.pid = 777;
+  EXPECT_THAT(roster.admit(duplicate),
               HasSubstr("--node-rank 1 is taken: lockrun 101 on host host1 joined before lockrun 777 on host host1"));
   EXPECT_THAT(roster.admit(facts(0, 3)), HasSubstr("--node-rank 0 is taken"));
   EXPECT_THAT(roster.admit(facts(2, 4)),
@@ -80,41 +80,41 @@ TEST(ListNodes, ShortAndLong) {
   EXPECT_THAT(list_nodes(many), HasSubstr("14, 15 and 4 more"));
 }
 
-TEST(JudgeNodes, AllMustFinish) {
-  EXPECT_FALSE(judge_nodes({}, 2, at(0), kWait));
-  EXPECT_FALSE(judge_nodes({report(NodeReport::Kind::kFinished, 1, 0, 1)}, 2, at(99999), kWait));
-  const auto verdict = judge_nodes(
+TEST(DecideForNodes, AllMustFinish) {
+  EXPECT_FALSE(decide_for_nodes({}, 2, at(0), kWait));
+  EXPECT_FALSE(decide_for_nodes({report(NodeReport::Kind::kFinished, 1, 0, 1)}, 2, at(99999), kWait));
+  const auto decision = decide_for_nodes(
       {report(NodeReport::Kind::kFinished, 1, 0, 1), report(NodeReport::Kind::kFinished, 0, 0, 2)}, 2, at(2), kWait);
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->kind, NodeReport::Kind::kFinished);
-  EXPECT_EQ(verdict->exit_code, 0);
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->kind, NodeReport::Kind::kFinished);
+  EXPECT_EQ(decision->exit_code, 0);
 }
 
-TEST(JudgeNodes, TheFirstCauseCountsAtOnce) {
+TEST(DecideForNodes, TheFirstCauseCountsAtOnce) {
   for (const NodeReport::Kind kind :
        {NodeReport::Kind::kFailed, NodeReport::Kind::kInterrupted, NodeReport::Kind::kLost}) {
-    const auto verdict = judge_nodes({report(NodeReport::Kind::kFinished, 0, 0, 1), report(kind, 2, 7, 5),
-                                      report(NodeReport::Kind::kFailed, 1, 3, 6)},
-                                     4, at(6), kWait);
-    ASSERT_TRUE(verdict);
-    EXPECT_EQ(verdict->kind, kind);
-    EXPECT_EQ(verdict->node, 2);
-    EXPECT_EQ(verdict->exit_code, 7);
+    const auto decision = decide_for_nodes({report(NodeReport::Kind::kFinished, 0, 0, 1), report(kind, 2, 7, 5),
+                                            report(NodeReport::Kind::kFailed, 1, 3, 6)},
+                                           4, at(6), kWait);
+    ASSERT_TRUE(decision);
+    EXPECT_EQ(decision->kind, kind);
+    EXPECT_EQ(decision->node, 2);
+    EXPECT_EQ(decision->exit_code, 7);
   }
 }
 
-TEST(JudgeNodes, AConsequenceWaitsForItsCauseOnAnotherNode) {
+TEST(DecideForNodes, AConsequenceWaitsForItsCauseOnAnotherNode) {
   std::vector<NodeReport> reports = {report(NodeReport::Kind::kConsequence, 0, 75, 100),
                                      report(NodeReport::Kind::kConsequence, 2, 75, 200)};
-  EXPECT_FALSE(judge_nodes(reports, 4, at(3099), kWait)) << "counted from the first";
-  auto verdict = judge_nodes(reports, 4, at(3100), kWait);
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->node, 0);
-  EXPECT_EQ(judge_nodes(reports, 2, at(200), kWait)->node, 0) << "nobody is left who could name a cause";
+  EXPECT_FALSE(decide_for_nodes(reports, 4, at(3099), kWait)) << "counted from the first";
+  auto decision = decide_for_nodes(reports, 4, at(3100), kWait);
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->node, 0);
+  EXPECT_EQ(decide_for_nodes(reports, 2, at(200), kWait)->node, 0) << "nobody is left who could name a cause";
   reports.push_back(report(NodeReport::Kind::kLost, 3, 75, 3000));
-  verdict = judge_nodes(reports, 4, at(3000), kWait);
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->node, 3);
+  decision = decide_for_nodes(reports, 4, at(3000), kWait);
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->node, 3);
 }
 
 TEST(Reports, TheFirstOfANodeStandsButAFinishedOneMayBeInterrupted) {
@@ -131,15 +131,15 @@ TEST(Reports, TheFirstOfANodeStandsButAFinishedOneMayBeInterrupted) {
   EXPECT_EQ(reports[1].kind, NodeReport::Kind::kFailed);
 }
 
-TEST(Verdict, IsToldWithTheNodeThatHasTheLines) {
+TEST(Decision, IsToldWithTheNodeThatHasTheLines) {
   EXPECT_EQ(
-      tell_verdict({NodeReport::Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
-      "lockrun: rank 2 exited\nlockrun: its last lines stand in the output of the lockrun of node 1 on host host1\n");
-  EXPECT_EQ(tell_verdict({NodeReport::Kind::kInterrupted, 1, 130, SIGINT, "lockrun: SIGINT\n", {}}, facts(1, 2)),
+      describe_decision({NodeReport::Kind::kFailed, 1, 3, SIGTERM, "lockrun: rank 2 exited\n", {}}, facts(1, 2)),
+      "lockrun: rank 2 exited\nlockrun: its last lines are in the output of the lockrun of node 1 on host host1\n");
+  EXPECT_EQ(describe_decision({NodeReport::Kind::kInterrupted, 1, 130, SIGINT, "lockrun: SIGINT\n", {}}, facts(1, 2)),
             "lockrun: SIGINT\n");
   const NodeReport loss = loss_of(facts(1, 2), at(5));
   EXPECT_EQ(loss.exit_code, kPeerLostExitCode);
-  EXPECT_THAT(tell_verdict(loss, facts(1, 2)),
+  EXPECT_THAT(describe_decision(loss, facts(1, 2)),
               HasSubstr("node 1 on host host1 is gone: the connection to its lockrun (pid 101)"));
   const NodeReport silence = silence_of(facts(0, 2), std::chrono::seconds(15));
   EXPECT_EQ(silence.exit_code, kPeerLostExitCode);

@@ -1,4 +1,4 @@
-// Several lockruns as the nodes of one job, and what becomes of it when one fails.
+// Several lockruns as the nodes of one job, and the end of the job when one fails.
 #include <unistd.h>
 
 #include <csignal>
@@ -116,7 +116,7 @@ TEST(Nodes, AFailureAnywhereEndsAllWithTheSameCauseAndCode) {
       if (node == guilty)
         EXPECT_THAT(lockrun.errors(), HasSubstr("its last lines on stderr:\n    the reason\n"));
       else
-        EXPECT_THAT(lockrun.errors(), AllOf(HasSubstr("its last lines stand in the output of the lockrun of node " +
+        EXPECT_THAT(lockrun.errors(), AllOf(HasSubstr("its last lines are in the output of the lockrun of node " +
                                                       std::to_string(guilty)),
                                             Not(HasSubstr("the reason"))));
       EXPECT_TRUE(lockrun.nothing_left());
@@ -134,7 +134,7 @@ TEST(Nodes, TheCauseIsFoundBehindItsConsequenceOnAnotherNode) {
   }
 }
 
-// Its own rank may be the cause, and nobody there can say so.
+// Its own rank may be the cause, and no process there can report it.
 TEST(Nodes, ALockrunThatIsStoppedIsNamedWhenOthersLoseAPeer) {
   NodeJob job(2);
   Child& zero = job.start(0, 1, acts({"out:up+flush+sleep:1500+lost:rank 1 is gone"}));
@@ -275,7 +275,7 @@ TEST(Nodes, GpusThatAreNotThereOnOneEndAllWithTheSameCode) {
   }
 }
 
-// Also how often it has woken up: it looks for a signal each time.
+// Also shows how often it has woken up, since it checks for a signal each time.
 long reads_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/io");
   std::string name;
@@ -284,7 +284,8 @@ long reads_of(pid_t pid) {
   return -1;
 }
 
-// Node 0 leaves the job 10 s after the verdict, though node 1's reader still sleeps, and then waits for its own reader.
+// Node 0 leaves the job 10 s after the decision, although node 1's reader still sleeps, and then waits for its own
+// reader.
 TEST(Nodes, ALockrunThatWaitsForItsReaderAloneLeavesTheNodesAlone) {
   OutputPipe zeros, ones;
   NodeJob job(2);

@@ -1,4 +1,4 @@
-// Ranks that srun or Kubernetes start: nothing here is either, the tests set what these set.
+// Ranks as srun or Kubernetes start them. Neither is needed: the tests set the variables that these set.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ std::string quoted(const std::vector<std::string>& command) {
   return text;
 }
 
-// srun as its tasks see it: `srun "2,1" PROGRAM...` starts that many on each of its nodes, which are all this machine.
+// A replacement for srun: `srun "2,1" PROGRAM...` starts that many tasks on each of its nodes, which are all this
+// machine.
 constexpr const char* kSrun = R"(
 counts=$1; shift
 export SLURM_JOB_ID=$JOB SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=$counts SLURM_JOB_NODELIST=$HOSTS
@@ -92,7 +93,7 @@ TEST(Srun, AListThatCannotBeReadIsNamed) {
   EXPECT_THAT(job.errors(), HasSubstr("SLURM_JOB_NODELIST='node[1'"));
 }
 
-// -- Kubernetes' training operators: no LOCAL_RANK, and a service's name in place of an address -----------------------
+// -- Kubernetes' training operators: no LOCAL_RANK, and a service's name in place of an address
 
 class Pods : public ::testing::Test {
  protected:
@@ -100,7 +101,7 @@ class Pods : public ::testing::Test {
     return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"},           {"MASTER_ADDR", host},
             {"MASTER_PORT", port_},         {"LOCKSTEP_TOKEN", "mounted"}, {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}};
   }
-  // The program with a hosts file of its own, as a pod has.
+  // Runs the program with its own hosts file, as in a pod.
   static std::vector<std::string> with_hosts(const File& hosts, const std::vector<std::string>& command) {
     return {"unshare", "-m", "sh", "-c", "mount --bind " + hosts.path() + " /etc/hosts && exec " + quoted(command)};
   }
@@ -114,7 +115,7 @@ TEST_F(Pods, RankZeroThatIsToldLocalhostServesTheOthersAllTheSame) {
   EXPECT_EQ(one.wait(kOtherLaunchersTime), 0) << one.errors();
 }
 
-// All interfaces of IPv6 are there to listen on, and IPv4 comes through them; ::1 is not.
+// The machine can listen on all IPv6 interfaces, which also accept IPv4, but has no ::1.
 TEST_F(Pods, RankZeroWithoutIpv6FindsItsOwnStore) {
   const char* setup =
       "ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && echo 1 > "

@@ -1,5 +1,5 @@
-// The launchers that this machine has, each with real ranks: lockrun, no launcher, mpirun, and those of other MPIs,
-// whose folders LOCKSTEP_TEST_MPIEXEC_DIRS names (bin folders with an mpiexec each, separated by colons).
+// The launchers on this machine, each with real ranks: lockrun, no launcher, mpirun, and those of other MPIs in
+// LOCKSTEP_TEST_MPIEXEC_DIRS (bin folders that contain an mpiexec, separated by colons).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ Words together(Words words, const Words& more) {
   return words;
 }
 
-// What ranks report, whom some launchers let no last word.
+// The report of the ranks, in a file, since some launchers lose their last output.
 class Report {
  public:
   ~Report() { std::filesystem::remove(path_); }
@@ -51,7 +51,7 @@ class Report {
   const std::string path_ = next();
 };
 
-// Open MPI minds root, and more ranks than cores.
+// Open MPI refuses root, and more ranks than cores.
 Environment for_mpirun(Environment environment = {}) {
   environment.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                       {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -64,11 +64,11 @@ Environment for_mpirun(Environment environment = {}) {
 
 struct Launcher {
   const char* name;
-  const char* beside;  // the file in an mpiexec's folder that tells whose it is; null: mpirun as installed
+  const char* beside;  // a file in an mpiexec's folder that identifies it; null: the installed mpirun
 };
 const Launcher kLaunchers[] = {{"mpirun", nullptr}, {"mpich", "hydra_pmi_proxy"}, {"open_mpi_5", "prterun"}};
 
-// The program to start; "": there is none.
+// The program to start; "" if there is none.
 std::string find(const Launcher& launcher) {
   if (launcher.beside == nullptr) return std::system("command -v mpirun > /dev/null 2>&1") == 0 ? "mpirun" : "";
   const char* const folders = std::getenv("LOCKSTEP_TEST_MPIEXEC_DIRS");
@@ -103,7 +103,7 @@ TEST_P(RealLaunchers, MakeOneWorld) {
     EXPECT_THAT(report.text(), HasSubstr(line)) << job.errors();
 }
 
-// Unlike counts would be a mismatch if a rank of one job came to the other's store.
+// The counts differ, so it would be a mismatch if a rank of one job came to the other's store.
 TEST_P(RealLaunchers, KeepTwoJobsApart) {
   const Report first_report, second_report;
   Child first = start(2, collective_rank({"steps=40", "count=100", "pause_ms=10", first_report.argument()}));
@@ -120,7 +120,7 @@ TEST_P(RealLaunchers, EndWithARankThatDies) {
   EXPECT_TRUE(job.nothing_left());
 }
 
-// Its ranks are worlds of one to Open MPI, which the backend uses.
+// Open MPI, which the backend uses, sees its ranks as worlds of one.
 TEST(MpichsRanks, AreRefusedByTheMpiBackend) {
   const auto names = backend_names();
   if (std::find(names.begin(), names.end(), "mpi") == names.end()) GTEST_SKIP() << "this build has no mpi backend";
@@ -132,7 +132,7 @@ TEST(MpichsRanks, AreRefusedByTheMpiBackend) {
   EXPECT_THAT(job.errors(), HasSubstr("the group has 2 ranks, but mpirun started 1: every rank must be"));
 }
 
-// A shell in between hands on the variables, and Hydra's socket.
+// A shell in between passes on the variables, and Hydra's socket.
 TEST_P(RealLaunchers, MayStartAScriptThatStartsTheProgram) {
   const Report report;
   Child job = start(2, together({"sh", "-c", "\"$@\"; true", "sh"}, collective_rank({"steps=10", report.argument()})));

@@ -17,7 +17,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Writes the queue out and returns what a reader gets; small texts only, they fit the pipe.
+// Writes the queue and returns the reader's text; for small texts, which fit into the pipe.
 std::string flushed(OutputQueue& queue, const Pipe& pipe) {
   while (!queue.empty()) queue.write_some();
   std::string text(1 << 16, '\0');
@@ -71,7 +71,7 @@ TEST(OutputQueue, APieceEndsWithALine) {
   const std::string line = std::string(1999, 'x') + "\n";
   for (int i = 0; i < 4; ++i) queue.append(line);
   std::string text(1 << 16, '\0');
-  for (const std::size_t bytes : {4000, 4000}) {  // two lines of 2000 fit into PIPE_BUF
+  for (const std::size_t bytes : {4000, 4000}) {  // two lines of 2000 bytes fit into PIPE_BUF
     queue.write_some();
     EXPECT_EQ(::read(pipe.read_end.get(), text.data(), text.size()), static_cast<ssize_t>(bytes));
   }
@@ -92,8 +92,7 @@ struct Terminal {
   }
 };
 
-// Writes as long as poll() says that there is room. Returns whether there came to be none; a write that blocks never
-// returns.
+// Writes as long as poll() reports room. Returns true when there is none; a write that blocks would never return.
 bool becomes_stuck(OutputQueue& queue) {
   queue.append(std::string(1 << 20, '\t'));
   pollfd polled{queue.fd(), POLLOUT, 0};
@@ -118,7 +117,7 @@ TEST(OutputQueue, NoWriteWaitsForASocketsReader) {
   const Fd ours(ends[0]), theirs(ends[1]);
   OutputQueue queue(theirs.get());
   EXPECT_TRUE(becomes_stuck(queue));
-  queue.write_some();  // as if another writer had come before us
+  queue.write_some();  // as if another writer had come first
   EXPECT_EQ(queue.error(), 0);
 }
 
@@ -143,7 +142,7 @@ TEST(OutputQueue, ATerminalThatCannotBeOpenedAgainGetsWhatSurelyFits) {
   EXPECT_LT(queue.waiting(), waiting) << "goes on once somebody has read";
 }
 
-// To open it would make a new one.
+// Opening it would make a new terminal.
 TEST(OutputQueue, TheOtherSideOfATerminalIsWrittenToItself) {
   const Terminal terminal;
   OutputQueue queue(terminal.ours.get());

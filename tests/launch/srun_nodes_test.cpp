@@ -1,5 +1,5 @@
-// lockrun's nodes as srun tells them: real variables of `srun -N 2 --ntasks-per-node=1`.
-#include "launcher/srun_nodes.h"
+// lockrun's nodes from srun's variables: real ones of `srun -N 2 --ntasks-per-node=1`.
+#include "src/launch/launchers/srun_nodes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ const Variables kTask = {{"SLURM_JOB_ID", "7"},
                          {"MASTER_PORT", "1234"}};
 
 Words completed(const Words& flags, const Variables& extra = {}, const Variables& task = kTask) {
-  return with_srun_nodes(flags, [&](const char* name) -> std::optional<std::string> {
+  return launch::with_srun_nodes(flags, [&](const char* name) -> std::optional<std::string> {
     for (const Variables* variables : {&extra, &task})
       if (const auto found = variables->find(name); found != variables->end()) return found->second;
     return std::nullopt;

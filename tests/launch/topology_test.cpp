@@ -1,4 +1,4 @@
-// What lockrun topology prints, of machines that are made up.
+// The output of lockrun topology for invented machines.
 #include "src/launch/topology/topology.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ TEST(Topology, SaysWhatThereIs) {
             "  1: NVIDIA H200, 141.0 GB, compute capability 9.0, PCI 0000:65:00.0, NUMA node not known, GPU-8caa22\n"
             "links between GPUs\n"
             "  0 - 1: across NUMA nodes\n"
-            "  NVLink: not known (hwloc with its NVML plugin would tell; nvidia-smi topo -m does)\n"
+            "  NVLink: not known (install hwloc's NVML plugin, or run nvidia-smi topo -m)\n"
             "NUMA nodes\n"
             "  0: cores 0-3, 8; 1.0 GB\n"
             "  1: cores none; 2.5 GB\n"

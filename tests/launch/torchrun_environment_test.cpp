@@ -1,5 +1,5 @@
 // PET_... variables as Kubeflow's Trainer sets them in each pod.
-#include "launcher/torchrun_environment.h"
+#include "src/launch/launchers/torchrun_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST(TorchrunEnvironment, OfARankIsItsLaunchers) {
   }
 }
 
-// PyTorchJob sets RANK and WORLD_SIZE in each pod, next to them.
+// PyTorchJob also sets RANK and WORLD_SIZE in each pod.
 TEST(TorchrunEnvironment, OfAPodWithARankIsTaken) {
   const launch::LaunchSpec spec = spec_of({"-n", "2"}, {{"RANK", "1"}, {"WORLD_SIZE", "8"}});
   EXPECT_EQ(spec.nodes, 2);
@@ -83,8 +83,8 @@ TEST(TorchrunEnvironment, ContradictionsAreErrorsWithTheVariable) {
   const auto error = [](const Variables& changes) { return message_of([&] { spec_of({}, changes); }); };
   EXPECT_THAT(error({{"PET_NODE_RANK", "2"}}), AllOf(HasSubstr("PET_NODE_RANK=2"), HasSubstr("PET_NNODES=2")));
   EXPECT_THAT(error({{"PET_NODE_RANK", "x"}}), HasSubstr("PET_NODE_RANK='x'"));
-  EXPECT_THAT(error({{"PET_NODE_RANK", ""}}), HasSubstr("--node-rank I is missing"));
-  EXPECT_THAT(error({{"PET_MASTER_ADDR", ""}}), HasSubstr("--master-addr A is missing"));
+  EXPECT_THAT(error({{"PET_NODE_RANK", ""}}), HasSubstr("--node-rank I, is missing"));
+  EXPECT_THAT(error({{"PET_MASTER_ADDR", ""}}), HasSubstr("--master-addr A, is missing"));
   EXPECT_THAT(error({{"PET_MASTER_PORT", "70000"}}), HasSubstr("PET_MASTER_PORT=70000"));
   EXPECT_THAT(error({{"PET_NPROC_PER_NODE", "many"}}), HasSubstr("PET_NPROC_PER_NODE='many'"));
   for (const Variables& further : {Variables{}, Variables{{"PET_NODE_RANK", ""}}}) {
@@ -95,7 +95,7 @@ TEST(TorchrunEnvironment, ContradictionsAreErrorsWithTheVariable) {
     };
     EXPECT_THAT(with("two"), HasSubstr("PET_NNODES='two'"));
     EXPECT_THAT(with("0"), HasSubstr("PET_NNODES=0"));
-    EXPECT_THAT(with("1:4"), AllOf(HasSubstr("PET_NNODES=1:4"), HasSubstr("do not come and go")));
+    EXPECT_THAT(with("1:4"), AllOf(HasSubstr("PET_NNODES=1:4"), HasSubstr("does not support elastic nodes")));
   }
 }
 

@@ -1,4 +1,4 @@
-// Ranks of a process group whose devices are GPUs made of threads.
+// Ranks of a process group whose devices are GPUs simulated by threads.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ struct Member {
   std::vector<Buffer> memory = {};
 };
 
-// What each threw, as text.
+// Returns each rank's error as text.
 inline std::vector<std::string> run_members(int ranks, const std::function<void(Member&)>& body,
                                             const std::string& backend = "") {
   const auto store = std::make_shared<TableStore>();

@@ -1,5 +1,5 @@
-// A process group whose device is a GPU, made of threads: which backend takes what, one sequence, one end; graphs;
-// refusals.
+// A process group whose device is a GPU, simulated by threads: which backend serves which memory, one sequence of
+// calls, one end; graphs; refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// For groups made as programs make them.
+// For groups that are made as programs make them.
 const bool kStubIsTheLibrary = setenv(env::kNcclLibrary, STUB_NCCL, 1) == 0;
 
 TEST(GroupOnGpus, TakesHostMemoryOverTheRingAndTheGpusOverNccl) {
@@ -79,7 +79,7 @@ TEST(GroupOnGpus, CountsCallsOfBothKindsInOneSequence) {
   std::filesystem::remove(path);
   bool found = false;
   for (const auto& group : record.at("groups")) {
-    // Records keep what other tests' groups have failed in.
+    // The records also contain failed groups of other tests.
     if (group.at("backend") != "host, nccl" || group.at("rank") != 0 || !group.at("failure").is_null()) continue;
     found = true;
     const auto& operations = group.at("operations");
@@ -100,7 +100,7 @@ TEST(GroupOnGpus, IsOverWithTheFirstOfItsBackends) {
     EXPECT_THAT(message_of([&] { member.group.all_reduce(there, count, DType::kFloat32, ReduceOp::kSum, kOnGpu); }),
                 AllOf(HasSubstr("rank 0: all_reduce #1 (float32 x 10, sum)"),
                       HasSubstr("rank 1: all_reduce #1 (float32 x 9, sum)")));
-    for (int i = 0; i < 1000; ++i) {  // until the news has gone from one backend to the other
+    for (int i = 0; i < 1000; ++i) {  // until the error has passed from one backend to the other
       member.group.barrier();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -125,7 +125,8 @@ TEST(GroupOnGpus, RefusesWhatNcclDoesNotHave) {
   const auto said = run_members(2, [](Member& member) {
     float* const there = member.numbers(10, 1);
     EXPECT_THAT(message_of([&] { member.group.all_reduce(there, 10, DType::kInt32, ReduceOp::kBitXor, kOnGpu); }),
-                HasSubstr("backend 'nccl' does not reduce by bit_xor; it has sum, avg, product, min, max, premul_sum"));
+                HasSubstr("backend 'nccl' does not support the reduction bit_xor; it supports sum, avg, product, min, "
+                          "max, premul_sum"));
   });
   EXPECT_THAT(said, Each(kNothing));
 }

@@ -1,4 +1,4 @@
-// Messages of a group whose device is a GPU, made of threads: who waits for whom, what is refused, and how it ends.
+// Messages of a group whose device is a GPU, simulated by threads: waits, refusals, endings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(MessagesOnGpus, TheHostQueuesAndDoesNotWait) {
   EXPECT_THAT(said, Each(kNothing));
 }
 
-// What the default stream still does with the memory comes before the message's data.
+// The default stream's earlier work on the memory comes before the message's data.
 TEST(MessagesOnGpus, ComeBehindWhatTheDefaultStreamHeld) {
   const auto said = run_members(
       1,
@@ -92,7 +92,7 @@ TEST(MessagesOnGpus, GoToAndComeFromHostMemory) {
   EXPECT_THAT(said, Each(kNothing));
 }
 
-// NCCL's own would wait for each other for good.
+// NCCL's own messages would wait for each other forever.
 TEST(MessagesOnGpus, OfOppositeOrdersMeet) {
   const auto said = run_members(2, [](Member& member) {
     const int me = member.group.rank(), peer = 1 - me;
@@ -181,7 +181,7 @@ TEST(MessagesOnGpus, WhoseWorksAreDroppedArriveInOrder) {
   EXPECT_THAT(said, Each(kNothing));
 }
 
-// The device has copies under way, and a message nobody sent is awaited, when the group goes.
+// When the group is destroyed, the device has copies under way, and a message that was never sent is awaited.
 TEST(MessagesOnGpus, MayOutliveTheirGroup) {
   RecordingDevice device;
   const Buffer memory = device.allocate(kCount * sizeof(float));
@@ -224,7 +224,7 @@ TEST(MonitoredBarrierOnGpus, IsNotDisturbedByMessagesAndNamesWhoIsMissing) {
     }
   });
   EXPECT_EQ(said[1], kNothing);
-  EXPECT_THAT(said[0] + said[2], HasSubstr("rank 1 of 3 did not come within 1 s"));
+  EXPECT_THAT(said[0] + said[2], HasSubstr("rank 1 of 3 did not arrive within 1 s"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The nccl backend above a GPU made of threads and an NCCL that fails on demand: no GPU is needed.
+// The nccl backend on a GPU simulated by threads and an NCCL stub that fails on demand: needs no GPU.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,8 +17,7 @@
 #include "src/comm/host/shm/shm_transport.h"
 #include "src/comm/nccl/nccl_backend.h"
 #include "src/comm/nccl/nccl_communicator.h"
-#include "tests/conformance/table_store.h"
-#include "tests/nccl/stub_nccl.h"
+#include "tests/nccl/gpu_ranks.h"
 #include "tests/support/message_of.h"
 #include "tests/support/recording_device.h"
 
@@ -30,69 +29,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-const nccl::Api& stub_api() {
-  static const nccl::Api kApi = nccl::load_api(STUB_NCCL);
-  return kApi;
-}
-StubNccl& stub() {
-  static void* const kLibrary = dlopen(STUB_NCCL, RTLD_NOW | RTLD_LOCAL);
-  return *reinterpret_cast<StubNcclControl>(dlsym(kLibrary, "stub_nccl_control"))();
-}
-
-struct GpuRank {
-  Place place;
-  RecordingDevice& device;
-  NcclBackend& backend;
-  std::array<float, 8>& memory;  // outlives the device, whose stream may still be at a call that has failed
-  std::uint64_t sequence = 0;
-
-  Operation call(OperationKind kind, const void* send, void* receive, std::size_t count,
-                 milliseconds timeout = std::chrono::seconds(20)) {
-    Operation operation;
-    operation.signature.sequence = ++sequence;
-    operation.signature.kind = kind;
-    operation.signature.count = count;
-    operation.send = send;
-    operation.receive = receive;
-    operation.timeout = timeout;
-    return operation;
-  }
-  Operation all_reduce(float* data, std::size_t count, milliseconds timeout = std::chrono::seconds(20)) {
-    return call(OperationKind::kAllReduce, data, data, count, timeout);
-  }
-};
-
-// Every rank in a thread, with a GPU of its own; what each threw, as text.
-std::vector<std::string> run_ranks(int ranks, const std::function<void(GpuRank&)>& body) {
-  const auto store = std::make_shared<TableStore>();
-  const auto meeting = std::make_shared<host::ThreadRendezvous>();
-  std::vector<std::string> said(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      said[static_cast<std::size_t>(r)] = message_of([&] {
-        const Place place{r, ranks, r, ranks};
-        std::array<float, 8> memory{};
-        RecordingDevice device(r);
-        auto provider = std::make_unique<host::ThreadMemoryProvider>(meeting);
-        auto control = provider->share(host::ControlLayout::bytes(ranks), std::chrono::seconds(20));
-        auto watch = make_host_backend(
-            place, std::make_unique<host::ShmTransport>(place, std::move(provider), std::move(control)),
-            std::chrono::seconds(20));
-        BackendContext context;
-        context.place = place;
-        context.store = store;
-        context.timeout = context.store_timeout = std::chrono::seconds(20);
-        context.device = &device;
-        NcclBackend backend(context, std::move(watch), stub_api());
-        GpuRank rank{place, device, backend, memory};
-        body(rank);
-      });
-    });
-  for (std::thread& thread : threads) thread.join();
-  return said;
-}
 
 const std::string kNothing = "nothing was thrown";
 
@@ -113,7 +49,7 @@ TEST_F(Nccl, TheHostQueuesAndDoesNotWait) {
   const auto said = run_ranks(2, [](GpuRank& rank) {
     const Buffer memory = rank.backend.allocate(4096);
     auto* const data = reinterpret_cast<float*>(memory.data());
-    rank.device.hold_default_stream();  // the GPU is behind: backward still runs
+    rank.device.hold_default_stream();  // the GPU lags behind: backward is still running
     rank.device.kernels().fill({data, {1024}}, static_cast<float>(rank.place.rank + 1), rank.device.default_stream());
     const Work work = rank.backend.start(rank.all_reduce(data, 1024));
     EXPECT_FALSE(work.done());
@@ -131,7 +67,7 @@ TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
   run_ranks(1, [](GpuRank& rank) {
     float* const data = rank.memory.data();
     rank.device.clear_log();
-    rank.device.hold_default_stream();  // or it may be over before anybody asks for its end
+    rank.device.hold_default_stream();  // otherwise it may complete before its end is checked
     rank.device.kernels().fill({data, {4}}, 1, rank.device.default_stream());
     const Work work = rank.backend.start(rank.all_reduce(data, 4));
     work.stream_wait(rank.device.default_stream());
@@ -144,7 +80,7 @@ TEST_F(Nccl, TheOrderOfLaunchesAndEventsIsTheOneOfTheDesign) {
   });
 }
 
-// A continuation's kernels run on the stream of the operations, behind the call; those of the default stream go on
+// A continuation's kernels run on the stream of the operations, after the call; those of the default stream continue
 // meanwhile.
 TEST_F(Nccl, ContinuationsAreQueuedAtOnceOnTheStreamOfTheCalls) {
   const auto said = run_ranks(2, [](GpuRank& rank) {
@@ -159,7 +95,7 @@ TEST_F(Nccl, ContinuationsAreQueuedAtOnceOnTheStreamOfTheCalls) {
     chained.chained = {[&](Stream& stream) {
                          has_run = true;
                          kernels.scale({data, {1024}}, 10, {data, {1024}}, stream);
-                         running_continuation()->has_made_it = true;  // as the group notes
+                         running_continuation()->has_made_it = true;  // as the group does
                          Operation call = rank.all_reduce(data, 1024);
                          call.signature.sequence = --rank.sequence;
                          return rank.backend.start(call);
@@ -265,8 +201,7 @@ TEST_F(Nccl, AnErrorOfNcclBetweenCallsEndsTheWait) {
   for (const std::string& each : said) EXPECT_NE(each, kNothing);
 }
 
-// The calls that are part of a graph are compared with nobody's: what ends the others is that the first failure is
-// told.
+// Calls in a graph are not compared between the ranks: the others end because the first failure is reported to them.
 TEST_F(Nccl, AFailureWhileAGraphIsRecordedEndsTheGroupWithItsReason) {
   const std::string reason = "NCCL: ncclAllReduce failed: invalid usage";
   const auto said = run_ranks(2, [&](GpuRank& rank) {
@@ -336,7 +271,7 @@ TEST_F(Nccl, ItsErrorsSayWhetherAPeersEndMayBeTheCause) {
     EXPECT_FALSE(may_be(result)) << result;
 }
 
-// A stream that knows which threads have asked for it, and so have its device, and what NCCL had been told to end by
+// A stream that records which threads have requested it, and so use its device, and what NCCL had been told to end by
 // then.
 class KnownStream : public Stream {
  public:
@@ -385,8 +320,8 @@ class FailingCalls : public Nccl, public ::testing::WithParamInterface<const cha
 TEST_P(FailingCalls, AreNamedWithNcclsReason) {
   stub().fail_result.store(ncclSystemError);
   stub().fail_call.store(GetParam());
-  stub().stall.store(std::string(GetParam()) ==
-                     "ncclCommGetAsyncError");  // asked of a call that is not done, if not before
+  // Is called for a call that is not done, if not before.
+  stub().stall.store(std::string(GetParam()) == "ncclCommGetAsyncError");
   const auto said = run_ranks(1, [](GpuRank& rank) {
     const Buffer memory = rank.backend.allocate(64);
     rank.backend.start(rank.all_reduce(reinterpret_cast<float*>(memory.data()), 16)).wait();
@@ -401,7 +336,7 @@ TEST(NcclApi, ALibraryThatIsNotThereIsSaidWithTheRemedy) {
   EXPECT_THAT(message_of([] { nccl::load_api("/nonexistent/libnccl.so.2"); }),
               AllOf(HasSubstr("NCCL cannot be loaded: /nonexistent/libnccl.so.2"), HasSubstr("LOCKSTEP_DEVICE=cpu")));
   EXPECT_THAT(message_of([] { nccl::load_api("libc.so.6"); }),
-              HasSubstr("is no NCCL, or one older than 2.19: it lacks ncclGetVersion"));
+              HasSubstr("is not NCCL, or is older than 2.19: it lacks ncclGetVersion"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Ranks on one GPU: who may, who is told so, and what NCCL's version wants. And ranks that are processes: one dies in
-// an all_reduce.
+// Ranks on one GPU: which may share it, the error for others, and the variables that NCCL's version needs. Also ranks
+// that are processes, one of which dies in an all_reduce.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,14 +72,14 @@ TEST(SharedGpus, AreToldToNcclAsItsVersionWants) {
     EXPECT_THAT(nccl::environment_for_sharing({{"GPU-a", 1}, {"GPU-b", 1}}, 1, version, "here"), IsEmpty());
 }
 
-// Those of the caller's are left alone, so that there is nothing to see.
+// The caller's variables are not changed, so there is nothing to check.
 const char* set_by_the_caller() {
   const char* const algorithm = std::getenv("NCCL_ALGO");
   if (algorithm != nullptr && std::strcmp(algorithm, "^NVLS,NVLSTree") != 0) return "NCCL_ALGO is set by the caller";
   return std::getenv("NCCL_HOSTID") != nullptr ? "NCCL_HOSTID is set by the caller" : nullptr;
 }
 
-// Another thread may be reading it.
+// Another thread may be reading the environment.
 TEST(EnvironmentOfNccl, ChangesBeforeMainOrWhereRanksShareAGpu) {
   if (const char* const reason = set_by_the_caller()) GTEST_SKIP() << reason;
   const char* const algorithm = std::getenv("NCCL_ALGO");
@@ -96,8 +96,8 @@ TEST(EnvironmentOfNccl, ChangesBeforeMainOrWhereRanksShareAGpu) {
   unsetenv("NCCL_HOSTID");
 }
 
-// Two ranks on the GPU of that number each, as processes: what they threw, or what NCCL would find in their
-// environment.
+// Two ranks with the GPU of that number each, as processes: returns their errors, or the variables that NCCL would find
+// in their environment.
 std::vector<RankReport> share_one(int version, const char* share, const char* algorithm) {
   return run_processes(
       {.wire = Wire::kNccl, .ranks = 2, .device_of_rank = {0, 0}},
@@ -128,7 +128,7 @@ TEST(SharedGpus, AreRefusedOnAllRanksUnlessAllowed) {
     EXPECT_THAT(report.text(), HasSubstr("NCCL_HOSTID=unset NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_ALGO=Ring"));
 }
 
-// The survivors' kernels wait for a rank that is gone: the ring's watch sees it die, and the communicator is aborted.
+// The survivors' kernels wait for a dead rank: the CPU backend detects the death, and the communicator is aborted.
 TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
   const auto reports = run_processes({.wire = Wire::kNccl, .ranks = 3}, [](Rank& rank, RankReport& report) {
     rank.barrier();
@@ -154,8 +154,8 @@ TEST(RanksAsProcesses, ADeathInAnAllReduceIsNamedAndEndsTheKernels) {
   }
 }
 
-// Two ranks as processes. NCCL finds a broken connection, and names no rank, before the failure detector has seen who
-// died: rank 1 does so when rank 0's NCCL has said it.
+// Two ranks as processes. NCCL finds a broken connection, and names no rank, before the failure detector has seen which
+// rank died: rank 1 dies after rank 0's NCCL has reported it.
 class NoticedByNcclFirst : public ::testing::Test {
  protected:
   NoticedByNcclFirst() : may_die_(shared_flag()) { stub().async_errors_told.store(0); }

@@ -17,76 +17,17 @@
 
 #include "src/comm/operation/composite.h"
 #include "src/core/base/half.h"
+#include "tests/nccl/stub_comm.h"
 #include "tests/nccl/stub_sums.h"
 #include "tests/nccl/stub_types.h"
-#include "tests/nccl/stub_world.h"
 #include "tests/support/recording_device.h"
-
-namespace lockstep::testing {
-namespace {
-
-StubNccl control;
-
-ncclResult_t fails(const char* call) {
-  const char* const wanted = control.fail_call.load();
-  if (wanted == nullptr || std::strcmp(wanted, call) != 0) return ncclSuccess;
-  control.fail_call.store(nullptr);
-  return static_cast<ncclResult_t>(control.fail_result.load());
-}
-
-}  // namespace
-}  // namespace lockstep::testing
 
 using namespace lockstep;
 using namespace lockstep::testing;
 
-struct ncclComm {
-  std::shared_ptr<World> world;
-  int rank = 0, ranks = 0;
-  std::size_t grouped = 1;  // calls that were launched together with the one under way
-  std::thread launcher;     // of the last call, or group of calls
-  std::atomic<bool> is_launching{false};
-  std::atomic<int> polls{0};
-  bool blocks = false;
-  std::atomic<int> inside{0};     // calls that block
-  std::map<int, double> factors;  // by number of the reduction
-  int next_op = 100;
-  // Held by what was captured: as NCCL's, a communicator does not end before the graphs that use it.
-  std::shared_ptr<int> graphs = std::make_shared<int>(0);
-  bool is_finalizing = false;
-
-  bool is_in_graphs() const { return graphs.use_count() > 1; }
-  // As NCCL's that do not block: nothing may be asked of one that is still at the last call.
-  bool is_busy() const {
-    return !blocks && (is_launching.load() || (polls.load() < control.polls_until_ready.load() &&
-                                               control.polls_until_ready.load() != kForEver));
-  }
-  // Of one that blocks: returns when the peers have come, or why they do not.
-  ncclResult_t await_peers() {
-    ncclResult_t result = ncclInProgress;
-    while (result == ncclInProgress) {
-      if (const auto error = static_cast<ncclResult_t>(control.async_error.load()); error != ncclSuccess) {
-        ++control.async_errors_told;
-        result = error;
-      } else if (world->is_aborted_now(rank)) {
-        result = ncclInternalError;
-      } else if (control.polls_until_ready.load() != kForEver) {
-        result = ncclSuccess;
-      } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-    return result;
-  }
-
-  ~ncclComm() {
-    if (launcher.joinable()) launcher.join();
-  }
-};
-
 namespace {
 
-// One rank's part of an operation, run when its stream gets there.
+// One rank's part of an operation, run when its stream executes it.
 using Part = std::function<void(ncclComm&)>;
 
 struct Queued {
@@ -98,7 +39,7 @@ struct Queued {
 thread_local int group_depth = 0;
 thread_local std::vector<Queued> group;
 
-// Sends and receives of a group happen together.
+// The sends and receives of a group run together.
 struct Transfer {
   bool send;
   std::byte* data;
@@ -110,7 +51,7 @@ thread_local ncclComm* transfers_of = nullptr;
 thread_local HostStream* transfers_on = nullptr;
 
 void push(const Queued& queued, std::size_t grouped) {
-  auto copy = std::make_shared<ncclComm>();  // the communicator may be gone before the stream comes to it
+  auto copy = std::make_shared<ncclComm>();  // the communicator may be destroyed before the stream executes the call
   copy->world = queued.communicator->world;
   copy->rank = queued.communicator->rank;
   copy->ranks = queued.communicator->ranks;
@@ -127,7 +68,7 @@ void push(const Queued& queued, std::size_t grouped) {
   });
 }
 
-// As NCCL's that do not block: a thread of the call's queues it, some time after the call has returned.
+// Like NCCL's non-blocking communicators: a thread queues the call, some time after it has returned.
 ncclResult_t launch(std::vector<Queued> calls) {
   if (calls.empty()) return ncclSuccess;
   ncclComm& communicator = *calls.front().communicator;
@@ -156,7 +97,7 @@ ncclResult_t enqueue(const char* call, ncclComm_t communicator, cudaStream_t str
   return communicator->blocks ? ncclSuccess : ncclInProgress;
 }
 
-// What this rank offers to a reduction: times its factor if it has one, as it has in an average.
+// A rank's input to a reduction: multiplied by its factor if it has one, as in an average.
 Data offer_of(ncclComm& comm, const void* send, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
   const auto* const data = static_cast<const std::byte*>(send);
   auto offer = std::make_shared<std::vector<std::byte>>(data, data + bytes_of(count, type));
@@ -167,8 +108,8 @@ Data offer_of(ncclComm& comm, const void* send, std::size_t count, ncclDataType_
   return offer;
 }
 
-// As NCCL's: only the ranks that have something to send or receive take part, and what one sends to another arrives in
-// that order.
+// As in NCCL, only the ranks that have something to send or receive take part, and data from one rank to another
+// arrives in order.
 void run_transfers(ncclComm& comm, const std::vector<Transfer>& mine) {
   World& world = *comm.world;
   std::unique_lock lock(world.mutex);
@@ -233,7 +174,7 @@ STUB ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int ranks, nc
   made->ranks = ranks;
   made->blocks = config->blocking == 1;
   ++control.communicators;
-  std::atomic_ref<ncclComm_t>(*communicator).store(made);  // as NCCL: before it waits for peers
+  std::atomic_ref<ncclComm_t>(*communicator).store(made);  // before it waits for peers, as in NCCL
   return made->blocks ? made->await_peers() : ncclInProgress;
 }
 STUB ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
@@ -260,7 +201,7 @@ STUB ncclResult_t ncclCommFinalize(ncclComm_t communicator) {
 STUB ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   --control.communicators;
   control.reductions_made -= static_cast<int>(communicator->factors.size());
-  // The owner of one that blocks may be in a call, or about to enter one, when another thread aborts it.
+  // The owner of a blocking communicator may be in a call, or about to make one, when another thread aborts it.
   static std::mutex mutex;
   static std::vector<std::unique_ptr<ncclComm>> kept;
   const std::lock_guard lock(mutex);
@@ -270,7 +211,7 @@ STUB ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
     delete communicator;
   return ncclSuccess;
 }
-// Ends what this rank's streams wait for, then waits for the graphs to go. Other ranks are left to their own.
+// Ends the waits of this rank's streams, then waits for the graphs to be destroyed. Other ranks are not affected.
 STUB ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   ++control.aborts;
   {

@@ -1,4 +1,4 @@
-// How the stub of NCCL sums: as a ring does.
+// The sums of the NCCL stub: computed as in a ring.
 #pragma once
 
 #include <cstring>
@@ -12,8 +12,8 @@ namespace lockstep::testing {
 
 inline std::size_t bytes_of(std::size_t count, ncclDataType_t type) { return count * size_of(dtype_of(type)); }
 
-// out = the reduction of all ranks' offers, from element `begin`, in the order of a ring that begins behind rank
-// `last`: each rank rounds to the element's type.
+// out = the reduction of all ranks' inputs, from element `begin`, in the order of a ring that begins after rank `last`:
+// each rank rounds to the element's type.
 inline void reduce_chunk(const std::vector<Data>& all, std::byte* out, std::size_t begin, std::size_t count,
                          ncclDataType_t type, ncclRedOp_t op, std::size_t last) {
   std::vector<const std::byte*> in;
@@ -30,7 +30,7 @@ inline void reduce_chunk(const std::vector<Data>& all, std::byte* out, std::size
   }
 }
 
-// Every chunk's sum ends at another rank; calls that are launched together are cut into chunks together.
+// Every chunk's sum ends at a different rank; calls that are launched together are divided into chunks together.
 inline void reduce_all(const std::vector<Data>& all, std::byte* out, std::size_t count, ncclDataType_t type,
                        ncclRedOp_t op, std::size_t grouped) {
   const std::size_t n = all.size();

@@ -1,4 +1,4 @@
-// NCCL's types and reductions as ours.
+// Converts NCCL's types and reductions to ours.
 #pragma once
 
 #include <nccl.h>
@@ -38,11 +38,11 @@ inline ReduceOp op_of(ncclRedOp_t op) {
     case ncclMin:
       return ReduceOp::kMin;
     default:
-      return ReduceOp::kSum;  // and averages, and what was made with a factor: every rank multiplies its own
+      return ReduceOp::kSum;  // also averages, and reductions with a factor: every rank multiplies its own values
   }
 }
 
-// 1 / n as the type has it.
+// 1 / n in the element type.
 inline double share_of_average(int ranks, ncclDataType_t type) {
   const double share = 1.0 / ranks;
   return type == ncclFloat64    ? share

@@ -1,4 +1,4 @@
-// Where the ranks of the stub's communicators meet: threads of one process.
+// The meeting points of the stub's communicators, whose ranks are threads of one process.
 #pragma once
 
 #include <algorithm>
@@ -16,27 +16,28 @@
 
 namespace lockstep::testing {
 
-// A copy of what a rank gives: its memory may be written, or gone, before all have read it.
+// A copy of a rank's input, since its memory may be overwritten or freed before all have read it.
 using Data = std::shared_ptr<const std::vector<std::byte>>;
 inline Data copy_of(const void* data, std::size_t bytes) {
   const auto* const begin = static_cast<const std::byte*>(data);
   return std::make_shared<std::vector<std::byte>>(begin, begin + bytes);
 }
 
-// Ranks whose calls disagree get garbage, as from NCCL, as much as there is.
+// Ranks whose calls disagree get garbage, as from NCCL, up to the available bytes.
 inline void take(void* to, const Data& from, std::size_t bytes) {
   if (from && bytes != 0) std::memcpy(to, from->data(), std::min(from->size(), bytes));
 }
 
-// Where the ranks of one communicator meet: a table of what each offered for the operation under way.
+// The meeting point of one communicator's ranks: a table of their inputs to the current operation.
 struct World {
   explicit World(int ranks) : offers(static_cast<std::size_t>(ranks)), aborted(static_cast<std::size_t>(ranks)) {}
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<Data> offers;
   std::uint64_t arrived = 0, generation = 0;
-  std::map<std::pair<int, int>, std::deque<Data>> mail;  // what was sent and not taken yet, by sender and receiver
-  std::vector<bool> aborted;                             // by rank
+  std::map<std::pair<int, int>, std::deque<Data>>
+      mail;                   // data that was sent and not received yet, by sender and receiver
+  std::vector<bool> aborted;  // by rank
 
   bool is_aborted(int rank) const { return aborted[static_cast<std::size_t>(rank)]; }
 
@@ -45,7 +46,7 @@ struct World {
     return is_aborted(rank);
   }
 
-  // All ranks' offers, once all have come; false: aborted.
+  // Returns all ranks' inputs once all have arrived; returns false if aborted.
   bool meet(int rank, Data offer, std::vector<Data>& all) {
     std::unique_lock lock(mutex);
     offers[static_cast<std::size_t>(rank)] = std::move(offer);
@@ -68,7 +69,7 @@ struct World {
   }
 };
 
-// The world that this id names, made by who asks first.
+// The world with this id, made by the first rank that requests it.
 inline std::shared_ptr<World> world_of(const std::string& id, int ranks) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<World>> worlds;

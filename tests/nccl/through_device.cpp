@@ -34,7 +34,7 @@ std::size_t sum_of(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// What a call reads and writes on this rank.
+// The memory that a call reads and writes on this rank.
 struct Operands {
   std::vector<Range> reads, writes;
 };
@@ -82,8 +82,8 @@ Operands operands_of(const Operation& operation, const Place& place) {
   return {};
 }
 
-// Plain memory that stands for registered memory of the device. May outlive the backend.
-class Twins {
+// Host memory that stands for registered device memory, and its copies on the device. May outlive the backend.
+class DeviceCopies {
  public:
   void add(const Range& host, std::byte* there) {
     const std::lock_guard lock(mutex_);
@@ -93,11 +93,11 @@ class Twins {
     const std::lock_guard lock(mutex_);
     there_.erase(host);
   }
-  // Null: no such memory.
+  // Returns null if there is no such memory.
   std::byte* of(const Range& part) const {
     const std::lock_guard lock(mutex_);
-    for (const auto& [begin, twin] : there_)
-      if (part.begin >= begin && part.end() <= twin.first.end()) return twin.second + (part.begin - begin);
+    for (const auto& [begin, copy] : there_)
+      if (part.begin >= begin && part.end() <= copy.first.end()) return copy.second + (part.begin - begin);
     return nullptr;
   }
 
@@ -106,11 +106,11 @@ class Twins {
   std::map<const std::byte*, std::pair<Range, std::byte*>> there_;
 };
 
-// One call's memory on the device: ranges that overlap lie together there as they do here. Copies pass through pinned
-// memory: others would keep the host waiting for the call, or for what was queued before it.
+// One call's memory on the device: ranges that overlap here overlap there. Copies use pinned memory; from other memory
+// the host would have to wait for the call, or for earlier work.
 class Staged {
  public:
-  Staged(Device& device, const Operands& operands, const Twins& twins) : device_(&device) {
+  Staged(Device& device, const Operands& operands, const DeviceCopies& copies) : device_(&device) {
     std::vector<Range> ranges = operands.reads;
     ranges.insert(ranges.end(), operands.writes.begin(), operands.writes.end());
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
@@ -122,7 +122,7 @@ class Staged {
         blocks_.back().host.bytes =
             static_cast<std::size_t>(std::max(blocks_.back().host.end(), range.end()) - blocks_.back().host.begin);
     }
-    for (Block& block : blocks_) place(block, twins);
+    for (Block& block : blocks_) place(block, copies);
     reads_ = operands.reads;
     writes_ = operands.writes;
   }
@@ -135,7 +135,7 @@ class Staged {
     }
   }
 
-  // Where the device has what lies here; null for what the call does not use.
+  // The device address of memory here; null for memory that the call does not use.
   std::byte* at(const void* host) const {
     const auto* const byte = static_cast<const std::byte*>(host);
     const Block* const block = block_of(byte);
@@ -146,7 +146,7 @@ class Staged {
     for (const Range& write : writes_)
       if (write.bytes != 0) device_->copy(pinned(write), at(write.begin), write.bytes, device_->default_stream());
   }
-  // Once that is over.
+  // Call it once the copy is done.
   void deliver() const {
     for (const Range& write : writes_)
       if (write.bytes != 0) std::memcpy(const_cast<std::byte*>(write.begin), pinned(write), write.bytes);
@@ -158,9 +158,9 @@ class Staged {
     std::byte* there;
     Buffer memory, pinned;
   };
-  void place(Block& block, const Twins& twins) const {
+  void place(Block& block, const DeviceCopies& copies) const {
     block.pinned = device_->allocate_pinned(block.host.bytes);
-    block.there = twins.of(block.host);
+    block.there = copies.of(block.host);
     if (block.there != nullptr) return;
     block.memory = device_->allocate(block.host.bytes);
     block.there = block.memory.data();
@@ -171,7 +171,7 @@ class Staged {
     return nullptr;
   }
   std::byte* pinned(const Range& range) const {
-    const Block& block = *block_of(range.begin);  // of the call's own ranges each has one
+    const Block& block = *block_of(range.begin);  // every range of the call belongs to one block
     return block.pinned.data() + (range.begin - block.host.begin);
   }
   Device* device_;
@@ -184,7 +184,7 @@ class Results : public CompletionQueue {
  public:
   explicit Results(Device& device) : device_(device) {}
 
-  // The memory of calls that failed may go once no copy is under way any more.
+  // The memory of failed calls may be freed once no copy is under way.
   template <typename Call>
   auto settled(Call&& call) {
     try {
@@ -247,7 +247,7 @@ class Results : public CompletionQueue {
   std::uint64_t last_ = 0;
 };
 
-// A message by way of device memory; what came is copied back by who waits, or asks.
+// A message through device memory; received data is copied back by the thread that waits or polls.
 class DeviceMessage : public CompletionQueue {
  public:
   DeviceMessage(Device& device, const Message& message, bool is_receive)
@@ -312,7 +312,7 @@ class ThroughDevice : public Backend {
   Work start(const Operation& operation) override {
     const Operands operands = operands_of(operation, place_);
     if (operands.reads.empty()) return results_->settled([&] { return inner_->start(operation); });
-    Staged staged(device_, operands, *twins_);
+    Staged staged(device_, operands, *copies_);
     Operation there = operation;
     there.send = staged.at(operation.send);
     there.receive = staged.at(operation.receive);
@@ -347,9 +347,9 @@ class ThroughDevice : public Backend {
     LOCKSTEP_CHECK(host != nullptr, "no memory");
     device_.copy(host, there.data(), bytes, device_.default_stream());
     device_.default_stream().synchronize();
-    twins_->add({host, bytes}, there.data());
-    return Buffer(host, bytes, &cpu_device(), [host, there, twins = twins_] {
-      twins->remove(host);
+    copies_->add({host, bytes}, there.data());
+    return Buffer(host, bytes, &cpu_device(), [host, there, copies = copies_] {
+      copies->remove(host);
       std::free(host);
     });
   }
@@ -360,7 +360,7 @@ class ThroughDevice : public Backend {
   TransportCounters counters() const override { return inner_->counters(); }
 
  private:
-  // A Work may be dropped before its message has gone.
+  // A Work may be destroyed before its message has been sent.
   Work keep(const std::shared_ptr<DeviceMessage>& message) {
     messages_.push_back(message);
     return Work(message, 0);
@@ -370,7 +370,7 @@ class ThroughDevice : public Backend {
   Device& device_;
   std::unique_ptr<Backend> inner_;
   const std::shared_ptr<Results> results_;
-  const std::shared_ptr<Twins> twins_ = std::make_shared<Twins>();
+  const std::shared_ptr<DeviceCopies> copies_ = std::make_shared<DeviceCopies>();
   std::vector<std::shared_ptr<DeviceMessage>> messages_;
 };
 

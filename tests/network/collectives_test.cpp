@@ -1,5 +1,5 @@
-// Collectives between machines: exact to the bit over good links and bad ones, and an error with the right name in time
-// when a connection stalls or is cut amid an operation.
+// Collectives between machines: exact results over good and bad links, and an error with the right rank, in time, when
+// a connection stalls or is cut during an operation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ struct Net {
   bool ipv6;
 };
 
-using Tested = std::tuple<Net, const char*>;  // and the transport
+using Tested = std::tuple<Net, const char*>;  // the second element is the transport
 std::string name_of_tested(const ::testing::TestParamInfo<Tested>& tested) {
   return std::string(std::get<0>(tested.param).name) + "_" + std::get<1>(tested.param);
 }
@@ -61,19 +61,19 @@ TEST_P(BetweenMachines, ResultsAreExact) {
   });
 }
 
-// What leaves each machine, as the kernel counts it, and what the ranks say they sent.
+// Compares the bytes that leave each machine, as the kernel counts them, with the ranks' own counters.
 TEST_P(BetweenMachines, AsManyBytesLeaveAMachineAsTheFormulaSays) {
   constexpr std::size_t kCount = 3 << 18, kBytes = kCount * sizeof(float);
   const NetworkLab lab(net().machines, net().link);
   const auto machines = static_cast<std::size_t>(lab.machines()), ranks = 2 * machines;
-  // tcp: each of a machine's two ranks gives each rank elsewhere its values of that rank's slice, and then its own
-  // slice's result. A hierarchical rail sends its part of the machine's data around a ring of machines, twice but for
-  // one slice.
+  // tcp: each of a machine's two ranks sends each rank on the other machines its values of that rank's slice, and then
+  // its own slice's result. A hierarchical rail sends its part of the machine's data around a ring of machines, twice
+  // except for one slice.
   const bool is_tcp = transport() == "tcp";
   const std::size_t leaving =
       is_tcp ? 2 * 2 * (ranks - 2) * (kBytes / ranks) : 2 * (machines - 1) * (kBytes / machines);
-  const std::size_t said_to_be_sent =
-      is_tcp ? 2 * 2 * (ranks - 1) * (kBytes / ranks) : leaving;  // also to its neighbour
+  // Also to its neighbour.
+  const std::size_t said_to_be_sent = is_tcp ? 2 * 2 * (ranks - 1) * (kBytes / ranks) : leaving;
   std::vector<std::atomic<std::uint64_t>> said(machines);
   std::vector<NetworkLab::Traffic> before(machines);
   run_in(lab, job(), [&](ProcessGroup& group) {
@@ -91,7 +91,7 @@ TEST_P(BetweenMachines, AsManyBytesLeaveAMachineAsTheFormulaSays) {
   for (std::size_t machine = 0; machine < machines; ++machine) {
     all_said += said[machine];
     EXPECT_NEAR(static_cast<double>(said[machine]), static_cast<double>(said_to_be_sent), 1024)
-        << "machine " << machine;  // chunks are whole lines
+        << "machine " << machine;  // chunks are full cache lines
     const std::uint64_t left = lab.traffic(static_cast<int>(machine)).sent - before[machine].sent;
     EXPECT_GE(left, leaving) << "machine " << machine;
     EXPECT_LE(left, leaving + leaving / 5 + (std::size_t{1} << 16))
@@ -107,8 +107,7 @@ class Meeting : public ::testing::Test {
   }
 };
 
-// As it is for the first seconds of a pod. `mend` is called so long after rank 1 began to meet rank 0, the one that it
-// connects to.
+// Simulates the first seconds of a pod. `mend` is called `after` rank 1 has begun to connect to rank 0.
 void meet_when_mended(const NetworkLab& lab, std::chrono::milliseconds after, const std::function<void()>& mend) {
   std::promise<void> begun;
   const auto mended = std::async(std::launch::async, [&] {
@@ -204,7 +203,7 @@ TEST_P(Conditions, OneByteAtATimeChangesNoBit) {
   EXPECT_GT(relayed.relay().passed(), 5'003u * 4);
 }
 
-// The reducing goes on until the relay interferes, amid an operation of 4 MB.
+// Reduces until the relay interferes, during an operation of 4 MB.
 std::vector<Outcome> reduce_until(const NetworkLab& lab, RelayedJob& relayed, const LabJob& job,
                                   const std::function<void(StreamRelay&)>& interfere) {
   return outcomes_in(lab, job, [&](ProcessGroup& group) {
@@ -215,8 +214,8 @@ std::vector<Outcome> reduce_until(const NetworkLab& lab, RelayedJob& relayed, co
   });
 }
 
-// A cut link looks the same from both ends: the rank behind it blames a peer, the others blame it. The first group
-// error stands.
+// A cut link looks the same from both ends: the rank beyond it blames a peer, the others blame that rank. The first
+// group error is kept.
 TEST_P(Conditions, ACutAmidAnOperationEndsItAndNamesARankOfTheCut) {
   const NetworkLab lab(2);
   RelayedJob relayed(4);

@@ -1,4 +1,4 @@
-// Collectives whose results are known to the bit.
+// Collectives whose results are known exactly.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace lockstep::testing {
 
-// Rank r's elements, `shift` tells calls apart.
+// Rank r's elements; `shift` distinguishes the calls.
 inline std::vector<std::byte> data_of(int rank, int ranks, std::size_t count, DType dtype, std::size_t shift = 0) {
   std::vector<std::byte> data(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i)
@@ -49,7 +49,7 @@ inline void check_all_gather(ProcessGroup& group, std::size_t count, DType dtype
       << "all_gather, rank " << group.rank() << ", " << count;
 }
 
-// Every rank's own count, type and root, over sizes around the number of ranks and over several pieces.
+// Different counts, types and roots, with sizes around the number of ranks and of several pieces.
 inline void check_calls(ProcessGroup& group, std::size_t largest) {
   const auto n = static_cast<std::size_t>(group.world_size());
   for (const std::size_t count : {std::size_t{0}, std::size_t{1}, n - 1, n, n + 1, std::size_t{1237}, largest}) {

@@ -1,5 +1,5 @@
-// Ranks as threads, each on its machine of a NetworkLab: `ranks_each` on one, then the next. They meet in a store in
-// memory, so that nothing but their own connections uses the network.
+// Runs ranks as threads, `ranks_each` on each machine of a NetworkLab. They meet in a store in memory, so that only
+// their own connections use the network.
 #pragma once
 
 #include <chrono>
@@ -22,12 +22,12 @@ struct LabJob {
   std::string transport = "tcp";
   bool ipv6 = false;
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  std::chrono::milliseconds store_timeout = std::chrono::seconds(60);  // to meet
-  // Called on the rank's machine: what it meets the others through, in place of the common store.
+  std::chrono::milliseconds store_timeout = std::chrono::seconds(60);  // for the rendezvous
+  // Called on the rank's machine; returns the store that it uses in place of the common one.
   std::function<std::shared_ptr<Store>(int rank, std::shared_ptr<Store> common, const std::string& host)> store_of = {};
 };
 
-// What each rank's body threw, joining included.
+// Returns the error of each rank's body, including that of joining.
 inline std::vector<Outcome> outcomes_in(const NetworkLab& lab, const LabJob& job,
                                         const std::function<void(ProcessGroup&)>& body) {
   const int ranks = lab.machines() * job.ranks_each;

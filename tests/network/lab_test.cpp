@@ -1,4 +1,4 @@
-// The laboratory itself: what it says about rates, losses and cuts is so, and nothing of it outlives the test.
+// The laboratory itself: its rates, losses and cuts are real, and nothing of it outlives the test.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -94,7 +94,7 @@ TEST_P(Lab, ARateLimitHolds) {
   EXPECT_GT(Clock::now() - begin, 250ms);
 }
 
-// Numbered datagrams from machine 0 to machine 1, as they arrive.
+// Sends numbered datagrams from machine 0 to machine 1; returns them in the order of arrival.
 std::vector<int> datagrams_through(NetworkLab& lab, int count) {
   Fd receiver;
   sockaddr_in address{};
@@ -124,7 +124,7 @@ std::vector<int> datagrams_through(NetworkLab& lab, int count) {
 
 TEST(Relay, LosesAndReordersAsItIsTold) {
   if (const std::string obstacle = NetworkLab::obstacle(Link::kRelay); !obstacle.empty()) GTEST_SKIP() << obstacle;
-  constexpr int kCount = 200;  // what a receiver keeps that reads later
+  constexpr int kCount = 200;  // as many as a receiver keeps if it reads later
   NetworkLab lab(2, Link::kRelay);
   const auto sorted = [](const std::vector<int>& numbers) { return std::is_sorted(numbers.begin(), numbers.end()); };
   std::vector<int> numbers = datagrams_through(lab, kCount);
@@ -141,7 +141,7 @@ TEST(Relay, LosesAndReordersAsItIsTold) {
   EXPECT_FALSE(sorted(numbers));
 }
 
-// Is any process in that network?
+// Whether a process is in that network.
 bool is_in_use(ino_t network) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
@@ -169,8 +169,8 @@ bool is_in_use(ino_t network) {
   ::_exit(1);
 }
 
-// A process inside a machine dies with the test's process here, as those of Child do by their own means; the machine
-// goes with it.
+// A process inside a machine dies with the test's process here (those of Child do so by other means), and the machine
+// with it.
 TEST(LabOfAKilledProcess, LeavesNothing) {
   if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   int pipe[2];
@@ -180,7 +180,7 @@ TEST(LabOfAKilledProcess, LeavesNothing) {
   ::close(pipe[1]);
   ino_t network = 0;
   ASSERT_EQ(::read(pipe[0], &network, sizeof network), static_cast<ssize_t>(sizeof network));
-  // Interfaces have no name here, nor has the namespace.
+  // The interfaces have no name here, and neither does the namespace.
   EXPECT_EQ(std::system("ip link show lab0 >/dev/null 2>&1 || ip link show port0 >/dev/null 2>&1") == 0, false);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);

@@ -29,7 +29,7 @@ namespace {
   throw std::runtime_error("network lab: " + what + ": " + std::strerror(errno));
 }
 
-// On a thread of its own, so that the caller stays where it is.
+// Runs the body on another thread, so that the caller stays in its namespace.
 void elsewhere(const std::function<void()>& body) {
   std::exception_ptr failure;
   std::thread([&] {
@@ -59,7 +59,7 @@ Fd new_network() {
   return network;
 }
 
-// `tool` is "ip" or "tc"; one command a line, without that word.
+// `tool` is "ip" or "tc"; `commands` has one command on each line, without the tool's name.
 void configure(int network, const std::string& tool, const std::string& commands) {
   inside(network, [&] {
     std::FILE* pipe = ::popen((tool + " -batch -").c_str(), "we");
@@ -83,7 +83,7 @@ Fd open_tunnel(int network) {
   return tunnel;
 }
 
-// The kernel makes an IPv6 address usable some time after its link came up: until then this machine does not reach
+// The kernel makes an IPv6 address usable some time after its link came up; until then this machine does not reach
 // itself.
 void wait_for_address6(const std::string& address) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);

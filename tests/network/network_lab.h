@@ -1,8 +1,8 @@
-// Machines and the network between them, for one test: network namespaces, each with an interface "lab0", joined by
+// Machines and the network between them, for one test: network namespaces, each with an interface "lab0", connected by
 // veth pairs and a bridge, or by a relay in this process that delays, loses and reorders packets.
 //
-// Nothing of it has a name outside: namespaces are held by descriptors of this process and by what runs inside, so the
-// kernel removes everything when those end, also after SIGKILL.
+// None of it has a name outside: descriptors of this process and the processes inside hold the namespaces, so that the
+// kernel removes everything when those end, even after SIGKILL.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ enum class Link { kSwitch, kRelay };  // kSwitch: veth pairs and a bridge; kRela
 
 class NetworkLab {
  public:
-  // What keeps this process from making one; "" when nothing does. For a test's GTEST_SKIP.
+  // Why this process cannot make a lab; "" if it can. For a test's GTEST_SKIP.
   static std::string obstacle(Link link = Link::kSwitch);
-  static std::string obstacle_to_limits(Link link = Link::kSwitch);  // the same, of one whose rates are to be limited
+  static std::string obstacle_to_limits(Link link = Link::kSwitch);  // the same for a lab with limited rates
   static bool has_ipv6();
 
-  // Throws std::runtime_error with what `ip` said.
+  // Throws std::runtime_error with the output of `ip`.
   explicit NetworkLab(int machines, Link link = Link::kSwitch);
   ~NetworkLab();
   NetworkLab(const NetworkLab&) = delete;
@@ -36,22 +36,22 @@ class NetworkLab {
 
   // The namespace, for setns(); see also ChildOptions::network.
   int network(int machine) const { return machines_[static_cast<std::size_t>(machine)].get(); }
-  // Moves the calling thread, and those that it starts from now on, to that machine.
+  // Moves the calling thread, and those that it starts later, to that machine.
   void enter(int machine) const;
 
-  // Of both directions of a machine's link, by tbf: "100mbit". Once a machine.
+  // Limits both directions of a machine's link by tbf: "100mbit". Call it once for each machine.
   void limit_rate(int machine, const std::string& rate) const;
-  // kSwitch: the cable is pulled on the switch's side. kRelay: packets vanish, the machine sees a link that is up.
+  // kSwitch: the link goes down on the switch's side. kRelay: packets vanish, while the machine sees a link that is up.
   void cut(int machine);
   void mend(int machine);
-  // Takes the interface away under the machine's own feet: `ip link set lab0 down`. kSwitch only.
+  // Takes the interface down on the machine: `ip link set lab0 down`. kSwitch only.
   void shut_interface(int machine) const;
-  // To the other machines: its address stays usable on itself.
+  // Removes the route to the other machines; the address stays usable on the machine itself.
   void take_route(int machine) const;
   void give_route(int machine) const;
   PacketRelay& relay() { return *relay_; }  // kRelay
 
-  // Bytes that have left or reached that machine through lab0, headers included.
+  // Bytes that left or reached that machine through lab0, including headers.
   struct Traffic {
     std::uint64_t sent = 0, received = 0;
   };

@@ -11,7 +11,7 @@ namespace lockstep::testing {
 
 namespace {
 
-// What a router would keep; more is dropped, and TCP slows down.
+// The size of a router's queue; more packets are dropped, and TCP slows down.
 constexpr std::size_t kMostPackets = 4096;
 constexpr int kPacketsInARow = 64;
 
@@ -47,7 +47,7 @@ void PacketRelay::run() {
   }
 }
 
-// Until a packet comes or is due. Delays are fractions of a millisecond, too fine for poll().
+// Waits until a packet arrives or is due. Delays are fractions of a millisecond, too short for poll().
 void PacketRelay::wait() const {
   std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
   for (const Fd& tunnel : tunnels_) polled.push_back({tunnel.get(), POLLIN, 0});
@@ -95,8 +95,8 @@ void PacketRelay::deliver_what_is_due() {
   }
 }
 
-// The last byte of the destination tells the machine, in both versions of IP. What goes to many (neighbours, routers)
-// goes nowhere.
+// The last byte of the destination identifies the machine, in both versions of IP. Multicast packets (neighbour and
+// router discovery) are dropped.
 int PacketRelay::destination_of(const std::vector<char>& packet) const {
   const int version = packet.empty() ? 0 : static_cast<unsigned char>(packet[0]) >> 4;
   const std::size_t at = version == 4 ? 16 : 24, bytes = version == 4 ? 4 : 16;

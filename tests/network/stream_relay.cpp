@@ -47,7 +47,7 @@ std::size_t StreamRelay::may_pass() const {
   return static_cast<std::size_t>(std::min<std::uint64_t>(limit > passed ? limit - passed : 0, piece_.load()));
 }
 
-// For what can go on; what is told from outside takes effect within 10 ms.
+// Waits until a direction can continue; settings from outside take effect within 10 ms.
 void StreamRelay::wait() {
   std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}};
   {

@@ -1,5 +1,5 @@
-// What lies between two ends of TCP connections: a thread that passes bytes on in pieces as short as it is told, stops
-// to, or cuts the connections after so many bytes.
+// A relay between the two ends of TCP connections: a thread that passes bytes on in pieces of the configured length,
+// and stalls or cuts the connections after a number of bytes.
 #pragma once
 
 #include <atomic>
@@ -20,19 +20,19 @@ namespace lockstep::testing {
 
 class StreamRelay {
  public:
-  // Belongs to the network of the calling thread.
+  // Uses the network of the calling thread.
   StreamRelay();
-  ~StreamRelay();  // cuts all
+  ~StreamRelay();  // cuts all connections
   StreamRelay(const StreamRelay&) = delete;
   StreamRelay& operator=(const StreamRelay&) = delete;
 
-  // Who connects to the result, an address on `host`, is connected to `target`.
+  // Returns an address on `host` whose connections are passed on to `target`.
   Endpoint front_of(const Endpoint& target, const std::string& host);
 
   void write_at_most(std::size_t bytes) { piece_.store(bytes); }
-  // From so many further bytes on, both directions of all connections together: nothing passes, nothing closes.
+  // After that many more bytes, in both directions of all connections together, nothing passes and nothing closes.
   void stall_after(std::uint64_t bytes) { stall_at_.store(passed_.load() + bytes); }
-  // The same, and then all connections close; further ones are refused.
+  // The same, and then all connections are closed; later ones are refused.
   void cut_after(std::uint64_t bytes) { cut_at_.store(passed_.load() + bytes); }
   std::uint64_t passed() const { return passed_.load(); }
   int connections() const { return connected_.load(); }
@@ -41,7 +41,7 @@ class StreamRelay {
   struct Direction {
     int from = -1, to = -1;
     std::vector<std::byte> held;  // read and not yet written
-    bool ended = false;           // the sender's end has been passed on
+    bool ended = false;           // the end of the sender's data has been passed on
   };
   struct Connection {
     Fd near, far;
@@ -56,7 +56,7 @@ class StreamRelay {
   void run();
   void accept_new();
   void connect(const Front& front);
-  bool pump(Direction& direction);  // false: the connection is over
+  bool pump(Direction& direction);  // returns false if the connection has ended
   std::size_t may_pass() const;
   void wait();
 
@@ -67,11 +67,11 @@ class StreamRelay {
   Fd wake_;
   std::mutex mutex_;
   std::list<Front> fronts_;            // guarded by mutex_
-  std::list<Connection> connections_;  // the thread's own
+  std::list<Connection> connections_;  // for the thread only
   std::thread thread_;
 };
 
-// A rank's store in which the addresses of its peers are those of a relay: so its connections lead through that.
+// A rank's store in which the peers' addresses are those of a relay, so that its connections go through the relay.
 class RelayedStore : public Store {
  public:
   RelayedStore(std::shared_ptr<Store> store, StreamRelay& relay, std::string host)

@@ -1,5 +1,5 @@
-// DDP between machines, ranks as processes that meet as they would anywhere: after 50 steps over a slow, lossy or
-// disorderly network all ranks have the weights of a run on one machine, to the bit.
+// DDP between machines, with ranks as processes that meet as usual: after 50 steps over a slow, lossy or reordering
+// network all ranks have exactly the weights of a run on one machine.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ std::string weights_in(const std::string& output) {
   return found.empty() ? "none in: " + output : found[1];
 }
 
-// The weights that all ranks agree on, and that they say which wire they used.
+// Returns the weights if all ranks have the same, and checks the transport that they report.
 std::string common_weights(HandJob& job, int ranks, const std::string& transport) {
   std::set<std::string> weights;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -47,11 +47,11 @@ std::string common_weights(HandJob& job, int ranks, const std::string& transport
   return *weights.begin();
 }
 
-using Layout = std::vector<int>;  // ranks by machine
+using Layout = std::vector<int>;  // number of ranks by machine
 
 int ranks_of(const Layout& layout) { return std::accumulate(layout.begin(), layout.end(), 0); }
 
-// Of ranks that keep to that layout on one machine. Over TCP alone the order of sums is that of the ranks, as in shared
+// The weights of a run with that layout on one machine. With TCP alone the order of sums is rank order, as in shared
 // memory.
 std::string expected_weights(const Layout& layout, const std::string& transport) {
   static std::map<std::string, std::string> known;
@@ -107,7 +107,7 @@ TEST_P(TrainingBetweenMachines, DelayLossAndDisorderGiveTheSameWeights) {
   EXPECT_GT(lab.relay().delayed_behind_others(), 0u);
 }
 
-// As people start it: a lockrun on every machine. Left to itself, a group over several machines uses both wires.
+// As users start it: a lockrun on every machine. By default, a group over several machines uses both transports.
 class Nodes : public ::testing::TestWithParam<Layout> {};
 INSTANTIATE_TEST_SUITE_P(OfRanks, Nodes, ::testing::Values(Layout{2, 2}, Layout{2, 1, 3}));
 
@@ -129,7 +129,7 @@ TEST_P(Nodes, LockrunsOnMachinesGiveTheSameWeights) {
   }
 }
 
-// Long enough to be amid it when the network fails.
+// Slow enough that the network can fail in the middle.
 constexpr const char* kSlowly = "pause_ms=30";
 
 TEST(Outage, OfASecondIsSurvived) {
@@ -144,7 +144,7 @@ TEST(Outage, OfASecondIsSurvived) {
   EXPECT_EQ(weights_in(job[1].output()), weights_in(job[0].output()));
 }
 
-// As in Kubernetes: rank 0's name is known to the others' resolver only once its pod is up.
+// As in Kubernetes: the other ranks can resolve rank 0's name only once its pod runs.
 TEST(LateName, IsAskedForUntilItIsKnown) {
   if (const std::string obstacle = NetworkLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
   if (!obstacle_to_private_mounts().empty()) GTEST_SKIP() << obstacle_to_private_mounts();

@@ -1,4 +1,4 @@
-// Activations as modules are the functions.
+// Activations as modules compute the same as the functions.
 #include "lockstep/nn/activations.h"
 
 #include <gtest/gtest.h>

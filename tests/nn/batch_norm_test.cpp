@@ -31,7 +31,7 @@ TEST(BatchNormLayer, RunningStatisticsComeToThoseOfTheData) {
     EXPECT_NEAR(norm.running_mean.span<float>()[channel], 3, 0.3);
     EXPECT_NEAR(norm.running_variance.span<float>()[channel], 4, 0.6);
   }
-  // Then evaluation computes what training did, but for the variance's 1024 / 1023.
+  // Then evaluation computes the same as training, except for the variance's factor 1024 / 1023.
   const Tensor trained = norm(x);
   norm.train(false);
   const Tensor evaluated = norm(x);

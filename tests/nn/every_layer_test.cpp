@@ -1,4 +1,4 @@
-// What holds for every layer: a new one is a line in layers(). Its numbers are tested elsewhere.
+// Properties that hold for every layer: add a new one to layers(). Its numbers are tested elsewhere.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Initialisation: bounds, means and deviations of many values with a fixed seed, against the formulas in double
+// Initialisation: bounds, means and deviations of many values with a fixed seed, compared with the formulas in double
 // precision.
 #include "lockstep/nn/init.h"
 
@@ -39,7 +39,7 @@ Moments moments_of(const Tensor& tensor) {
   return moments;
 }
 
-// 96,000 values: the mean of so many is off by 1/310 of the deviation, the deviation itself by less than that.
+// 96,000 values: their mean deviates by 1/310 of the deviation, the deviation itself by less than that.
 const Shape kLinear{240, 400}, kConvolution{96, 5, 4, 50};
 
 Moments filled(const Shape& shape, const Fill& fill) {
@@ -112,7 +112,7 @@ TEST(Init, KaimingFollowsFanAndNonlinearity) {
                                                 {.mode = FanMode::kFanOut, .nonlinearity = Nonlinearity::kTanh});
                          }),
                   5.0 / 3 * out);
-    // PyTorch's default of its layers: +-1/sqrt(fan in).
+    // PyTorch's default for its layers: +-1/sqrt(fan in).
     const Moments moments =
         filled(shape, [](const Tensor& weight) { init::kaiming_uniform(weight, {.negative_slope = std::sqrt(5.F)}); });
     expect_uniform(moments, in / std::sqrt(3.0));

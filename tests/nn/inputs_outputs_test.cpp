@@ -1,4 +1,4 @@
-// Modules of several inputs and outputs, and what is said of wrong numbers of them.
+// Modules with several inputs and outputs, and the errors for wrong numbers of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// a + b and 3 a.
+// Returns a + b and 3 a.
 struct Mixed : nn::Module {
   Tensors forward_all(const Tensors& inputs) override {
     check_inputs(inputs, 2);
@@ -45,7 +45,7 @@ TEST(InputsAndOutputs, AnyNumberTravels) {
   Sum sum;
   EXPECT_EQ(first(sum(of(1), of(2))), 3);
   EXPECT_EQ(first(sum(of(1), of(2), of(3))), 6);
-  EXPECT_EQ(first(sum(of(5))), 5) << "forward(x) by way of forward_all";
+  EXPECT_EQ(first(sum(of(5))), 5) << "forward(x) through forward_all";
 }
 
 TEST(InputsAndOutputs, AModuleOfOneIsCalledWithAListOfOne) {
@@ -97,7 +97,7 @@ TEST(InputsAndOutputs, AModuleWithoutAForwardSaysSo) {
   const auto is_refusal = AllOf(HasSubstr("Nothing"), HasSubstr("neither forward(x) nor forward_all(inputs)"));
   EXPECT_THAT(message_of([&] { nothing(of(1)); }), is_refusal);
   EXPECT_THAT(message_of([&] { nothing(Tensors{of(1)}); }), is_refusal);
-  EXPECT_THAT(message_of([&] { nothing(of(1)); }), is_refusal) << "again: nothing is left behind";
+  EXPECT_THAT(message_of([&] { nothing(of(1)); }), is_refusal) << "again: no state is left over";
 }
 
 }  // namespace

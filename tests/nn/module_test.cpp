@@ -1,4 +1,4 @@
-// Modules: names, order, what they initialise, what summary() prints, and that a network of them learns.
+// Modules: names, order, initialisation, the output of summary(), and that a network of them learns.
 #include "lockstep/nn/module.h"
 
 #include <gtest/gtest.h>
@@ -59,10 +59,11 @@ TEST(Module, HoldsItselfNowhere) {
     using nn::Module::add;
     std::string kind() const override { return "Holder"; }
   } outer, inner;
-  EXPECT_EQ(message_of([&] { outer.add("self", outer); }), "Holder: the child 'self' is, or holds, the module itself");
+  EXPECT_EQ(message_of([&] { outer.add("self", outer); }),
+            "Holder: the child 'self' is, or contains, the module itself");
   outer.add("inner", inner);
   EXPECT_EQ(message_of([&] { inner.add("outer", outer); }),
-            "Holder: the child 'outer' is, or holds, the module itself");
+            "Holder: the child 'outer' is, or contains, the module itself");
   EXPECT_EQ(outer.children().size(), 1U);
 }
 
@@ -165,7 +166,7 @@ TEST(Summary, IsATableWithShapesAndCounts) {
             "total  Sequential  (8, 10)              97,034\n");
   EXPECT_FALSE(NoGrad::active());
   EXPECT_THROW(nn::summary(net, {8, 20, 24, 3}), InvalidArgument);
-  EXPECT_NO_THROW(nn::summary(net, {8, 24, 24, 3})) << "a refused summary leaves nothing behind";
+  EXPECT_NO_THROW(nn::summary(net, {8, 24, 24, 3})) << "a rejected summary leaves no state over";
 }
 
 TEST(CountCorrect, TakesTheFirstOfEqualsAndNamesWrongShapes) {
@@ -176,7 +177,7 @@ TEST(CountCorrect, TakesTheFirstOfEqualsAndNamesWrongShapes) {
   EXPECT_THROW(nn::count_correct(logits, Tensor::zeros({2}, DType::kInt64)), InvalidArgument);
 }
 
-// No linear model can tell exclusive or's classes apart.
+// No linear model can separate the classes of exclusive or.
 TEST(Training, ASmallNetworkLearnsExclusiveOrTheSameWayEveryTime) {
   const std::array<float, 8> inputs = {0, 0, 0, 1, 1, 0, 1, 1};
   const std::array<std::int64_t, 4> classes = {0, 1, 1, 0};

@@ -1,4 +1,4 @@
-// Parameters in messages: an operator that refuses one names it by its path, so that people find the layer.
+// Parameters in messages: an operator that rejects a parameter names it by its path, so that users find the layer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,11 +59,11 @@ TEST(ParameterNames, StandInTheMessagesOfLayers) {
   EXPECT_EQ(message_of([&] {
               block.hidden(Tensor::zeros({2, 3}));
             }),
-            "linear: weight 'block.hidden.weight' (4, 5) wants 5 features, x (2, 3) has 3");
+            "linear: weight 'block.hidden.weight' (4, 5) expects 5 features, but x (2, 3) has 3");
   EXPECT_THAT(message_of([&] {
                 block.conv(Tensor::zeros({1, 5, 5, 8}));
               }),
-              HasSubstr("conv2d: weight 'block.conv.weight' (6, 3, 3, 2) wants 4 channels in 2 groups"));
+              HasSubstr("conv2d: weight 'block.conv.weight' (6, 3, 3, 2) expects 4 channels in 2 groups"));
   EXPECT_THAT(message_of([&] {
                 block.conv(Tensor::zeros({1, 5, 5, 3}));
               }),
@@ -104,7 +104,7 @@ TEST(ParameterNames, StandInTheMessagesOfOperators) {
               HasSubstr("weight (V, D) 'block.gain' must have 2"));
 }
 
-// A layer that is appended to a module which was added before is known by its path from there.
+// A layer that is appended to a module which was added before is named by its path from there.
 TEST(ParameterNames, OfALateLayerBeginAtItsContainer) {
   nn::Sequential inner, outer;
   outer.append<nn::Linear>(2, 3);
@@ -113,7 +113,7 @@ TEST(ParameterNames, OfALateLayerBeginAtItsContainer) {
   EXPECT_THAT(message_of([&] {
                 outer(Tensor::zeros({1, 4}));
               }),
-              HasSubstr("weight '0.weight' (3, 2) wants 2 features"));
+              HasSubstr("weight '0.weight' (3, 2) expects 2 features"));
 }
 
 }  // namespace

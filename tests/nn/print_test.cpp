@@ -45,7 +45,7 @@ TEST(PrintedModule, IsATreeWithTheOptionsOfEachLayer) {
   EXPECT_EQ(text_of(nn::ReLU()), "ReLU()");
 }
 
-// As PyTorch's users write them.
+// The forms that PyTorch's users write.
 TEST(PrintedModule, TakesOneNumberForBothDirections) {
   EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3)), "Conv2d(3, 16, kernel=(3, 3), stride=(1, 1))");
   EXPECT_EQ(text_of(nn::Conv2d(3, 16, 3, {.stride = 2, .padding = 1})),
@@ -60,7 +60,7 @@ TEST(PrintedModule, TakesOneNumberForBothDirections) {
   EXPECT_EQ(text_of(net.append<nn::Conv2d>(3, 16, 3)), text_of(nn::Conv2d(3, 16, Size2{3, 3})));
 }
 
-// Looks its integers up, draws random numbers and counts its passes when in training mode.
+// Looks its integers up, draws random numbers, and counts its passes when in training mode.
 struct Lookup : nn::Module {
   Tensor table = Tensor::full({4, 2}, 1), passes = Tensor::zeros({1});
   nn::Linear unused{1, 1};
@@ -109,7 +109,7 @@ TEST(Summary, ChangesNothing) {
   EXPECT_FALSE(has_grad(lookup.table));
   EXPECT_FALSE(NoGrad::active());
   EXPECT_THROW(nn::summary(net, {{{5}, DType::kFloat32}, {{3, 1}}}), InvalidArgument);
-  EXPECT_EQ(random_state(), random) << "of a summary that failed";
+  EXPECT_EQ(random_state(), random) << "after a summary that failed";
   EXPECT_TRUE(lookup.is_training());
   EXPECT_FALSE(lookup.unused.is_training());
 }

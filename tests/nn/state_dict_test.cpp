@@ -1,4 +1,4 @@
-// State dicts: what they hold, what a load copies, and what it says of those of another model; freeze and apply.
+// State dicts: their contents, what loading copies, and the errors for those of another model; freeze and apply.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ TEST(StateDict, StrictNamesEveryDifferenceAndChangesNothing) {
   entries.push_back({"extra", Tensor::zeros({1, 2})});
   EXPECT_THAT(
       message_of([&] { net.load_state_dict(entries); }),
-      AllOf(HasSubstr("load_state_dict: the state dict does not fit this Counted, of which nothing was changed"),
+      AllOf(HasSubstr("load_state_dict: the state dict does not fit this Counted, which was not changed"),
             HasSubstr("1 missing from the state dict: 'hidden.weight' float32 (4, 3)"),
             HasSubstr("2 unexpected in the state dict: 'hidden.wait' float32 (4, 3), 'extra' float32 (1, 2)"),
             HasSubstr("3 different: 'hidden.bias' is float32 (4) here, float32 (5) in the state dict, 'out.weight' is "
@@ -162,12 +162,12 @@ TEST(StateDict, APrefixInFrontOfAllNamesIsNamed) {
   std::vector<NamedTensor> entries = copied(Counted());
   for (NamedTensor& entry : entries) entry.name = "module." + entry.name;
   EXPECT_THAT(message_of([&] { net.load_state_dict(entries); }),
-              HasSubstr("The names of the state dict begin with 'module.', which a wrapper"));
+              HasSubstr("The names of the state dict begin with 'module.', a prefix of a wrapper"));
   entries[0].name = "module.other";
-  EXPECT_THAT(message_of([&] { net.load_state_dict(entries); }), Not(HasSubstr("which a wrapper")));
+  EXPECT_THAT(message_of([&] { net.load_state_dict(entries); }), Not(HasSubstr("a prefix of a wrapper")));
 }
 
-// (8, 3, 3, 3) is both (out, in, height, width) and (out, height, width, in).
+// (8, 3, 3, 3) can be (out, in, height, width) or (out, height, width, in).
 TEST(StateDict, AFilesConvolutionsOfUnknownLayoutAreRefusedUntilItIsSaid) {
   nn::Sequential net;
   net.append<nn::Conv2d>(3, 8, 3, nn::Conv2dLayerOptions{.bias = false});
@@ -178,13 +178,13 @@ TEST(StateDict, AFilesConvolutionsOfUnknownLayoutAreRefusedUntilItIsSaid) {
   for (const NamedTensor& entry : file)
     for (std::int64_t i = 0; i < entry.tensor.count(); ++i) entry.tensor.data<float>()[i] = static_cast<float>(i);
   EXPECT_THAT(message_of([&] { net.load_state_dict(file); }),
-              AllOf(HasSubstr("2 convolutions' weights of which the file does not say the layout: '0.weight' (8, 3, 3, "
+              AllOf(HasSubstr("2 convolution weights whose layout the file does not specify: '0.weight' (8, 3, 3, "
                               "3), '1.weight' (4, 3, 3)"),
                     HasSubstr(".convolution_weights = ConvolutionWeights::kOihw")));
   net.load_state_dict(file, {.convolution_weights = nn::ConvolutionWeights::kOhwi});
   EXPECT_EQ(net.parameters()[0].data<float>()[1], 1);
   const auto expect_permuted = [&] {
-    // out 1, row 2, column 0, channel 1 lies at ((1 * 3 + 2) * 3 + 0) * 3 + 1 here, at ((1 * 3 + 1) * 3 + 2) * 3 + 0 in
+    // out 1, row 2, column 0, channel 1 is at ((1 * 3 + 2) * 3 + 0) * 3 + 1 here, at ((1 * 3 + 1) * 3 + 2) * 3 + 0 in
     // the file.
     EXPECT_EQ(net.parameters()[0].data<float>()[46], 42);
     EXPECT_EQ(net.parameters()[1].data<float>()[(1 * 3 + 2) * 3 + 0], (1 * 3 + 0) * 3 + 2);
@@ -200,10 +200,10 @@ TEST(StateDict, AFilesConvolutionsOfUnknownLayoutAreRefusedUntilItIsSaid) {
   nn::Linear line(3, 2);
   FileTensors without_convolutions;
   for (const NamedTensor& entry : line.state_dict()) without_convolutions.push_back(entry);
-  EXPECT_THAT(line.load_state_dict(without_convolutions).missing_keys, IsEmpty()) << "nothing to say";
+  EXPECT_THAT(line.load_state_dict(without_convolutions).missing_keys, IsEmpty()) << "nothing is missing";
 }
 
-// Renamed tensors of a file are still a file's.
+// Renamed tensors of a file still have the file's layout.
 TEST(StateDict, AFilesTensorsMayBeRenamedInPlace) {
   nn::Sequential net;
   net.append<nn::Conv2d>(3, 8, 3, nn::Conv2dLayerOptions{.bias = false});
@@ -261,7 +261,7 @@ TEST(Freeze, TakesAllParametersOutOfTrainingAndBack) {
   net.freeze();
   EXPECT_THROW(backward(), InvalidArgument) << "nothing is left to differentiate";
   net.freeze(false);
-  EXPECT_FALSE(has_grad(net.hidden.weight)) << "of before it was frozen";
+  EXPECT_FALSE(has_grad(net.hidden.weight)) << "from before it was frozen";
   backward();
   EXPECT_EQ(grad(net.out.weight).span<float>()[0], before.span<float>()[0]);
 }

@@ -1,4 +1,4 @@
-// The layers that transformers are made of: how they begin, that they learn, what they print and refuse.
+// The layers of transformers: their initial values, that they learn, what they print, and their errors.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -56,7 +56,7 @@ TEST(TransformerLayers, NormaliseEachSample) {
   }
 }
 
-// With causal attention nothing that comes later changes what came before.
+// With causal attention, later positions do not change earlier ones.
 TEST(TransformerLayers, CausalAttentionDoesNotLookAhead) {
   manual_seed(3);
   MultiheadAttention attention(8, 2, {.causal = true});
@@ -69,7 +69,7 @@ TEST(TransformerLayers, CausalAttentionDoesNotLookAhead) {
   EXPECT_NE(after.data<float>()[3 * 8], before.data<float>()[3 * 8]);
 }
 
-// A step along the gradient lowers the loss by as much as its square says.
+// A step along the gradient lowers the loss by as much as its square predicts.
 TEST(TransformerLayers, LearnTogether) {
   manual_seed(4);
   Embedding words(7, 8);
@@ -79,8 +79,8 @@ TEST(TransformerLayers, LearnTogether) {
   const Tensor tokens = Tensor::from(std::span(text), {2, 3}), labels = Tensor::from(std::span(next), {6});
   const auto loss = [&] {
     const Tensor x = words(tokens);
-    const Tensor logits =
-        linear(norm(add(x, attention(x))), words.weight, Tensor());  // the head is the embedding's weight
+    // The head is the embedding's weight.
+    const Tensor logits = linear(norm(add(x, attention(x))), words.weight, Tensor());
     return softmax_cross_entropy(reshape(logits, {6, 7}), labels);
   };
   const double before = loss().item();

@@ -1,4 +1,4 @@
-// Clipped gradients and averaged weights.
+// Tests of gradient clipping and of averaged weights.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -21,7 +21,7 @@ TEST(ClipGradNorm, ScalesAllGradientsToTheLimit) {
   EXPECT_NEAR(grad(a).span<float>()[0], 1.5, 1e-6);
   EXPECT_EQ(grad(a).span<float>()[1], 0);
   EXPECT_NEAR(grad(b).item(), -2, 1e-6);
-  EXPECT_LT(clip_grad_norm({{"a", a}, {"b", b}}, 2.5F).item(), 2.5F) << "1e-6 below, as PyTorch's";
+  EXPECT_LT(clip_grad_norm({{"a", a}, {"b", b}}, 2.5F).item(), 2.5F) << "1e-6 below, as in PyTorch";
   EXPECT_FALSE(has_grad(without));
 }
 
@@ -42,7 +42,7 @@ TEST(ClipGradNorm, LeavesSmallGradientsToTheBit) {
   EXPECT_EQ(values_of(grad(a)), gradient);
 }
 
-TEST(ClipGradNorm, MeansGradientsWithoutTheirLossScale) {
+TEST(ClipGradNorm, AppliesToUnscaledGradients) {
   const Tensor a = parameter_of({0, 0});
   LossScaler scaler({.initial = 1024});
   give_gradient(a, {3 * 1024, 4 * 1024});
@@ -52,14 +52,14 @@ TEST(ClipGradNorm, MeansGradientsWithoutTheirLossScale) {
   EXPECT_EQ(grad(a).span<float>()[0], 1024);
 }
 
-TEST(ClipGradNorm, AGradientThatIsNoNumberShowsOrThrows) {
+TEST(ClipGradNorm, ANaNGradientShowsOrThrows) {
   const Tensor a = parameter_of({0, 0});
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     give_gradient(a, {1, bad});
     EXPECT_THROW(clip_grad_norm({{"a", a}}, 1, {.error_if_nonfinite = true}), Error);
-    EXPECT_EQ(grad(a).span<float>()[0], 1) << "a refusal changes nothing";
+    EXPECT_EQ(grad(a).span<float>()[0], 1) << "a failed call changes nothing";
     EXPECT_FALSE(std::isfinite(clip_grad_norm({{"a", a}}, 1).item()));
-    EXPECT_TRUE(std::isnan(grad(a).span<float>()[1])) << "what loss scaling finds";
+    EXPECT_TRUE(std::isnan(grad(a).span<float>()[1])) << "loss scaling must find the NaN";
   }
 }
 
@@ -70,7 +70,7 @@ TEST(ClipGradValue, ClampsEachElement) {
   EXPECT_EQ(values_of(grad(a)), (std::vector<float>{-0.5F, -0.25F, 0, 0.5F, 0.5F}));
 }
 
-TEST(Clip, RefusesWhatMakesNoSense) {
+TEST(Clip, RefusesInvalidArguments) {
   const Tensor a = parameter_of({0});
   LossScaler scaler;
   for (const float limit : {0.0F, -1.0F, std::numeric_limits<float>::quiet_NaN()}) {
@@ -93,11 +93,11 @@ TEST(ExponentialMovingAverage, FollowsTheFormulaWithItsRamp) {
       expected = decay * expected + (1 - decay) * n;
     }
     EXPECT_NEAR(ema.state()[0].tensor.span<float>()[0], expected, 1e-5);
-    EXPECT_EQ(w.span<float>()[0], 19) << "the weights stay";
+    EXPECT_EQ(w.span<float>()[0], 19) << "the weights are unchanged";
   }
 }
 
-TEST(ExponentialMovingAverage, ItsStateIsLiveAndBearsTheParametersNames) {
+TEST(ExponentialMovingAverage, ItsStateIsLiveAndHasTheParametersNames) {
   const Tensor w = parameter_of({1, 2});
   ExponentialMovingAverage ema({{"fc.weight", w}});
   const auto state = ema.state();
@@ -131,7 +131,7 @@ TEST(ExponentialMovingAverage, SwapsInAndBackBitForBit) {
   ema.update();
 }
 
-TEST(ExponentialMovingAverage, RefusesWhatMakesNoSense) {
+TEST(ExponentialMovingAverage, RefusesInvalidArguments) {
   const Tensor w = parameter_of({1});
   EXPECT_THROW(ExponentialMovingAverage({}), InvalidArgument);
   EXPECT_THROW(ExponentialMovingAverage({{"w", w}}, {.decay = 1}), InvalidArgument);

@@ -1,4 +1,4 @@
-// Loss scaling: the rule of PyTorch's GradScaler, the step that is skipped, and what a checkpoint keeps.
+// Loss scaling: the rule of PyTorch's GradScaler, skipped steps, and the checkpointed state.
 #include "lockstep/optim/loss_scaler.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ TEST(LossScaler, ScalesTheLossAndItsGradients) {
   EXPECT_EQ(grad(x).item(), 3 * 1024.0F);
 }
 
-TEST(LossScaler, StepsAreThoseOfUnscaledGradients) {
+TEST(LossScaler, StepsEqualThoseOfUnscaledGradients) {
   const Trainee plain, scaled;
   LossScaler scaler({.initial = 4096});
   SGD one({{"w", plain.weight}}, {.lr = 0.1F, .momentum = 0.9F, .weight_decay = 0.01F});
@@ -92,7 +92,7 @@ TEST(LossScaler, NeverGrowsBeyondFloat) {
   EXPECT_EQ(scaler.value(), 3e38F);
 }
 
-TEST(LossScaler, ItsStateIsTheOptimizersAndLive) {
+TEST(LossScaler, ItsStateIsLiveInTheOptimizer) {
   const Trainee trainee;
   LossScaler scaler;
   EXPECT_EQ(scaler.value(), 65536);
@@ -111,7 +111,7 @@ TEST(LossScaler, ItsStateIsTheOptimizersAndLive) {
 }
 
 // PyTorch: scaler.step(a); scaler.step(b); scaler.update().
-TEST(LossScaler, OptimizersThatShareItDivideByOneScaleAndAreOneStepOfTheRule) {
+TEST(LossScaler, OptimizersThatShareItUseOneScaleAndCountAsOneStep) {
   const auto run = [](LossScaler* scaler) {
     Trainee first, second;
     SGD a({{"a", first.weight}}, {.lr = 0.1F, .loss_scaler = scaler}),
@@ -131,7 +131,7 @@ TEST(LossScaler, OptimizersThatShareItDivideByOneScaleAndAreOneStepOfTheRule) {
   EXPECT_EQ(scaler.value(), 1024);
 }
 
-TEST(LossScaler, ABadGradientSkipsItsOptimizerAloneAndLowersTheScaleOnce) {
+TEST(LossScaler, ABadGradientSkipsOnlyItsOptimizerAndLowersTheScaleOnce) {
   for (const bool bad_first : {true, false}) {
     const Trainee good, bad;
     LossScaler scaler({.initial = 64});
@@ -150,7 +150,7 @@ TEST(LossScaler, ABadGradientSkipsItsOptimizerAloneAndLowersTheScaleOnce) {
   }
 }
 
-// Two losses, scaled before either optimizer steps, as of a generator and a discriminator.
+// Two losses are scaled before either optimizer steps, as for a generator and a discriminator.
 TEST(LossScaler, ALossKeepsTheScaleThatItWasMultipliedBy) {
   const Trainee first, second;
   LossScaler scaler({.initial = 64, .growth_interval = 1});
@@ -166,7 +166,7 @@ TEST(LossScaler, ALossKeepsTheScaleThatItWasMultipliedBy) {
   EXPECT_EQ(scaler.value(), 128);
 }
 
-TEST(LossScaler, TheScaleHasAFloorAndAGoodStepBehindItIsRight) {
+TEST(LossScaler, TheScaleHasAMinimumAndTheNextGoodStepIsCorrect) {
   const Trainee trainee;
   LossScaler scaler({.initial = 1024, .max_skips_in_a_row = 0}),
       smaller({.initial = 1024, .min_scale = 0.25F, .max_skips_in_a_row = 0});
@@ -183,7 +183,7 @@ TEST(LossScaler, TheScaleHasAFloorAndAGoodStepBehindItIsRight) {
   }
 }
 
-TEST(LossScaler, SkipsInARowAreAnErrorThatSaysHowManyAndWhatToDo) {
+TEST(LossScaler, SkipsInARowAreAnErrorWithTheirNumberAndARemedy) {
   const Trainee trainee;
   LossScaler scaler({.initial = 1024, .max_skips_in_a_row = 5});
   SGD sgd({{"w", trainee.weight}}, {.lr = 1, .loss_scaler = &scaler});
@@ -214,7 +214,7 @@ TEST(LossScaler, AScaleOfZeroThatWasSavedIsRaised) {
   EXPECT_EQ(scaler.value(), 1);
 }
 
-TEST(LossScaler, RefusesWhatMakesNoSense) {
+TEST(LossScaler, RefusesInvalidArguments) {
   for (const LossScalerOptions& options : {LossScalerOptions{.initial = 0},
                                            {.initial = kInfinity},
                                            {.growth = 0.5F},

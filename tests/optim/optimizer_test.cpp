@@ -1,4 +1,4 @@
-// What all optimizers have in common: groups, rates, state by name, steps that count and steps that do not.
+// Common parts of all optimizers: groups, rates, state by name, counted and skipped steps.
 #include "lockstep/optim/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -10,11 +10,11 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/error.h"
-#include "lockstep/optim/adagrad.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/nadam.h"
 #include "lockstep/optim/rmsprop.h"
 #include "lockstep/optim/sgd.h"
+#include "tests/optim/every_optimizer.h"
 #include "tests/optim/trainee.h"
 #include "tests/support/heap_count.h"
 
@@ -23,13 +23,7 @@ namespace {
 
 using test_support::heap_allocations_by_thread;
 
-std::vector<std::string> names_of(Optimizer& optimizer) {
-  std::vector<std::string> names;
-  for (const NamedTensor& state : optimizer.state()) names.push_back(state.name);
-  return names;
-}
-
-// Of each parameter of the group.
+// Returns the step count of each parameter of the group.
 std::vector<double> steps_of(Optimizer& optimizer, const std::string& clock) {
   std::vector<double> steps;
   for (const auto& [name, tensor] : optimizer.state())
@@ -44,20 +38,10 @@ TEST(Optimizer, StateIsNamedAfterParametersAndGroups) {
   LossScaler scaler;
   Adam adam({{"w", w}}, {.loss_scaler = &scaler});
   adam.add_group({.parameters = {{"b", b}}});
-  EXPECT_EQ(names_of(adam), (Names{"w.exp_avg", "w.exp_avg_sq", "b.exp_avg", "b.exp_avg_sq", "group0.clock",
-                                   "group1.clock", "loss_scaler.state"}));
+  EXPECT_EQ(state_names(adam), (Names{"w.exp_avg", "w.exp_avg_sq", "b.exp_avg", "b.exp_avg_sq", "group0.clock",
+                                      "group1.clock", "loss_scaler.state"}));
   EXPECT_EQ(adam.kind(), "Adam");
-  AdamW adamw({{"w", w}});
-  EXPECT_EQ(adamw.kind(), "AdamW");
-  EXPECT_EQ(names_of(adamw), (Names{"w.exp_avg", "w.exp_avg_sq", "group0.clock"}));
-  Nadam nadam({{"w", w}});
-  EXPECT_EQ(names_of(nadam), (Names{"w.exp_avg", "w.exp_avg_sq", "group0.clock"}));
-  RMSprop plain({{"w", w}}), all({{"w", w}}, {.momentum = 0.9F, .centered = true});
-  EXPECT_EQ(names_of(plain), (Names{"w.square_avg"}));
-  EXPECT_EQ(names_of(all), (Names{"w.square_avg", "w.momentum_buffer", "w.grad_avg"}));
-  Adagrad adagrad({{"w", w}}, {.initial_accumulator = 0.5F});
-  EXPECT_EQ(names_of(adagrad), (Names{"w.sum", "group0.clock"}));
-  EXPECT_EQ(adagrad.state()[0].tensor.item(), 0.5F);
+  EXPECT_EQ(AdamW({{"w", w}}).kind(), "AdamW");
 }
 
 TEST(Optimizer, GroupsHaveTheirOwnRateAndDecay) {
@@ -74,7 +58,7 @@ TEST(Optimizer, GroupsHaveTheirOwnRateAndDecay) {
   step();
   EXPECT_EQ(w.item(), 1 - 0.5F * (0.5F + 0.5F));
   EXPECT_EQ(b.item(), 1 - 0.25F * 0.5F);
-  sgd.set_lr(0.25F);  // of both, times their factors
+  sgd.set_lr(0.25F);  // applies to both groups, times their factors
   EXPECT_EQ(sgd.group_lr(1), 0.125F);
   sgd.set_lr_factor(0, 0);
   step();
@@ -121,7 +105,7 @@ TEST(Optimizer, AStepThatLossScalingSkipsDoesNotCount) {
   }
   EXPECT_EQ(steps_of(other, "group0.clock"), (std::vector<double>{5}));
   EXPECT_EQ(scaler.skipped_steps(), 1);
-  EXPECT_EQ(values_of(scaled), values_of(plain)) << "scales are powers of two: the same bits";
+  EXPECT_EQ(values_of(scaled), values_of(plain)) << "scales are powers of two, so the bits are the same";
 }
 
 TEST(Optimizer, ABadGradientOfOneGroupSkipsAll) {
@@ -150,19 +134,13 @@ TEST(Optimizer, CountsAGroupsStepsWhereItHasGradients) {
   EXPECT_EQ(steps_of(adam, "group1.clock"), (std::vector<double>{1}));
 }
 
-using MakeOne = std::function<std::unique_ptr<Optimizer>(std::vector<NamedTensor>)>;
-
-// All whose formulas count.
-std::vector<MakeOne> makers_of_those_that_count() {
-  return {[](auto p) { return std::make_unique<Adam>(p); }, [](auto p) { return std::make_unique<AdamW>(p); },
-          [](auto p) { return std::make_unique<Nadam>(p); },
-          [](auto p) { return std::make_unique<Adagrad>(p, AdagradOptions{.lr_decay = 0.1F}); }};
-}
-
-// As in PyTorch, a parameter's steps are those in which it had a gradient: next to others it moves as it would alone.
+// As in PyTorch, a parameter's step count is the number of steps in which it had a gradient, so it is updated as if it
+// were alone.
 TEST(Optimizer, CountsStepsByParameter) {
   const std::size_t count = 7;
-  for (const MakeOne& make : makers_of_those_that_count()) {
+  for (const OptimizerCase& each : every_optimizer()) {
+    if (!counts_steps(each)) continue;
+    const auto make = [&](const std::vector<NamedTensor>& parameters) { return each.make(parameters, nullptr); };
     const Tensor always = parameter_of(weights_at_first(count)), late = parameter_of(weights_at_first(count)),
                  at_times = parameter_of(weights_at_first(count)), never = parameter_of(weights_at_first(count));
     const Tensor alone[] = {parameter_of(weights_at_first(count)), parameter_of(weights_at_first(count)),
@@ -191,9 +169,9 @@ TEST(Optimizer, CountsStepsByParameter) {
   }
 }
 
-// PyTorch's Adam(lr=0.001): a gradient of 0.5 moves a weight by 0.001 in its first steps, in whichever step of the
-// training they come.
-TEST(Optimizer, AdamsFirstStepOfAParameterIsItsFirstHoweverLate) {
+// PyTorch's Adam(lr=0.001): a gradient of 0.5 moves a weight by 0.001 in the weight's first steps, however late these
+// are in the training.
+TEST(Optimizer, AdamCountsTheFirstStepOfAParameterHoweverLate) {
   const Tensor a = parameter_of({0}), b = parameter_of({0});
   Adam adam({{"a", a}, {"b", b}}, {.lr = 0.001F});
   for (int step = 0; step < 1003; ++step) {
@@ -206,7 +184,7 @@ TEST(Optimizer, AdamsFirstStepOfAParameterIsItsFirstHoweverLate) {
   }
 }
 
-TEST(Optimizer, GoesOnFromItsStateBitForBit) {
+TEST(Optimizer, ContinuesFromItsStateBitForBit) {
   const std::size_t count = 9;
   const auto make = [](const Tensor& weight) {
     return std::make_unique<Nadam>(std::vector<NamedTensor>{{"w", weight}});
@@ -244,22 +222,16 @@ TEST(Optimizer, AStepOfAnyAllocatesNothingAfterTheFirst) {
   EXPECT_EQ(cpu_device().allocator_stats().cache_hits, device_before.cache_hits);
 }
 
-TEST(Optimizer, RefusesWhatMakesNoSense) {
+TEST(Optimizer, RefusesInvalidArguments) {
   const Tensor w = parameter_of({1}), b = parameter_of({1});
   const std::vector<NamedTensor> all = {{"w", w}};
-  EXPECT_THROW(Adam(all, {.lr = -1}), InvalidArgument);
-  EXPECT_THROW(Adam(all, {.beta1 = 1}), InvalidArgument);
-  EXPECT_THROW(AdamW(all, {.beta2 = -0.1}), InvalidArgument);
-  EXPECT_THROW(AdamW(all, {.weight_decay = -1}), InvalidArgument);
-  EXPECT_THROW(Nadam(all, {.momentum_decay = -1}), InvalidArgument);
-  EXPECT_THROW(RMSprop(all, {.alpha = 1}), InvalidArgument);
-  EXPECT_THROW(Adagrad(all, {.initial_accumulator = -1}), InvalidArgument);
+  for (const auto& make : refused_options()) EXPECT_THROW(make(all), InvalidArgument);
   SGD sgd(all);
   EXPECT_THROW(sgd.add_group({.parameters = {{"again", w}}}), InvalidArgument);
   EXPECT_THROW(sgd.add_group({.parameters = {{"frozen", Tensor::zeros({1})}}}), InvalidArgument);
   EXPECT_THROW(sgd.add_group({.parameters = {{"b", b}}, .lr_factor = -1}), InvalidArgument);
   EXPECT_THROW(sgd.set_lr_factor(1, 1), InvalidArgument);
-  EXPECT_EQ(sgd.groups(), 1U) << "a refusal changes nothing";
+  EXPECT_EQ(sgd.groups(), 1U) << "a failed call changes nothing";
 }
 
 }  // namespace

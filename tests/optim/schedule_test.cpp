@@ -1,4 +1,4 @@
-// Learning rates: pure functions of the step, and PyTorch's numbers for the one-cycle rate.
+// Learning rate schedules: pure functions of the step, and PyTorch's numbers for the one-cycle rate.
 #include "lockstep/optim/schedule.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ TEST(OneCycle, EqualsPyTorchWithItsDefaults) {
         << "step " << step;
 }
 
-// As above with max_lr=0.4, total_steps=7, pct_start=0.5, div_factor=10, final_div_factor=100: the peak lies between
+// The same with max_lr=0.4, total_steps=7, pct_start=0.5, div_factor=10, final_div_factor=100: the peak is between
 // steps.
 TEST(OneCycle, EqualsPyTorchWithAPeakBetweenSteps) {
   const OneCycleRate rate{
@@ -37,7 +37,7 @@ TEST(OneCycle, EqualsPyTorchWithAPeakBetweenSteps) {
         << "step " << step;
 }
 
-TEST(OneCycle, KeepsTheLastRateAndBearsShortRuns) {
+TEST(OneCycle, KeepsTheLastRateAndSupportsShortRuns) {
   const OneCycleRate rate{.peak = 0.1f, .total_steps = 10};
   EXPECT_EQ(rate.at(10), rate.at(9));
   EXPECT_EQ(rate.at(1'000'000), rate.at(9));
@@ -50,7 +50,7 @@ TEST(OneCycle, KeepsTheLastRateAndBearsShortRuns) {
   }
 }
 
-TEST(Staircase, FallsOnWholeStairs) {
+TEST(Staircase, FallsInFullStairs) {
   const StaircaseRate rate{.initial = 0.5f, .factor = 0.5f, .steps_per_stair = 10};
   EXPECT_EQ(rate.at(0), 0.5f);
   EXPECT_EQ(rate.at(9), 0.5f);
@@ -88,7 +88,7 @@ TEST(Cosine, RisesByALineAndFallsByACosine) {
   const CosineRate bare{.peak = 1, .total_steps = 2};
   EXPECT_EQ(bare.at(0), 1);
   EXPECT_NEAR(bare.at(1), 0.5, 1e-7);
-  EXPECT_EQ((CosineRate{.peak = 1, .total_steps = 5, .warmup_steps = 5}).at(5), 0) << "all of it a warm-up";
+  EXPECT_EQ((CosineRate{.peak = 1, .total_steps = 5, .warmup_steps = 5}).at(5), 0) << "warm-up only";
 }
 
 TEST(Schedule, IsAnyRateOrAFunction) {
@@ -101,24 +101,24 @@ TEST(Schedule, IsAnyRateOrAFunction) {
   EXPECT_EQ(copy.at(3), 0.125f);
 }
 
-TEST(Rates, RefuseNumbersThatAreNone) {
+TEST(Rates, RefuseInvalidNumbers) {
   using ::testing::HasSubstr;
   const auto text = [](const Schedule& rate) { return message_of([&] { rate.at(3); }); };
-  EXPECT_THAT(text(StaircaseRate{1, 0.5f, 0}), HasSubstr("StaircaseRate: steps_per_stair 0 must be at least 1"));
-  EXPECT_THAT(text(ExponentialRate{1, 0.5f, -1}), HasSubstr("ExponentialRate: steps -1 must be at least 1"));
+  EXPECT_THAT(text(StaircaseRate{1, 0.5f, 0}), HasSubstr("StaircaseRate: got steps_per_stair 0, expected at least 1"));
+  EXPECT_THAT(text(ExponentialRate{1, 0.5f, -1}), HasSubstr("ExponentialRate: got steps -1, expected at least 1"));
   EXPECT_THAT(text(CosineRate{.peak = 1, .total_steps = 5, .warmup_steps = 6}),
-              HasSubstr("CosineRate: warmup_steps 6 must be 0 to total_steps, 5"));
+              HasSubstr("CosineRate: got warmup_steps 6, expected 0 to total_steps, which is 5"));
   EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 0}),
-              HasSubstr("OneCycleRate: total_steps 0 must be at least 1"));
+              HasSubstr("OneCycleRate: got total_steps 0, expected at least 1"));
   EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .warmup_share = 2}),
-              HasSubstr("OneCycleRate: warmup_share 2 must be 0 to 1"));
+              HasSubstr("OneCycleRate: got warmup_share 2, expected 0 to 1"));
   EXPECT_THAT(text(OneCycleRate{.peak = 1, .total_steps = 9, .start_divisor = 0}),
-              HasSubstr("OneCycleRate: start_divisor 0"));
+              HasSubstr("OneCycleRate: got start_divisor 0"));
   EXPECT_THAT(text(Schedule(std::function<float(std::int64_t)>())),
-              HasSubstr("Schedule: the function that gives the rate is empty"));
+              HasSubstr("Schedule: the function that returns the rate is empty"));
 }
 
-TEST(Constant, StaysAsItIs) { EXPECT_EQ(ConstantRate{0.3f}.at(12'345), 0.3f); }
+TEST(Constant, IsConstant) { EXPECT_EQ(ConstantRate{0.3f}.at(12'345), 0.3f); }
 
 }  // namespace
 }  // namespace lockstep::optim

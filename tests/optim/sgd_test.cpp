@@ -1,4 +1,4 @@
-// SGD: PyTorch's numbers, what is skipped, what is kept, and that a step allocates nothing.
+// SGD: PyTorch's numbers, skipped parameters, state, and steps without allocations.
 #include "lockstep/optim/sgd.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct TorchCase {
 class AgainstTorch : public ::testing::TestWithParam<TorchCase> {};
 
 // torch 2.15: torch.optim.SGD on [1, -2, 0.5] after the gradients below, float32. It may round in another order (fused
-// multiply-adds), hence the bound: one unit in the last place of 2.
+// multiply-adds), so the bound is one unit in the last place of 2.
 TEST_P(AgainstTorch, GivesTheSameWeightsAfterThreeSteps) {
   const Tensor weight = parameter_of({1, -2, 0.5f});
   SGD sgd({{"w", weight}}, GetParam().options);
@@ -66,10 +66,10 @@ TEST(SGD, LeavesParametersWithoutAGradientAlone) {
   sgd.zero_grad();
   EXPECT_FALSE(has_grad(used));
   sgd.step();
-  EXPECT_EQ(used.item(), 0.25f) << "cleared gradients are no gradients";
+  EXPECT_EQ(used.item(), 0.25f) << "cleared gradients count as missing";
 }
 
-TEST(SGD, ItsStateIsLiveAndBearsTheParametersNames) {
+TEST(SGD, ItsStateIsLiveAndHasTheParametersNames) {
   const Tensor weight = parameter_of({1, 2});
   SGD sgd({{"conv1.weight", weight}}, {.lr = 1, .momentum = 0.5f});
   const std::vector<NamedTensor> state = sgd.state();
@@ -81,7 +81,7 @@ TEST(SGD, ItsStateIsLiveAndBearsTheParametersNames) {
   EXPECT_EQ(weight.span<float>()[0], 0);
   EXPECT_EQ(weight.span<float>()[1], -3);
   EXPECT_EQ(state[0].tensor.span<float>()[1], 5);
-  EXPECT_TRUE(SGD({{"w", weight}}, {.lr = 1}).state().empty()) << "nothing to keep without momentum";
+  EXPECT_TRUE(SGD({{"w", weight}}, {.lr = 1}).state().empty()) << "there is no state without momentum";
 }
 
 TEST(SGD, FollowsParametersThatMoveToOtherMemory) {
@@ -101,7 +101,7 @@ TEST(SGD, AStepAllocatesNothingAfterTheFirst) {
   const Tensor weight = parameter_of(std::vector<float>(1000, 1)), bias = parameter_of({1, 2});
   const std::size_t before_making = heap_allocations_by_thread();
   SGD sgd({{"w", weight}, {"b", bias}}, {.lr = 0.1f, .momentum = 0.9f});
-  ASSERT_GT(heap_allocations_by_thread(), before_making) << "the counter does not count";
+  ASSERT_GT(heap_allocations_by_thread(), before_making) << "the allocation counter does not work";
   give_gradient(weight, std::vector<float>(1000, 1));
   give_gradient(bias, {1, 1});
   sgd.step();
@@ -135,7 +135,7 @@ TEST(SGD, RefusesTensorsThatShareMemoryAndNamesBoth) {
     return tensor;
   };
   const Tensor head = window(0, 4), tail = window(4, 4), middle = window(3, 2);
-  EXPECT_EQ(SGD({{"tail", tail}, {"head", head}}).parameters().size(), 2u) << "neighbours share nothing";
+  EXPECT_EQ(SGD({{"tail", tail}, {"head", head}}).parameters().size(), 2u) << "adjacent tensors do not share memory";
   try {
     SGD({{"tail", tail}, {"middle", middle}, {"head", head}});
     FAIL() << "accepted";
@@ -145,16 +145,16 @@ TEST(SGD, RefusesTensorsThatShareMemoryAndNamesBoth) {
   }
 }
 
-TEST(SGD, RefusesWhatMakesNoSense) {
+TEST(SGD, RefusesInvalidArguments) {
   const Tensor weight = parameter_of({1});
   EXPECT_THROW(SGD({}, {}), InvalidArgument);
-  EXPECT_THROW(SGD({{"w", Tensor::zeros({1})}}, {}), InvalidArgument) << "requires no gradient";
+  EXPECT_THROW(SGD({{"w", Tensor::zeros({1})}}, {}), InvalidArgument) << "the tensor does not require a gradient";
   EXPECT_THROW(SGD({{"w", weight}}, {.lr = -1}), InvalidArgument);
   EXPECT_THROW(SGD({{"w", weight}}, {.momentum = -0.1f}), InvalidArgument);
-  EXPECT_THROW(SGD({{"w", weight}}, {.nesterov = true}), InvalidArgument) << "needs a momentum";
+  EXPECT_THROW(SGD({{"w", weight}}, {.nesterov = true}), InvalidArgument) << "nesterov requires momentum";
 }
 
-TEST(Sgd, NumbersThatWouldRuinTheWeightsAreRefused) {
+TEST(Sgd, InvalidNumbersAreRefused) {
   const Tensor weight = parameter_of({1});
   SGD sgd({{"w", weight}}, {.lr = 0.5f});
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -0.1f}) {
@@ -163,7 +163,7 @@ TEST(Sgd, NumbersThatWouldRuinTheWeightsAreRefused) {
     EXPECT_THROW(SGD({{"w", weight}}, {.momentum = bad}), InvalidArgument) << bad;
     EXPECT_THROW(SGD({{"w", weight}}, {.weight_decay = bad}), InvalidArgument) << bad;
   }
-  EXPECT_EQ(sgd.lr(), 0.5f) << "a refusal changes nothing";
+  EXPECT_EQ(sgd.lr(), 0.5f) << "a failed call changes nothing";
   sgd.set_lr(0);
 }
 

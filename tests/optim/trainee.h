@@ -1,4 +1,4 @@
-// Parameters whose gradients a test gives by hand.
+// Parameters whose gradients a test sets by hand.
 #pragma once
 
 #include <cmath>
@@ -25,7 +25,7 @@ inline std::vector<float> values_of(const Tensor& tensor) {
   return {tensor.span<float>().begin(), tensor.span<float>().end()};
 }
 
-// Of step 1, 2, ...: waves of many magnitudes.
+// Gradients of step 1, 2, ...: waves of many magnitudes.
 inline std::vector<float> gradient_of_step(int step, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {

@@ -36,13 +36,13 @@ TEST(BucketPlan, EachBucketHasItsCapAndTheLastCapHoldsForTheRest) {
   EXPECT_EQ(buckets_of(gradients, {1024}), (Buckets{{8, 7, 6, 5}, {4, 3, 2, 1}, {0}}));
 }
 
-TEST(BucketPlan, DelayedGradientsAreInTheLastBucketsOfTheirOwnCaps) {
+TEST(BucketPlan, DelayedGradientsAreInTheLastBucketsWithTheirOwnCaps) {
   std::vector<GradientInfo> gradients(6, GradientInfo{"g", 64});
   gradients[5].delayed = gradients[4].delayed = gradients[2].delayed = true;
   EXPECT_EQ(buckets_of(gradients, {256, 512}), (Buckets{{3}, {1, 0}, {5}, {4, 2}}));
 }
 
-TEST(BucketPlan, FollowsAnOrderThatIsKnown) {
+TEST(BucketPlan, FollowsAKnownOrder) {
   std::vector<GradientInfo> gradients(6, GradientInfo{"g", 64});
   gradients[1].delayed = true;
   gradients[3].dtype = DType::kFloat64;
@@ -57,8 +57,7 @@ TEST(BucketPlan, FollowsAnOrderThatIsKnown) {
   EXPECT_EQ(flat(plan), (std::vector<std::size_t>{2, 3, 5, 0, 4, 1}));
   ASSERT_EQ(plan.size(), 5U);
   EXPECT_EQ(plan[2].slots.size(), 2U) << "5 and 0";
-  EXPECT_EQ(plan_buckets(gradients, {256, 512}, flat(plan)), plan)
-      << "the buckets, one behind the other, are such an order";
+  EXPECT_EQ(plan_buckets(gradients, {256, 512}, flat(plan)), plan) << "the concatenated slots are such an order";
   EXPECT_EQ(plan_buckets(gradients, {256, 512}, std::vector<std::size_t>{5, 4, 3, 2, 1, 0}),
             plan_buckets(gradients, {256, 512}));
   for (const std::vector<std::size_t>& wrong :
@@ -71,7 +70,7 @@ TEST(BucketPlan, ALargeGradientClosesItsBucket) {
   EXPECT_EQ(buckets_of(gradients, {1000, 1000}), (Buckets{{2, 1}, {0}}));
 }
 
-TEST(BucketPlan, TypesAndDevicesHaveBucketsOfTheirOwnInTheOrderOfTheirLastGradient) {
+TEST(BucketPlan, TypesAndDevicesHaveTheirOwnBucketsInTheOrderOfTheirLastGradient) {
   std::vector<GradientInfo> gradients(6, GradientInfo{"g", 16});
   gradients[1].dtype = gradients[4].dtype = DType::kFloat64;
   gradients[0].device = DeviceKind::kCuda;
@@ -85,7 +84,8 @@ TEST(BucketPlan, TypesAndDevicesHaveBucketsOfTheirOwnInTheOrderOfTheirLastGradie
 }
 
 TEST(BucketPlan, TheTutorialNetworkByTheDefaultCaps) {
-  // conv1, conv2, local3, local4, softmax: weight and bias each. local3's weight is 3.5 MB, what comes after it 0.4 MB.
+  // conv1, conv2, local3, local4, softmax: weight and bias each. local3's weight has 3.5 MB, everything after it 0.4
+  // MB.
   std::vector<GradientInfo> gradients;
   for (const std::size_t count : {4800, 64, 102400, 64, 884736, 384, 73728, 192, 1920, 10})
     gradients.push_back({"g", count});
@@ -124,13 +124,13 @@ TEST(BucketPlan, KeepsItsRulesOnRandomLists) {
         ++seen[slot.gradient];
         EXPECT_EQ(gradients[slot.gradient].dtype, bucket.dtype);
         EXPECT_LT(slot.gradient, before) << "reverse order within the bucket";
-        EXPECT_EQ(slot.offset, (end + 63) / 64 * 64) << "no overlap, no hole beyond the padding";
+        EXPECT_EQ(slot.offset, (end + 63) / 64 * 64) << "slots do not overlap and have only padding between them";
         before = slot.gradient;
         end = slot.offset + gradients[slot.gradient].bytes();
       }
       EXPECT_EQ(bucket.bytes, (end + 63) / 64 * 64);
       EXPECT_LT(bucket.slots.back().offset, std::max(caps.front(), caps.back()))
-          << "only its last gradient exceeds the cap";
+          << "a bucket exceeds its cap only by its last gradient";
       EXPECT_LT(bucket.slots.back().gradient, last_of_previous) << "numbered in the order of their last gradient";
       last_of_previous = bucket.slots.back().gradient;
     }

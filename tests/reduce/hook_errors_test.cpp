@@ -1,4 +1,4 @@
-// The state of comm hooks by parameter, in passes in which no rank used the parameter: it stays what it was.
+// The state of comm hooks for a parameter that no rank used in a pass must not change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Wires, HookErrors,
                          ::testing::Values(Wire{"threads", 2}, Wire{"threads", 4}, Wire{"tcp", 2}, Wire{"tcp", 4}),
                          [](const auto& test) { return test.param.transport + std::to_string(test.param.ranks); });
 
-// A pass without gradients 0 and 3: of the first no rank has any, of the second rank 0 has one.
+// Runs a pass without gradients 0 and 3: no rank has gradient 0, and only rank 0 has gradient 3.
 void pass_without_some(Reducer& reducer, const ProcessGroup& group, int pass) {
   for (std::size_t g = gradients().size(); g-- > 0;) {
     if (g == 0 || (g == 3 && group.rank() != 0)) continue;
@@ -64,7 +64,7 @@ TEST_P(HookErrors, KeepTheErrorOfAParameterThatNoRankUsed) {
           if (is_unused) {
             EXPECT_EQ(after[s], before[s]) << hook->describe() << ": " << states[s].name;
           }
-          if (states[s].name.ends_with(".wide")) {  // rank 0's, to which the others add what they owe
+          if (states[s].name.ends_with(".wide")) {  // rank 0's error, to which the other ranks' errors are added
             EXPECT_NE(after[s], before[s]) << hook->describe() << ": " << states[s].name;
           }
         }
@@ -73,9 +73,9 @@ TEST_P(HookErrors, KeepTheErrorOfAParameterThatNoRankUsed) {
     });
 }
 
-// Of the sums of two trainings the one has no part in passes without the parameter: the same bits as if these had not
-// been.
-TEST_P(HookErrors, GoOnAsIfAPassThatNoRankUsedAParameterInHadNotBeen) {
+// Runs two trainings, one of which has additional passes without the parameter. Its sums must have the same bits as the
+// other's.
+TEST_P(HookErrors, IgnorePassesInWhichNoRankUsesTheParameter) {
   run([&](auto group) {
     Reducer plain(group, gradients(), {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.1})});
     Reducer with_gap(group, gradients(), {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.1})});

@@ -1,4 +1,4 @@
-// Gradients that tests reduce by comm hooks, and what they ask of a hook.
+// Gradients that the comm hook tests reduce, and helpers to check a hook.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@
 
 namespace lockstep {
 
-// Two matrices, one of more dimensions, and two that are none; in buckets {tail, wide}, {deep, bias, tall}.
+// Two matrices, one tensor of more dimensions, and two one-dimensional ones; in buckets {tail, wide}, {deep, bias,
+// tall}.
 inline const std::vector<GradientInfo>& gradients() {
   static const std::vector<GradientInfo> all = {{.name = "tall", .count = 40 * 12, .shape = {40, 12}},
                                                 {.name = "bias", .count = 40, .shape = {40}},
@@ -25,7 +26,7 @@ inline const std::vector<GradientInfo>& gradients() {
 }
 inline const BucketCaps kCaps = {2000, 100000};
 
-// In [-1, 1), of a rank, pass, gradient and element.
+// Returns a value in [-1, 1) for a rank, pass, gradient and element.
 inline float number(int rank, int pass, std::size_t gradient, std::size_t i) {
   const PhiloxBlock block = philox_block(7, static_cast<std::uint64_t>(rank * 1000 + pass) * 10 + gradient, i);
   return static_cast<float>(block.words[0] >> 8) * 0x1p-23f - 1;
@@ -34,7 +35,7 @@ inline float number(int rank, int pass, std::size_t gradient, std::size_t i) {
 using Values = std::vector<std::vector<float>>;  // by gradient
 using Source = std::function<float(int rank, int pass, std::size_t gradient, std::size_t i)>;
 
-// This rank's gradients into the reducer, and what it leaves.
+// Writes this rank's gradients into the reducer, runs a pass and returns the results.
 inline Values reduce(Reducer& reducer, const ProcessGroup& group, int pass, const Source& source = number) {
   const auto floats = [&](std::size_t g) { return reinterpret_cast<float*>(reducer.slot(g).data()); };
   for (std::size_t g = gradients().size(); g-- > 0;) {
@@ -55,7 +56,7 @@ inline void PrintTo(const Wire& wire, std::ostream* out) {
   *out << wire.transport << wire.ranks;
 }  // NOLINT: GoogleTest finds it by its name
 
-// By this thread and by the communication thread: others send heartbeats meanwhile.
+// Allocations of this thread and of the communication thread. Other threads send heartbeats meanwhile.
 using Allocated = std::pair<std::size_t, std::size_t>;
 inline Allocated allocated(ProcessGroup& group) {
   std::size_t there = 0;
@@ -63,7 +64,7 @@ inline Allocated allocated(ProcessGroup& group) {
   return {test_support::heap_allocations_by_thread(), there};
 }
 
-// What state() names, as bytes.
+// Returns the contents of state() as bytes.
 inline std::vector<std::vector<std::byte>> snapshot(const CommHook& hook) {
   std::vector<std::vector<std::byte>> all;
   for (const HookState& state : hook->state()) {

@@ -1,5 +1,5 @@
-// A comm hook that is used with several groups, one after another or in turn: the memory of its messages is each
-// group's own.
+// A comm hook used with several groups, one after another or alternately: each group has its own memory for the
+// messages.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -18,7 +18,7 @@ std::shared_ptr<ProcessGroup> recording_group() {
   return ProcessGroup::wrap({}, std::make_unique<RecordingBackend>(make_local_backend()));
 }
 
-// Two passes; returns what the group was asked for, in bytes.
+// Runs two passes and returns the sizes in bytes that the group allocated.
 std::vector<std::size_t> allocated_in(const std::shared_ptr<ProcessGroup>& group, const CommHook& hook) {
   Reducer reducer(group, {{.name = "w", .count = 64 * 64, .shape = {64, 64}}, {.name = "b", .count = 100}},
                   {.comm_hook = hook});
@@ -27,7 +27,7 @@ std::vector<std::size_t> allocated_in(const std::shared_ptr<ProcessGroup>& group
   return recorded(group->backend()).allocations();
 }
 
-TEST(HookGroups, AGroupAfterOneThatIsGoneGetsMemoryOfItsOwn) {
+TEST(HookGroups, AGroupAfterADestroyedOneGetsItsOwnMemory) {
   const std::vector<std::function<CommHook()>> makers = {
       [] { return hooks::bf16(); },
       [] { return hooks::fp16(); },
@@ -43,8 +43,8 @@ TEST(HookGroups, AGroupAfterOneThatIsGoneGetsMemoryOfItsOwn) {
   }
 }
 
-// Directly, as a hook of the program's own may call it.
-TEST(HookGroups, TwoInTurnKeepEachItsOwn) {
+// Calls the hook directly, as a hook defined by the program may do.
+TEST(HookGroups, AlternatingGroupsKeepTheirMemory) {
   for (const CommHook& hook : {hooks::bf16(), hooks::int8()}) {
     const auto one = recording_group(), other = recording_group();
     std::vector<float> values(1000, 1);
@@ -60,7 +60,8 @@ TEST(HookGroups, TwoInTurnKeepEachItsOwn) {
     ASSERT_EQ(calls.size(), others.size());
     for (std::size_t i = 0; i < calls.size(); ++i) {
       EXPECT_NE(calls[i].operation.send, others[i].operation.send) << hook->describe();
-      EXPECT_EQ(calls[i].operation.send, calls[i % (calls.size() / 3)].operation.send) << "kept from pass to pass";
+      EXPECT_EQ(calls[i].operation.send, calls[i % (calls.size() / 3)].operation.send)
+          << "the memory is kept between passes";
     }
   }
 }

@@ -1,4 +1,4 @@
-// The shipped comm hooks, over ranks that are threads: against the plain average, their bytes, state, allocations,
+// The comm hooks over ranks that are threads: compared with the plain average, their bytes, state, allocations and
 // refusals.
 #include "lockstep/reduce/hooks.h"
 
@@ -46,7 +46,7 @@ class Hooks : public ::testing::TestWithParam<Wire> {
   void run(const std::function<void(std::shared_ptr<ProcessGroup>)>& body) const {
     expect_all_well(run_ranks(GetParam().ranks, GetParam().transport, body));
   }
-  // Three passes, the averages within `tolerance(ranks, expected)`.
+  // Runs three passes and expects averages within `tolerance(ranks, expected)`.
   void expect_averages(const std::function<CommHook()>& make,
                        const std::function<double(int, const Expected&)>& tolerance) const {
     run([&](auto group) {
@@ -68,8 +68,8 @@ INSTANTIATE_TEST_SUITE_P(Wires, Hooks,
                          ::testing::Values(Wire{"threads", 2}, Wire{"threads", 4}, Wire{"tcp", 2}, Wire{"tcp", 4}),
                          [](const auto& test) { return test.param.transport + std::to_string(test.param.ranks); });
 
-// Each value is rounded once, each partial sum once (none exceeds the sum of magnitudes), the average once: by half a
-// unit in the last of 8 or 11 bits.
+// Each value, each partial sum (none exceeds the sum of magnitudes) and the average is rounded once, by half a unit in
+// the last of 8 or 11 bits.
 double of_bits(int bits, int ranks, const Expected& is) {
   return (ranks + 1) * std::ldexp(is.mean_magnitude, -bits) + 1e-6;
 }
@@ -82,22 +82,23 @@ TEST_P(Hooks, Fp16) {
   expect_averages([] { return hooks::fp16(); }, [](int ranks, const Expected& is) { return of_bits(11, ranks, is); });
 }
 
-// Magnitudes stay below 1: half a step of 1/127 for each rank's value, averaged, and half a step for the average.
+// Magnitudes stay below 1. The error is half a step of 1/127 for each rank's value, averaged, plus half a step for the
+// average.
 TEST_P(Hooks, Int8) {
   expect_averages([] { return hooks::int8({.block = 32}); }, [](int, const Expected&) { return 2.0 / 254 + 1e-6; });
 }
 
-TEST_P(Hooks, OnesThatLeaveNothingOutAreTheAverage) {
+TEST_P(Hooks, LosslessOnesAreTheAverage) {
   const auto exact = [](int ranks, const Expected& is) { return ranks * 1e-6 * (1 + is.mean_magnitude); };
   expect_averages([] { return hooks::top_k({.ratio = 1}); }, exact);
   expect_averages([] { return hooks::power_sgd({.start_step = 100}); }, exact);
   expect_averages([] { return hooks::post_local_sgd({.start_step = 100}); }, exact);
-  // Of full rank the product is the matrix.
+  // With full rank the product is the matrix.
   expect_averages([] { return hooks::power_sgd({.matrix_rank = 64, .start_step = 0, .min_compression = 1e-9}); },
                   [](int, const Expected&) { return 1e-4; });
 }
 
-// A mean of matrices with one column space has rank 1.
+// A mean of matrices with the same column space has rank 1.
 TEST_P(Hooks, PowerSgdOfRankOneIsExactForMatricesOfRankOne) {
   const Source product = [](int rank, int pass, std::size_t g, std::size_t i) {
     const auto& shape = gradients()[g].shape;
@@ -117,8 +118,8 @@ TEST_P(Hooks, PowerSgdOfRankOneIsExactForMatricesOfRankOne) {
   });
 }
 
-// What a pass leaves out comes later: the sum over passes of what was applied, and the mean error that is left, is the
-// sum of the means.
+// A pass's error is added later: over all passes, the sum of the applied gradients plus the mean remaining error equals
+// the sum of the means.
 TEST_P(Hooks, ErrorFeedbackLosesNothing) {
   const std::vector<std::function<CommHook()>> makers = {
       [] { return hooks::top_k({.ratio = 0.1}); },
@@ -157,7 +158,7 @@ TEST_P(Hooks, TopKSendsTheLargestOfEachParameter) {
   run([](auto group) {
     Reducer reducer(group, gradients(),
                     {.caps = kCaps, .comm_hook = hooks::top_k({.ratio = 0.01, .error_feedback = false})});
-    // On each rank another element is the largest.
+    // The largest element differs from rank to rank.
     const Source source = [](int rank, int, std::size_t, std::size_t i) {
       return i == static_cast<std::size_t>(rank % 3) ? -9.0f : 1.0f;
     };
@@ -179,7 +180,7 @@ TEST_P(Hooks, OneStandsOnAnother) {
     return group.all_reduce_async(bucket.buffer, bucket.count, bucket.dtype, ReduceOp::kAvg);
   };
   expect_averages([&] { return hooks::bf16(own); }, loose);
-  // Factors as int8 or 16 bits: of full rank their product is near the matrix.
+  // With factors as int8 or 16 bits and full rank, the product is close to the matrix.
   for (const auto& next : {hooks::fp16, +[](CommHook) { return hooks::int8({.block = 16}); }})
     run([&](auto group) {
       const CommHook hook =
@@ -196,8 +197,8 @@ TEST_P(Hooks, OneStandsOnAnother) {
     });
 }
 
-// A gradient that is no number must be seen by all, once.
-TEST_P(Hooks, WhatIsNoNumberShowsAndGoes) {
+// A NaN gradient must reach all ranks, in one pass only.
+TEST_P(Hooks, NaNReachesAllRanksAndDoesNotStay) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::function<CommHook()>> makers = {
       [] { return hooks::bf16(); }, [] { return hooks::fp16(); }, [] { return hooks::int8(); },
@@ -222,7 +223,7 @@ TEST_P(Hooks, WhatIsNoNumberShowsAndGoes) {
 
 // -- bytes
 
-// What rank 0 sends in a pass, of the float32 values of one gradient.
+// Returns the share of one gradient's float32 bytes that rank 0 sends in a pass.
 double sent_share(const std::function<CommHook()>& make) {
   constexpr std::size_t kSide = 512;
   std::uint64_t bytes = 0;
@@ -315,7 +316,7 @@ TEST(HookRefusals, NameThePairAndTheReason) {
   EXPECT_EQ(refusal(power_sgd({.next = int8()}), plain), "");
   EXPECT_EQ(refusal(post_local_sgd({.next = top_k()}), plain), "");
   EXPECT_THAT(refusal(bf16(int8()), plain),
-              HasSubstr("int8: it compresses float32, and the gradient of 'tall' reaches it as bfloat16"));
+              HasSubstr("int8: it compresses float32, but receives the gradient of 'tall' as bfloat16"));
   EXPECT_THAT(refusal(bf16(top_k()), plain),
               HasSubstr("top_k (ratio 0.01, error_feedback true) keeps state by parameter"));
   EXPECT_THAT(refusal(power_sgd({.next = top_k()}), plain), HasSubstr("keeps state by parameter"));
@@ -331,9 +332,9 @@ TEST(HookRefusals, NameThePairAndTheReason) {
   EXPECT_THAT(refusal(int8({.block = 20}), plain), HasSubstr("a multiple of 16"));
   EXPECT_THAT(refusal(power_sgd({.matrix_rank = 0}), plain), HasSubstr("expected 1 to 256"));
   EXPECT_THAT(refusal(power_sgd({.start_step = -1}), plain), HasSubstr("start_step -1"));
-  EXPECT_THAT(refusal(top_k({.ratio = 0}), plain), HasSubstr("a ratio of 0"));
-  EXPECT_THAT(refusal(top_k({.ratio = 1.5}), plain), HasSubstr("a ratio of 1.5"));
-  EXPECT_THAT(refusal(post_local_sgd({.start_step = -1}), plain), HasSubstr("start_step of -1"));
+  EXPECT_THAT(refusal(top_k({.ratio = 0}), plain), HasSubstr("got ratio 0"));
+  EXPECT_THAT(refusal(top_k({.ratio = 1.5}), plain), HasSubstr("got ratio 1.5"));
+  EXPECT_THAT(refusal(post_local_sgd({.start_step = -1}), plain), HasSubstr("got start_step -1"));
 }
 
 TEST(HookRefusals, ReachAReducerOnAllRanks) {

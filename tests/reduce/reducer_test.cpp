@@ -1,5 +1,5 @@
-// The reducer over a backend that records its calls: what is started when, from which memory, and what a failure
-// leaves.
+// The reducer over a backend that records its calls: what it starts when and from which memory, and its state after a
+// failure.
 #include "lockstep/reduce/reducer.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 class ReducerTest : public ::testing::Test {
  protected:
-  // Four gradients of 16 floats in buckets {3}, {2, 1}, {0}.
+  // Four gradients of 16 floats, in buckets {3}, {2, 1}, {0}.
   std::vector<GradientInfo> gradients() const { return {{"a", 16}, {"b", 16}, {"c", 16}, {"d", 16}}; }
   Reducer make(CommHook hook = {}) { return Reducer(group, gradients(), {{64, 128}, std::move(hook)}); }
   static std::span<float> floats(const Buffer& slot) {
@@ -39,7 +39,7 @@ class ReducerTest : public ::testing::Test {
     return indices;
   }
 
-  // Around a backend whose calls are done at once: complete counts here what was waited for.
+  // The inner backend's calls are done at once, so the record counts only the calls that were waited for.
   std::shared_ptr<ProcessGroup> group =
       ProcessGroup::wrap({.rank = 0, .world_size = 2}, std::make_unique<RecordingBackend>(make_local_backend()));
   RecordingBackend& record = recorded(group->backend());
@@ -47,7 +47,7 @@ class ReducerTest : public ::testing::Test {
 
 TEST_F(ReducerTest, AllocatesEveryBucketFromTheGroupAndHandsOutZeroedSlots) {
   Reducer reducer = make();
-  EXPECT_THAT(record.allocations(), ElementsAre(128, 128, 128)) << "two slices of whole slots";
+  EXPECT_THAT(record.allocations(), ElementsAre(128, 128, 128)) << "two slices, rounded up to slots";
   std::set<std::byte*> addresses;
   for (std::size_t i = 0; i < 4; ++i) {
     const Buffer slot = reducer.slot(i);
@@ -60,7 +60,7 @@ TEST_F(ReducerTest, AllocatesEveryBucketFromTheGroupAndHandsOutZeroedSlots) {
   EXPECT_EQ(reducer.slot(1).data(), reducer.slot(2).data() + 64);
 }
 
-TEST_F(ReducerTest, ReducesTheVeryMemoryOfTheSlots) {
+TEST_F(ReducerTest, ReducesTheMemoryOfTheSlotsInPlace) {
   Reducer reducer = make();
   for (const std::size_t i : {3, 2, 1, 0}) reducer.mark_ready(i);
   ASSERT_EQ(record.calls().size(), 3U);
@@ -127,7 +127,7 @@ TEST_F(ReducerTest, ABucketThatIsFullWaitsForTheOnesBefore) {
   reducer.finish();
 }
 
-TEST_F(ReducerTest, FinishZeroesAndReducesWhatNeverCame) {
+TEST_F(ReducerTest, FinishZeroesAndReducesUnmarkedGradients) {
   Reducer reducer = make();
   for (std::size_t i = 0; i < 4; ++i) std::fill(floats(reducer.slot(i)).begin(), floats(reducer.slot(i)).end(), 7.0F);
   reducer.mark_ready(1);
@@ -138,13 +138,13 @@ TEST_F(ReducerTest, FinishZeroesAndReducesWhatNeverCame) {
   for (const std::size_t i : {0, 2, 3}) EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(0.0F));
 }
 
-TEST_F(ReducerTest, APassWithoutAnyGradientIsReducedTheSame) {
+TEST_F(ReducerTest, APassWithoutGradientsIsAlsoReduced) {
   Reducer reducer = make();
   EXPECT_THAT(reducer.finish(), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(buckets(), ElementsAre(0, 1, 2));
 }
 
-TEST_F(ReducerTest, NamesAGradientThatComesTwiceAndTheNextPassIsClean) {
+TEST_F(ReducerTest, NamesAGradientMarkedTwiceAndTheNextPassIsClean) {
   Reducer reducer = make();
   reducer.mark_ready(2);
   try {
@@ -203,7 +203,7 @@ TEST_F(ReducerTest, ACommHookSeesNamesShapesPlacesAndTheLastBucket) {
   EXPECT_THAT(seen, ElementsAre("0 b (3) at 0 of 8", "1 c (20) at 0 of 48, last", "1 a (3, 4) at 32 of 48, last"));
 }
 
-TEST_F(ReducerTest, AHookIsAskedAndPreparedBeforeAnything) {
+TEST_F(ReducerTest, AHookIsCheckedAndPreparedFirst) {
   struct Careful : BucketHook {
     std::vector<std::string> prepared;
     std::string describe() const override { return "careful"; }
@@ -220,11 +220,11 @@ TEST_F(ReducerTest, AHookIsAskedAndPreparedBeforeAnything) {
   Reducer reducer = make(hook);
   EXPECT_THAT(hook->prepared, ElementsAre("a", "b", "c", "d"));
   reducer.finish();
-  EXPECT_EQ(record.calls().size(), 0U) << "what leaves each rank its own is not compared";
+  EXPECT_EQ(record.calls().size(), 0U) << "a hook that does not average is not compared";
   EXPECT_THROW(Reducer(group, {{"d", 4}}, {.comm_hook = hook}), InvalidArgument);
 }
 
-TEST_F(ReducerTest, TheFactorIsAskedOnceAPassBeforeTheFirstBucket) {
+TEST_F(ReducerTest, TheFactorIsReadOncePerPassBeforeTheFirstBucket) {
   int asked = 0;
   float factor = 0.5F;
   ReducerOptions options{.caps = {64, 128}, .factor = [&] {
@@ -254,7 +254,7 @@ TEST_F(ReducerTest, BucketsAreRebuiltInTheOrderOfArrivalWithTheirValues) {
   Reducer reducer = make();
   for (const std::size_t i : {1, 3, 0}) reducer.mark_ready(i);
   reducer.finish();
-  EXPECT_THAT(reducer.arrival_order(), ElementsAre(1, 3, 0, 2)) << "what never came is last";
+  EXPECT_THAT(reducer.arrival_order(), ElementsAre(1, 3, 0, 2)) << "unmarked gradients are last";
   for (std::size_t i = 0; i < 4; ++i)
     std::fill(floats(reducer.slot(i)).begin(), floats(reducer.slot(i)).end(), static_cast<float>(i));
   std::vector<Buffer> slots;
@@ -268,16 +268,16 @@ TEST_F(ReducerTest, BucketsAreRebuiltInTheOrderOfArrivalWithTheirValues) {
   };
   EXPECT_TRUE(reducer.rebuild(order, move));
   EXPECT_THAT(record.allocations(), ElementsAre(128, 128, 128, 128, 128, 128));
-  EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, in_use) << "the old buckets are still there";
-  EXPECT_LT(most, 2 * in_use) << "all old buckets were there beside the new ones";
+  EXPECT_EQ(cpu_device().allocator_stats().bytes_in_use, in_use) << "the old buckets were not freed";
+  EXPECT_LT(most, 2 * in_use) << "the old buckets were not freed one by one";
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(slots[i].data(), reducer.slot(i).data());
     EXPECT_THAT(floats(reducer.slot(i)), ::testing::Each(static_cast<float>(i)));
   }
-  EXPECT_FALSE(reducer.rebuild(order, move)) << "they lie as they should";
+  EXPECT_FALSE(reducer.rebuild(order, move)) << "the plan is unchanged";
   record.clear_calls();
   reducer.mark_ready(1);
-  EXPECT_THAT(buckets(), ElementsAre(0)) << "the first bucket has the first gradient alone";
+  EXPECT_THAT(buckets(), ElementsAre(0)) << "the first bucket has only the first gradient";
   for (const std::size_t i : {3, 0, 2}) reducer.mark_ready(i);
   reducer.finish();
   EXPECT_EQ(reducer.last_pass().size(), 3U);
@@ -290,14 +290,14 @@ TEST_F(ReducerTest, AFailedStartEndsThePass) {
   reducer.mark_ready(2);
   EXPECT_THROW(reducer.mark_ready(1), PeerLost);
   EXPECT_FALSE(reducer.in_pass());
-  EXPECT_EQ(record.completed(), 1U) << "what was started may still write into the buckets";
+  EXPECT_EQ(record.completed(), 1U) << "started calls may still write into the buckets";
   record.plan({});
   for (const std::size_t i : {3, 2, 1, 0}) reducer.mark_ready(i);
   EXPECT_TRUE(reducer.finish().empty());
   EXPECT_THAT(buckets(), ElementsAre(0, 0, 1, 2));
 }
 
-TEST_F(ReducerTest, AFailureWhileFinishingEndsThePass) {
+TEST_F(ReducerTest, AFailureInFinishEndsThePass) {
   Reducer reducer = make();
   record.plan({.waiting = 2});
   reducer.mark_ready(1);
@@ -308,7 +308,7 @@ TEST_F(ReducerTest, AFailureWhileFinishingEndsThePass) {
   EXPECT_THAT(reducer.finish(), ElementsAre(0, 1, 2, 3));
 }
 
-TEST_F(ReducerTest, AnAbandonedPassIsWaitedForAndForgotten) {
+TEST_F(ReducerTest, AnAbandonedPassIsAwaitedAndForgotten) {
   Reducer reducer = make();
   for (const std::size_t i : {3, 2}) reducer.mark_ready(i);
   reducer.abandon_pass();
@@ -319,7 +319,7 @@ TEST_F(ReducerTest, AnAbandonedPassIsWaitedForAndForgotten) {
   EXPECT_TRUE(reducer.finish().empty());
 }
 
-TEST_F(ReducerTest, DestructionWaitsForWhatIsUnderWay) {
+TEST_F(ReducerTest, DestructionWaitsForPendingCalls) {
   {
     Reducer reducer = make();
     reducer.mark_ready(3);
@@ -328,7 +328,7 @@ TEST_F(ReducerTest, DestructionWaitsForWhatIsUnderWay) {
   EXPECT_EQ(record.completed(), 1U);
   Reducer reducer = make();
   record.plan({.waiting = 2});
-  reducer.mark_ready(3);  // its destructor must not throw
+  reducer.mark_ready(3);  // the destructor must not throw
 }
 
 TEST_F(ReducerTest, APassAllocatesNothing) {
@@ -348,7 +348,7 @@ TEST_F(ReducerTest, APassAllocatesNothing) {
   EXPECT_EQ(record.calls().size(), 306U);
 }
 
-TEST(Reducer, OverAWorldOfOneLeavesGradientsAsTheyAre) {
+TEST(Reducer, WithAWorldOfOneDoesNotChangeGradients) {
   const auto group = ProcessGroup::wrap({}, make_backend("local", {}));
   Reducer reducer(group, {{"w", 5}, {"b", 3, DType::kFloat64}});
   auto* weights = reinterpret_cast<float*>(reducer.slot(0).data());

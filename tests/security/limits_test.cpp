@@ -1,4 +1,4 @@
-// docs/security.md says what the code does: its table of limits is compared with the constants.
+// docs/security.md agrees with the code: its table of limits is compared with the constants.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,8 +23,8 @@ std::string without(std::string text, char unwanted) {
   return text;
 }
 
-// "std::size_t{512} << 20", "100'000", "std::chrono::seconds(10)", "64 * 1024": the number, in the unit that the code
-// uses.
+// Returns the number in "std::size_t{512} << 20", "100'000", "std::chrono::seconds(10)" or "64 * 1024", in the unit of
+// the code.
 double value_of_code(std::string code) {
   code = replace_matches(without(code, '\''),
                          R"((std::size_t|std::chrono::(milli)?seconds|milliseconds|seconds)[{(](\d+)[})])", "$3");

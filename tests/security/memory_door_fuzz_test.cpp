@@ -1,5 +1,5 @@
-// Unauthenticated peers of the same user at the socket through which the ranks of a machine hand over their memory. The
-// ranks find each other all the same, and share it.
+// Unauthenticated peers of the same user connect to the socket through which the ranks of a machine pass their memory.
+// The ranks must still find each other, and share it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -34,7 +34,7 @@ std::unique_ptr<Backend> join(int rank, const std::shared_ptr<Store>& store) {
   return make_backend("host", context);
 }
 
-// Connects, mostly says something, and goes again.
+// Connects, usually sends something, and disconnects.
 void visit(const std::string& name, Mutator& random) {
   const Fd visitor = connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);
   const Bytes noise = random.noise(300);
@@ -68,9 +68,9 @@ TEST(MemoryDoorFuzz, RanksShareMemoryAmongUnauthenticatedPeers) {
   const std::string said = store->get("shm/name/0", 30s);
   const std::string name = said.substr(0, said.find('\n'));
   Mutator random(seed);
-  const Fd silent = connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);  // and stays
+  const Fd silent = connect_to_abstract_name(name, std::chrono::steady_clock::now() + 30s);  // stays connected
   for (int i = 0; i < kUnauthenticated; ++i) visit(name, random);
-  ranks.emplace_back(run, kRanks - 1);  // behind all of them
+  ranks.emplace_back(run, kRanks - 1);  // after all of them
   for (std::thread& rank : ranks) rank.join();
   EXPECT_THAT(results, ::testing::Each("shm 6"));
 }

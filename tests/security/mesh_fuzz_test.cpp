@@ -1,5 +1,5 @@
-// Unauthenticated peers at the doors of ranks that are making their connections: noise, and real greetings mutated,
-// cut, repeated, replayed and dripped. Whatever they say, the ranks find each other, and nobody else.
+// Unauthenticated peers connect to ranks that are making their connections, and send noise, and real greetings that are
+// mutated, cut, repeated, replayed and slow. The ranks must still find each other, and accept no one else.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 constexpr int kMessages = 10'000;
 constexpr std::size_t kDrippers = 6;
 
-// Remembers where ranks say that they listen.
+// Records the addresses at which the ranks listen.
 class OpenStore : public Store {
  public:
   void set(std::string_view key, std::string_view value) override {
@@ -46,7 +46,7 @@ class OpenStore : public Store {
     std::string key, value;
     std::uint16_t port;
   };
-  // In the order in which they were said.
+  // In the order in which they were published.
   std::vector<Address> addresses() const {
     const std::lock_guard lock(mutex_);
     std::vector<Address> found;
@@ -74,7 +74,7 @@ BackendContext context_of(int rank, int ranks, std::shared_ptr<Store> store, std
           .store_timeout = timeout};
 }
 
-// The first thing that rank 1 says to whom it takes for rank 0.
+// The first message that rank 1 sends to a process that it takes for rank 0.
 Bytes greeting_of_a_rank() {
   const auto model = std::make_shared<OpenStore>();
   {
@@ -82,7 +82,7 @@ Bytes greeting_of_a_rank() {
     host::connect_mesh(context_of(0, 2, model), "mesh");
     other.join();
   }
-  const OpenStore::Address address = model->addresses().at(0);  // rank 0's, or another rank's in the same words
+  const OpenStore::Address address = model->addresses().at(0);  // rank 0's, or another rank's of the same form
   const Fd listener = listen_tcp("127.0.0.1", 0);
   const auto false_store = std::make_shared<OpenStore>();
   const std::string port = std::to_string(local_endpoint(listener.get()).port);
@@ -108,7 +108,7 @@ void attack(std::uint16_t port, const Bytes& greeting, Mutator& random, std::vec
   UnauthenticatedPeer unauthenticated(port);
   if (!unauthenticated) return;
   Bytes message = random.one_in(4) ? random.noise(300) : random.mutated(greeting);
-  if (random.one_in(8)) message = greeting;  // a replay: all that it hears is a challenge that it cannot answer
+  if (random.one_in(8)) message = greeting;  // a replay: it receives only a challenge that it cannot answer
   if (drippers.size() < kDrippers && random.one_in(100)) {
     message.resize(std::min<std::size_t>(message.size(), 5));
     unauthenticated.drip(message);
@@ -144,21 +144,21 @@ TEST(MeshFuzz, RanksFindEachOtherAmongUnauthenticatedPeers) {
     ASSERT_FALSE(doors.empty());
     attack(doors[random.below(doors.size())].port, greeting, random, drippers);
   }
-  ranks.emplace_back(join, kRanks - 1);  // the last one comes while the drippers still sit there
+  ranks.emplace_back(join, kRanks - 1);  // the last one joins while the slow peers are still connected
   for (std::thread& rank : ranks) rank.join();
-  if (HasFailure()) return;  // a rank that is missing has no connections
+  if (HasFailure()) return;  // a missing rank has no connections
   for (int a = 0; a < kRanks; ++a)
     for (int b = 0; b < kRanks; ++b) {
       if (a == b) continue;
       const char said = static_cast<char>('0' + a * kRanks + b);
-      char heard = 0;
+      char received = 0;
       ASSERT_EQ(
           send(peers[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)].socket.get(), &said, 1, MSG_NOSIGNAL),
           1);
       pollfd item{peers[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)].socket.get(), POLLIN, 0};
       ASSERT_EQ(poll(&item, 1, 5000), 1);
-      ASSERT_EQ(recv(peers[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)].socket.get(), &heard, 1, 0), 1);
-      EXPECT_EQ(heard, said);
+      ASSERT_EQ(recv(peers[static_cast<std::size_t>(b)][static_cast<std::size_t>(a)].socket.get(), &received, 1, 0), 1);
+      EXPECT_EQ(received, said);
     }
 }
 

@@ -1,5 +1,5 @@
-// Random messages, and valid ones made invalid: bits flipped, cut, repeated, prolonged. Seeded, so that a failure can
-// be had again.
+// Random messages, and valid ones made invalid: bits flipped, cut, repeated, extended. Seeded, so that a failure can be
+// reproduced.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace lockstep::testing {
 
 using Bytes = std::vector<std::byte>;
 
-// LOCKSTEP_FUZZ_SEED, else another one each time.
+// LOCKSTEP_FUZZ_SEED, else a different one each time.
 inline std::uint64_t fuzz_seed() {
   const char* wanted = std::getenv("LOCKSTEP_FUZZ_SEED");
   return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : std::random_device()();

@@ -1,5 +1,5 @@
-// Ten thousand bad messages against the store, from unauthenticated peers and from members gone mad, while honest
-// clients work beside them.
+// Ten thousand invalid messages to the store, from unauthenticated peers and from misbehaving members, while correct
+// clients use it.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
@@ -42,9 +42,9 @@ std::size_t resident_mib() {
   return resident * 4096 >> 20;
 }
 
-constexpr std::size_t kMostMib = kSanitized ? 768 : 96;  // sanitizers keep what was freed
+constexpr std::size_t kMostMib = kSanitized ? 768 : 96;  // sanitizers do not reuse freed memory
 
-// Sets, gets and counts, and compares all that comes back.
+// Sets, gets and counts, and compares all answers.
 class HonestClient {
  public:
   HonestClient(const Endpoint& endpoint, int number) : thread_([this, endpoint, number] { work(endpoint, number); }) {}
@@ -110,7 +110,7 @@ class Attack {
     return proof;
   }
 
-  // Whatever is not the right proof to the letter must not be let in.
+  // Only exactly the right proof may be accepted.
   void expect_refusal(UnauthenticatedPeer& unauthenticated) {
     protocol::ServerProof answer{};
     if (unauthenticated.hear(answer)) {
@@ -130,7 +130,7 @@ class Attack {
     if (message.size() >= valid.size() && !begins_validly) expect_refusal(unauthenticated);
   }
 
-  // Of another connection: the server's nonce is another one.
+  // The proof of another connection: the server's nonce differs.
   void replayed_proof() {
     UnauthenticatedPeer first(port_), second(port_);
     protocol::Hello hello;
@@ -139,7 +139,7 @@ class Attack {
     if (second.hear(hello) && second.say(proof)) expect_refusal(second);
   }
 
-  // Says little and stays; the oldest leaves when there are too many.
+  // Sends little and stays connected; the oldest connection is closed when there are too many.
   void drip() {
     UnauthenticatedPeer unauthenticated(port_);
     protocol::Hello hello;
@@ -185,7 +185,7 @@ class Attack {
           EXPECT_TRUE(member.is_closed_within(2s)) << "an unknown request";
         }
         return;
-      case 3:  // announces the largest value there may be, and sends little of it
+      case 3:  // announces the largest allowed value, and sends little of it
         header.value_bytes = static_cast<std::uint32_t>(protocol::kMaxValueBytes);
         std::memcpy(request.data(), &header, sizeof header);
         member.say(request);

@@ -1,5 +1,5 @@
-// The token is nowhere to be seen: not in a command line, not in what a job prints at its most talkative, not in its
-// flight records.
+// The token does not appear anywhere: not in a command line, not in a job's most verbose output, not in its flight
+// records.
 #include <gmock/gmock.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// A connection that keeps to no protocol.
+// A connection that follows no protocol.
 #pragma once
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@ namespace lockstep::testing {
 
 class UnauthenticatedPeer {
  public:
-  // To loopback. Blocks for a moment only: a listener whose queue is full is tried again.
+  // Connects to loopback. Blocks only briefly: retries if the listener's queue is full.
   explicit UnauthenticatedPeer(std::uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -24,7 +24,7 @@ class UnauthenticatedPeer {
     address.sin_port = htons(port);
     fd_ = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fd_.reset();
-    // Leaves by a reset: ten thousand of them must not use up the machine's ports.
+    // Closes by a reset: ten thousand connections must not use up the machine's ports.
     const linger at_once{1, 0};
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     const timeval patience{2, 0};
@@ -34,7 +34,7 @@ class UnauthenticatedPeer {
 
   explicit operator bool() const { return static_cast<bool>(fd_); }
 
-  // False once the other side has closed.
+  // Returns false once the other side has closed.
   bool say(const Bytes& bytes) {
     std::size_t done = 0;
     while (done < bytes.size()) {
@@ -44,13 +44,13 @@ class UnauthenticatedPeer {
     }
     return true;
   }
-  // Byte by byte, each in a segment of its own as far as the kernel lets it.
+  // Sends byte by byte, each in its own segment as far as the kernel permits.
   bool drip(const Bytes& bytes) {
     for (const std::byte byte : bytes)
       if (!say({byte})) return false;
     return true;
   }
-  // False: closed, or silent for 2 s.
+  // Returns false if the connection is closed, or silent for 2 s.
   template <typename T>
   bool hear(T& value) {
     auto* data = reinterpret_cast<char*>(&value);

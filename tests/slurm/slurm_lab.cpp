@@ -26,14 +26,13 @@ bool is_installed(const char* program) {
   return std::system(fmt::format("command -v {} >/dev/null", program).c_str()) == 0;
 }
 
-// 22.05 has no word for "without control groups"; naming a version that nothing then uses has the same effect.
+// 22.05 has no setting for "without control groups"; naming a version that is then not used has the same effect.
 const char* control_groups() {
   return std::system("slurmd -V | grep -qE '^slurm-wlm 2[0-2]\\.|^slurm 2[0-2]\\.'") == 0 ? "CgroupPlugin=cgroup/v1\n"
                                                                                           : "CgroupPlugin=disabled\n";
 }
 
-// {0} is the folder, {1} and {2} are the nodes' addresses. A scancel that is not obeyed is followed by SIGKILL after 5
-// s.
+// {0} is the folder, {1} and {2} are the nodes' addresses. A process that ignores scancel gets SIGKILL after 5 s.
 constexpr const char* kConfiguration = R"(
 ClusterName=lab
 SlurmctldHost=n0({1})

@@ -1,9 +1,9 @@
-// Slurm itself, for tests: slurmctld, munged and two slurmd, each slurmd in a network, UTS and mount namespace of its
-// own, so that nodes "n0" and "n1" have their own address, name and /etc/hosts. As Debian sets it up, each node's own
-// name is 127.0.1.1 to itself.
+// Slurm itself, for tests: slurmctld, munged and two slurmd. Each slurmd has its own network, UTS and mount namespace,
+// so that nodes "n0" and "n1" have their own addresses, names and /etc/hosts. As on Debian, each node's own name maps
+// to 127.0.1.1 on itself.
 //
-// All files lie in one temporary folder; the daemons are children that end with the lab, and with its process if that
-// is killed.
+// All files are in one temporary folder. The daemons are children that end with the lab, or with its process if that is
+// killed.
 #pragma once
 
 #include <deque>
@@ -19,23 +19,23 @@ class SlurmLab {
  public:
   using Environment = std::map<std::string, std::string>;
 
-  // What keeps this process from making one; "" when nothing does. For a test's GTEST_SKIP.
+  // Why this process cannot make a lab; "" if it can. For a test's GTEST_SKIP.
   static std::string obstacle();
 
-  // Returns when both nodes are idle. Throws std::runtime_error that holds the daemons' last lines.
+  // Returns when both nodes are idle. Throws std::runtime_error with the daemons' last lines.
   SlurmLab();
   ~SlurmLab();
   SlurmLab(const SlurmLab&) = delete;
   SlurmLab& operator=(const SlurmLab&) = delete;
 
-  // What runs a command on node 0, where users would log in; its environment is that of `options_of`. Ranks that it
-  // starts through Slurm carry its mark as well, see Child::alive().
+  // The command line that runs a command on node 0, where users would log in; its environment is that of `options_of`.
+  // Ranks that it starts through Slurm also carry its mark, see Child::alive().
   std::vector<std::string> on_node_zero(const std::vector<std::string>& command) const;
   ChildOptions options_of(Environment environment) const;
 
-  // Runs a command of Slurm to its end, and returns what it printed.
+  // Runs a command of Slurm to its end, and returns its output.
   std::string ask(const std::vector<std::string>& command) const;
-  // Until no job is left and all nodes are idle; false when that takes too long.
+  // Waits until there is no job and all nodes are idle; returns false if that takes too long.
   bool becomes_idle() const;
 
  private:

@@ -1,4 +1,4 @@
-// Jobs under Slurm itself, on one node and on two: see slurm_lab.h.
+// Jobs under a real Slurm, on one node and on two: see slurm_lab.h.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,12 +41,12 @@ class Slurm : public ::testing::Test {
     if (const std::string obstacle = SlurmLab::obstacle(); !obstacle.empty()) GTEST_SKIP() << obstacle;
     ASSERT_TRUE(lab_->becomes_idle()) << lab_->ask({"squeue"}) << lab_->ask({"sinfo"});
   }
-  // As a user of node 0, who has a token.
+  // Runs as a user of node 0 who has a token.
   static std::unique_ptr<Child> run(const Words& command, Environment environment = {}) {
     environment.insert({"LOCKSTEP_TOKEN", "the cluster's secret"});
     return std::make_unique<Child>(lab_->on_node_zero(command), lab_->options_of(std::move(environment)));
   }
-  // As one job with a batch script's commands: two nodes of four CPUs each.
+  // Runs as one job with the commands of a batch script: two nodes of four CPUs each.
   static std::unique_ptr<Child> batch(const std::string& script, Environment environment = {}) {
     return run({"salloc", "-Q", "-N2", "--ntasks-per-node=4", "bash", "-c", script}, std::move(environment));
   }
@@ -74,7 +74,7 @@ TEST_F(Slurm, TasksOfOneNode) {
   EXPECT_THAT(job->output(), HasSubstr("over shm"));
 }
 
-// Two ranks on node 0, whose own name is loopback there, and one on node 1, to which that name is an address.
+// Two ranks on node 0, whose own name is loopback there, and one on node 1, where that name is an address.
 TEST_F(Slurm, TasksOfTwoNodesWhoseOwnNamesAreLoopbackToThem) {
   const Words srun = {"srun", "-N2", "-n3"};
   for (const Environment& environment : {Environment{}, Environment{{"LOCKSTEP_INTERFACE", "lab0"}}}) {
@@ -91,7 +91,7 @@ TEST_F(Slurm, TwoStepsOfOneJobSideBySide) {
   expect_all_done(*job, 2);
 }
 
-// Steps of one user have one token: without a look at whose store it is, the second step's ranks would join the
+// All steps of a user have the same token: without a check of the store's job, the second step's ranks would join the
 // first's.
 TEST_F(Slurm, AStepWhosePortAnotherOneHoldsSaysSo) {
   const auto job = batch("srun --exact -N2 -n2 " + ranks("steps=1000000 pause_ms=5") +
@@ -106,7 +106,7 @@ TEST_F(Slurm, AStepWhosePortAnotherOneHoldsSaysSo) {
   EXPECT_THAT(job->errors(), Not(HasSubstr("is taken")));
 }
 
-// As PyTorch's examples of batch scripts have it.
+// As in PyTorch's examples of batch scripts.
 TEST_F(Slurm, AWorldSizeThatAgreesIsNoError) {
   expect_success(*batch("export WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR=$(scontrol show hostnames | head -n 1) "
                         "MASTER_PORT=29560; srun -n8 " +
@@ -144,7 +144,7 @@ TEST_F(Slurm, AStoppedRankEndsWithTheStepWhenSrunIsToldSo) {
   EXPECT_TRUE(job->nothing_left()) << job->errors();
 }
 
-// Else srun waits for it, and what the others say at their end names the remedy.
+// Without it srun waits for that rank, and the others' last messages name the remedy.
 TEST_F(Slurm, AStoppedRankHoldsTheStepUntilScancel) {
   const auto job = run(Words{"srun", "-N2", "-n3"} + kStops, kQuick);
   std::vector<std::string> hint;
@@ -185,7 +185,7 @@ std::string replaced(std::string text, const std::string& what, const std::strin
   return text;
 }
 
-// The page's blocks of "bash" with the tests' programs: batch scripts, or commands.
+// The page's code blocks of "bash", with the tests' programs: batch scripts, or commands.
 enum class Kind { kCommand, kBatchScript };
 std::vector<std::string> code_of_page(Kind kind) {
   std::ifstream file(LOCKSTEP_SLURM_PAGE);

@@ -1,4 +1,4 @@
-// A small network with every kind of layer, its data, and training it on any device.
+// A small network with every kind of layer, its data, and its training on any device.
 #pragma once
 
 #include <cstdint>
@@ -38,13 +38,13 @@ inline data::Batch small_batch(int number) {
   return batch;
 }
 
-// The CPU with the plain kernels, which are the recording device's too: the same bits.
+// The CPU with the reference kernels, which the recording device also uses: the same bits.
 inline Device& plain_cpu() {
   static CpuDevice device(reference_kernels());
   return device;
 }
 
-// The values of a tensor, wherever it is.
+// The values of a tensor on any device.
 inline std::vector<float> values_of(const Tensor& tensor) {
   const Tensor host = tensor.to(cpu_device());
   return {host.span<float>().begin(), host.span<float>().end()};
@@ -64,7 +64,7 @@ inline Tensor train_step(const auto& forward, optim::Optimizer& optimizer, const
   return loss;
 }
 
-// What five steps on the device come to: the losses, and the weights behind them.
+// The result of five steps on the device: the losses, and the weights after them.
 struct Training {
   std::vector<float> losses;
   std::vector<std::vector<float>> weights;

@@ -1,5 +1,4 @@
-// Ranks in threads, each with a GPU made of threads: a process group whose GPU backend is the real one, above a stub in
-// NCCL's place.
+// Ranks in threads, each with a GPU simulated by threads: a process group with the real GPU backend, on a stub of NCCL.
 #pragma once
 
 #include <functional>
@@ -31,7 +30,7 @@ inline std::unique_ptr<Backend> ring_of_threads(const Place& place,
                            kGpuRanksTimeout);
 }
 
-// What each rank threw, "" for those that ended well.
+// Returns each rank's error, "" for those without one.
 inline std::vector<std::string> run_gpu_ranks(
     int ranks, const std::function<void(std::shared_ptr<ProcessGroup>, RecordingDevice&)>& body) {
   static const nccl::Api kApi = nccl::load_api(STUB_NCCL);
@@ -61,7 +60,7 @@ inline std::vector<std::string> run_gpu_ranks(
   return said;
 }
 
-// A world of one, as a program that is started without lockrun has it.
+// A world of one, as in a program that is started without lockrun.
 inline std::shared_ptr<ProcessGroup> group_of_one(RecordingDevice& device) {
   return ProcessGroup::create({0, 1, 0, 1}, std::make_shared<TableStore>(), "token", {.device = &device});
 }

@@ -1,5 +1,5 @@
-// Replaces every form of operator new and delete, not only the plain one: a sanitizer brings its own for the forms left
-// out, and memory would come from one and return to the other.
+// Replaces every form of operator new and delete: a sanitizer defines the forms that are omitted, and memory from one
+// would be freed by the other.
 #include "tests/support/heap_count.h"
 
 #include <atomic>
@@ -17,7 +17,7 @@ void* counted(std::size_t bytes, std::size_t alignment) noexcept {
   ++of_thread;
   bytes_of_thread += bytes;
   if (refused_from != 0 && bytes >= refused_from) return nullptr;
-  const std::size_t whole = (bytes + alignment) / alignment * alignment;  // a multiple, and not zero
+  const std::size_t whole = (bytes + alignment) / alignment * alignment;  // a multiple that is not zero
   return alignment <= alignof(std::max_align_t) ? std::malloc(whole) : std::aligned_alloc(alignment, whole);
 }
 
@@ -30,7 +30,7 @@ constexpr std::size_t kPlain = alignof(std::max_align_t);
 
 }  // namespace
 
-// Not inlined: the compiler would see a free() of what new gave, and warn.
+// Not inlined: the compiler would see a free() of memory from new, and warn.
 #define LOCKSTEP_REPLACES [[gnu::noinline]]
 LOCKSTEP_REPLACES void* operator new(std::size_t n) { return counted_or_throw(n, kPlain); }
 LOCKSTEP_REPLACES void* operator new[](std::size_t n) { return counted_or_throw(n, kPlain); }

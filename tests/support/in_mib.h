@@ -1,4 +1,4 @@
-// Caps of buckets for models of a few bytes: DistributedDataParallelOptions counts in MiB.
+// Bucket sizes for models of a few bytes: DistributedDataParallelOptions counts in MiB.
 #pragma once
 
 namespace lockstep::testing {

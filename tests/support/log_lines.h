@@ -1,4 +1,4 @@
-// The lines that the library logs while this lives.
+// Collects the lines that the library logs while this object exists.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ class LogLines {
   LogLines(const LogLines&) = delete;
   LogLines& operator=(const LogLines&) = delete;
 
-  const std::string& text() const { return text_; }  // once no other thread logs
+  const std::string& text() const { return text_; }  // valid once no other thread logs
 
  private:
   std::string text_;

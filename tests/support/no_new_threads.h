@@ -1,4 +1,4 @@
-// A process whose system refuses it more threads, as at a limit on processes.
+// Makes the system refuse new threads to this process, as at a limit on processes.
 #pragma once
 
 #include <pthread.h>
@@ -7,7 +7,7 @@
 
 namespace lockstep::test_support {
 
-// While it lives: a thread that is started asks for a stack larger than what a process can address, and gets EAGAIN.
+// While it exists, a new thread requests a stack larger than the address space, and gets EAGAIN.
 class NoNewThreads {
  public:
   NoNewThreads() {

@@ -1,5 +1,5 @@
-// Regular expressions (ECMAScript's) for tests. Compiled once: <regex> costs every file that includes it seconds of the
-// build.
+// Regular expressions (ECMAScript's) for tests. They are compiled in one file, since <regex> adds seconds to the
+// compilation of every file that includes it.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace lockstep::testing {
 
-// The first place where `pattern` matches: the whole of it, then its groups ("" for one that took no part). Empty when
-// there is none.
+// The first match of `pattern`: the complete match, then its groups ("" for one that took no part). Empty if there is
+// none.
 std::vector<std::string> find_match(const std::string& text, const std::string& pattern);
 
-// All places, from the first to the last.
+// All matches, in order.
 std::vector<std::vector<std::string>> find_matches(const std::string& text, const std::string& pattern);
 std::vector<std::vector<std::string>> find_matches_by_line(const std::string& text,
-                                                           const std::string& pattern);  // ^ and $ are a line's
+                                                           const std::string& pattern);  // ^ and $ match at line ends
 
-// The whole text, or nothing.
+// Whether the pattern matches the complete text.
 bool matches(const std::string& text, const std::string& pattern);
 
 // $1 in `replacement` is the first group.

@@ -20,7 +20,8 @@ namespace lockstep::testing {
 
 namespace {
 
-// An argument as it must be kept until the stream comes to it: what it refers to on the host may be gone by then.
+// The form in which an argument is kept until the stream executes the call: host memory that it refers to may be gone
+// by then.
 template <typename T>
 struct Kept {
   explicit Kept(T value) : value(value) {}
@@ -47,7 +48,7 @@ struct Kept<std::span<const T>> {
 
 template <auto entry>
 struct Queued;
-std::atomic<const KernelTable*> g_kernels = nullptr;  // null: the plain ones
+std::atomic<const KernelTable*> g_kernels = nullptr;  // null: the reference kernels
 const KernelTable& table_of(const KernelTable& kernels, const KernelTable*) { return kernels; }
 template <typename Family>
 const Family& table_of(const KernelTable& kernels, const Family*) {
@@ -120,13 +121,13 @@ const KernelTable& queued_kernels() {
   return kTable;
 }
 
-// As the driver's pool: what was given back in the order of a stream is handed out again in that order, so at once.
-// While that stream is captured, what is taken is a part of the graph, and what lies outside cannot be given back.
+// Like the driver's pool: memory that was freed in the order of a stream is reused in that order, so at once. While
+// that stream is captured, allocations are part of the graph, and memory from outside cannot be freed.
 class HostPool : public MemoryPool {
  public:
   HostPool(std::size_t size, Log& log) : size_(size), log_(log) {}
   void follow(Stream& stream) { stream_ = &stream; }
-  // Was memory from outside given back since it was asked last?
+  // Whether memory from outside was freed since the last call.
   bool has_wrong_frees() { return wrong_frees_.exchange(false); }
 
   ~HostPool() override {
@@ -222,7 +223,7 @@ class RecordingDevice::Impl {
         stream(stream_number++, log, allocator) {
     pool.follow(stream);
   }
-  ~Impl() { pool.follow(cpu_device().default_stream()); }  // the stream goes before the memory does
+  ~Impl() { pool.follow(cpu_device().default_stream()); }  // the stream is destroyed before the memory
 
   Log log;
   HostPool pool;
@@ -231,7 +232,7 @@ class RecordingDevice::Impl {
   PinnedAllocator pinned;
   Uploader uploader;
   int stream_number = 0;
-  ThreadStream stream;  // gone first, when it has worked off what is queued
+  ThreadStream stream;  // destroyed first, when it has finished its queue
   const KernelTable& kernels = queued_kernels();
   std::shared_ptr<Flag> hold;
   std::mutex mutex;
@@ -275,7 +276,7 @@ std::unique_ptr<Stream> RecordingDevice::new_stream() {
 }
 std::unique_ptr<Stream> RecordingDevice::new_priority_stream() { return new_stream(); }
 std::unique_ptr<Event> RecordingDevice::new_event() { return std::make_unique<FlagEvent>(impl_->log); }
-const KernelTable& RecordingDevice::kernels() const { return impl_->kernels; }
+const KernelTable& RecordingDevice::own_kernels() const { return impl_->kernels; }
 
 std::vector<std::string> RecordingDevice::log() const { return impl_->log.lines(); }
 RecordingDevice::Counts RecordingDevice::counts() const { return impl_->log.counts(); }

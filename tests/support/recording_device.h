@@ -1,6 +1,6 @@
-// A GPU made of threads, for machines without one: every stream is a thread that works off a queue, events and memory
-// follow the order of streams as CUDA's do, kernels are the plain CPU kernels. It keeps a list of all that was queued,
-// in the order of queueing, by stream.
+// A GPU simulated by threads, for machines without one: every stream is a thread with a queue, events and memory follow
+// stream order as in CUDA, and the kernels are the CPU's reference kernels. It records all queued work, in the order of
+// queueing, by stream.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace lockstep::testing {
 
-// What a library that queues work on streams of this kind gets for a cudaStream_t (see tests/nccl/stub_nccl.cpp).
+// The object that a library which queues work on such streams gets for a cudaStream_t (see tests/nccl/stub_nccl.cpp).
 class HostStream {
  public:
   virtual ~HostStream() = default;
   virtual void push(std::string what, std::function<void()> work) = 0;
-  virtual bool is_recorded() const = 0;  // is what is pushed now part of a graph?
+  virtual bool is_recorded() const = 0;  // whether work that is pushed now becomes part of a graph
   virtual Buffer take_scratch(std::size_t bytes) = 0;
 };
 
@@ -43,24 +43,24 @@ class RecordingDevice : public Device {
   std::unique_ptr<Stream> new_stream() override;
   std::unique_ptr<Stream> new_priority_stream() override;
   std::unique_ptr<Event> new_event() override;
-  const KernelTable& kernels() const override;
+  const KernelTable& own_kernels() const override;
 
-  // "stream 0: conv2d", "stream 1: wait", "stream 0: record": by the order in which the host queued it; "captured,
-  // stream 0: conv2d" what went into a graph instead, "stream 0: graph" its launch. A kernel on 16-bit floats is "mixed
-  // conv2d". Streams count from 0, the default one.
+  // "stream 0: conv2d", "stream 1: wait", "stream 0: record", in the order in which the host queued them; "captured,
+  // stream 0: conv2d" for work in a graph, "stream 0: graph" for its launch. A kernel on 16-bit floats is "mixed
+  // conv2d". Stream 0 is the default one.
   std::vector<std::string> log() const;
   struct Counts {
     int host_waits = 0;            // for a stream or an event
     int captures = 0;              // that became graphs
     int launches = 0;              // of graphs
-    int pool_calls = 0;            // of the driver's memory pool: to take, to give back, to ask
-    int allocation_nodes = 0;      // memory that was taken in the order of a captured stream: a part of the graph
+    int pool_calls = 0;            // of the driver's memory pool: allocations, frees, queries
+    int allocation_nodes = 0;      // allocations in the order of a captured stream, which are part of the graph
     std::map<int, int> scratches;  // operators' workspaces, by stream
   };
   Counts counts() const;
-  void clear_log();    // and counts
+  void clear_log();    // also resets the counts
   MemoryPool& pool();  // below the allocator
-  // While it is held, nothing that was queued on the default stream later runs: how tests see who waits for whom.
+  // While it is held, work that is queued on the default stream later does not run: so tests see what waits for what.
   void hold_default_stream();
   void release_default_stream();
 
@@ -72,7 +72,7 @@ class RecordingDevice : public Device {
   std::unique_ptr<Impl> impl_;
 };
 
-// While it lives, the kernels that such devices run are these, which queue their work themselves, not the plain ones.
+// While it exists, such devices run these kernels, which queue their work themselves, instead of the reference kernels.
 class RecordedDevicesCompute {
  public:
   explicit RecordedDevicesCompute(const KernelTable& kernels);

@@ -1,4 +1,4 @@
-// Streams and events of the recording device: threads that work off a queue, and what of it is captured for a graph.
+// Streams and events of the recording device: threads with queues, and the work that is captured for a graph.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace lockstep::testing {
 
-// What was queued, by all streams of a device, and how often the host waited.
+// The work that all streams of a device queued, and the number of the host's waits.
 class Log {
  public:
   void add(const std::string& line) {
@@ -50,7 +50,7 @@ class Log {
   RecordingDevice::Counts counts_;
 };
 
-// A mark that work sets and others wait for.
+// A flag that one stream sets and others wait for.
 class Flag {
  public:
   void set() {
@@ -75,15 +75,15 @@ class Flag {
 
 class ThreadStream;
 
-// How far a place in a capture is behind each stream that takes part: stream number to position.
+// How far a place in a capture is ordered after each participating stream: stream number to position.
 using CaptureClock = std::map<int, int>;
 
-// A capture under way. Its work is kept in the order of queueing, in which a replay runs it, all in one stream.
+// A capture under way. Its work is kept in the order of queueing; a replay runs it in that order, in one stream.
 struct Capture {
   std::mutex mutex;
   bool over = false;
   std::vector<std::function<void()>> work;
-  std::map<ThreadStream*, CaptureClock> streams;  // that take part, and how far each is
+  std::map<ThreadStream*, CaptureClock> streams;  // the participating streams, and how far each is
 };
 
 class ThreadStream : public Stream, public HostStream {
@@ -139,7 +139,7 @@ class ThreadStream : public Stream, public HostStream {
   Log& log() const { return log_; }
 
  private:
-  // Finishes what is queued before it ends, as destroying a CUDA stream does.
+  // Finishes the queued work before it ends, as destroying a CUDA stream does.
   void serve() {
     for (;;) {
       std::function<void()> work;
@@ -172,9 +172,9 @@ class ThreadStream : public Stream, public HostStream {
 
 inline ThreadStream& as_thread(Stream& stream) { return static_cast<ThreadStream&>(stream); }
 
-// As CUDA's: an event that was never recorded is done; waiting refers to the record made last. One that was recorded in
-// a capture is of use in that capture alone, where it makes other streams take part; events from outside mean nothing
-// inside.
+// As in CUDA: an event that was never recorded is done, and a wait refers to the latest record. An event that was
+// recorded in a capture is valid only in that capture, where it makes other streams participate; events from outside
+// are invalid inside.
 class FlagEvent : public Event {
  public:
   explicit FlagEvent(Log& log) : log_(log) {}
@@ -251,13 +251,13 @@ inline void begin_capture(ThreadStream& stream) {
   stream.set_capture(std::move(capture));
 }
 
-// What was captured; throws Error when a stream that took part was not waited for in the end.
+// Returns the captured work. Throws Error if a participating stream was not joined at the end.
 inline std::vector<std::function<void()>> end_capture(ThreadStream& stream) {
   const auto capture = stream.capture();
   if (!capture) throw InvalidArgument("recording device: no graph is being recorded");
   std::map<ThreadStream*, CaptureClock> streams;
   std::vector<std::function<void()>> work;
-  {  // and no longer: a stream that queues holds its own mutex first
+  {  // no longer than this: a stream that queues locks its own mutex first
     const std::lock_guard lock(capture->mutex);
     capture->over = true;
     streams = capture->streams;

@@ -1,4 +1,4 @@
-// Does this machine know a name? A bare container may have no /etc/hosts, and then not even "localhost".
+// Whether this machine resolves a name. A bare container may have no /etc/hosts, and so not even "localhost".
 #pragma once
 
 #include <netdb.h>

@@ -1,4 +1,4 @@
-// Where a test may put a file: a name that no other test of any process has.
+// A place for a test's file: a name that no other test of any process has.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A machine with two NUMA nodes and four GPUs, as hwloc writes one.
+// A machine with two NUMA nodes and four GPUs, in hwloc's format.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,8 +9,9 @@ namespace lockstep::testing {
 
 namespace two_nodes {
 
-// Two packages of 4 cores, a NUMA node each. Below the first a switch with two GPUs and, on a bridge of its own, a
-// network card; below the second a GPU. A fourth one hangs on the machine itself, as where the firmware does not say.
+// Two packages of 4 cores, with a NUMA node each. Below the first are a switch with two GPUs and, on a separate bridge,
+// a network card; below the second a GPU. A fourth GPU belongs to the machine itself, as if the firmware did not report
+// its place.
 inline std::string package(int node, const std::string& devices) {
   const std::string cores = node == 0 ? "0x0000000f" : "0x000000f0", nodes = node == 0 ? "0x00000001" : "0x00000002";
   const auto sets = [&](const std::string& set) {
@@ -59,7 +60,7 @@ inline std::string two_nodes_xml() {
   const std::string loose = bridge("0-1", 3, bridge("1-1", 0xa0, device("a1", gpu, 5)));
   const std::string all =
       R"(cpuset="0x000000ff" complete_cpuset="0x000000ff" allowed_cpuset="0x000000ff" nodeset="0x00000003" complete_nodeset="0x00000003" allowed_nodeset="0x00000003")";
-  // hwloc's own reader wants the first two on lines of their own.
+  // hwloc's own reader requires the first two on separate lines.
   return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n"
          R"(<topology version="2.0"><object type="Machine" os_index="0" )" +
          all + R"( gp_index="1">)" + package(0, first) + package(1, second) + loose + "</object></topology>";

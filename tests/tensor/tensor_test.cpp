@@ -38,7 +38,7 @@ TEST(Shape, CountsDimensionsFromTheBackAndReadsNoOther) {
   EXPECT_EQ(shape[-3], 2);
   for (const std::int64_t dim :
        {std::int64_t{3}, std::int64_t{-4}, std::int64_t{6}, std::numeric_limits<std::int64_t>::min()})
-    EXPECT_NE(message_of([&] { (void)shape[dim]; }).find("of (2, 3, 4): expected -3 to 2"), std::string::npos) << dim;
+    EXPECT_NE(message_of([&] { (void)shape[dim]; }).find("in (2, 3, 4): expected -3 to 2"), std::string::npos) << dim;
   EXPECT_NE(message_of([&] { (void)Shape{}[0]; }).find("a scalar has no dimensions"), std::string::npos);
   EXPECT_EQ(Tensor::zeros({5, 7}).shape()[-1], 7);
 }
@@ -113,7 +113,7 @@ TEST(Tensor, OneValueOfAnyFloatingTypeIsAnItem) {
   EXPECT_EQ(item_of(narrow_float16(0.125f), DType::kFloat16), 0.125f);
   EXPECT_EQ(item_of(0.1, DType::kFloat64), 0.1f);
   EXPECT_TRUE(std::isnan(item_of(narrow_bfloat16(std::nanf("")), DType::kBFloat16)));
-  EXPECT_THROW(item_of(std::int64_t{3}, DType::kInt64), InvalidArgument) << "a float does not hold every whole number";
+  EXPECT_THROW(item_of(std::int64_t{3}, DType::kInt64), InvalidArgument) << "a float cannot hold every whole number";
 }
 
 TEST(Tensor, MemoryComesBackFromTheCache) {
@@ -126,7 +126,7 @@ TEST(Tensor, MemoryComesBackFromTheCache) {
   EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
 }
 
-// Known answers of Philox4x32-10 from the Random123 distribution (kat_vectors).
+// Published results of Philox4x32-10 from the Random123 distribution (kat_vectors).
 TEST(Philox, GivesThePublishedAnswers) {
   using Words = std::array<std::uint32_t, 4>;
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -159,7 +159,7 @@ TEST(Philox, NoTwoPurposesShareAStream) {
       ++made;
     }
   EXPECT_EQ(streams.size(), static_cast<std::size_t>(made));
-  EXPECT_EQ(random_stream(RandomUse::kProgram, 5), 5u) << "what programs number themselves";
+  EXPECT_EQ(random_stream(RandomUse::kProgram, 5), 5u) << "streams that programs number themselves";
   EXPECT_THROW(random_stream(RandomUse::kWeights, kLast + 1), InvalidArgument) << "would be another purpose's";
 }
 

@@ -1,4 +1,4 @@
-// A trainer's checkpoint that is saved while a callback holds averages in the model.
+// A trainer's checkpoint that is saved while a callback makes the model hold averages.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 namespace lockstep::train {
 namespace {
 
-// A callback that evaluates the averages, and is not done when ModelCheckpoint saves.
+// A callback that evaluates the averages and is still holding them when ModelCheckpoint saves.
 class HoldsAverages : public Callback {
  public:
   void on_step_end(Trainer& trainer, std::int64_t, const Logs&) override {

@@ -1,9 +1,10 @@
-// Evaluation of models with running statistics: every rank computes with rank 0's, which a checkpoint has.
+// Evaluation of models with running statistics: every rank uses rank 0's, which a checkpoint has.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/lockstep.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/trainer_parts.h"
 
@@ -27,7 +28,7 @@ std::vector<NamedTensor> copy_of(const nn::Module& model) {
   return copies;
 }
 
-// A model as one process has it after loading the checkpoint that rank 0 would write now. Collective.
+// Collective. Returns the model that one process would have after loading a checkpoint that rank 0 writes now.
 std::unique_ptr<nn::Module> as_in_a_checkpoint(const nn::Module& model, ProcessGroup& group) {
   const std::vector<NamedTensor> state = copy_of(model);
   for (const NamedTensor& entry : state)
@@ -76,7 +77,7 @@ struct Scores {
 Scores scores_alone(nn::Module& model) {
   Accuracy accuracy;
   Mean loss(cross_entropy_of_samples);
-  evaluate(model, Quadrants(31, 9), {&accuracy, &loss}, {.batch_size = 31});  // there is no default group: a job of one
+  evaluate(model, Quadrants(31, 9), {&accuracy, &loss}, {.batch_size = 31});  // without a default group: a job of one
   return {loss.value(), accuracy.value()};
 }
 
@@ -85,7 +86,7 @@ TEST(BuffersInEvaluation, ATrainersResultsAreThoseOfTheCheckpointOnOneProcess) {
     testing::expect_all_well(testing::run_ranks(3, "threads", [&](const Group& group) {
       const auto trainer = made(strategy, group);
       const History& history = trainer->fit(points(), epochs(2, false));
-      EXPECT_FALSE(are_equal_on_ranks(trainer->model(), *group)) << "each rank has seen samples of its own";
+      EXPECT_FALSE(are_equal_on_ranks(trainer->model(), *group)) << "each rank has seen different samples";
       const auto alone = as_in_a_checkpoint(trainer->model(), *group);
       const Scores expected = scores_alone(*alone);
       const Tensor outputs = trainer->predict(others()), wanted = predict(*alone, Quadrants(31, 9));
@@ -103,12 +104,12 @@ TEST(BuffersInEvaluation, ATrainersResultsAreThoseOfTheCheckpointOnOneProcess) {
       trainer->fit(points(), epochs(1, true));
       EXPECT_NEAR(history.values("val_loss").back(), scores_alone(*as_in_a_checkpoint(trainer->model(), *group)).loss,
                   1e-5);
-      EXPECT_TRUE(are_equal_on_ranks(trainer->model(), *group)) << "all go on with rank 0's";
+      EXPECT_TRUE(are_equal_on_ranks(trainer->model(), *group)) << "all continue with rank 0's";
     }));
 }
 
-// What a loop of one's own has: a module, or a function of one.
-TEST(BuffersInEvaluation, OfAModuleAreSentAndOfAFunctionByACall) {
+// A custom loop has a module, or a function that uses one.
+TEST(BuffersInEvaluation, AreSentForAModuleAndByACallForAFunction) {
   testing::expect_all_well(testing::run_ranks(2, "threads", [](const Group& group) {
     Normed net;
     const auto fill = [&] {
@@ -126,14 +127,14 @@ TEST(BuffersInEvaluation, OfAModuleAreSentAndOfAFunctionByACall) {
     net.eval();
     const auto forward = [&](const Tensor& x) { return net.forward(x); };
     evaluate(forward, set, {&mean}, {.batch_size = 1, .group = group});
-    EXPECT_NE(mean.value(), expected) << "of a function nobody knows the buffers";
+    EXPECT_NE(mean.value(), expected) << "the buffers of a function are unknown";
     sync_buffers(net, group);
     evaluate(forward, set, {&mean}, {.batch_size = 1, .group = group});
     EXPECT_EQ(mean.value(), expected);
   }));
 }
 
-TEST(BuffersInEvaluation, ThoseThatAWrapperIgnoresStayEachRanksOwn) {
+TEST(BuffersInEvaluation, IgnoredOnesAreNotShared) {
   testing::expect_all_well(testing::run_ranks(2, "threads", [](const Group& group) {
     Normed net;
     const auto own = static_cast<float>(group->rank());
@@ -145,11 +146,11 @@ TEST(BuffersInEvaluation, ThoseThatAWrapperIgnoresStayEachRanksOwn) {
         EXPECT_EQ(buffer.tensor.span<float>()[0], buffer.name == "norm.running_mean" ? 1 + own : 1) << buffer.name;
     }
     sync_buffers(net, group);
-    for (const float value : buffers_of(net)) ASSERT_EQ(value, 1) << "no wrapper ignores it any more";
+    for (const float value : buffers_of(net)) ASSERT_EQ(value, 1) << "no wrapper ignores the buffer any more";
   }));
 }
 
-// In a stage of model_parallel each layer has statistics of all samples; local_sgd never sends buffers.
+// In a stage of model_parallel each layer has statistics over all samples; local_sgd never sends buffers.
 class OfStrategiesWithRanks : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(OfStrategiesWithRanks, TheResultIsTheCheckpointsToo) {
@@ -165,7 +166,7 @@ TEST_P(OfStrategiesWithRanks, TheResultIsTheCheckpointsToo) {
           epoch, {.place = is_local_sgd ? group->place() : Place{}, .remainder = data::Remainder::kDrop});
       for (auto& [inputs, targets] : batches) strategy->step(inputs, targets);
     }
-    strategy->average_weights();
+    if (auto* const averager = strategy->as<WeightAverager>()) averager->average_weights();
     ASSERT_EQ(are_equal_on_ranks(strategy->model(), *group), !is_local_sgd);
     const Scores expected = scores_alone(*as_in_a_checkpoint(strategy->model(), *group));
     Accuracy accuracy;
@@ -178,7 +179,7 @@ TEST_P(OfStrategiesWithRanks, TheResultIsTheCheckpointsToo) {
 INSTANTIATE_TEST_SUITE_P(BuffersInEvaluation, OfStrategiesWithRanks, ::testing::Values("local_sgd", "model_parallel"));
 
 TEST(BuffersInEvaluation, OfOneProcessAreThoseOfTheModelThatIsSaved) {
-  for (const char* const strategy : {"mirrored", "towers", "data_parallel"}) {
+  for (const std::string& strategy : testing::strategies_of_one_process()) {
     Trainer trainer([] { return std::make_unique<Normed>(); });
     trainer.compile(classifying(strategy));
     trainer.fit(points(), epochs(2, false));
@@ -191,8 +192,8 @@ TEST(BuffersInEvaluation, OfOneProcessAreThoseOfTheModelThatIsSaved) {
   }
 }
 
-// Also where forward does not send buffers, so that each rank's own would be seen in the end.
-TEST(BuffersInEvaluation, ARunThatIsResumedHasTheBitsOfOneThatWentOn) {
+// The same where forward does not send buffers, so that each rank's own would be used at the end.
+TEST(BuffersInEvaluation, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   for (const bool sends_buffers : {true, false}) {
     const testing::Folder folder;
     testing::expect_all_well(testing::run_ranks(2, "threads", [&](const Group& group) {

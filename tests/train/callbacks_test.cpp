@@ -1,4 +1,4 @@
-// Callbacks of Trainer, and its history.
+// Trainer callbacks and its history.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include "lockstep/lockstep.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/trainer_parts.h"
 
@@ -22,7 +23,7 @@ using ::testing::Not;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// What a callback of one's own looks like: it makes the loss of each epoch what the test wants.
+// A user-defined callback that sets the loss of each epoch to the test's values.
 class Follow : public Callback {
  public:
   explicit Follow(std::function<void(Trainer&, std::int64_t)> at_epoch) : at_epoch_(std::move(at_epoch)) {}
@@ -62,7 +63,7 @@ FitOptions epochs_with(std::int64_t epochs, std::vector<std::shared_ptr<Callback
 }
 
 TEST(Callbacks, AResumedTrainingComesToTheSameWeights) {
-  for (const char* const strategy : {"mirrored", "towers", "data_parallel"}) {
+  for (const std::string& strategy : testing::strategies_of_one_process()) {
     SCOPED_TRACE(strategy);
     const testing::Folder folder;
     const auto straight = made(strategy);
@@ -100,7 +101,7 @@ TEST(Callbacks, RanksResumeFromACheckpointOfOneProcess) {
 TEST(Callbacks, CheckpointsOnlyOfTheBestEpochs) {
   const testing::Folder folder;
   const auto trainer = made("mirrored");
-  // "lr" is a value of the logs that a test can set: it falls, then rises.
+  // "lr" is a logged value that a test can set: it falls, then rises.
   const auto rates = std::make_shared<LearningRate>(
       [](std::int64_t step) { return step < 4 ? 0.01F / static_cast<float>(1 + step) : 0.5F; });
   const CheckpointOptions best{.monitor = "lr", .mode = Mode::kLess, .best_only = true, .keep = 5};
@@ -108,13 +109,13 @@ TEST(Callbacks, CheckpointsOnlyOfTheBestEpochs) {
   EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000002", "step-00000004"));
 }
 
-TEST(Callbacks, EarlyStoppingWaitsAndPutsTheBestWeightsBack) {
+TEST(Callbacks, EarlyStoppingWaitsAndRestoresTheBestWeights) {
   const auto trainer = made("mirrored");
   std::vector<float> of_best;
   const auto keep = std::make_shared<Follow>([&](Trainer& each, std::int64_t epoch) {
     if (epoch == 1) of_best = values_of(each.model());
   });
-  // Best in epoch 1; then no better.
+  // The best epoch is 1; later ones are no better.
   const auto rates = std::make_shared<LearningRate>(
       [](std::int64_t step) { return step < 4 ? 0.02F / static_cast<float>(1 + step) : 0.1F; });
   const auto stopping = std::make_shared<EarlyStopping>(
@@ -123,7 +124,7 @@ TEST(Callbacks, EarlyStoppingWaitsAndPutsTheBestWeightsBack) {
   EXPECT_EQ(history.epochs(), 4) << "epochs 2 and 3 are no better";
   EXPECT_EQ(stopping->best_epoch(), 1);
   EXPECT_EQ(values_of(trainer->model()), of_best);
-  // All replicas have them: a step from there is a step of all.
+  // All replicas have the best weights, so the next step is the same on all.
   const auto before = values_of(trainer->model());
   trainer->set_lr(0);
   trainer->strategy().step(Tensor::zeros({4, 2}), Tensor::zeros({4}, DType::kInt64));
@@ -147,18 +148,18 @@ TEST(Callbacks, ARankThatStopsBeforeTheFirstStepStopsAll) {
 
 TEST(Callbacks, ReduceOnPlateauLowersTheRateOfAllReplicas) {
   const auto trainer = made("towers");
-  // A value that never becomes better by so much.
+  // The value never improves by that much.
   const auto plateau = std::make_shared<ReduceOnPlateau>(
       ReduceOnPlateauOptions{.monitor = "loss", .min_delta = 1e9, .patience = 1, .factor = 0.5F, .min_lr = 0.02F});
   const History& history = trainer->fit(points(), epochs_with(4, {plateau}));
   EXPECT_THAT(history.values("lr"), ElementsAre(0.05F, 0.05F, 0.025F, 0.02F));
-  // A second fit counts anew: its first epoch is the best so far.
+  // A second fit starts a new count: its first epoch is the best so far.
   EXPECT_THAT(trainer->fit(points(), epochs_with(2, {plateau})).values("lr"),
               ElementsAre(0.05F, 0.05F, 0.025F, 0.02F, 0.02F, 0.02F));
   trainer->set_lr(1);
   EXPECT_EQ(trainer->fit(points(), epochs_with(1, {plateau})).values("lr").back(), 1);
-  EXPECT_EQ(trainer->strategy().optimizer().lr(), 1) << "one epoch, which is the best";
-  EXPECT_THAT(message_of([] { ReduceOnPlateau({.factor = 1}); }), HasSubstr("factor 1 must lie between 0 and 1"));
+  EXPECT_EQ(trainer->strategy().optimizer().lr(), 1) << "its only epoch is the best";
+  EXPECT_THAT(message_of([] { ReduceOnPlateau({.factor = 1}); }), HasSubstr("factor 1 must be between 0 and 1"));
 }
 
 TEST(Callbacks, ReduceOnPlateauNeverRaisesARate) {
@@ -167,7 +168,7 @@ TEST(Callbacks, ReduceOnPlateauNeverRaisesARate) {
   const auto plateau = std::make_shared<ReduceOnPlateau>(
       ReduceOnPlateauOptions{.monitor = "loss", .min_delta = 1e9, .patience = 1, .min_lr = 1e-3F});
   trainer->fit(points(), epochs_with(3, {plateau}));
-  EXPECT_EQ(trainer->strategy().optimizer().lr(), 1e-6F) << "it lies below min_lr already";
+  EXPECT_EQ(trainer->strategy().optimizer().lr(), 1e-6F) << "it is already below min_lr";
 }
 
 TEST(Callbacks, TensorBoardHasEachValueOfTrainingAndValidation) {
@@ -181,7 +182,7 @@ TEST(Callbacks, TensorBoardHasEachValueOfTrainingAndValidation) {
 
 TEST(Callbacks, AFolderThatCannotBeWrittenIsAnErrorOnAllRanks) {
   const testing::Folder folder;
-  std::ofstream(folder.path() + "/file") << "no folder";
+  std::ofstream(folder.path() + "/file") << "not a folder";
   for (const bool events : {true, false}) {
     const std::string below = folder.path() + "/file/below";
     const auto failures = testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
@@ -196,7 +197,7 @@ TEST(Callbacks, AFolderThatCannotBeWrittenIsAnErrorOnAllRanks) {
   }
 }
 
-TEST(Callbacks, ARankThatStopsOrFailsTakesTheOthersAlong) {
+TEST(Callbacks, ARankThatStopsOrFailsEndsTheOthers) {
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
     const auto stop = std::make_shared<Follow>([&](Trainer& trainer, std::int64_t epoch) {
       if (group->rank() == 1 && epoch == 1) trainer.stop();
@@ -212,7 +213,7 @@ TEST(Callbacks, ARankThatStopsOrFailsTakesTheOthersAlong) {
   for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr("the disk of rank 1 is full"));
 }
 
-TEST(Callbacks, RanksWithSetsOfOtherSizesAreToldBeforeTheFirstEpoch) {
+TEST(Callbacks, SetsOfDifferentSizesAreAnErrorBeforeTheFirstEpoch) {
   for (const char* const strategy : {"ddp", "zero"}) {
     const auto failures = testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
       const std::int64_t samples = group->rank() == 0 ? 96 : 64;
@@ -226,10 +227,9 @@ TEST(Callbacks, RanksWithSetsOfOtherSizesAreToldBeforeTheFirstEpoch) {
 
 TEST(Callbacks, NameTheValuesThatThereAre) {
   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "val_acc"});
-  EXPECT_THAT(
-      message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {stopping})); }),
-      HasSubstr(
-          "EarlyStopping: there is no value 'val_acc': loss, accuracy, top2, val_loss, val_accuracy, val_top2, lr"));
+  EXPECT_THAT(message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {stopping})); }),
+              HasSubstr("EarlyStopping: there is no value 'val_acc', only loss, accuracy, top2, val_loss, "
+                        "val_accuracy, val_top2, lr"));
   EXPECT_THAT(message_of([&] { made("mirrored")->fit(points(), epochs_with(1, {nullptr})); }),
               HasSubstr("one of the callbacks is null"));
 }
@@ -256,19 +256,18 @@ TEST(Monitor, AsksForTheModeWhereItDoesNotKnow) {
        {"val_iou", "val_dice", "val_map", "val_ndcg", "val_r2", "val_bleu", "val_psnr", "val_inaccuracy",
         "val_topology_loss", "val_f1_loss", "val_top1_error", "val_vacc_error", "top5", "lr", "val_"}) {
     Monitor monitor(name, Mode::kAuto);
-    EXPECT_THAT(
-        message_of([&] {
-          monitor.improves({{name, 0.5}}, "Judge");
-        }),
-        HasSubstr(fmt::format(
-            "Judge: neither the name '{}' nor a metric says whether more or less of it is better: give .mode", name)));
+    EXPECT_THAT(message_of([&] {
+                  monitor.improves({{name, 0.5}}, "Test");
+                }),
+                HasSubstr(fmt::format(
+                    "Test: neither the name '{}' nor a metric says whether more or less is better: set .mode", name)));
     Monitor given(name, Mode::kMore);
     EXPECT_TRUE(given.improves({{name, 0.5}}, "test"));
     EXPECT_TRUE(given.improves({{name, 0.6}}, "test"));
   }
 }
 
-// A metric whose value is what the test says.
+// A metric with a value that the test sets.
 class Fixed : public Metric {
  public:
   explicit Fixed(Mode better) : better_(better) {}
@@ -315,12 +314,12 @@ TEST(Monitor, AModeThatIsMissingIsAnErrorOnAllRanksBeforeTheTraining) {
     const auto trainer = made("ddp", group);
     for (const auto& mistake : mistakes) {
       std::vector<std::shared_ptr<Callback>> callbacks;
-      if (group->rank() == 1) callbacks.push_back(mistake);  // one rank's mistake
+      if (group->rank() == 1) callbacks.push_back(mistake);  // a mistake on one rank
       EXPECT_THAT(message_of([&] { trainer->fit(points(), epochs_with(1, callbacks)); }),
-                  HasSubstr("give .mode = Mode::kMore or"));
+                  HasSubstr("set .mode = Mode::kMore or"));
     }
     EXPECT_EQ(trainer->step(), 0);
-    EXPECT_EQ(trainer->fit(points(), epochs_with(1, {})).epochs(), 1) << "the group goes on";
+    EXPECT_EQ(trainer->fit(points(), epochs_with(1, {})).epochs(), 1) << "the group stays usable";
   }));
 }
 
@@ -337,7 +336,7 @@ TEST(History, KeepsValuesByEpochAndPlotsThem) {
   EXPECT_TRUE(std::isnan(history.values("val_loss")[0])) << "epoch 0 had none";
   EXPECT_EQ(history.values("val_loss")[1], 1.5);
   EXPECT_THAT(message_of([&] { (void)history.values("los"); }),
-              HasSubstr("there is no value 'los': loss, accuracy, val_loss, a<b"));
+              HasSubstr("there is no value 'los', only loss, accuracy, val_loss, a<b"));
   EXPECT_EQ(history.text().substr(0, history.text().find('\n')), "epoch      loss  accuracy  val_loss       a<b");
   EXPECT_THAT(history.text(), HasSubstr("\n    1    1.0000    0.5000    1.5000    1.0000\n"));
   const std::string svg = history.svg();
@@ -349,7 +348,7 @@ TEST(History, KeepsValuesByEpochAndPlotsThem) {
     for (std::size_t at = svg.find(word); at != std::string::npos; at = svg.find(word, at + 1)) ++found;
     return found;
   };
-  EXPECT_EQ(count("<rect"), 4U) << "the ground and three panels: loss with val_loss, accuracy, a<b";
+  EXPECT_EQ(count("<rect"), 4U) << "the background and three panels: loss with val_loss, accuracy, a<b";
   const testing::Folder folder;
   history.plot(folder.path() + "/history.svg");
   EXPECT_EQ(text_of_only_file(folder.path()), svg);

@@ -1,4 +1,4 @@
-// A loss that is no number ends the training on all ranks.
+// A loss that is NaN or infinite ends the training on all ranks.
 #include "lockstep/train/check_finite.h"
 
 #include <gmock/gmock.h>
@@ -33,14 +33,14 @@ TEST(CheckFinite, NamesLossStepRankAndValue) {
                       HasSubstr("smaller learning rate")));
 }
 
-TEST(CheckFinite, RefusesWhatIsNoLoss) {
+TEST(CheckFinite, RefusesInvalidTensors) {
   EXPECT_THAT(message_of([] { check_finite(Tensor(), 3); }),
               HasSubstr("check_finite: the loss of step 3 is an undefined tensor"));
   EXPECT_THROW(check_finite(Tensor::zeros({2}), 1), InvalidArgument);
   EXPECT_THROW(check_finite(Tensor::zeros({}, DType::kInt64), 1), InvalidArgument);
 }
 
-// The others stand in backward's all-reduce, and have called nothing that could tell them.
+// The other ranks wait in backward's all-reduce and make no call of their own that could fail.
 TEST(CheckFinite, OfOneRankEndsAllRanksWithItsText) {
   for (const char* transport : {"shm", "tcp"}) {
     const auto failures = testing::run_ranks(3, transport, [](auto group) {
@@ -70,7 +70,7 @@ TEST(CheckFinite, OfAllRanksEndsEachWithItsOwnValue) {
 }
 
 // Through every kind of layer that takes a maximum.
-TEST(CheckFinite, IsWhatAFirstLayerWithoutNumbersLeavesNot) {
+TEST(CheckFinite, FailsIfAFirstLayerGivesNaN) {
   nn::Sequential net;
   net.append<nn::Conv2d>(1, 4, Size2{1, 1}, nn::Conv2dLayerOptions{.activation = Activation::kReLU});
   net.append<nn::Conv2d>(4, 4, Size2{3, 3}, nn::Conv2dLayerOptions{.padding = Same{}});

@@ -1,5 +1,4 @@
-// Checkpoints that are saved while the parameters hold averages: the weights are the model's, the averages are the
-// averages.
+// Checkpoints that are saved while the parameters hold averages have both: the weights of the model, and the averages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +31,7 @@ struct Averaged {
   optim::ExponentialMovingAverage ema{net.named_parameters(), {.decay = 0.5, .ramp = false}};
 };
 
-TEST(CheckpointAverages, AreNotTakenForTheWeights) {
+TEST(CheckpointAverages, AreNotSavedAsTheWeights) {
   const Folder folder;
   Averaged saved;
   const std::string weights = hash_of(saved.net.state_dict()), averages = hash_of(saved.ema.state());
@@ -40,7 +39,7 @@ TEST(CheckpointAverages, AreNotTakenForTheWeights) {
     const auto swapped = saved.ema.swapped();
     EXPECT_NE(hash_of(saved.net.state_dict()), weights);
     save_checkpoint(folder.path(), saved.parts());
-    EXPECT_NE(hash_of(saved.net.state_dict()), weights) << "the scope goes on";
+    EXPECT_NE(hash_of(saved.net.state_dict()), weights) << "the scope has not ended";
   }
   EXPECT_EQ(hash_of(saved.net.state_dict()), weights);
   Averaged loaded;
@@ -52,8 +51,8 @@ TEST(CheckpointAverages, AreNotTakenForTheWeights) {
   EXPECT_EQ(hash_of(loaded.ema.state()), averages);
 }
 
-// Nobody has to name the averages, and of two that are swapped the first has the weights.
-TEST(CheckpointAverages, AreFoundWithoutBeingNamed) {
+// The parts need not name the averages. If two averages are swapped, the first one has the weights.
+TEST(CheckpointAverages, AreFoundWithoutBeingGiven) {
   const Folder folder;
   Averaged saved;
   const std::string weights = hash_of(saved.net.state_dict());
@@ -69,7 +68,7 @@ TEST(CheckpointAverages, AreFoundWithoutBeingNamed) {
   EXPECT_EQ(hash_of(loaded.net.state_dict()), weights);
 }
 
-TEST(CheckpointAverages, ALoadBeneathThemIsRefused) {
+TEST(CheckpointAverages, ALoadWhileTheyAreSwappedIsRefused) {
   const Folder folder;
   Averaged run;
   save_checkpoint(folder.path(), run.parts());
@@ -83,7 +82,7 @@ TEST(CheckpointAverages, ALoadBeneathThemIsRefused) {
   EXPECT_TRUE(load_checkpoint(folder.path(), run.parts()).has_value());
 }
 
-TEST(CheckpointAverages, AFileOfTensorsSaysThatItHasThem) {
+TEST(CheckpointAverages, TheMetadataOfASafetensorsFileTellsThatItHasThem) {
   const Folder folder;
   Averaged run;
   const std::string path = folder.path() + "/net.safetensors";
@@ -94,7 +93,7 @@ TEST(CheckpointAverages, AFileOfTensorsSaysThatItHasThem) {
     save_safetensors(path, run.net.state_dict());
   }
   const Safetensors exported = load_safetensors(path);
-  EXPECT_EQ(hash_of(exported.tensors), averages) << "what the module held";
+  EXPECT_EQ(hash_of(exported.tensors), averages) << "as the module has them";
   EXPECT_EQ(exported.metadata.at("weights"), "averages");
   save_safetensors(path, run.net.state_dict());
   EXPECT_EQ(load_safetensors(path).metadata.count("weights"), 0u);

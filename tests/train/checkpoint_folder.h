@@ -1,4 +1,4 @@
-// A folder for checkpoints that a test may damage, and forge.
+// A folder for checkpoints that a test may damage or forge.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,12 +13,23 @@
 #include <string>
 #include <vector>
 
-#include "src/train/checkpoint/folder_lock.h"
+#include "lockstep/core/error.h"
+#include "src/train/checkpoint/folder/folder_lock.h"
 #include "src/train/files/durable_file.h"
 
 namespace lockstep::testing {
 
 namespace fs = std::filesystem;
+
+// The text of the FileError that the call throws.
+inline std::string file_error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const FileError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
 
 class Folder {
  public:
@@ -28,7 +39,7 @@ class Folder {
   }
   ~Folder() { fs::remove_all(path_); }
   std::string path() const { return path_; }
-  std::vector<std::string> names() const {  // but for the lock
+  std::vector<std::string> names() const {  // without the lock
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(path_))
       if (const std::string name = entry.path().filename().string(); name != FolderLock::kFile) names.push_back(name);
@@ -40,13 +51,13 @@ class Folder {
   std::string path_;
 };
 
-// Puts another text where a file is.
+// Replaces a file's text.
 inline WrittenFile overwrite(const std::string& path, const std::string& text) {
   fs::remove(path);
   return write_durably(path, text);
 }
 
-// Makes the manifest agree with the files, and `latest` with the manifest.
+// Makes the manifest fit the files, and `latest` the manifest.
 inline void put_right(const Folder& folder, const std::string& written, nlohmann::json manifest) {
   for (auto& [name, entry] : manifest["files"].items())
     if (const std::string path = written + "/" + name; fs::exists(path)) {
@@ -59,7 +70,7 @@ inline void put_right(const Folder& folder, const std::string& written, nlohmann
 
 inline nlohmann::json read_json(const std::string& path) { return nlohmann::json::parse(std::ifstream(path)); }
 
-// Rewrites one file of a checkpoint, and every checksum above it.
+// Changes the state and the manifest of a checkpoint, and updates all checksums.
 inline void forge(const Folder& folder, const std::string& written,
                   const std::function<void(nlohmann::json& state, nlohmann::json& files)>& change) {
   nlohmann::json state = read_json(written + "/state.json"), manifest = read_json(written + "/manifest.json");
@@ -68,7 +79,7 @@ inline void forge(const Folder& folder, const std::string& written,
   put_right(folder, written, manifest);
 }
 
-// Changes the text of the weights' file, its binary part included.
+// Changes the text of the weights' file, including its binary part.
 inline void forge_model(const Folder& folder, const std::string& written,
                         const std::function<void(std::string& text)>& change) {
   const std::string path = written + "/model.safetensors";

@@ -1,9 +1,9 @@
-// A job of its own that saves and loads checkpoints: checkpoint_job FOLDER COMMAND...
+// A job that saves and loads checkpoints: checkpoint_job FOLDER COMMAND...
 //
 //   save=STEP  over=STEP (with .overwrite)  load  prepare  writer (a SummaryWriter: does this rank write?)
-//   touch=FILE  wait=FILE (until it is there)  thread (the commands that follow run on a second thread)  nolocks (of
-//   the file system)
-// Each prints "rank R: COMMAND: result", or the error, and the next one follows.
+//   touch=FILE  wait=FILE (until it exists)  thread (the next commands run on a second thread)  nolocks (the file
+//   system has no locks)
+// Each command prints "rank R: COMMAND: result" or the error; then the next one runs.
 #include <dlfcn.h>
 #include <sys/file.h>
 
@@ -30,7 +30,7 @@ std::atomic<bool> has_locks{true};
 
 }  // namespace
 
-// What the library calls is then this program's.
+// The library calls this function instead of the C library's.
 extern "C" int flock(int fd, int operation) noexcept {
   static auto* const real = reinterpret_cast<int (*)(int, int)>(::dlsym(RTLD_NEXT, "flock"));
   if (has_locks) return real(fd, operation);
@@ -43,7 +43,7 @@ namespace {
 void wait_for(const std::string& file) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(90);
   while (!fs::exists(file)) {
-    if (std::chrono::steady_clock::now() > deadline) throw ls::Error("wait: {} did not come", file);
+    if (std::chrono::steady_clock::now() > deadline) throw ls::Error("wait: {} did not arrive", file);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
@@ -65,7 +65,7 @@ std::string result_of(const std::string& folder, const std::string& command, ls:
   if (what == "touch") return std::ofstream(value).put('.'), "done";
   if (what == "wait") return wait_for(value), "done";
   if (what == "nolocks") return has_locks = false, "done";
-  throw ls::InvalidArgument("checkpoint_job: no command '{}'", command);
+  throw ls::InvalidArgument("checkpoint_job: unknown command '{}'", command);
 }
 
 void run_all(const std::string& folder, std::vector<std::string> commands, ls::CheckpointTrainee& trainee, int rank) {

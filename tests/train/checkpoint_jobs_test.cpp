@@ -1,5 +1,5 @@
-// Two jobs and one folder of checkpoints: the one that runs has it, and none goes on with a state of another one
-// unknowingly.
+// Two jobs and one folder of checkpoints: a running job owns the folder, and no job continues from another one's state
+// without knowing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ class CheckpointJobs : public ::testing::Test {
     line.insert(line.end(), commands.begin(), commands.end());
     return Child(line);
   }
-  // What a job prints that runs to its end.
+  // Runs a job to its end and returns its output.
   std::string run(const std::vector<std::string>& commands, int ranks = 0) {
     Child job = start(commands, ranks);
     EXPECT_EQ(job.wait(kDeadline), 0) << job.errors();
@@ -42,7 +42,7 @@ class CheckpointJobs : public ::testing::Test {
     return job.output();
   }
   void give(const std::string& name) const { std::ofstream(sign(name)).put('.'); }
-  // Until the job's `touch=` of that name.
+  // Waits until the job has run `touch=` with that name.
   void await(const std::string& name) const {
     const auto deadline = std::chrono::steady_clock::now() + kDeadline;
     while (!fs::exists(sign(name)) && std::chrono::steady_clock::now() < deadline)
@@ -60,7 +60,7 @@ class CheckpointJobs : public ::testing::Test {
   std::string errors_;  // of the last job that run() has run
 };
 
-TEST_F(CheckpointJobs, OneThatRunsKeepsOthersOutOnAllRanks) {
+TEST_F(CheckpointJobs, ARunningJobKeepsOthersOutOnAllRanks) {
   Child first = start({"prepare", "touch=" + sign("ready"), "wait=" + sign("go on"), "save=1"});
   await("ready");
   for (const char* command : {"save=5", "prepare"}) {
@@ -78,8 +78,8 @@ TEST_F(CheckpointJobs, OneThatRunsKeepsOthersOutOnAllRanks) {
   EXPECT_EQ(folder_.names(), (std::vector<std::string>{"latest", "step-00000001"}));
 }
 
-// As a program that is run twice and never loads.
-TEST_F(CheckpointJobs, OneThatHasEndedIsReplacedWithAWarning) {
+// For instance a program that runs twice and never loads.
+TEST_F(CheckpointJobs, AJobThatHasEndedIsReplacedWithAWarning) {
   run({"save=7", "save=8"});
   EXPECT_EQ(errors_, "");
   EXPECT_THAT(run({"save=1", "save=2"}), HasSubstr("save=2: '" + folder() + "/step-00000002'"));
@@ -90,18 +90,18 @@ TEST_F(CheckpointJobs, OneThatHasEndedIsReplacedWithAWarning) {
   EXPECT_NE(lineage("step-00000002"), "");
 }
 
-TEST_F(CheckpointJobs, OneThatWasKilledLeavesTheFolderToTheNext) {
+TEST_F(CheckpointJobs, AKilledJobLeavesTheFolderToTheNext) {
   Child killed = start({"save=1", "touch=" + sign("ready"), "wait=" + sign("never")});
   await("ready");
   killed.signal(SIGKILL);
   killed.wait(kDeadline);
   EXPECT_THAT(run({"load", "save=2"}), AllOf(HasSubstr("load: step 1"), HasSubstr("save=2: '" + folder())));
-  EXPECT_EQ(errors_, "") << "it goes on from the other one's checkpoint";
+  EXPECT_EQ(errors_, "") << "it continues from the other job's checkpoint";
   EXPECT_EQ(lineage("step-00000002"), lineage("step-00000001"));
   EXPECT_NE(job_id("step-00000002"), job_id("step-00000001"));
 }
 
-TEST_F(CheckpointJobs, OneThatResumedDoesNotSaveOverWhatCameSince) {
+TEST_F(CheckpointJobs, AJobThatResumedDoesNotSaveOverNewerCheckpoints) {
   run({"save=1"});
   Child resumed = start({"load", "touch=" + sign("ready"), "wait=" + sign("go on"), "save=2", "over=2"});
   await("ready");
@@ -113,7 +113,7 @@ TEST_F(CheckpointJobs, OneThatResumedDoesNotSaveOverWhatCameSince) {
                     HasSubstr("there since this one looked there"), HasSubstr("over=2: '" + folder())));
 }
 
-TEST_F(CheckpointJobs, TwoThatFoundNothingDoNotMix) {
+TEST_F(CheckpointJobs, TwoJobsThatFoundNothingDoNotMix) {
   Child first = start({"load", "touch=" + sign("ready"), "wait=" + sign("go on"), "save=2"});
   await("ready");
   run({"load", "save=9"});
@@ -122,7 +122,7 @@ TEST_F(CheckpointJobs, TwoThatFoundNothingDoNotMix) {
   EXPECT_THAT(first.output(), AllOf(HasSubstr("load: none"), HasSubstr("another job has saved step 9 of job ")));
 }
 
-TEST_F(CheckpointJobs, OneWhoseFolderWasTakenNeitherSavesNorLoadsThere) {
+TEST_F(CheckpointJobs, AJobThatLostItsFolderNeitherSavesNorLoadsThere) {
   Child first = start({"save=1", "touch=" + sign("ready"), "wait=" + sign("go on"), "save=2", "load"});
   await("ready");
   EXPECT_THAT(run({"over=7"}), HasSubstr("over=7: '" + folder()));
@@ -133,8 +133,8 @@ TEST_F(CheckpointJobs, OneWhoseFolderWasTakenNeitherSavesNorLoadsThere) {
                                     HasSubstr("it is no state of this training"), Not(HasSubstr("load: step"))));
 }
 
-// An evaluation beside the training.
-TEST_F(CheckpointJobs, OneThatLoadsAloneTakesNothing) {
+// For instance an evaluation during the training.
+TEST_F(CheckpointJobs, AJobThatOnlyLoadsTakesNoLock) {
   Child training = start({"save=1", "touch=" + sign("ready"), "wait=" + sign("go on"), "save=2"});
   await("ready");
   EXPECT_THAT(run({"load", "load"}), HasSubstr("load: step 1"));
@@ -143,7 +143,7 @@ TEST_F(CheckpointJobs, OneThatLoadsAloneTakesNothing) {
   EXPECT_THAT(training.output(), HasSubstr("save=2: '" + folder()));
 }
 
-TEST_F(CheckpointJobs, WhereTheFileSystemHasNoLocksTheProcessIsLookedFor) {
+TEST_F(CheckpointJobs, WithoutLocksOfTheFileSystemTheProcessIsLookedFor) {
   Child first = start({"nolocks", "save=1", "touch=" + sign("ready"), "wait=" + sign("go on")});
   await("ready");
   EXPECT_THAT(run({"nolocks", "save=5"}), HasSubstr(kRuns));
@@ -152,8 +152,8 @@ TEST_F(CheckpointJobs, WhereTheFileSystemHasNoLocksTheProcessIsLookedFor) {
   EXPECT_THAT(run({"nolocks", "load", "save=5"}), HasSubstr("save=5: '" + folder()));
 }
 
-// From a second thread every rank would be a job of its own, and all would write.
-TEST_F(CheckpointJobs, TheDefaultGroupIsThatOfTheProcessOnEachThread) {
+// Otherwise each rank would be a job by itself on a second thread, and all would write.
+TEST_F(CheckpointJobs, TheDefaultGroupIsTheSameOnEachThread) {
   const std::string output = run({"thread", "prepare", "save=1", "writer", "load"}, 2);
   EXPECT_THAT(output, AllOf(HasSubstr("rank 0: save=1: '" + folder() + "/step-00000001'"),
                             HasSubstr("rank 1: save=1: ''"), HasSubstr("rank 0: writer: writes"),

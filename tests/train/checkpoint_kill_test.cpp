@@ -1,5 +1,5 @@
 // Rank 0 of a real job is killed at every point of saving a checkpoint: the previous or the new one loads, and the next
-// save clears up. (What a loss of power would take is another matter: the page cache outlives a process.)
+// save removes what is unfinished. (A loss of power is not tested: the page cache outlives a process.)
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "src/train/checkpoint/folder_lock.h"
+#include "src/train/checkpoint/folder/folder_lock.h"
 #include "src/train/files/durable_file.h"
 #include "tests/faults/child.h"
 #include "tests/train/checkpoint_trainee.h"
@@ -22,8 +22,9 @@ namespace fs = std::filesystem;
 constexpr int kKilled = 128 + 9;
 
 struct Kills {
-  int all = 0, previous = 0,
-      unfinished = 0;  // those after which the previous checkpoint loads; those that left something
+  int all = 0;
+  int previous = 0;    // kills after which the previous checkpoint loads
+  int unfinished = 0;  // kills that left something unfinished
 };
 
 class CheckpointKill : public ::testing::Test {
@@ -37,11 +38,12 @@ class CheckpointKill : public ::testing::Test {
     fs::remove_all(first_);
   }
 
-  // With the checkpoint of step 1 in the folder, saves that of step 2 and is killed. The job's exit code.
+  // Saves step 2 in a folder that has the checkpoint of step 1, and is killed. Returns the job's exit code.
   int save_and_kill(int at, const std::vector<std::string>& how = {}) const {
     fs::remove_all(folder_);
-    fs::copy(first_, folder_,
-             fs::copy_options::recursive);  // this process keeps the lock of the folder that it has saved in
+    fs::copy(
+        first_, folder_,
+        fs::copy_options::recursive);  // a copy, because this process keeps the lock of the folder that it saved in
     std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--no-fold",       "-n", "2", LOCKSTEP_CHECKPOINT_RANK,
                                         folder_,          std::to_string(at)};
     command.insert(command.end(), how.begin(), how.end());
@@ -76,52 +78,52 @@ class CheckpointKill : public ::testing::Test {
   const std::string first_ = folder_ + "-first";
 };
 
-// Kills at every point in turn, and checks what must hold whatever the file system.
+// Kills at each point in turn, and checks what must hold on every file system.
 Kills CheckpointKill::kill_at_every_point(const std::vector<std::string>& how, int least_kills) {
   const std::string old_one = CheckpointTrainee(1).hash(), new_one = CheckpointTrainee(2).hash();
   Kills kills;
   for (int at = 1; save_and_kill(at, how) == kKilled; ++at) {
     SCOPED_TRACE("killed in call " + std::to_string(at));
-    if (at >= 200) throw std::runtime_error("saving does not come to its end");
+    if (at >= 200) throw std::runtime_error("saving does not end");
     kills.unfinished += has_unfinished() ? 1 : 0;
     const std::vector<std::string> left = names();
     CheckpointTrainee loaded(9);
     const CheckpointState state = resume_checkpoint(folder_, loaded.parts());
     EXPECT_TRUE(state.step == 1 || state.step == 2) << state.step;
     EXPECT_EQ(loaded.hash(), state.step == 1 ? old_one : new_one);
-    EXPECT_EQ(names(), left) << "who loads changes nothing";
+    EXPECT_EQ(names(), left) << "a load changes nothing";
     if (state.step == 1) {
-      EXPECT_EQ(kills.previous, kills.all) << "once the new one is there it stays";
+      EXPECT_EQ(kills.previous, kills.all) << "once the new checkpoint is in place, it stays";
       ++kills.previous;
     }
     ++kills.all;
     CheckpointParts next = loaded.parts(3);
     next.keep = 1;
     save_checkpoint(folder_, next);
-    EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000003"})) << "what the killed one left is gone";
+    EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000003"})) << "the unfinished checkpoint is removed";
   }
-  EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000002"})) << "nobody was killed at last";
+  EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000002"})) << "the last save was not killed";
   EXPECT_GE(kills.all, least_kills);
   EXPECT_GT(kills.previous, 0) << "of " << kills.all;
   return kills;
 }
 
-TEST_F(CheckpointKill, AtAnyPointThePreviousOrTheNewOneLoads) {
+TEST_F(CheckpointKill, AtAnyPointThePreviousOrTheNewCheckpointLoads) {
   const Kills kills = kill_at_every_point({"named"});
-  EXPECT_GE(kills.unfinished, 10) << "of the kills, those amid the files";
+  EXPECT_GE(kills.unfinished, 10) << "kills while files were written";
   EXPECT_LT(kills.previous, kills.all);
 }
 
-TEST_F(CheckpointKill, OfRanksThatWriteSlicesThePreviousOrTheNewOneLoads) {
+TEST_F(CheckpointKill, OfARankWithSlicesThePreviousOrTheNewCheckpointLoads) {
   const Kills first = kill_at_every_point({"sliced", "named"});
   EXPECT_LT(first.previous, first.all);
   const Kills second = kill_at_every_point({"sliced", "second"}, 3);
-  EXPECT_EQ(second.previous, second.all) << "without its slices there is no new one";
+  EXPECT_EQ(second.previous, second.all) << "without its slices there is no new checkpoint";
 }
 
-// What may still be left: the folder from its making on to its renaming, and `writing-latest` between its naming and
-// its renaming.
-TEST_F(CheckpointKill, WhileTheDataIsWrittenLeavesNothingWhereFilesNeedNoName) {
+// Two things may still be left: the temporary folder, until it is renamed, and `writing-latest`, from its naming to its
+// renaming.
+TEST_F(CheckpointKill, WhileDataIsWrittenLeavesNothingIfFilesNeedNoName) {
   if (!has_nameless_files(folder_ + "/try"))
     GTEST_SKIP() << "the file system of " << folder_ << " has no files without a name";
   const Kills kills = kill_at_every_point({});

@@ -1,5 +1,5 @@
-// Many small tensors: all look-ups by name take the time of their number, not its square, by which this file would take
-// a minute.
+// Many small tensors: the time of all look-ups by name grows with the number of tensors, not with its square. Otherwise
+// this file would take a minute.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 using testing::Folder;
 
-// A module of side * side parameters with an element each; names are searched within one module when it is built.
+// A module of side * side parameters with one element each, in rows: building a module searches its names.
 struct Wide : nn::Module {
   struct Row : nn::Module {
     std::vector<Tensor> values;
@@ -39,7 +39,7 @@ void number(const std::vector<NamedTensor>& tensors) {
     if (entry.tensor.dtype() == DType::kFloat32) entry.tensor.fill(++next);
 }
 
-TEST(ManyTensors, AFileOfThemTakesTimeByTheirNumber) {
+TEST(ManyTensors, AFileTakesTimeInProportionToTheirNumber) {
   const Folder folder;
   const std::string path = folder.path() + "/many.safetensors";
   std::vector<NamedTensor> saved;
@@ -54,7 +54,7 @@ TEST(ManyTensors, AFileOfThemTakesTimeByTheirNumber) {
   }
 }
 
-TEST(ManyTensors, ACheckpointOfThemTakesTimeByTheirNumber) {
+TEST(ManyTensors, ACheckpointTakesTimeInProportionToTheirNumber) {
   const Folder folder;
   Wide net(200), other(200);  // 40,000 parameters
   optim::SGD sgd(net.named_parameters(), {.lr = 0.1f, .momentum = 0.9f}),

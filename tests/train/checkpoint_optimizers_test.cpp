@@ -1,4 +1,4 @@
-// A run that is saved and resumed is the run that never stopped, bit for bit: with every optimizer, with groups, and
+// A run that is saved and resumed has the same bits as one that never stopped: with every optimizer, with groups, and
 // with averaged weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,14 +8,12 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/nn/loss.h"
-#include "lockstep/optim/adagrad.h"
 #include "lockstep/optim/adam.h"
 #include "lockstep/optim/ema.h"
-#include "lockstep/optim/nadam.h"
-#include "lockstep/optim/rmsprop.h"
 #include "lockstep/train/safetensors.h"
 #include "src/train/files/safetensors.h"
 #include "tests/ddp/ranks.h"
+#include "tests/optim/every_optimizer.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
@@ -61,8 +59,10 @@ MakeOptimizer make() {
 }
 
 TEST(CheckpointOptimizers, AResumedRunIsTheOneThatNeverStopped) {
-  for (const MakeOptimizer& make_one : {make<optim::SGD>(), make<optim::Adam>(), make<optim::AdamW>(),
-                                        make<optim::Nadam>(), make<optim::RMSprop>(), make<optim::Adagrad>()}) {
+  for (const optim::OptimizerCase& each : optim::every_optimizer()) {
+    const MakeOptimizer make_one = [&](std::vector<NamedTensor> parameters) {
+      return each.make(std::move(parameters), nullptr);
+    };
     const testing::Folder folder;
     Trainer whole(make_one, 1), before(make_one, 1), after(make_one, 2);
     SCOPED_TRACE(whole.optimizer->kind());
@@ -77,7 +77,7 @@ TEST(CheckpointOptimizers, AResumedRunIsTheOneThatNeverStopped) {
   }
 }
 
-// Checkpoints were once saved with one count of steps a group.
+// Older versions saved one count of steps for each group.
 TEST(CheckpointOptimizers, ACountOfAGroupIsThatOfEachOfItsParameters) {
   const testing::Folder folder;
   Trainer whole(make<optim::Adam>(), 1), before(make<optim::Adam>(), 1), after(make<optim::Adam>(), 2);
@@ -117,11 +117,11 @@ TEST(CheckpointOptimizers, OfAnotherKindAndWithoutAveragesAreRefused) {
   const std::string before = adamw.hash();
   EXPECT_THROW(load_checkpoint(folder.path(), adamw.parts()), FileError) << "its state has the same names";
   EXPECT_THROW(load_checkpoint(folder.path(), adam.parts()), FileError) << "no averages";
-  EXPECT_EQ(adamw.hash(), before) << "a refusal changes nothing";
+  EXPECT_EQ(adamw.hash(), before) << "a refused load changes nothing";
   EXPECT_TRUE(load_checkpoint(folder.path(), parts).has_value());
 }
 
-// One rank alone differs from the others, which are like the file: all end before anything is changed.
+// One rank differs from the others, which fit the file: all ranks throw before anything is changed.
 TEST(CheckpointOptimizers, OfOneRankThatDiffersEndAllRanks) {
   const testing::Folder folder;
   Trainer saved(make<optim::Adam>(), 1);

@@ -1,4 +1,4 @@
-// The order of a folder's checkpoints, by which the old ones go, and the steps that they may have.
+// The order of a folder's checkpoints, by which the old ones are removed, and the steps that they may have.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using Trainee = CheckpointTrainee;
 using testing::Folder;
 
-// What touches or copies a checkpoint changes the times of its files.
+// Times of files are no order: a copy changes them.
 TEST(CheckpointOrder, TheNewestStayWhateverTheTimesOfTheirFiles) {
   const Folder folder;
   Trainee run(1);
@@ -37,7 +37,7 @@ TEST(CheckpointOrder, TheNewestStayWhateverTheTimesOfTheirFiles) {
   fs::copy(one, folder.path() + "/step-00000001.1", fs::copy_options::recursive);
   save(3, 2);
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000002", "step-00000003"}));
-  // A run that went back: the order is that of the saves, not of the steps.
+  // After a run has gone back to an earlier step, the order is that of the saves, not of the steps.
   const std::string back = save(1, 2);
   touch(back, -2);
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001", "step-00000003"}));
@@ -45,8 +45,8 @@ TEST(CheckpointOrder, TheNewestStayWhateverTheTimesOfTheirFiles) {
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001", "step-00000002"}));
 }
 
-// Those of versions that numbered no saves come before all that are numbered, in the order of their steps.
-TEST(CheckpointOrder, OfAnOlderVersionLoadsAndIsTheOlderOne) {
+// Checkpoints of versions without numbers of saves come first, in the order of their steps.
+TEST(CheckpointOrder, OfAnOlderVersionLoadsAndCountsAsOlder) {
   const Folder newer, folder;
   Trainee run(1);
   std::vector<std::string> all;
@@ -62,7 +62,7 @@ TEST(CheckpointOrder, OfAnOlderVersionLoadsAndIsTheOlderOne) {
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000003", "step-00000010"}));
 }
 
-TEST(CheckpointOrder, OfANegativeStepIsRefusedOnAllRanks) {
+TEST(CheckpointOrder, ANegativeStepIsRefusedOnAllRanks) {
   const Folder folder;
   for (const int odd : {0, 1}) {
     const auto failures = testing::run_ranks(2, "threads", [&](auto group) {

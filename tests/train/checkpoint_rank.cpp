@@ -1,9 +1,9 @@
-// A rank that saves a checkpoint and is killed amid it: checkpoint_rank FOLDER KILL_AT [named] [sliced] [second]
+// A rank that is killed while it saves a checkpoint: checkpoint_rank FOLDER KILL_AT [named] [sliced] [second]
 //
-// With "named" the file system knows no files without a name, with "sliced" each rank has a slice of the optimizer's
-// state. Rank 0, with "second" rank 1, dies of SIGKILL in its KILL_AT-th call of those that change the disk, half of
-// what it was about to write written. The calls are intercepted by defining them here: what the library calls is then
-// this program's.
+// With "named" the file system has no files without a name; with "sliced" each rank has a slice of the optimizer's
+// state. Rank 0, or rank 1 with "second", is killed by SIGKILL in its KILL_AT-th call that changes the disk; a write
+// has then written half of its bytes. The calls are intercepted by defining them here, so that the library calls these
+// functions.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@
 
 namespace {
 
-thread_local int calls_left = 0;  // 0: nobody is killed
+thread_local int calls_left = 0;  // 0: no rank is killed
 bool all_are_named = false;
 
 bool dies_now() { return calls_left > 0 && --calls_left == 0; }
@@ -106,7 +106,7 @@ int save(int count, char** arguments) {
   std::optional<lockstep::ZeroRedundancyOptimizer> zero;
   if (is_given("sliced")) zero.emplace(ddp.emplace(trainee.net, group), trainee.sgd);
   auto parts = trainee.parts(2);
-  parts.keep = 1;  // removing the one before belongs to it
+  parts.keep = 1;  // so that the save also removes the previous checkpoint
   group->barrier();
   if (group->rank() == (is_given("second") ? 1 : 0)) calls_left = std::atoi(arguments[2]);
   lockstep::save_checkpoint(arguments[1], parts);

@@ -1,5 +1,5 @@
-// What ranks have of their own in a checkpoint: random streams, and parameters that DistributedDataParallel ignores;
-// and which ranks a checkpoint is of.
+// The state in a checkpoint that differs between ranks: random streams, and parameters that DistributedDataParallel
+// ignores. Also the group of a save and a load.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ float draw() {
   return number.item();
 }
 
-// Saves on `ranks` ranks, each with a seed of its own (or all with one), and returns what each would draw next.
+// Saves on `ranks` ranks, with a different seed on each or the same on all, and returns the next draw of each rank.
 std::vector<float> save_random(const std::string& folder, int ranks, bool differ) {
   std::vector<float> next(static_cast<std::size_t>(ranks));
   expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
@@ -51,7 +51,7 @@ std::vector<float> save_random(const std::string& folder, int ranks, bool differ
   return next;
 }
 
-// What each of `ranks` ranks draws after it has loaded, and what was logged meanwhile.
+// Loads on `ranks` ranks and returns the next draw of each; `logged` gets the log of the loads.
 std::vector<float> load_random(const std::string& folder, int ranks, std::string* logged = nullptr) {
   std::vector<float> next(static_cast<std::size_t>(ranks));
   const testing::LogLines log;
@@ -66,7 +66,7 @@ std::vector<float> load_random(const std::string& folder, int ranks, std::string
   return next;
 }
 
-TEST(CheckpointRandom, EachRankGoesOnWithItsOwnStream) {
+TEST(CheckpointRandom, EachRankContinuesItsOwnStream) {
   const Folder folder;
   const std::vector<float> would = save_random(folder.path(), 3, true);
   EXPECT_NE(would[0], would[1]);
@@ -75,7 +75,7 @@ TEST(CheckpointRandom, EachRankGoesOnWithItsOwnStream) {
   EXPECT_EQ(logged, "");
 }
 
-TEST(CheckpointRandom, OnMoreRanksTheNewOnesBeginFreshStreamsAndOnFewerTheLastAreLeftOut) {
+TEST(CheckpointRandom, AdditionalRanksBeginFreshStreams) {
   const Folder folder;
   const std::vector<float> would = save_random(folder.path(), 2, true);
   std::string logged;
@@ -90,18 +90,18 @@ TEST(CheckpointRandom, OnMoreRanksTheNewOnesBeginFreshStreamsAndOnFewerTheLastAr
   EXPECT_THAT(logged, HasSubstr("this job has 1: those of ranks from 1 on are not used"));
 }
 
-TEST(CheckpointRandom, OneStateOfAllRanksIsThatOfAnyNumber) {
+TEST(CheckpointRandom, AStateThatAllRanksShareFitsAnyNumberOfRanks) {
   const Folder folder;
   const float would = save_random(folder.path(), 2, false).front();
   EXPECT_FALSE(testing::read_json(folder.path() + "/step-00000007/state.json").contains("random_of_ranks"))
-      << "as before there was a list";
+      << "as in versions without the list";
   std::string logged;
   EXPECT_THAT(load_random(folder.path(), 4, &logged), Each(would));
   EXPECT_EQ(logged, "");
 }
 
-// A thread that saves beside the training has a random state of its own.
-TEST(CheckpointRandom, OfAnotherThreadIsGivenToIt) {
+// A thread that saves during the training has a random state of its own.
+TEST(CheckpointRandom, TheStateOfAnotherThreadCanBeGiven) {
   const Folder folder;
   CheckpointTrainee run(1);
   manual_seed(77);
@@ -126,7 +126,7 @@ struct OwnNet : nn::Module {
   Tensor forward(const Tensor& x) override { return a(x) + own; }
 };
 
-// `own` and `place` are each rank's; the optimizer and the averages have the ignored parameter, too.
+// `own` and `place` differ between ranks; the optimizer and the averages have the ignored parameter, too.
 struct OwnTrainee {
   explicit OwnTrainee(const std::shared_ptr<ProcessGroup>& ranks, std::vector<std::string> ignored = {"own", "place"})
       : group(ranks), ddp(net, group, {.ignored_parameters = std::move(ignored)}) {}
@@ -146,7 +146,7 @@ struct OwnTrainee {
   };
 
   std::shared_ptr<ProcessGroup> group;
-  Seeded seeded;  // before the net: all have the same weights
+  Seeded seeded;  // before the net, so that all ranks have the same weights
   OwnNet net;
   DistributedDataParallel ddp;
   optim::SGD sgd{net.named_parameters(), {.lr = 0.1f, .momentum = 0.9f}};
@@ -161,7 +161,7 @@ void save_own(const std::string& folder, int ranks) {
   }));
 }
 
-TEST(CheckpointOwn, WhatDdpIgnoresComesBackToItsRank) {
+TEST(CheckpointOwn, IgnoredParametersReturnToTheirRank) {
   const Folder folder;
   for (const int ranks : {2, 3}) {
     save_own(folder.path(), ranks);
@@ -196,7 +196,7 @@ TEST(CheckpointOwn, OnAnotherNumberOfRanksIsRefusedByName) {
   }
 }
 
-TEST(CheckpointOwn, WithoutTheWrapperIsRefusedOrSaidToBeRankZeros) {
+TEST(CheckpointOwn, WithoutTheWrapperIsRefusedOrGivesRankZerosWithAWarning) {
   const Folder folder;
   save_own(folder.path(), 2);
   const auto without = run_ranks(2, "threads", [&](auto group) {
@@ -224,8 +224,8 @@ TEST(CheckpointOwn, WithoutTheWrapperIsRefusedOrSaidToBeRankZeros) {
               AllOf(HasSubstr("'own'"), HasSubstr("of each of 2 ranks: all ranks of this job get rank 0's")));
 }
 
-// As older versions wrote them.
-TEST(CheckpointOwn, OfRankZeroAloneGoesToAllWithAWarning) {
+// A checkpoint of an older version.
+TEST(CheckpointOwn, RankZerosGoToAllRanksWithAWarning) {
   const Folder folder;
   OwnNet saved;
   saved.own.fill(4);
@@ -254,8 +254,8 @@ TEST(CheckpointOwn, OneRankWithoutTheWrapperIsNamed) {
 
 // -- groups
 
-// The folder and weights of each half of a job of four, which trains for itself.
-TEST(CheckpointGroup, OfAWrapperIsItsOwn) {
+// Each half of a job of four ranks trains its own model, with a folder of its own.
+TEST(CheckpointGroup, TheGroupOfTheWrapperIsUsed) {
   const Folder folder;
   const auto train = [&](const std::shared_ptr<ProcessGroup>& world, bool loads) {
     const int half = world->rank() / 2;
@@ -275,10 +275,10 @@ TEST(CheckpointGroup, OfAWrapperIsItsOwn) {
   for (const bool loads : {false, true}) expect_all_well(run_ranks(4, "shm", [&](auto world) { train(world, loads); }));
 }
 
-TEST(CheckpointGroup, OtherRanksThanTheWrappersAreRefusedOnAllRanks) {
+TEST(CheckpointGroup, AGroupWithOtherRanksThanTheWrapperIsRefusedOnAllRanks) {
   const Folder folder;
   for (const bool loads : {false, true})
-    for (const int odd : {0, 1, 2}) {  // 2: both
+    for (const int odd : {0, 1, 2}) {  // 2: both ranks
       const auto failures = run_ranks(2, "shm", [&](auto world) {
         const auto alone = world->split(world->rank()), again = world->split(0),
                    turned = world->split(0, -world->rank());
@@ -300,7 +300,7 @@ TEST(CheckpointGroup, OtherRanksThanTheWrappersAreRefusedOnAllRanks) {
     }
 }
 
-TEST(CheckpointGroup, TheDefaultOneIsTheProcessesUnlessSeveralThreadsHaveOne) {
+TEST(CheckpointGroup, TheDefaultGroupIsThatOfTheProcessUnlessSeveralThreadsHaveOne) {
   const auto of_new_thread = [](const std::function<void()>& look) { std::thread(look).join(); };
   ASSERT_EQ(default_process_group(), nullptr);
   auto group = init_process_group({.device = &cpu_device()});

@@ -1,5 +1,5 @@
-// Checkpoints that may not be loaded: too large, no plain files, of another layout, format or optimizer. A refusal says
-// what is wrong with which file, ends at once, and changes nothing.
+// Checkpoints that must not be loaded: damaged, too large, with special files, of another model, layout, format or
+// optimizer. The error names the file and the reason, comes at once, and nothing is changed.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class CheckpointRefusals : public ::testing::Test {
  protected:
   CheckpointRefusals() : written_(save_checkpoint(folder_.path(), Trainee(1).parts())) {}
 
-  // What loading says; it must change nothing.
+  // The message of a load, which must change nothing.
   std::string refusal() {
     Trainee victim(2);
     const std::string before = victim.hash();
@@ -43,8 +43,8 @@ class CheckpointRefusals : public ::testing::Test {
   const std::string written_;
 };
 
-TEST_F(CheckpointRefusals, AFileThatGrewIsRefusedBeforeItIsRead) {
-  constexpr std::uintmax_t kTebibyte = std::uintmax_t{1} << 40;  // a hole: it takes no room on the disk
+TEST_F(CheckpointRefusals, AFileThatHasGrownIsRefusedBeforeItIsRead) {
+  constexpr std::uintmax_t kTebibyte = std::uintmax_t{1} << 40;  // a hole: it takes no space on the disk
   for (const std::string& path : {written_ + "/model.safetensors", written_ + "/state.json",
                                   written_ + "/manifest.json", folder_.path() + "/latest"}) {
     const std::uintmax_t size = fs::file_size(path);
@@ -59,8 +59,8 @@ TEST_F(CheckpointRefusals, AFileThatGrewIsRefusedBeforeItIsRead) {
   EXPECT_EQ(refusal(), kNothing);
 }
 
-// Before a FIFO is opened somebody must wait at its other end: the call may not.
-TEST_F(CheckpointRefusals, WhatIsNoPlainFileIsNamedAtOnce) {
+// Opening a FIFO waits for the process at its other end. A load must not wait for it.
+TEST_F(CheckpointRefusals, ASpecialFileIsRefusedAtOnce) {
   for (const std::string& path :
        {written_ + "/model.safetensors", written_ + "/manifest.json", folder_.path() + "/latest"}) {
     fs::rename(path, path + ".kept");
@@ -82,7 +82,7 @@ TEST_F(CheckpointRefusals, WhatIsNoPlainFileIsNamedAtOnce) {
   }
 }
 
-TEST_F(CheckpointRefusals, WeightsInAnotherLayoutAreNotTakenForOurs) {
+TEST_F(CheckpointRefusals, WeightsInAnotherLayoutAreRefused) {
   const auto replace = [](const char* from, const char* to) {
     return [=](std::string& text) { text.replace(text.find(from), std::string(from).size(), to); };
   };
@@ -95,17 +95,17 @@ TEST_F(CheckpointRefusals, WeightsInAnotherLayoutAreNotTakenForOurs) {
   EXPECT_THAT(refusal(), HasSubstr(written_ + "/model.safetensors: "));
 }
 
-TEST_F(CheckpointRefusals, AStateOfAnotherFormatIsNotRead) {
+TEST_F(CheckpointRefusals, AStateOfAnotherFormatIsRefused) {
   testing::forge(folder_, written_, [](nlohmann::json& state, nlohmann::json&) { state["format"] = 2; });
   EXPECT_THAT(refusal(), AllOf(HasSubstr(written_ + "/state.json: has format 2, "), HasSubstr("reads 1")));
 }
 
-TEST_F(CheckpointRefusals, ARateThatIsNoneIsNotTaken) {
+TEST_F(CheckpointRefusals, AnInvalidLearningRateIsRefused) {
   testing::forge(folder_, written_, [](nlohmann::json& state, nlohmann::json&) { state["optimizer"]["lr"] = -1; });
   EXPECT_THAT(refusal(), AllOf(HasSubstr(written_ + "/state.json: "), HasSubstr("learning rate")));
 }
 
-TEST_F(CheckpointRefusals, OfAnOptimizerWithOtherOptionsDoesNotBlameTheModel) {
+TEST_F(CheckpointRefusals, OtherOptionsOfTheOptimizerAreNotReportedAsAnotherModel) {
   const auto refusal_by = [&](const std::string& folder, optim::SGDOptions options) {
     Trainee victim(2);
     optim::SGD other(victim.net.named_parameters(), options);

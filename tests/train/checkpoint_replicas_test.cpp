@@ -1,4 +1,4 @@
-// A checkpoint of replicas that have parted is refused on all ranks.
+// Replicas whose parameters differ are not saved: all ranks throw.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,15 +58,15 @@ TEST(CheckpointReplicas, ThatHavePartedAreRefusedOnAllRanksWithTheFirstParameter
         step(ddp, sgd);
         save_checkpoint(folder.path(), parts);
         group->barrier();
-        if (group->rank() == 1) net.first.bias.span<float>()[2] += 0.5F;  // of which no counter knows
+        if (group->rank() == 1) net.first.bias.span<float>()[2] += 0.5F;  // no counter notices it
         parts.step = 2;
         const std::string refusal = message_of([&] { save_checkpoint(folder.path(), parts); });
-        group->barrier();  // which goes on
+        group->barrier();  // the group is still usable
         throw Error("{}", refusal);
       });
       EXPECT_THAT(
           failures,
-          Each(AllOf(HasSubstr("save_checkpoint: the replicas have parted: parameter 'first.bias' of rank 1 differs"),
+          Each(AllOf(HasSubstr("save_checkpoint: the replicas differ: parameter 'first.bias' of rank 1 differs"),
                      HasSubstr("1 of 4 parameters differ"))));
       EXPECT_TRUE(fs::exists(folder.path() + "/step-00000001"));
       EXPECT_FALSE(fs::exists(folder.path() + "/step-00000002"));
@@ -85,7 +85,7 @@ TEST(CheckpointReplicas, RankZeroMayBeTheOneThatDiffers) {
               Each(HasSubstr("parameter 'first.weight' of rank 0 differs")));
 }
 
-TEST(CheckpointReplicas, BuffersAndIgnoredParametersAreEachRanksOwn) {
+TEST(CheckpointReplicas, BuffersAndIgnoredParametersAreNotShared) {
   const Folder folder;
   expect_all_well(run_ranks(2, "threads", [&](auto group) {
     Net net;

@@ -1,5 +1,5 @@
-// A sampler's position in checkpoints and among ranks: in the middle of an epoch, with another number of ranks, and
-// where ranks disagree.
+// The position of a sampler in checkpoints: in the middle of an epoch, with another number of ranks, and with ranks
+// that disagree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ data::TensorDataset numbers() {
   return data::TensorDataset({Tensor::from(std::span<const std::int64_t>(values), {kSize})});
 }
 
-// Two ranks save in the middle of an epoch what their loaders have handed out; four ranks go on with the rest.
+// Two ranks save in the middle of an epoch how far their loaders are; four ranks continue with the rest.
 TEST(CheckpointSampler, OtherRanksGoOnInTheMiddleOfAnEpoch) {
   const Folder folder;
   const data::TensorDataset set = numbers();
@@ -87,13 +87,14 @@ TEST(CheckpointSampler, OfAnotherSamplerIsRefusedAndChangesNothing) {
   const std::vector<double> weights(20, 1);
   data::WeightedSampler weighted(20, weights, {});
   EXPECT_THAT(refusal_of(larger), AllOf(HasSubstr("state.json: DistributedSampler: rank 0"),
-                                        HasSubstr("a data set of 20 samples, this sampler's has 21")));
-  EXPECT_THAT(refusal_of(in_order), HasSubstr("is of a DistributedSampler(shuffle true, remainder pad), this sampler "
-                                              "is a DistributedSampler(shuffle false"));
-  EXPECT_THAT(refusal_of(weighted), HasSubstr("is of a DistributedSampler"));
+                                        HasSubstr("data set has 20 samples, this sampler's has 21")));
+  EXPECT_THAT(refusal_of(in_order),
+              HasSubstr("belongs to DistributedSampler(shuffle true, remainder pad), but this sampler "
+                        "is DistributedSampler(shuffle false"));
+  EXPECT_THAT(refusal_of(weighted), HasSubstr("belongs to DistributedSampler"));
 }
 
-// Version 0.1 kept less, and counted the samples that padding repeats.
+// Version 0.1 saved fewer fields, and counted the samples that padding repeats.
 TEST(CheckpointSampler, OfVersion01ComesBack) {
   const Folder folder;
   CheckpointTrainee run(1);
@@ -130,7 +131,7 @@ TEST(CheckpointSampler, RanksWithOtherSamplersAreToldBeforeTheyLoad) {
               "rank 0 has a sampler of 20 samples for 1 ranks: DistributedSampler(shuffle true, remainder pad)"))));
 }
 
-// As many samples, but others: a run would go on with what it has seen, or never see some.
+// The same number of samples, but different ones: a run would see some of them twice, or never.
 TEST(CheckpointSampler, OfAnotherDataSetOfTheSameSizeIsRefusedOnAllRanks) {
   const Folder folder;
   const auto set_of = [](std::int64_t first) {
@@ -160,7 +161,7 @@ TEST(CheckpointSampler, OfAnotherDataSetOfTheSameSizeIsRefusedOnAllRanks) {
     of_one[rank] = load(group, rank == 2 ? other : saved);
     EXPECT_EQ(load(group, saved), "nothing was thrown");
   }));
-  EXPECT_THAT(of_all, Each(HasSubstr("is of another data set of 48 samples, with the fingerprint " +
+  EXPECT_THAT(of_all, Each(HasSubstr("belongs to another data set of 48 samples, with fingerprint " +
                                      data::fingerprint_of(saved))));
   EXPECT_THAT(of_one,
               Each(AllOf(HasSubstr("gave different parts"), HasSubstr("fingerprint " + data::fingerprint_of(other)))));
@@ -193,7 +194,7 @@ TEST(RestoreSampler, AllRanksTakeAStateOrNone) {
                                             HasSubstr("rank 0 has the state {\"consumed\":8,"))));
   EXPECT_THAT(restore(0, of_another_set), Each(HasSubstr("rank 1 has the state")));
   EXPECT_THAT(restore(-1, of_another_set), Each(AllOf(HasSubstr("restore_sampler: DistributedSampler: rank "),
-                                                      HasSubstr("a data set of 21 samples, this sampler's has 20"))));
+                                                      HasSubstr("data set has 21 samples, this sampler's has 20"))));
 }
 
 TEST(RestoreSampler, RanksWithOtherSamplersAreTold) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/train/checkpoint.h"
-#include "src/train/checkpoint/shards.h"
+#include "src/train/checkpoint/checkpoint_format.h"
 #include "tests/ddp/ranks.h"
 #include "tests/ddp/zero_trainee.h"
 #include "tests/train/checkpoint_folder.h"
@@ -40,8 +40,8 @@ void save_on(int ranks, const std::string& folder, bool is_zero) {
   }));
 }
 
-// Loads on `ranks` ranks, trains two more steps, and returns the weights of rank 0. Samples depend on the rank: runs on
-// equal numbers of ranks compare.
+// Loads on `ranks` ranks, trains two more steps, and returns the weights of rank 0. Samples depend on the rank, so that
+// only runs on the same number of ranks can be compared.
 std::string continue_on(int ranks, const std::string& folder, bool is_zero) {
   std::string bits;
   expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
@@ -110,10 +110,10 @@ TEST(CheckpointSlices, DamageIsFoundAndNothingChanges) {
   }
 }
 
-TEST(CheckpointSlices, AFailureOfOneRankIsAllRanks) {
+TEST(CheckpointSlices, AnErrorOfOneRankIsAnErrorOfAll) {
   const Folder folder;
   const std::string in_the_way = folder.path() + "/file";
-  testing::overwrite(in_the_way, "no folder");
+  testing::overwrite(in_the_way, "not a folder");
   EXPECT_THAT(run_ranks(2, "threads",
                         [&](auto group) {
                           ZeroTrainee trainee(group, kKind, true);
@@ -128,7 +128,7 @@ TEST(CheckpointSlices, AFailureOfOneRankIsAllRanks) {
               Each(HasSubstr("lies in slices on 2 ranks, and this call has a group of 1: give .group")));
 }
 
-TEST(CheckpointSlices, NamesOfFilesAreTold) {
+TEST(CheckpointSlices, NamesOfFilesAreRecognized) {
   using checkpoint::is_shard_name;
   EXPECT_EQ(checkpoint::shard_name(1, 4), "optimizer-00002-of-00004.safetensors");
   EXPECT_TRUE(is_shard_name("optimizer-00002-of-00004.safetensors"));

@@ -1,4 +1,4 @@
-// Checkpoints: what comes back, what is refused, and that a refusal changes nothing.
+// Checkpoints: what a load restores, what is refused, and that a refused load changes nothing.
 #include "lockstep/train/checkpoint.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/core/process/fd.h"
-#include "src/train/checkpoint/folder_lock.h"
+#include "src/train/checkpoint/folder/folder_lock.h"
 #include "src/train/files/durable_file.h"
 #include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
@@ -29,17 +29,9 @@ namespace {
 namespace fs = std::filesystem;
 
 using Trainee = CheckpointTrainee;
+using testing::file_error_of;
 using testing::Folder;
 using testing::forge;
-
-std::string file_error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const FileError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(Checkpoint, EverythingComesBack) {
   const Folder folder;
@@ -63,7 +55,7 @@ TEST(Checkpoint, EverythingComesBack) {
   EXPECT_EQ(random_state(), (RandomState{42, 1}));
 }
 
-TEST(Checkpoint, NoneIsNoError) {
+TEST(Checkpoint, ALoadWithoutACheckpointIsNoError) {
   const Folder folder;
   Trainee run(1);
   EXPECT_FALSE(load_checkpoint(folder.path(), run.parts()).has_value());
@@ -72,7 +64,7 @@ TEST(Checkpoint, NoneIsNoError) {
   EXPECT_THROW(resume_checkpoint("", run.parts()), InvalidArgument);
 }
 
-TEST(Checkpoint, WhoMustResumeIsToldWhatTheFolderHoldsInstead) {
+TEST(Checkpoint, AResumeWithoutACheckpointTellsWhatTheFolderHolds) {
   const Folder folder;
   Trainee run(1);
   const auto refusal = [&](const std::string& path) {
@@ -89,7 +81,7 @@ TEST(Checkpoint, WhoMustResumeIsToldWhatTheFolderHoldsInstead) {
             std::string::npos);
 }
 
-TEST(Checkpoint, EachThatIsKeptLoadsByItsOwnFolderAndNothingIsSavedInIt) {
+TEST(Checkpoint, EachLoadsByItsOwnFolderAndNothingIsSavedInIt) {
   const Folder folder;
   std::vector<std::string> written, hashes;
   for (const int step : {1, 2}) {
@@ -112,115 +104,19 @@ TEST(Checkpoint, EachThatIsKeptLoadsByItsOwnFolderAndNothingIsSavedInIt) {
             std::string::npos);
 }
 
-// The writer may be on another machine, of whose locks this one need not know.
-TEST(Checkpoint, WhoLoadsRemovesNothing) {
+// The writer may be on another machine, whose locks this machine may not see.
+TEST(Checkpoint, ALoadRemovesNothing) {
   const Folder folder;
   Trainee run(1);
   save_checkpoint(folder.path(), run.parts(1));
   fs::create_directory(folder.path() + "/writing-step-00000002-1");
-  std::ofstream(folder.path() + "/writing-latest") << "under way";
+  std::ofstream(folder.path() + "/writing-latest") << "being written";
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
   EXPECT_EQ(folder.names(),
             (std::vector<std::string>{"latest", "step-00000001", "writing-latest", "writing-step-00000002-1"}));
 }
 
-// NFS passes to its server what is locked of a file, not of a folder.
-TEST(Checkpoint, TheLockIsOfAPlainFileThatStays) {
-  const Folder folder;
-  Trainee run(1);
-  const auto lock_of = [](const std::string& path) {
-    return Fd(::open((path + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  };
-  {
-    const Fd held = lock_of(folder.path());
-    ASSERT_EQ(::flock(held.get(), LOCK_EX | LOCK_NB), 0);
-    EXPECT_NE(file_error_of([&] {
-                save_checkpoint(folder.path(), run.parts(1));
-              }).find("another job, which has left no name, is running and writes its checkpoints there"),
-              std::string::npos);
-  }
-  save_checkpoint(folder.path(), run.parts(1));
-  EXPECT_NE(::flock(lock_of(folder.path()).get(), LOCK_EX | LOCK_NB), 0) << "this process keeps it";
-}
-
-TEST(Checkpoint, AManifestOfAnotherProgramIsNoCheckpoint) {
-  const Folder folder;
-  Trainee run(1);
-  std::ofstream(folder.path() + "/manifest.json") << "{}";
-  EXPECT_FALSE(load_checkpoint(folder.path(), run.parts()).has_value());
-  save_checkpoint(folder.path(), run.parts(1));
-  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
-}
-
-TEST(Checkpoint, AFolderIsPreparedOrRefused) {
-  const Folder folder;
-  prepare_checkpoint_folder(folder.path() + "/a/b");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path() + "/a/b"), {}), 1) << "the lock alone";
-  Trainee run(1);
-  save_checkpoint(folder.path(), run.parts());
-  prepare_checkpoint_folder(folder.path());
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a", "latest", "step-00000007"}))
-      << "nothing that is there is touched";
-  std::ofstream(folder.path() + "/file") << "in the way";
-  EXPECT_NE(file_error_of([&] {
-              prepare_checkpoint_folder(folder.path() + "/file/a");
-            }).find("/file/a: the checkpoint cannot be written"),
-            std::string::npos);
-  EXPECT_THROW(prepare_checkpoint_folder(""), InvalidArgument);
-}
-
-TEST(Checkpoint, TheNewestStayAndTheSameStepNeverOverwrites) {
-  const Folder folder;
-  Trainee run(1);
-  for (const int step : {1, 2, 3}) save_checkpoint(folder.path(), run.parts(step));
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000002", "step-00000003"}));
-  save_checkpoint(folder.path(), run.parts(3));
-  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->folder, folder.path() + "/step-00000003.1");
-  EXPECT_EQ(folder.names().size(), 3u);
-}
-
-TEST(Checkpoint, WhatACrashLeftIsIgnoredAndRemoved) {
-  const Folder folder;
-  Trainee run(1);
-  save_checkpoint(folder.path(), run.parts(1));
-  fs::create_directory(folder.path() + "/writing-step-00000002-1");
-  std::ofstream(folder.path() + "/writing-latest") << "half";
-  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
-  save_checkpoint(folder.path(), run.parts(2));
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001", "step-00000002"}));
-}
-
-TEST(Checkpoint, RemovesNothingThatIsNotItsOwn) {
-  const Folder folder;
-  Trainee run(1);
-  for (const char* name : {"writing-thesis", "step-notes", "step-00000001-copy"}) {
-    fs::create_directory(folder.path() + "/" + name);
-    std::ofstream(folder.path() + "/" + name + "/text") << "mine";
-  }
-  for (const int step : {1, 2, 3}) save_checkpoint(folder.path(), run.parts(step));
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000001-copy", "step-00000002", "step-00000003",
-                                                      "step-notes", "writing-thesis"}));
-}
-
-TEST(Checkpoint, OfAnotherJobInTheSameFolderIsNotDisturbed) {
-  const Folder first, folder;
-  Trainee run(1);
-  save_checkpoint(first.path(), run.parts(1));
-  fs::copy(first.path(), folder.path(), fs::copy_options::recursive);
-  {
-    const FolderLock other(
-        folder.path());  // a lock is its descriptor's: a second one in this process is kept out as well
-    EXPECT_NE(file_error_of([&] {
-                save_checkpoint(folder.path(), run.parts(2));
-              }).find(" is running and writes its checkpoints there"),
-              std::string::npos);
-  }
-  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
-  save_checkpoint(folder.path(), run.parts(2));
-  EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 2);
-}
-
-TEST(Checkpoint, WithAnIncompleteStateChangesNothing) {
+TEST(Checkpoint, AnIncompleteStateChangesNothing) {
   Trainee run(1), victim(2);
   const std::string before = victim.hash();
   for (const char* key : {"step", "epoch", "world_size", "random", "sampler", "optimizer", "format"}) {
@@ -234,7 +130,7 @@ TEST(Checkpoint, WithAnIncompleteStateChangesNothing) {
   }
 }
 
-TEST(Checkpoint, AManifestLeadsNowhereElse) {
+TEST(Checkpoint, AManifestCannotNameOtherFiles) {
   const Folder folder;
   Trainee run(1);
   std::ofstream(folder.path() + "/elsewhere") << "text";
@@ -244,7 +140,7 @@ TEST(Checkpoint, AManifestLeadsNowhereElse) {
             std::string::npos);
 }
 
-TEST(Checkpoint, AFlipOfAnyByteIsNoticedAndChangesNothing) {
+TEST(Checkpoint, AFlipInAnyByteIsFoundAndChangesNothing) {
   const Folder folder;
   Trainee run(1);
   const std::string written = save_checkpoint(folder.path(), run.parts());
@@ -287,7 +183,7 @@ TEST(Checkpoint, TruncatedAndMissingFilesAreNamed) {
       std::string::npos);
 }
 
-TEST(Checkpoint, OfAnotherModelNamesTheFirstDifference) {
+TEST(Checkpoint, TheFirstDifferenceFromAnotherModelIsNamed) {
   const Folder folder;
   Trainee run(1);
   save_checkpoint(folder.path(), run.parts());
@@ -309,7 +205,7 @@ TEST(Checkpoint, OfAnotherModelNamesTheFirstDifference) {
       std::string::npos);
 }
 
-TEST(Checkpoint, AFullDiskLeavesThePreviousOneAndNothingHalfWritten) {
+TEST(Checkpoint, AFullDiskLeavesThePreviousCheckpointAndNothingUnfinished) {
   const Folder folder;
   Trainee run(1);
   save_checkpoint(folder.path(), run.parts(1));
@@ -329,7 +225,7 @@ TEST(Checkpoint, AFullDiskLeavesThePreviousOneAndNothingHalfWritten) {
   EXPECT_EQ(load_checkpoint(folder.path(), run.parts())->step, 1);
 }
 
-TEST(Checkpoint, OnlyRankZeroReadsAndAllRanksGetIt) {
+TEST(Checkpoint, OnlyRankZeroReadsAndAllRanksGetTheState) {
   const Folder folder, empty;
   Trainee saved(1);
   save_checkpoint(folder.path(), saved.parts());
@@ -347,7 +243,7 @@ TEST(Checkpoint, OnlyRankZeroReadsAndAllRanksGetIt) {
   }));
 }
 
-TEST(Checkpoint, OfADataParallelRunLoadsOnOneProcessWithoutTheWrapper) {
+TEST(Checkpoint, ADataParallelRunLoadsOnOneProcessWithoutTheWrapper) {
   const Folder folder;
   std::string wanted;
   testing::expect_all_well(testing::run_ranks(2, "shm", [&](auto group) {

@@ -1,4 +1,4 @@
-// A small model with everything that a checkpoint holds: an optimizer whose momenta are not zero, a sampler amid an
+// A small model with all parts of a checkpoint: an optimizer whose momenta are not zero, a sampler in the middle of an
 // epoch.
 #pragma once
 

@@ -16,7 +16,7 @@ struct Outcome {
   float first_loss = 0, last_loss = 0;
 };
 
-// Of step `step` this rank's share of the samples, with the step's own random numbers.
+// Trains this rank's share of the samples of step `step`, with random numbers of that step.
 inline float step_on_own_samples(Strategy& strategy, const ProcessGroup& group, int step) {
   const auto batch = batch_of(step);
   const std::int64_t each = kBatch / group.world_size(), begin = group.rank() * each;

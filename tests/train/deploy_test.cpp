@@ -180,7 +180,7 @@ TEST(Deploy, GradientsOfClonesAreSummedByVariable) {
   EXPECT_THAT(message_of([&] {
                 sum_clones_gradients({{{"w", first}}, {}}, *cpus[0]);
               }),
-              HasSubstr("clone 1 has 0 gradients, clone 0 1"));
+              HasSubstr("clone 1 has 0 gradients but clone 0 has 1"));
   EXPECT_THAT(message_of([&] {
                 sum_clones_gradients({{{"w", first}}, {{"v", second}}}, *cpus[0]);
               }),
@@ -285,7 +285,7 @@ TEST(TrainLoop, WhatIsRefused) {
                 optimize_clones(clones, slice(batch.first, 0, {.stop = 10}), slice(batch.second, 0, {.stop = 10}),
                                 training_of_net().loss);
               }),
-              HasSubstr("deploy: 10 samples a step cannot be split evenly among 4 devices"));
+              HasSubstr("deploy: 10 samples per step cannot be split evenly among 4 devices"));
 }
 
 }  // namespace

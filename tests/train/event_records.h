@@ -1,4 +1,4 @@
-// What an event file holds, read by other code than the library's.
+// The contents of an event file, read without the library's code.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ inline std::string hex_of(const std::string& bytes) {
   return text;
 }
 
-// Whole records, in hex.
+// Returns the complete records, in hex.
 inline std::vector<std::string> records_of(const std::string& path) {
   const std::string bytes = bytes_of_file(path);
   std::vector<std::string> records;

@@ -1,5 +1,4 @@
-// examples/cifar10 as a user runs it, with two ranks under lockrun or mpirun: resuming, and the mistakes that people
-// make.
+// examples/cifar10 as a user runs it, with two ranks under lockrun or mpirun: resuming, and common mistakes.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -37,7 +36,7 @@ class Example : public ::testing::Test {
   std::string data() const { return folder_ + "/data"; }
   std::string in_folder(const std::string& name) const { return folder_ + "/" + name; }
 
-  // A small set and a small batch; `flags` come last and win.
+  // A small set and a small batch. `flags` come last and take precedence.
   Outcome train(const std::string& flags, int ranks = 2, const std::string& launcher = LOCKSTEP_LOCKRUN) const {
     return run(fmt::format("timeout 200 {} -n {} {} {}", launcher, ranks, LOCKSTEP_CIFAR10, small(flags)));
   }
@@ -63,7 +62,7 @@ TEST_F(Example, AResumedRunIsTheRunNeverStoppedBitForBit) {
   const std::string json = " --json-file " + in_folder("");
   const Outcome whole = train("--steps 14" + json + "whole.json");
   ASSERT_EQ(whole.exit_code, 0) << whole.output;
-  // Stopped within the first epoch of ten steps, and again in the second.
+  // The run is stopped within the first epoch of ten steps, and again in the second.
   const std::string checkpoint = " --checkpoint " + in_folder("checkpoint") + " --save-every 3 --auto-resume";
   ASSERT_EQ(train("--steps 7" + checkpoint + json + "first.json").exit_code, 0);
   const Outcome second = train("--steps 13" + checkpoint + json + "second.json");
@@ -95,11 +94,11 @@ TEST_F(Example, SaysWhatItDoesAndWritesItsFigures) {
   EXPECT_EQ(figures("run.json")["ranks"], 2);
 }
 
-// Of the output nothing is asked: mpirun at times drops what ranks print at their end.
+// The output is not checked, because mpirun sometimes drops the ranks' last output.
 TEST_F(Example, UnderMpirunItIsTheSameRunBitForBit) {
   if (std::system("command -v mpirun > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed";
   const std::string steps = "--steps 5 --json-file ";
-  // One thread a rank under both: with more, oneDNN may add in another order.
+  // One thread per rank in both, because with more, oneDNN may add in another order.
   const Outcome ours =
       train(steps + in_folder("lockrun.json"), 2, std::string("env OMP_NUM_THREADS=1 ") + LOCKSTEP_LOCKRUN);
   ASSERT_EQ(ours.exit_code, 0) << ours.output;
@@ -112,8 +111,7 @@ TEST_F(Example, UnderMpirunItIsTheSameRunBitForBit) {
   EXPECT_EQ(figures("mpirun.json")["weights_sha256"], figures("lockrun.json")["weights_sha256"]);
 }
 
-// Where programs put what is not to stay: a folder of the test's own, in which the run may leave nothing, whenever it
-// ends.
+// The test sets its own folder for temporary files, and the run must leave nothing in it, whenever it ends.
 TEST_F(Example, WithoutDataItGeneratesSomeAndLeavesNothing) {
   fs::create_directory(in_folder("tmp"));
   const std::string in_tmp = "env TMPDIR=" + in_folder("tmp") + " ";
@@ -143,13 +141,13 @@ TEST_F(Example, MistakesAreNamed) {
   expect_refusal("stray", 2, "unknown argument 'stray'");
   expect_refusal("--batch 9", 2, "--batch 9 cannot be divided among 2 ranks");
   expect_refusal("--batch 88", 2, "larger than the set of 80 samples");
-  expect_refusal("--recipe slow", 2, "--recipe slow: there are 'quick' (");
+  expect_refusal("--recipe slow", 2, "--recipe slow: expected one of 'quick' (");
   expect_refusal("--resume", 2, "need --checkpoint");
-  expect_refusal("--resume --auto-resume --checkpoint " + in_folder("a"), 2, "only one of them");
+  expect_refusal("--resume --auto-resume --checkpoint " + in_folder("a"), 2, "exclude each other");
   expect_refusal("--data " + in_folder("nowhere"), 1, "nowhere: holds no CIFAR-10");
   expect_refusal("--json-file " + in_folder("nowhere/run.json"), 1, "nowhere/run.json: cannot be written");
   fs::resize_file(in_folder("data/test_batch.bin"), 100);
-  expect_refusal("", 1, "test_batch.bin: 100 bytes are no whole number");
+  expect_refusal("", 1, "test_batch.bin: 100 bytes are not a multiple");
 }
 
 TEST_F(Example, ACheckpointFolderThatCannotBeWrittenIsToldBeforeTheTraining) {
@@ -164,7 +162,7 @@ TEST_F(Example, ACheckpointFolderThatCannotBeWrittenIsToldBeforeTheTraining) {
 TEST_F(Example, FiguresAreWrittenAsAWholeOrNotAtAll) {
   const std::string path = in_folder("run.json");
   std::ofstream(path) << "before";
-  // No file may grow, as on a full disk; one rank alone, which needs no shared memory.
+  // No file may grow, as on a full disk. Uses one rank, which needs no shared memory.
   const std::string full = "trap '' XFSZ; ulimit -f 0; timeout 200 ";
   const Outcome failed = run(full + LOCKSTEP_CIFAR10 + " " + small("--steps 1 --json-file " + path));
   EXPECT_EQ(failed.exit_code, 1) << failed.output;
@@ -175,10 +173,9 @@ TEST_F(Example, FiguresAreWrittenAsAWholeOrNotAtAll) {
   EXPECT_EQ(text, "before");
   ASSERT_EQ(train("--steps 1 --json-file " + path).exit_code, 0);
   EXPECT_EQ(figures("run.json")["steps"], 1);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2)
-      << "the data and the figures: nothing was left beside them";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2) << "only the data and the figures are left";
   const Outcome shown = train("--steps 1 --json-file /dev/full");
-  EXPECT_EQ(shown.exit_code, 1) << "no plain file, nothing to move";
+  EXPECT_EQ(shown.exit_code, 1) << "it is not a regular file and cannot be replaced";
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
 }
 
@@ -189,7 +186,7 @@ TEST_F(Example, OutputThatCannotBeWrittenIsAFailure) {
   EXPECT_NE(alone.output.find("cifar10: error: the progress cannot be written: No space left on device"),
             std::string::npos)
       << alone.output;
-  // What bypasses the progress: --help.
+  // --help bypasses the progress output.
   const Outcome help = run(std::string(LOCKSTEP_CIFAR10) + " --help 2>&1 >/dev/full");
   EXPECT_EQ(help.exit_code, 1);
   EXPECT_NE(help.output.find("the standard output could not be written"), std::string::npos) << help.output;
@@ -228,7 +225,8 @@ TEST_F(Example, ResumingFromNothingIsAnErrorAndMakesNoFolder) {
   EXPECT_FALSE(fs::exists(in_folder("chekpoint")));
   const Outcome first = train("--steps 1 --auto-resume --checkpoint " + in_folder("checkpoint"));
   EXPECT_EQ(first.exit_code, 0) << first.output;
-  EXPECT_NE(first.output.find("no checkpoint in " + in_folder("checkpoint") + " yet: starting anew"), std::string::npos)
+  EXPECT_NE(first.output.find("no checkpoint in " + in_folder("checkpoint") + " yet: starting a new run"),
+            std::string::npos)
       << first.output;
 }
 

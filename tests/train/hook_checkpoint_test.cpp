@@ -1,4 +1,5 @@
-// The state of comm hooks in checkpoints: to the bit on as many ranks, as a mean on others, and what is refused.
+// The state of comm hooks in checkpoints: the same bits on the same number of ranks, a mean on another number, and what
+// is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +32,7 @@ struct TwoLayers : nn::Module {
   Tensor forward(const Tensor& x) override { return last(relu(first(x))); }
 };
 
-// A training that can stop and go on.
+// A training that can stop and continue.
 struct Training {
   Training(const std::shared_ptr<ProcessGroup>& group, const CommHook& hook)
       : group(group), ddp(net, group, {.comm_hook = hook}) {}
@@ -63,7 +64,7 @@ class HookFolder {
   const std::string path;
 };
 
-TEST(HookCheckpoint, ATrainingGoesOnToTheBit) {
+TEST(HookCheckpoint, AResumedTrainingHasTheSameBits) {
   const std::vector<MakeHook> makers = {
       [] { return hooks::top_k({.ratio = 0.1}); },
       [] { return hooks::power_sgd({.matrix_rank = 2, .start_step = 2, .next = hooks::bf16()}); },
@@ -85,8 +86,8 @@ TEST(HookCheckpoint, ATrainingGoesOnToTheBit) {
     }
 }
 
-// The hook's state and the optimizer's slices stand in one checkpoint.
-TEST(HookCheckpoint, ATrainingWithZeroGoesOnToTheBit) {
+// One checkpoint has the hook's state and the optimizer's slices.
+TEST(HookCheckpoint, AResumedTrainingWithZeroHasTheSameBits) {
   for (const int ranks : {2, 3}) {
     const HookFolder folder("hook_zero");
     expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
@@ -130,7 +131,7 @@ TEST(HookCheckpoint, AnotherNumberOfRanksGetsTheMeanOfErrors) {
     }));
 }
 
-TEST(HookCheckpoint, OfAnotherHookIsRefusedOnAllRanks) {
+TEST(HookCheckpoint, TheStateOfAnotherHookIsRefusedOnAllRanks) {
   const HookFolder folder("hook_other"), plain("hook_none");
   expect_all_well(run_ranks(2, "threads", [&](auto group) {
     Training with(group, hooks::top_k()), without(group, hooks::bf16());

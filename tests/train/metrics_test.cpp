@@ -1,4 +1,4 @@
-// Metrics by hand, and an evaluation that is the same to the last bit for any number of ranks.
+// Metrics checked by hand, and an evaluation that has the same bits with any number of ranks.
 #include "lockstep/train/metrics.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ TEST(Metrics, CountByHand) {
   const Tensor logits = logits_of({1, 2, 3, /**/ 3, 2, 1, /**/ 2, 2, 0, /**/ 0, kQuietNan, 9, /**/ 5, 1, 2}, 3);
   const Tensor labels = labels_of({2, 1, 1, 2, 1});
   for (Metric* const metric : std::initializer_list<Metric*>{&accuracy, &top2, &matrix}) metric->update(logits, labels);
-  EXPECT_EQ(accuracy.correct(), 1) << "of equal ones the first is predicted";
+  EXPECT_EQ(accuracy.correct(), 1) << "of equal logits the first is predicted";
   EXPECT_EQ(accuracy.samples(), 5);
   EXPECT_EQ(accuracy.value(), 0.2);
   EXPECT_EQ(top2.correct(), 3);
@@ -50,18 +50,18 @@ TEST(Metrics, CountByHand) {
   EXPECT_EQ(matrix.recall(2), 0.5);
   EXPECT_EQ(matrix.precision(2), 1);
   EXPECT_EQ(matrix.precision(0), 0);
-  EXPECT_TRUE(std::isnan(matrix.recall(0))) << "no sample is of it";
+  EXPECT_TRUE(std::isnan(matrix.recall(0))) << "no sample has this class";
   accuracy.reset();
   EXPECT_TRUE(std::isnan(accuracy.value()));
 }
 
-TEST(Metrics, RefuseLabelsThatAreNoClasses) {
+TEST(Metrics, RefuseLabelsOutsideTheClasses) {
   Accuracy accuracy;
   ConfusionMatrix matrix(4);
   EXPECT_THROW(accuracy.update(logits_of({1, 2, 3}, 3), labels_of({3})), InvalidArgument);
   EXPECT_THROW(accuracy.update(logits_of({1, 2, 3}, 3), labels_of({-1})), InvalidArgument);
   EXPECT_THROW(accuracy.update(logits_of({1, 2, 3}, 3), labels_of({0, 1})), InvalidArgument);
-  EXPECT_THROW(matrix.update(logits_of({1, 2, 3}, 3), labels_of({0})), InvalidArgument) << "of 4 classes";
+  EXPECT_THROW(matrix.update(logits_of({1, 2, 3}, 3), labels_of({0})), InvalidArgument) << "the matrix has 4 classes";
   EXPECT_THROW(matrix.at(0, 4), InvalidArgument);
   EXPECT_THROW(TopK(0), InvalidArgument);
   EXPECT_THROW(ConfusionMatrix(0), InvalidArgument);
@@ -83,7 +83,7 @@ TEST(Mean, IsExactInAnyOrder) {
   EXPECT_EQ(negative.value(), -0.5);
 }
 
-TEST(Mean, ShowsWhatIsNoNumber) {
+TEST(Mean, ShowsNaN) {
   Mean up({}), both({}), none({}), nan({});
   up.add(1), up.add(kInfinite);
   EXPECT_EQ(up.value(), kInfinite);
@@ -92,14 +92,14 @@ TEST(Mean, ShowsWhatIsNoNumber) {
   for (const Mean* const mean : {&both, &none, &nan}) EXPECT_TRUE(std::isnan(mean->value()));
 }
 
-TEST(Mean, RefusesAFunctionThatGivesNoNumberOrTwoOfASample) {
+TEST(Mean, RefusesAFunctionWithTheWrongNumberOfValues) {
   for (const std::size_t numbers : {std::size_t{0}, std::size_t{2}, std::size_t{6}}) {
     Mean mean([=](const Tensor&, const Tensor&) { return std::vector<float>(numbers, 1); });
     EXPECT_EQ(message_of([&] {
                 mean.update(Tensor::zeros({3, 2}), Tensor::zeros({3}));
               }),
-              "Mean::update: the function gave " + std::to_string(numbers) +
-                  " numbers for 3 samples: it must give one for each");
+              "Mean::update: the function returned " + std::to_string(numbers) +
+                  " numbers for 3 samples; it must return one for each");
   }
 }
 
@@ -110,8 +110,8 @@ TEST(Mean, OfCrossEntropy) {
   EXPECT_EQ(cross_entropy_of_samples(logits_of({1e8F, 1e8F}, 2), labels_of({1})).front(), std::log(2.0F));
 }
 
-// Texts of three tokens, each with a label of three: padding is no sample.
-TEST(Metrics, LeaveOutLabelsThatAreIgnored) {
+// Texts of three tokens with a label each. Padding does not count.
+TEST(Metrics, SkipIgnoredLabels) {
   for (const std::int64_t ignored : {kIgnoreIndex, std::int64_t{0}}) {
     Accuracy accuracy(ignored);
     TopK top2(2, ignored);
@@ -137,14 +137,13 @@ TEST(Metrics, LeaveOutLabelsThatAreIgnored) {
   MeanCrossEntropy padding;
   padding.update(logits_of({1, 2, 3}, 3), labels_of({kIgnoreIndex}));
   EXPECT_TRUE(std::isnan(padding.value()));
-  EXPECT_EQ(
-      message_of([&] {
-        padding.update(logits_of({1, 2, 3}, 3), labels_of({3}));
-      }),
-      "MeanCrossEntropy: the label 3 of sample 0 of the batch lies outside of 0..2, and is not ignore_index, -100");
+  EXPECT_EQ(message_of([&] {
+              padding.update(logits_of({1, 2, 3}, 3), labels_of({3}));
+            }),
+            "MeanCrossEntropy: the label 3 of sample 0 of the batch is outside 0..2, and is not ignore_index, -100");
 }
 
-// `size` points of three coordinates, of three classes.
+// `size` points of three coordinates, in three classes.
 class Points : public data::FixedShapeDataset {
  public:
   explicit Points(std::int64_t size) : size_(size) {}
@@ -167,7 +166,7 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-// The points themselves are the logits: their bits do not depend on the batch.
+// The points are used as logits, so their bits do not depend on the batch.
 Result evaluated(const Points& points, std::int64_t batch, const std::shared_ptr<ProcessGroup>& group) {
   Accuracy accuracy;
   TopK top2(2);
@@ -220,7 +219,7 @@ TEST(Evaluate, AModuleIsInEvaluationModeMeanwhileAndRecordsNoTape) {
   EXPECT_THROW(evaluate(spy, points, {&accuracy}, {.batch_size = 0}), InvalidArgument);
 }
 
-TEST(Evaluate, RefusesAMetricOrAFunctionThatIsNone) {
+TEST(Evaluate, RefusesANullMetricOrFunction) {
   const data::TensorDataset set({Tensor::zeros({4, 2}), Tensor::zeros({4})});
   Mean mean([](const Tensor& outputs, const Tensor&) {
     return std::vector<float>(static_cast<std::size_t>(outputs.shape()[0]), 1);
@@ -231,7 +230,7 @@ TEST(Evaluate, RefusesAMetricOrAFunctionThatIsNone) {
             "evaluate: the function that computes outputs is empty");
 }
 
-TEST(Evaluate, WhatOneRankThrowsReachesAll) {
+TEST(Evaluate, AnExceptionOfOneRankReachesAll) {
   struct Failing : nn::Module {
     const char* text = nullptr;
     Tensor forward(const Tensor& x) override {

@@ -1,4 +1,4 @@
-// Models whose parts are put on several devices by hand, with to_device() between them; and such a model in
+// Models whose parts are placed on several devices by hand, with to_device() between them, alone and in
 // DistributedDataParallel.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST(ToDevice, PathsOnTwoDevicesAreThoseOfOne) {
   EXPECT_EQ(&grad(split.right.weight).device(), cpus[1]);
 }
 
-// Model parallel inside each replica: one DDP over a module on two devices, or one for each device's part.
+// Model parallelism inside each replica: one DDP over a module on two devices, or one for each device's part.
 enum class Wrapped { kWholeOnOneDevice, kWholeOnTwo, kEachPart };
 
 std::vector<std::vector<float>> train_two_devices(int ranks, Wrapped wrapped) {
@@ -86,7 +86,7 @@ std::vector<std::vector<float>> train_two_devices(int ranks, Wrapped wrapped) {
     for (nn::Module* part : wrapped == Wrapped::kEachPart ? std::vector<nn::Module*>{&model.net1, &model.net2}
                                                           : std::vector<nn::Module*>{&model})
       ddp.push_back(std::make_unique<DistributedDataParallel>(*part, group));
-    // An optimizer updates one device's parameters.
+    // An optimizer updates the parameters of one device.
     optim::SGD first(model.net1.named_parameters(), {.lr = 0.1F}), second(model.net2.named_parameters(), {.lr = 0.1F});
     const Tensor rows = slice(inputs, 0, {.start = group->rank() * 8 / ranks, .stop = (group->rank() + 1) * 8 / ranks});
     for (int step = 0; step < 20; ++step) {
@@ -106,10 +106,10 @@ TEST(ToDevice, AModelOnTwoDevicesTrainsInDdp) {
   for (const Wrapped wrapped : {Wrapped::kWholeOnTwo, Wrapped::kEachPart}) {
     const auto split = train_two_devices(2, wrapped);
     EXPECT_EQ(split[0], split[1]) << "replicas are equal";
-    EXPECT_EQ(split[0], whole[0]) << "to the bit those of a module on one device";
+    EXPECT_EQ(split[0], whole[0]) << "bitwise those of a module on one device";
   }
   EXPECT_LT(largest_difference(whole[0], train_two_devices(1, Wrapped::kWholeOnOneDevice)[0]), 1e-5F)
-      << "one process with all samples comes to them";
+      << "one process with all samples gets the same";
 }
 
 }  // namespace

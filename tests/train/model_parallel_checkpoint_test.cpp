@@ -1,4 +1,4 @@
-// A checkpoint of model_parallel has the optimizers of all stages: a run that resumes has the bits of one that was not
+// A checkpoint of model_parallel has the optimizers of all stages: a resumed run has the same bits as one that never
 // stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -108,7 +108,7 @@ TEST(ModelParallelCheckpoint, ResumesBitForBitOnDevices) {
 TEST(ModelParallelCheckpoint, ResumesBitForBitOverRanks) {
   for (const Kind kind : {Kind::kSgd, Kind::kAdam, Kind::kScaled})
     for (const std::vector<int>& layers : {std::vector{2, 2}, {1, 3}, {2, 1, 1}}) {
-      if (kind == Kind::kScaled && layers[0] == 1) continue;  // refused: rank 0 would train nothing
+      if (kind == Kind::kScaled && layers[0] == 1) continue;  // refused: rank 0 would have nothing to train
       const Folder folder;
       testing::expect_all_well(testing::run_ranks(static_cast<int>(layers.size()), "threads", [&](Group group) {
         expect_resumes(
@@ -117,7 +117,7 @@ TEST(ModelParallelCheckpoint, ResumesBitForBitOverRanks) {
     }
 }
 
-TEST(ModelParallelCheckpoint, ADeviceGoesOnWhereARankStopped) {
+TEST(ModelParallelCheckpoint, ADeviceContinuesWhereARankStopped) {
   for (const Kind kind : {Kind::kSgd, Kind::kAdam, Kind::kScaled}) {
     const Folder folder;
     testing::expect_all_well(testing::run_ranks(2, "threads", [&](Group group) {
@@ -133,7 +133,7 @@ TEST(ModelParallelCheckpoint, ADeviceGoesOnWhereARankStopped) {
   }
 }
 
-// What is kept by parameter fits any layout, and one device; counts of steps are a stage's.
+// State that belongs to parameters fits any layout, and one device; counts of steps belong to a stage.
 TEST(ModelParallelCheckpoint, AnotherLayoutIsExactOrRefusedByName) {
   const Folder sgd, adam;
   Pipeline whole(Kind::kSgd, 1, on_cpus(0, 3), {2, 1, 1}), three(Kind::kSgd, 1, on_cpus(0, 3), {2, 1, 1});

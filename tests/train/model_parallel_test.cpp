@@ -1,4 +1,4 @@
-// model_parallel: its plan, its weights against those of one device, stages as ranks, what it waits for, and what it
+// model_parallel: its weights against those of one device, stages as ranks, what it waits for, and what it
 // refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,74 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// -- the plan
-
-TEST(PipelinePlan, LayersAreCutSoThatTheLargestStageIsSmall) {
-  EXPECT_THAT(split_layers({1, 1, 1, 1}, 2), ElementsAre(2, 2));
-  EXPECT_THAT(split_layers({9, 1, 1, 1}, 2), ElementsAre(1, 3));
-  EXPECT_THAT(split_layers({1, 1, 1, 9}, 2), ElementsAre(3, 1));
-  EXPECT_THAT(split_layers({4, 0, 0, 5, 0, 6}, 3), ElementsAre(1, 3, 2));
-  EXPECT_THAT(split_layers({0, 0, 0}, 3), ElementsAre(1, 1, 1));
-  EXPECT_THAT(split_layers({5}, 1), ElementsAre(1));
-}
-
-std::string text_of(const std::vector<PipelineOp>& ops) {
-  std::string text;
-  for (const PipelineOp& op : ops) text += (op.forward ? "F" : "B") + std::to_string(op.micro_batch) + " ";
-  return text;
-}
-
-TEST(PipelinePlan, OneForwardOneBackward) {
-  EXPECT_EQ(text_of(one_forward_one_backward(0, 3, 4)), "F0 F1 F2 B0 F3 B1 B2 B3 ");
-  EXPECT_EQ(text_of(one_forward_one_backward(1, 3, 4)), "F0 F1 B0 F2 B1 F3 B2 B3 ");
-  EXPECT_EQ(text_of(one_forward_one_backward(2, 3, 4)), "F0 B0 F1 B1 F2 B2 F3 B3 ");
-  EXPECT_EQ(text_of(one_forward_one_backward(0, 4, 2)), "F0 F1 B0 B1 ") << "fewer micro-batches than stages";
-  EXPECT_EQ(text_of(one_forward_one_backward(0, 1, 2)), "F0 B0 F1 B1 ");
-}
-
-// Whoever has not got what it needs waits: no plan may wait for ever, and none keeps more activations than it says.
-TEST(PipelinePlan, EndsAndKeepsAtMostTheActivationsOfTheStagesBehind) {
-  for (int stages = 1; stages <= 5; ++stages)
-    for (int micro_batches = 1; micro_batches <= 7; ++micro_batches) {
-      std::vector<std::vector<PipelineOp>> plans;
-      for (int stage = 0; stage < stages; ++stage)
-        plans.push_back(one_forward_one_backward(stage, stages, micro_batches));
-      std::set<std::tuple<int, bool, int>> done;
-      std::vector<std::size_t> next(plans.size(), 0);
-      for (bool moved = true; moved;) {
-        moved = false;
-        for (int stage = 0; stage < stages; ++stage) {
-          const auto at = static_cast<std::size_t>(stage);
-          if (next[at] == plans[at].size()) continue;
-          const PipelineOp op = plans[at][next[at]];
-          const bool ready = op.forward
-                                 ? stage == 0 || done.count({stage - 1, true, op.micro_batch}) != 0
-                                 : done.count({stage, true, op.micro_batch}) != 0 &&
-                                       (stage + 1 == stages || done.count({stage + 1, false, op.micro_batch}) != 0);
-          if (!ready) continue;
-          done.insert({stage, op.forward, op.micro_batch});
-          ++next[at];
-          moved = true;
-        }
-      }
-      EXPECT_EQ(done.size(), static_cast<std::size_t>(2 * stages * micro_batches))
-          << stages << " stages, " << micro_batches << " micro-batches";
-      for (int stage = 0; stage < stages; ++stage) {
-        int kept = 0;
-        for (const PipelineOp& op : plans[static_cast<std::size_t>(stage)]) {
-          kept += op.forward ? 1 : -1;
-          EXPECT_LE(kept, stages - stage);
-        }
-      }
-    }
-}
-
-TEST(PipelinePlan, TheBubble) {
-  EXPECT_EQ(pipeline_bubble(1, 4), 0);
-  EXPECT_DOUBLE_EQ(pipeline_bubble(2, 2), 1.0 / 3);
-  EXPECT_DOUBLE_EQ(pipeline_bubble(4, 12), 0.2);
-}
 
 // -- training
 
@@ -175,8 +107,9 @@ TEST(ModelParallel, StagesAsRanksAreStagesAsDevices) {
     testing::expect_all_well(testing::run_ranks(stages, "threads", [&](std::shared_ptr<ProcessGroup> group) {
       const auto strategy = make_strategy("model_parallel", training_of_layers(), {.group = group, .micro_batches = 4});
       runs[static_cast<std::size_t>(group->rank())] = run_steps(*strategy);
-      ASSERT_TRUE(strategy->bubble().has_value());
-      EXPECT_EQ(strategy->bubble()->stages, stages);
+      auto* const pipeline = strategy->as<PipelineStages>();
+      ASSERT_NE(pipeline, nullptr);
+      EXPECT_EQ(pipeline->bubble().stages, stages);
       EXPECT_EQ(sample_numbers(), SampleNumbers{}) << "those of the last micro-batch";
     }));
     for (const Trained& run : runs) {
@@ -264,13 +197,14 @@ TEST(ModelParallel, TrafficAndBubble) {
   const std::uint64_t activations = kBatch * 64 * sizeof(float);
   EXPECT_EQ(strategy->traffic()[0].sent, activations + batch.second.bytes()) << "the targets lie on the first device";
   EXPECT_EQ(strategy->traffic()[0].received, activations) << "their gradients";
-  const auto bubble = strategy->bubble();
-  ASSERT_TRUE(bubble.has_value());
-  EXPECT_EQ(bubble->micro_batches, 4);
-  EXPECT_DOUBLE_EQ(bubble->expected, 0.2);
-  ASSERT_EQ(bubble->idle.size(), 2u);
-  for (const double idle : bubble->idle) EXPECT_TRUE(idle >= 0 && idle < 1) << idle;
-  EXPECT_FALSE(make_strategy("towers", training_of_layers(), on_cpus(0, 2))->bubble().has_value());
+  auto* const pipeline = strategy->as<PipelineStages>();
+  ASSERT_NE(pipeline, nullptr);
+  const PipelineBubble bubble = pipeline->bubble();
+  EXPECT_EQ(bubble.micro_batches, 4);
+  EXPECT_DOUBLE_EQ(bubble.expected, 0.2);
+  ASSERT_EQ(bubble.idle.size(), 2u);
+  for (const double idle : bubble.idle) EXPECT_TRUE(idle >= 0 && idle < 1) << idle;
+  EXPECT_EQ(make_strategy("towers", training_of_layers(), on_cpus(0, 2))->as<PipelineStages>(), nullptr);
 }
 
 // -- what goes wrong
@@ -294,7 +228,7 @@ class NoKernels : public Device {
   std::unique_ptr<Event> new_event() override { return cpu_device().new_event(); }
   void begin_capture(Stream&) override {}
   std::unique_ptr<Graph> end_capture(Stream&) override { return nullptr; }
-  const KernelTable& kernels() const override { return none_; }
+  const KernelTable& own_kernels() const override { return none_; }
 
  private:
   Buffer take_pinned(std::size_t bytes) override { return allocate(bytes); }
@@ -315,13 +249,13 @@ TEST(ModelParallel, WhatIsRefused) {
     return net;
   };
   EXPECT_THAT(refused(two_layers, on_cpus(0, 3)),
-              HasSubstr("3 stages, one a device, and 2 layers: every stage needs a layer"));
+              HasSubstr("3 stages, one for each device, but only 2 layers: every stage needs a layer"));
   StrategyOptions options = on_cpus(0, 2);
   options.stage_layers = {3, 4};
   EXPECT_THAT(refused(training_of_layers(), options),
-              HasSubstr(".stage_layers has 2 numbers with sum 7: 2 stages need as many"));
+              HasSubstr(".stage_layers has 2 numbers with sum 7; expected a positive number for each of 2 stages"));
   options.stage_layers = {6, 0};
-  EXPECT_THAT(refused(training_of_layers(), options), HasSubstr("all above 0"));
+  EXPECT_THAT(refused(training_of_layers(), options), HasSubstr("expected a positive number"));
   EXPECT_THAT(refused(training_of_layers(), pipeline_options(2, -1)), HasSubstr(".micro_batches is -1"));
   NoKernels bare;
   EXPECT_THAT(
@@ -334,13 +268,14 @@ TEST(ModelParallel, WhatIsRefused) {
   const auto strategy = make_strategy("model_parallel", training_of_layers(), pipeline_options(2, 5));
   const auto batch = batch_of(0);
   EXPECT_THAT(message_of([&] { strategy->step(batch.first, batch.second); }),
-              HasSubstr("model_parallel: 12 samples a step cannot be split evenly into 5 micro-batches"));
+              HasSubstr("model_parallel: 12 samples per step cannot be split evenly into 5 micro-batches"));
   EXPECT_THAT(message_of([&] { strategy->step(batch.first, slice(batch.second, 0, {.stop = 6})); }),
-              HasSubstr("12 inputs and 6 targets"));
+              HasSubstr("12 inputs but 6 targets"));
   const auto two = make_strategy("model_parallel", training_of_layers(), pipeline_options(2, 2));
   const AutoCast half(DType::kBFloat16);
-  EXPECT_THAT(message_of([&] { two->step(batch.first, batch.second); }),
-              HasSubstr("model_parallel: step() under an AutoCast to bfloat16: activations travel as float32 here"));
+  EXPECT_THAT(
+      message_of([&] { two->step(batch.first, batch.second); }),
+      HasSubstr("model_parallel: step() under an AutoCast to bfloat16: this strategy sends activations as float32"));
 }
 
 // Rank 1 is wrong alone: the others say why, and do not wait for it.
@@ -356,10 +291,11 @@ TEST(ModelParallel, WhatOneRankRefusesAllRanksRefuse) {
   using ::testing::Each;
   EXPECT_THAT(refusals([](StrategyOptions& options, Training&) { options.micro_batches = -1; }),
               Each(HasSubstr(".micro_batches is -1")));
-  EXPECT_THAT(refusals([](StrategyOptions& options, Training&) {
-                options.stage_layers = {1, 2};
-              }),
-              Each(HasSubstr(".stage_layers has 2 numbers with sum 3: 3 stages need as many")));
+  EXPECT_THAT(
+      refusals([](StrategyOptions& options, Training&) {
+        options.stage_layers = {1, 2};
+      }),
+      Each(HasSubstr(".stage_layers has 2 numbers with sum 3; expected a positive number for each of 3 stages")));
   EXPECT_THAT(refusals([](StrategyOptions& options, Training&) { options.devices = {&cpu_device()}; }),
               Each(HasSubstr(".devices is for strategies with one process")));
   EXPECT_THAT(refusals([](StrategyOptions&, Training& training) { training.model = training_of_net().model; }),
@@ -369,7 +305,7 @@ TEST(ModelParallel, WhatOneRankRefusesAllRanksRefuse) {
                   return nullptr;
                 };
               }),
-              Each(HasSubstr("Training::optimizer() returned none")));
+              Each(HasSubstr("Training::optimizer() returned null")));
 }
 
 // The loss of the last micro-batch fails; the stages before wait for gradients by then.

@@ -1,5 +1,5 @@
-// Rank 1 of 2 alone reads, computes or loads something that is wrong: both ranks throw the text that names it, in
-// fit(), in evaluate(), and in a training loop of one's own under abort_on_error().
+// Rank 1 of 2 reads, computes or loads something invalid. Both ranks throw its error text, in fit(), in evaluate(), and
+// in a custom training loop with abort_on_error().
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -22,11 +22,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr std::int64_t kSamples = 16, kStepSamples = 4;  // of both ranks
+constexpr std::int64_t kSamples = 16, kStepSamples = 4;  // on both ranks together
 
 enum class Wrong { kNothing, kLabel, kWord, kColumn, kStateDict, kGzip, kText };
 
-// A word, a column of its vector, and a label. Samples with odd numbers are rank 1's.
+// A word, a column of its vector, and a label. Rank 1 has the odd samples.
 class Words : public data::Dataset {
  public:
   Words(Wrong wrong, std::string folder) : wrong_(wrong), folder_(std::move(folder)) {}
@@ -98,7 +98,7 @@ enum class Where { kFit, kEvaluate, kLoop };
 struct Mistake {
   const char* name;
   Wrong wrong;
-  const char* message;  // of rank 1
+  const char* message;  // rank 1's message
 };
 const Mistake kMistakes[] = {
     {"LabelOutOfRange", Wrong::kLabel, "label 9 in row 0 is outside 0..2"},
@@ -106,7 +106,7 @@ const Mistake kMistakes[] = {
     {"IndexOfNoColumn", Wrong::kColumn, "gather: index 4 at position 0 is outside 0..3"},
     {"StateDictOfAnotherModel", Wrong::kStateDict, "load_state_dict: the state dict does not fit this WordNet"},
     {"DamagedGzip", Wrong::kGzip, "/damaged.gz: byte "},
-    {"TextThatIsNotUtf8", Wrong::kText, "/latin1.txt: byte 2 (line 1), 0xe4, begins no UTF-8 character"},
+    {"TextThatIsNotUtf8", Wrong::kText, "/latin1.txt: byte 2 (line 1), 0xe4, is not UTF-8"},
 };
 
 using Case = std::pair<Mistake, Where>;
@@ -116,7 +116,7 @@ std::vector<Case> all_cases() {
   for (const Mistake& mistake : kMistakes)
     for (const Where where : {Where::kFit, Where::kEvaluate, Where::kLoop})
       if (mistake.wrong != Wrong::kStateDict || where != Where::kEvaluate)
-        cases.emplace_back(mistake, where);  // which loads nothing
+        cases.emplace_back(mistake, where);  // this loop loads nothing
   return cases;
 }
 
@@ -162,7 +162,7 @@ TEST_P(OneRanksMistake, IsToldToTheOther) {
   EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1 aborted the group: "), HasSubstr(mistake.message)));
 }
 
-// The loss of another group, a part of this one, is a reason like any other.
+// The loss of another group, which is a subset of this one, ends this group like any other error.
 TEST(AbortOnError, TheLossOfAnotherGroupEndsThisOne) {
   std::vector<std::string> messages(2);
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
@@ -177,8 +177,8 @@ TEST(AbortOnError, TheLossOfAnotherGroupEndsThisOne) {
   EXPECT_THAT(messages[0], HasSubstr("rank 1 aborted the group: of the part: rank 3 has left"));
 }
 
-// Options that one rank alone gives wrongly, to functions that are called without a Trainer.
-TEST(OneRanksOptions, AreToldToTheOther) {
+// One rank passes invalid options to functions that are called without a Trainer.
+TEST(OneRanksOptions, EndBothRanks) {
   struct Call {
     std::string name;
     std::function<void(nn::Module& model, const data::Dataset& set, const EvaluateOptions& options)> make;
@@ -199,7 +199,7 @@ TEST(OneRanksOptions, AreToldToTheOther) {
       messages[static_cast<std::size_t>(group->rank())] =
           message_of([&] { call.make(net, set, {.batch_size = group->rank() == 1 ? 0 : 4, .group = group}); });
     }));
-    EXPECT_EQ(messages[1], call.name + ": batch_size 0 must be at least 1");
+    EXPECT_EQ(messages[1], call.name + ": got batch_size 0, expected at least 1");
     EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 1 aborted the group: "), HasSubstr(messages[1])));
   }
 }

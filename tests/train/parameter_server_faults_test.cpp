@@ -27,7 +27,7 @@ TEST(ParameterServer, WaitsForPausedWorkersAsLongAsTheyLive) {
         const auto group = ProcessGroup::create({rank, 3, rank, 3}, store, "token",
                                                 {.backend = "host", .transport = "shm", .timeout = kDeadline});
         const auto strategy = make_strategy("parameter_server", training_of_line(), options_of(group, {.servers = 1}));
-        if (strategy->is_server()) return strategy->serve();
+        if (auto* const server = strategy->as<ParameterHolder>()) return server->serve();
         line_step(*strategy, 0, rank);
         std::this_thread::sleep_for(kDeadline + std::chrono::milliseconds(1500));
         line_step(*strategy, 1, rank);
@@ -43,7 +43,7 @@ TEST(ParameterServer, AWorkerThatLeavesIsNamedAtOnce) {
   const auto failures = testing::run_ranks(4, "shm", [&](const Group& group) {
     const auto strategy =
         make_strategy("parameter_server", training_of_line(), options_of(group, {.servers = 1, .staleness = 1}));
-    if (strategy->is_server()) return strategy->serve();
+    if (auto* const server = strategy->as<ParameterHolder>()) return server->serve();
     for (int step = 0; step < 4; ++step) {
       if (step == 2 && group->rank() == 1) return group->leave();
       line_step(*strategy, step, group->rank());
@@ -73,7 +73,7 @@ TEST(ParameterServer, AWorkerThatFailsEndsTheJobForAll) {
   EXPECT_THAT(failures[2], AllOf(HasSubstr("parameter_server: ps:0: "), HasSubstr("worker:1 has failed in step 3")));
 }
 
-// What all ranks throw where `options` are those of each.
+// Returns the messages that the ranks throw, each with its own `options`.
 std::vector<std::string> refusals(
     int ranks, const std::function<ParameterServerOptions(int rank)>& options,
     const std::function<Training(int rank)>& training = [](int) { return training_of_line(); }) {
@@ -142,27 +142,26 @@ TEST(ParameterServer, WhatOneRankRefusesAllRanksRefuse) {
                   return nullptr;
                 };
               }),
-              Each(HasSubstr("Training::optimizer() returned none")));
+              Each(HasSubstr("Training::optimizer() returned null")));
 }
 
 TEST(ParameterServer, CallsOfTheOtherJobAreRefused) {
   testing::expect_all_well(testing::run_ranks(2, "shm", [&](const Group& group) {
     const auto strategy = make_strategy("parameter_server", training_of_line(), options_of(group, {.servers = 1}));
-    if (strategy->is_server()) {
+    if (auto* const server = strategy->as<ParameterHolder>()) {
       EXPECT_EQ(strategy->workers(), nullptr);
       EXPECT_THAT(message_of([&] { line_step(*strategy, 0, 0); }),
-                  HasSubstr("ps:0 (rank 1) trains on no samples: where is_server() call serve()"));
+                  HasSubstr("ps:0 (rank 1) trains on no samples: call serve() of as<ParameterHolder>() here"));
       EXPECT_THAT(message_of([&] { strategy->model(); }),
                   HasSubstr("ps:0 (rank 1) holds a part of the parameters: worker 0's model()"));
       EXPECT_EQ(strategy->optimizer().kind(), "SGD");
-      strategy->serve();
-      EXPECT_THAT(message_of([&] { strategy->serve(); }), HasSubstr("ps:0: serve() has run"));
+      server->serve();
+      EXPECT_THAT(message_of([&] { server->serve(); }), HasSubstr("ps:0: serve() has run"));
       return;
     }
-    EXPECT_THAT(message_of([&] { strategy->serve(); }), HasSubstr("parameter_server: serve() is for a server"));
     EXPECT_THAT(message_of([&] { strategy->optimizer(); }),
-                HasSubstr("worker:0 (rank 0) has no optimizer, the servers have"));
-    EXPECT_THAT(message_of([&] { strategy->set_lr(-1); }), HasSubstr("a learning rate of -1"));
+                HasSubstr("worker:0 (rank 0) has no optimizer; the servers have"));
+    EXPECT_THAT(message_of([&] { strategy->set_lr(-1); }), HasSubstr("got a learning rate of -1"));
   }));
 }
 

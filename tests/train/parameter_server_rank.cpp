@@ -37,8 +37,8 @@ int train(int argc, char** argv) {
   const ls::train::Task task = ls::train::task_of_environment(ls::env::text).value();
   std::printf("%s is process %d\n", ls::train::name_of(task).c_str(), static_cast<int>(::getpid()));
   std::fflush(stdout);
-  if (strategy->is_server()) {
-    strategy->serve();
+  if (auto* const server = strategy->as<ls::train::ParameterHolder>()) {
+    server->serve();
     std::printf("served\n");
     return 0;
   }

@@ -23,9 +23,10 @@ inline std::vector<std::string> run_job(
     const std::function<Training(int rank)>& training = [](int) { return training_of_net(); }) {
   return testing::run_ranks(workers + options.servers, "shm", [&](const Group& group) {
     const auto strategy = make_strategy("parameter_server", training(group->rank()), options_of(group, options));
-    EXPECT_EQ(strategy->is_server(), group->rank() >= workers);
-    if (strategy->is_server())
-      strategy->serve();
+    auto* const server = strategy->as<ParameterHolder>();
+    EXPECT_EQ(server != nullptr, group->rank() >= workers);
+    if (server != nullptr)
+      server->serve();
     else
       work(*strategy, group->rank());
   });

@@ -92,7 +92,7 @@ TEST(ParameterServer, BeginsWithWorkerZerosWeightsAndFollowsItsRate) {
   EXPECT_EQ(of_the_other, weights) << "all workers have the servers' weights after a step";
 }
 
-// What no server updates comes from worker 0 as well.
+// Parameters that no server updates come from worker 0 as well.
 TEST(ParameterServer, BeginsWithWorkerZerosFrozenParameters) {
   std::vector<float> frozen(3);
   testing::expect_all_well(run_job(
@@ -119,8 +119,8 @@ TEST(ParameterServer, TrafficIsAllGradientsOutAndAllWeightsIn) {
   std::atomic<std::uint64_t> server_sent{0}, worker_sent{0}, worker_received{0};
   testing::expect_all_well(testing::run_ranks(4, "shm", [&](const Group& group) {
     const auto strategy = make_strategy("parameter_server", training_of_net(), options_of(group, {.servers = 2}));
-    if (strategy->is_server()) {
-      strategy->serve();
+    if (auto* const server = strategy->as<ParameterHolder>()) {
+      server->serve();
       server_sent += strategy->traffic().at(0).sent;
       return;
     }
@@ -196,10 +196,11 @@ TEST(AsynchronousServer, WorkersMayMakeUnequalNumbersOfSteps) {
   };
   testing::expect_all_well(run_job(2, {.servers = 1, .staleness = 1}, unequal, [](int) { return training_of_line(); }));
   const auto failures = run_job(2, {.servers = 1}, unequal, [](int) { return training_of_line(); });
-  EXPECT_THAT(failures[2], HasSubstr("worker:1 (rank 1) has finished after 2 steps, worker:0 (rank 0) is in step 3: "
-                                     "synchronous workers make as many"));
+  EXPECT_THAT(failures[2],
+              HasSubstr("worker:1 (rank 1) has finished after 2 steps, but worker:0 (rank 0) is in step 3: "
+                        "synchronous workers must make the same"));
   EXPECT_THAT(failures[0], AllOf(HasSubstr("parameter_server: worker:0: "),
-                                 HasSubstr("synchronous workers make as many"), HasSubstr("rank 2 is ps:0")));
+                                 HasSubstr("synchronous workers must make the same"), HasSubstr("rank 2 is ps:0")));
 }
 
 // The other's first step does not wait for it.
@@ -247,7 +248,7 @@ TEST(ShardParameters, ByTurnsOrToWhoeverHoldsTheFewestBytes) {
   EXPECT_THAT(shard_parameters(tensors, 1, Sharding::kGreedyBytes), Each(0));
   EXPECT_THAT(shard_parameters(tensors, 5, Sharding::kGreedyBytes), ElementsAre(0, 1, 2, 3, 4));
   EXPECT_THAT(message_of([&] { shard_parameters(tensors, 0, Sharding::kRoundRobin); }),
-              HasSubstr("0 servers; at least 1"));
+              HasSubstr("got 0 servers; expected at least 1"));
   EXPECT_THAT(message_of([&] { shard_parameters(tensors, 6, Sharding::kRoundRobin); }),
               HasSubstr("6 servers for 5 parameters: ps:5 would hold none; start fewer (lockrun --ps 5 at most)"));
 }

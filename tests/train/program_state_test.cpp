@@ -71,13 +71,13 @@ TEST(ProgramState, MustBeAskedForByAllRanksOrNone) {
   EXPECT_THAT(failures, ::testing::Each(HasSubstr("rank 1 has a program's state")));
 }
 
-TEST(ProgramState, TextThatIsNoUtf8IsRefusedAndNothingIsLeft) {
+TEST(ProgramState, TextThatIsNotUtf8IsRefusedAndNothingIsLeft) {
   const Folder folder;
   CheckpointTrainee run(1);
   ProgramState program{"\xff"};
   CheckpointParts parts = run.parts();
   parts.program = program;
-  EXPECT_THAT(message_of([&] { save_checkpoint(folder.path(), parts); }), HasSubstr("is no UTF-8"));
+  EXPECT_THAT(message_of([&] { save_checkpoint(folder.path(), parts); }), HasSubstr("is not UTF-8"));
   EXPECT_THAT(folder.names(), ElementsAre());
 }
 

@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-// Runs `body` with a stream and returns what was written.
+// Runs `body` with a stream and returns the written text.
 template <typename Body>
 std::string captured(Body&& body) {
   char* text = nullptr;
@@ -49,7 +49,7 @@ TEST(Progress, ATerminalHasOneLineWithinItsWidth) {
   });
   EXPECT_EQ(text.find("\repoch 0  step 1/4  loss 0.500"), 0u) << text;
   EXPECT_NE(text.find("epoch 1  step 4/4"), std::string::npos);
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << "at the very end";
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << "only at the end";
   const std::string narrow = captured([](std::FILE* out) {
     Progress progress({.terminal_width = 10, .total_steps = 1, .out = out});
     progress.step(1, 0.5f, 10);
@@ -66,7 +66,7 @@ TEST(Progress, OtherRanksPrintNothing) {
             "");
 }
 
-// What terminal_width() says, or 0, in a process whose stdout is a terminal of 97 columns.
+// Returns terminal_width(), or 0, in a process whose stdout is a terminal of 97 columns.
 int width_in_a_terminal(const std::map<std::string, std::string>& environment) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) return -1;
@@ -90,12 +90,12 @@ int width_in_a_terminal(const std::map<std::string, std::string>& environment) {
 }
 
 TEST(Progress, OnlyAUsersOwnTerminalIsRedrawn) {
-  if (width_in_a_terminal({}) < 0) GTEST_SKIP() << "no pseudo terminal can be had";
+  if (width_in_a_terminal({}) < 0) GTEST_SKIP() << "no pseudo terminal is available";
   EXPECT_EQ(width_in_a_terminal({}), 97);
-  EXPECT_EQ(width_in_a_terminal({{"OMPI_COMM_WORLD_RANK", "0"}}), 0) << "Open MPI's: its text may go to a file";
+  EXPECT_EQ(width_in_a_terminal({{"OMPI_COMM_WORLD_RANK", "0"}}), 0) << "under Open MPI the output may go to a file";
   EXPECT_EQ(width_in_a_terminal({{"PMI_RANK", "0"}, {"MPI_LOCALRANKID", "0"}}), 0);
   EXPECT_EQ(width_in_a_terminal({{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"}}), 0);
-  EXPECT_EQ(width_in_a_terminal({{"RANK", "0"}, {"LOCKSTEP_TERMINAL_WIDTH", "80"}}), 80) << "lockrun's word";
+  EXPECT_EQ(width_in_a_terminal({{"RANK", "0"}, {"LOCKSTEP_TERMINAL_WIDTH", "80"}}), 80) << "set by lockrun";
 }
 
 TEST(Progress, AFullDiskIsAnError) {

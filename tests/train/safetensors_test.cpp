@@ -1,4 +1,4 @@
-// Files of named tensors: what comes back, what is refused, and that a save is whole or not there.
+// Files of named tensors: round trips, refused files and arguments, and atomic saves.
 #include "lockstep/train/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ using ::testing::ElementsAre;
 using testing::Folder;
 using ::testing::HasSubstr;
 
-// Bytes of every value, so that types and order are seen.
+// Makes tensors with every byte value, so that types and order are checked.
 Tensor patterned(DType type, const Shape& shape) {
   const Tensor tensor = Tensor::empty(shape, type);
   for (std::size_t i = 0; i < tensor.bytes(); ++i)
@@ -57,7 +57,7 @@ std::string read_text(const std::string& path) {
 
 void write_text(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
-// A file with this header and as many bytes of data.
+// Returns a file with this header and that many bytes of data.
 std::string file_of(const std::string& header, std::size_t bytes) {
   const std::uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + std::string(bytes, 'x');
@@ -84,8 +84,9 @@ TEST_F(SafetensorsFiles, EveryTypeAndShapeComesBackInOrder) {
     EXPECT_EQ(std::memcmp(found->tensor.buffer().data(), wanted.tensor.buffer().data(), wanted.tensor.bytes()), 0)
         << wanted.name;
   }
-  for (std::size_t i = 0; i < kDTypes; ++i) EXPECT_EQ(loaded.tensors[i].name, saved[i].name) << "not sorted by name";
-  EXPECT_THAT(folder_.names(), ElementsAre("net.safetensors")) << "nothing else is left";
+  for (std::size_t i = 0; i < kDTypes; ++i)
+    EXPECT_EQ(loaded.tensors[i].name, saved[i].name) << "the order must be kept";
+  EXPECT_THAT(folder_.names(), ElementsAre("net.safetensors")) << "no other file is left";
 }
 
 TEST_F(SafetensorsFiles, AStateDictTravelsToAnotherModule) {
@@ -141,8 +142,8 @@ TEST_F(SafetensorsFiles, WhatTheFileSystemRefusesIsAFileErrorWithTheReason) {
   EXPECT_THROW(load_safetensors(folder_.path()), FileError);
 }
 
-// As a full disk: the write ends half way.
-TEST_F(SafetensorsFiles, AFailedWriteLeavesTheFileBefore) {
+// Simulates a full disk: the write ends halfway.
+TEST_F(SafetensorsFiles, AFailedWriteKeepsThePreviousFile) {
   save_safetensors(path_, {{"a", Tensor::zeros({4})}});
   const std::string before = read_text(path_);
   const pid_t child = fork();
@@ -192,11 +193,11 @@ TEST_F(SafetensorsFiles, DamagedOnesAreRefusedWithTheReason) {
     EXPECT_THAT(message_of([&] { load_safetensors(path_); }), AllOf(HasSubstr(path_), HasSubstr(reason))) << file;
   }
   write_text(path_, file_of("{" + entry + "}", 8));
-  EXPECT_EQ(load_safetensors(path_).tensors[0].tensor.count(), 2) << "the same without a fault";
+  EXPECT_EQ(load_safetensors(path_).tensors[0].tensor.count(), 2) << "the same file without an error";
 }
 
-// Another framework's file: what it has beside is no reason to refuse what is wanted.
-TEST_F(SafetensorsFiles, WhatCannotBeReadIsLeftOutByNameAndRefusedWhereItIsWanted) {
+// A file of another framework may contain unsupported tensors, which must not prevent reading the others.
+TEST_F(SafetensorsFiles, UnsupportedTensorsAreSkippedUnlessRequested) {
   write_text(
       path_,
       file_of(
@@ -227,8 +228,8 @@ TEST_F(SafetensorsFiles, APointerOrAPageIsSaidToBeOne) {
   EXPECT_THAT(message_of([&] { load_safetensors(path_); }), HasSubstr("It is a web page (HTML)"));
 }
 
-// PyTorch's (out, in, height, width) may have the shape of our (out, height, width, in).
-TEST_F(SafetensorsFiles, ConvolutionsOfAnotherFrameworkAreRefusedUntilTheirLayoutIsSaid) {
+// PyTorch's (out, in, height, width) may have the same extents as our (out, height, width, in).
+TEST_F(SafetensorsFiles, ConvolutionsOfAnotherFrameworkAreRefusedUntilTheirLayoutIsGiven) {
   nn::Sequential net;
   net.append<nn::Conv2d>(3, 8, 3);
   const auto load = [&] { net.load_state_dict(load_safetensors(path_).tensors); };
@@ -236,7 +237,7 @@ TEST_F(SafetensorsFiles, ConvolutionsOfAnotherFrameworkAreRefusedUntilTheirLayou
   EXPECT_EQ(load_safetensors(path_).tensors.convolution_weights, "OHWI");
   load();
   save_safetensors(path_, net.state_dict(), {{"format", "pt"}});
-  EXPECT_THAT(message_of(load), HasSubstr("of which the file does not say the layout: '0.weight' (8, 3, 3, 3)"));
+  EXPECT_THAT(message_of(load), HasSubstr("whose layout the file does not specify: '0.weight' (8, 3, 3, 3)"));
   const float before = net.parameters()[0].data<float>()[1];
   net.load_state_dict(load_safetensors(path_).tensors, {.convolution_weights = nn::ConvolutionWeights::kOihw});
   EXPECT_EQ(net.parameters()[0].data<float>()[3], before) << "the second column of the first channel";

@@ -1,9 +1,10 @@
-// Masks of dropout belong to samples: every strategy that cuts a batch among workers of its own, on one rank and on
-// several, which a DataLoader feeds, against a plain loop with all samples.
+// Dropout masks belong to samples. Compares every strategy that divides a batch among workers, on one and several ranks
+// fed by a DataLoader, with a plain loop over all samples.
 #include <gtest/gtest.h>
 
 #include "lockstep/train/deploy.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/strategy_training.h"
 #include "tests/train/trainer_parts.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 using TakeStep = std::function<void(const Tensor& inputs, const Tensor& targets)>;
 
-// No layer looks at other samples, and no step depends on gradients of earlier ones.
+// No layer combines samples, and no step depends on gradients of earlier ones.
 Training training_of_dropping_net() {
   Training training = training_of_net();
   training.model = [] {
@@ -33,7 +34,7 @@ Training training_of_dropping_net() {
 
 Place place_of(int rank, int ranks) { return {rank, ranks, rank, ranks}; }
 
-// Two epochs of batches of kBatch samples over all ranks.
+// Feeds two epochs of batches of kBatch samples over all ranks.
 void feed(const Place& place, const TakeStep& take_step) {
   const Quadrants set(5 * kBatch);
   data::DistributedSampler sampler(set.size(), place, {.shuffle = true, .seed = 3});
@@ -43,7 +44,7 @@ void feed(const Place& place, const TakeStep& take_step) {
     for (auto& [inputs, targets] : data::DataLoader(set, sampler, {.batch_size = kBatch / place.world_size})) {
       const SampleNumbers numbers = sample_numbers();
       take_step(inputs, targets);
-      EXPECT_EQ(sample_numbers(), numbers) << "a step leaves the thread's as they are";
+      EXPECT_EQ(sample_numbers(), numbers) << "a step must not change the thread's numbers";
     }
   }
 }
@@ -85,7 +86,7 @@ FedStrategy fed_strategy(const std::string& name, StrategyOptions options) {
           [=] { strategy->update_replicas(); }};
 }
 
-// Behind a step of plain SGD from equal weights, averaged weights are those of averaged gradients.
+// After a step of plain SGD from equal weights, averaged weights equal those of averaged gradients.
 void average(ProcessGroup& group, nn::Module& model) {
   std::vector<float> weights = weights_of(model);
   group.all_reduce(std::span(weights), ReduceOp::kAvg);
@@ -111,23 +112,27 @@ std::vector<float> train_on_ranks(const std::string& name, int ranks, int device
   return weights[0];
 }
 
-class SampleNumbersOf : public ::testing::TestWithParam<const char*> {};
+class SampleNumbersOf : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(SampleNumbersOf, DependOnNeitherRanksNorDevices) {
   const std::vector<float> expected = train_plainly({});
   EXPECT_GT(largest_difference(expected, weights_of(*training_of_dropping_net().model())), 0.01F)
-      << "equal weights would say little";
+      << "unchanged weights would prove nothing";
   EXPECT_GT(largest_difference(expected, train_plainly(place_of(1, 2))), 0.01F);
   for (const auto& [ranks, devices] : {std::pair{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 1}})
     EXPECT_LT(largest_difference(train_on_ranks(GetParam(), ranks, devices), expected), 1e-5F)
         << ranks << " ranks, " << devices << " devices each";
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, SampleNumbersOf,
-                         ::testing::Values("mirrored", "data_parallel", "towers", "deploy", "model_parallel"),
-                         [](const auto& tested) { return std::string(tested.param); });
+std::vector<std::string> strategies_and_deploy() {
+  std::vector<std::string> names = testing::strategies_of_one_process(testing::Stages::kToo);
+  names.emplace_back("deploy");
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Strategies, SampleNumbersOf, ::testing::ValuesIn(strategies_and_deploy()),
+                         [](const auto& tested) { return tested.param; });
 
-// One of two pipelines, whose ranks pass all samples of its own.
+// One of two pipelines, whose ranks pass on all samples of their own.
 TEST(SampleNumbersOfStages, AreThoseOfTheCallersBatch) {
   const std::vector<float> expected = train_plainly(place_of(1, 2));
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {

@@ -1,5 +1,5 @@
-// What replicas, towers and stages have in common with the one model that they stand for: rates, parameters without a
-// gradient, buffers.
+// Replicas, towers and stages behave like the one model that they stand for: rates, parameters without a gradient,
+// buffers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,8 @@
 #include "lockstep/train/deploy.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
+#include "tests/support/strategies_of_one_process.h"
+#include "tests/train/ddp_outcome.h"
 #include "tests/train/strategy_training.h"
 
 namespace lockstep::train {
@@ -50,7 +52,7 @@ StrategyOptions two_cpus(const std::string& name) {
 }
 
 TEST(StrategyRates, AFactorReachesAllReplicasAndStages) {
-  for (const std::string name : {"mirrored", "towers", "data_parallel", "model_parallel"}) {
+  for (const std::string& name : testing::strategies_of_one_process(testing::Stages::kToo)) {
     const auto strategy = make_strategy(name, training_in_groups(), two_cpus(name));
     std::map<std::string, std::vector<float>> before;
     for (int step = 0; step < 5; ++step) {
@@ -67,7 +69,7 @@ TEST(StrategyRates, AFactorReachesAllReplicasAndStages) {
       EXPECT_EQ(values_in(each.tensor) == before[each.name], each.tensor.shape().dims() == 1)
           << name << ": " << each.name;
     EXPECT_THAT(message_of([&] { strategy->optimizer().set_lr_factor(2, 1); }),
-                HasSubstr("set_lr_factor: group 2 of 2"))
+                HasSubstr("set_lr_factor: group 2 does not exist"))
         << name;
   }
 }
@@ -82,7 +84,7 @@ TEST(StrategyRates, ARateThatIsSetOnTheOptimizerReachesAll) {
     for (nn::Module* replica : strategy->replicas()) EXPECT_EQ(weights_of(*replica), before) << name;
     for (optim::Optimizer* optimizer : strategy->optimizers()) EXPECT_EQ(optimizer->lr(), 0) << name;
     EXPECT_THAT(message_of([&] { strategy->optimizer().add_group({.parameters = {}}); }),
-                HasSubstr(fmt::format("the optimizer is one of several of strategy '{}'", name)));
+                HasSubstr(fmt::format("the optimizer belongs to strategy '{}'", name)));
   }
 }
 
@@ -130,7 +132,7 @@ std::vector<float> partly_used_by_ranks(const std::string& name, int ranks, int 
     else
       options.ddp = DistributedDataParallelOptions{.find_unused_parameters = true};
     const auto strategy = make_strategy(name, partly_used(), options);
-    if (strategy->is_server()) return strategy->serve();
+    if (auto* const server = strategy->as<ParameterHolder>()) return server->serve();
     const std::int64_t each = kBatch / ranks;
     const Range rows{.start = group->rank() * each, .stop = (group->rank() + 1) * each};
     for (int step = 0; step < kPartlySteps; ++step) {
@@ -166,9 +168,11 @@ TEST(StrategyGradients, AParameterThatNoneReachedIsLeftAloneAsUnderDdp) {
   EXPECT_EQ(partly_used_by_ranks("parameter_server", 2, 1), ddp);
   EXPECT_EQ(partly_used_by_ranks("parameter_server", 2, 2), ddp);
   for (const char* name : {"mirrored", "towers"}) EXPECT_EQ(partly_used_alone(name), ddp) << name;
-  const std::vector<float> gathered = partly_used_alone("data_parallel");
-  EXPECT_EQ(layer_of(gathered, 1), layer_of(before, 1));
-  EXPECT_LT(largest_difference(gathered, ddp), 1e-5F);
+  for (const std::string& name : testing::strategies_of_one_process()) {
+    const std::vector<float> weights = partly_used_alone(name);
+    EXPECT_EQ(layer_of(weights, 1), layer_of(before, 1)) << name;
+    EXPECT_LT(largest_difference(weights, ddp), 1e-5F) << name;
+  }
 }
 
 // A layer with a parameter that its forward leaves out.
@@ -232,6 +236,29 @@ TEST(StrategyBuffers, AreEqualOnAllReplicasAfterAStep) {
   mirrored->step(batch.first, batch.second);
   expect_equal_buffers(*mirrored, "after others were loaded");
   EXPECT_EQ(values_in(mirrored->model().named_buffers()[0].tensor)[0], 0.25F);
+}
+
+// The record of a strategy's name is true of the strategy that the name makes.
+TEST(StrategyKinds, HaveTheirNameAndCapabilities) {
+  Training training = training_of_net();
+  training.model = [] {
+    auto layers = std::make_unique<nn::Sequential>();
+    for (int i = 0; i < 2; ++i) layers->append<nn::Linear>(3, 3);
+    return layers;
+  };
+  for (const StrategyKind& kind : strategies()) {
+    EXPECT_EQ(&strategy_named(kind.name), &kind);
+    const StrategyCapabilities& can = kind.capabilities;
+    if (can.has_servers) continue;  // needs a job of two
+    const auto strategy = make_strategy(kind.name, training, can.has_ranks ? StrategyOptions() : on_cpus(0, 2));
+    EXPECT_EQ(strategy->name(), std::string(kind.name));
+    EXPECT_EQ(strategy->workers() != nullptr, can.has_ranks) << kind.name;
+    EXPECT_EQ(strategy->wrapper() != nullptr, can.has_wrapper) << kind.name;
+    EXPECT_EQ(strategy->as<PipelineStages>() != nullptr, can.has_stages) << kind.name;
+    EXPECT_EQ(strategy->as<WeightAverager>() != nullptr, can.averages_weights) << kind.name;
+    EXPECT_EQ(strategy->as<ParameterHolder>(), nullptr) << kind.name;
+  }
+  EXPECT_THAT(message_of([] { strategy_named(""); }), HasSubstr("unknown strategy ''"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "lockstep/train/deploy.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/strategy_training.h"
 
 namespace lockstep::train {
@@ -72,7 +73,7 @@ Scaled run_scaled(Strategy& strategy, const Scaler& scaler, int bad,
     if (step == bad && !scaler) continue;
     const auto batch = samples_of(step, step == bad);
     take(batch.first, batch.second);
-    if (strategy.is_server()) continue;
+    if (strategy.as<ParameterHolder>() != nullptr) continue;
     for (nn::Module* replica : strategy.replicas())
       EXPECT_EQ(weights_of(*replica), weights_of(strategy.model())) << "step " << step;
   }
@@ -91,18 +92,18 @@ void expect_as_without(const Scaled& scaled, const Scaled& plain, int bad, const
 }
 
 TEST(StrategyLossScaler, StrategiesOfOneProcessApplyTheRuleOnceAStep) {
-  for (const char* name : {"mirrored", "towers", "data_parallel", "model_parallel"})
+  for (const std::string& name : testing::strategies_of_one_process(testing::Stages::kToo))
     for (const int devices : {1, 2, 3})
       for (const int bad : {kNever, kBad})
         for (const int first : {0, 1}) {
           StrategyOptions options = on_cpus(first, devices);
-          if (name == std::string("model_parallel")) options.micro_batches = 4;
+          if (name == "model_parallel") options.micro_batches = 4;
           expect_as_without(run_alone(name, options, new_scaler(), bad), run_alone(name, options, nullptr, bad), bad,
                             fmt::format("{} on {} devices from cpu:{} on, bad step {}", name, devices, first, bad));
         }
 }
 
-// Of each rank.
+// Returns the results of each rank.
 std::vector<Scaled> run_by_ranks(const std::string& name, int ranks, bool is_scaled, int bad) {
   std::vector<Scaled> all(static_cast<std::size_t>(ranks));
   testing::expect_all_well(testing::run_ranks(ranks, "threads", [&](Group group) {
@@ -197,7 +198,7 @@ TEST(StrategyLossScaler, TooManySkipsInARowAreAnErrorOnAllRanks) {
                                      HasSubstr("the scale has fallen to 4"), HasSubstr("lower the learning rate"))))
         << name;
   }
-  for (const char* name : {"mirrored", "towers", "data_parallel", "model_parallel"}) {
+  for (const std::string& name : testing::strategies_of_one_process(testing::Stages::kToo)) {
     const auto strategy = make_strategy(name, scaled_by(new_scaler(4)), on_cpus(0, 2));
     const auto batch = samples_of(0, true);
     for (int step = 0; step < 3; ++step) strategy->step(batch.first, batch.second);

@@ -9,6 +9,7 @@
 
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/strategy_training.h"
 #include "tests/train/trainer_parts.h"
 
@@ -84,10 +85,10 @@ TEST(StrategyScope, ATrainerMayBeCompiledBehindIt) {
 }
 
 TEST(StrategyScope, IsThatOfAnyStrategy) {
-  for (const char* name : {"data_parallel", "towers"}) {
+  for (const std::string& name : testing::strategies_of_one_process()) {
     const StrategyChoice strategy(name, {.devices = cpus(2)});
     EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
-    EXPECT_EQ(trainer_in(strategy)->strategy().name(), std::string(name));
+    EXPECT_EQ(trainer_in(strategy)->strategy().name(), name);
   }
   testing::expect_all_well(testing::run_ranks(2, "threads", [](std::shared_ptr<ProcessGroup> group) {
     for (const char* name : {"ddp", "zero"}) {
@@ -107,7 +108,7 @@ TEST(StrategyScope, IsThatOfAnyStrategy) {
   });
   EXPECT_EQ(layers->name(), std::string("model_parallel"));
   EXPECT_THAT(message_of([] { StrategyChoice("parameter_server").num_replicas_in_sync(); }),
-              HasSubstr("ask its workers()"));
+              HasSubstr("take its workers()"));
 }
 
 TEST(StrategyScope, EndsWithItsFunctionAndIsOfItsThreadAlone) {
@@ -176,14 +177,14 @@ TEST(StrategyScope, TwoStrategiesAreRefused) {
       HasSubstr("make_strategy: options of a strategy in the scope of 'mirrored', which has its own"));
   Trainer outside(make_dense);
   EXPECT_THAT(message_of([&] { mirrored.scope([&] { outside.compile(classifying_by_scope()); }); }),
-              HasSubstr("in the scope of strategy 'mirrored', and this Trainer was made outside of it"));
+              HasSubstr("in the scope of strategy 'mirrored', but this Trainer was made outside it"));
   const auto inside = mirrored.scope([] { return std::make_unique<Trainer>(make_dense); });
   EXPECT_THAT(message_of([&] { towers.scope([&] { inside->compile(classifying_by_scope()); }); }),
-              HasSubstr("in the scope of strategy 'towers', and this Trainer was made in another one"));
+              HasSubstr("in the scope of strategy 'towers', but this Trainer was made in another one"));
   EXPECT_THAT(message_of([&] { inside->compile(classifying("towers")); }),
               HasSubstr("Trainer::compile: strategy 'towers' in the scope of 'mirrored'"));
   EXPECT_THAT(message_of([] { StrategyChoice("horovod"); }),
-              HasSubstr("there is no strategy 'horovod': ddp, mirrored"));
+              HasSubstr("unknown strategy 'horovod': expected one of ddp, mirrored"));
   EXPECT_THAT(message_of([] {
                 MirroredStrategy({&cpu_device(), &cpu_device()});
               }),
@@ -201,7 +202,7 @@ TEST(StrategyScope, OfOneRankThatDiffersEndsTheCallOnAll) {
     }
     ddp.scope([&] { outside.compile(classifying_by_scope()); });
   });
-  EXPECT_THAT(failures, Each(HasSubstr("this Trainer was made outside of it")));
+  EXPECT_THAT(failures, Each(HasSubstr("this Trainer was made outside it")));
 }
 
 }  // namespace

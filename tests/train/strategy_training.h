@@ -1,4 +1,4 @@
-// What tests of strategies train: a net, its samples, and how weights compare.
+// The training of the strategies' tests: a net, its samples, and the comparison of weights.
 #pragma once
 
 #include <gtest/gtest.h>

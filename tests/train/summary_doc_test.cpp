@@ -16,11 +16,12 @@ TEST(DocExamples, ATrainingWithALog) {
   std::filesystem::current_path(folder.path());
   ls::nn::Linear net(4, 2);
   ls::optim::SGD sgd(net.named_parameters(), {.lr = 0.1f});
-  const ls::Tensor inputs = ls::Tensor::full({3, 4}, 1), targets = ls::Tensor::zeros({3, 2}), images = ls::Tensor::full({3, 8, 8, 1}, 0.5f);
+  const ls::Tensor inputs = ls::Tensor::full({3, 4}, 1), targets = ls::Tensor::zeros({3, 2}),
+                   images = ls::Tensor::full({3, 8, 8, 1}, 0.5f);
   double accuracy = 0.5;
 
   ls::train::SummaryWriter writer("runs/first");  // on all ranks: rank 0 writes, the others do nothing
-  writer.add_graph(net, {1, 4});           // the shape of a batch
+  writer.add_graph(net, {1, 4});                  // the shape of a batch
   writer.add_text("notes", "SGD, *no* schedule", /*step=*/0);
   for (std::int64_t step = 0; step < 100; ++step) {
     const ls::Tensor loss = ls::mse_loss(net(inputs), targets);
@@ -36,7 +37,7 @@ TEST(DocExamples, ATrainingWithALog) {
     }
   }
   writer.add_hparams({{"lr", 0.1}, {"optimizer", "SGD"}, {"batch", 128}}, {{"accuracy/test", accuracy}});
-  writer.close();  // says whether all of it is on the disk
+  writer.close();  // waits until all of it is on the disk
 
   EXPECT_TRUE(std::filesystem::is_directory("runs/first"));
   std::filesystem::current_path(before);

@@ -1,4 +1,4 @@
-// Event files as TensorBoard's own Python reads them.
+// Reads event files with TensorBoard's Python package.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Event files byte for byte. The expected records were made without the library: by the messages of Python's
-// tensorboard 2.21.0 and a checksum that goes bit by bit.
+// Event files compared byte by byte. The expected records were made without the library: with the messages of Python's
+// tensorboard 2.21.0 and a bitwise checksum.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(EventFile, ItsNameIsTensorBoards) {
   EXPECT_THAT(events::event_file_name(kTime),
               ::testing::MatchesRegex("events.out.tfevents.1700000000\\.[^/]+\\.[0-9]+\\.[0-9]+"));
   EXPECT_THAT(events::event_file_name(5), ::testing::HasSubstr("tfevents.0000000005."));
-  EXPECT_NE(events::event_file_name(5), events::event_file_name(5)) << "the last number counts";
+  EXPECT_NE(events::event_file_name(5), events::event_file_name(5)) << "the last part is a counter";
 }
 
 class SummaryRecords : public ::testing::Test {
@@ -70,15 +70,15 @@ TEST_F(SummaryRecords, Scalars) {
                   "200000000000000029eda9500900001040fc54d94110ffffffffffffffffff012a0a0a080a0161150000807f1a6d66d3"));
 }
 
-// By which readers drop what older files have of that step and later ones.
-TEST_F(SummaryRecords, TheStepFromWhichARunGoesOn) {
+// With this record readers drop that step and later ones from older files.
+TEST_F(SummaryRecords, TheStepFromWhichARunContinues) {
   const auto written_from = [&](std::int64_t step) {
     const std::string name = "from" + std::to_string(step);
     SummaryWriter writer(folder_.path(), {.clock = [] { return kTime; }, .file_name = name, .purge_step = step});
     writer.add_scalars("loss", {{"a", 1}}, step);
     writer.close();
     const auto records = records_of(folder_.path() + "/loss_a/" + name);
-    EXPECT_EQ(records.size(), 3U) << "runs beside the writer's own go on, too";
+    EXPECT_EQ(records.size(), 3U) << "additional runs of the writer continue, too";
     EXPECT_EQ(std::vector<std::string>(records.begin(), records.begin() + 2), records_of(writer.file()));
     return records_of(writer.file());
   };
@@ -87,9 +87,9 @@ TEST_F(SummaryRecords, TheStepFromWhichARunGoesOn) {
               ElementsAre(kVersion, "100000000000000095fbfe180900001040fc54d94110ac023a0208016b3b88f1"));
 }
 
-// A reader takes files in the order of their names: a clock that was set back, or another machine's, must not change
-// it.
-TEST(EventFile, OfARunThatGoesOnStandsBehindTheOthers) {
+// Readers take files in the order of their names, which a clock that was set back or another machine's clock must not
+// change.
+TEST(EventFile, OfAContinuedRunSortsAfterTheOthers) {
   const Folder folder;
   const auto name_of_writer = [&](double seconds, std::optional<std::int64_t> purge_step) {
     SummaryWriter writer(folder.path(), {.clock = [=] { return seconds; }, .purge_step = purge_step});

@@ -1,4 +1,4 @@
-// What SummaryWriter makes of tensors and modules: buckets, pixels, nodes.
+// SummaryWriter's conversion of tensors and modules: buckets, pixels, nodes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -35,7 +35,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::nume
 TEST(Histograms, HaveBucketsOfEqualWidthWhenToldHowMany) {
   const float values[] = {0, 1, 1.5f, 9, 10};
   const events::Histogram histogram = events::histogram_of(Tensor::from<float>(values, {5}), 5);
-  EXPECT_THAT(histogram.limits, ElementsAre(2, 8, 10)) << "the empty ones are one";
+  EXPECT_THAT(histogram.limits, ElementsAre(2, 8, 10)) << "empty buckets are merged";
   EXPECT_THAT(histogram.counts, ElementsAre(3, 0, 2));
   EXPECT_EQ(histogram.min, 0);
   EXPECT_EQ(histogram.max, 10);
@@ -87,8 +87,9 @@ TEST(Histograms, LeaveOutWhatIsNotFiniteAndSaySoOnceATag) {
   EXPECT_EQ(events::histogram_of(tensor, 0).finite, 2);
   const testing::LogLines log;
   EXPECT_EQ(writer.add_histogram("weights", tensor, 12), 3);
-  EXPECT_EQ(log.text(),
-            "add_histogram: 'weights', step 12: 3 of 5 values are not finite and left out; this is said once a tag\n");
+  EXPECT_EQ(
+      log.text(),
+      "add_histogram: 'weights', step 12: 3 of 5 values are not finite and are skipped; this is logged once per tag\n");
   EXPECT_EQ(writer.add_histogram("weights", tensor, 13), 3);
   EXPECT_EQ(std::count(log.text().begin(), log.text().end(), '\n'), 1);
 }
@@ -101,7 +102,7 @@ std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// The chunks' names and data, whose checksums hold.
+// Returns the chunks' names and data after verifying their checksums.
 std::vector<std::pair<std::string, std::string>> chunks_of(const std::string& png) {
   EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
   std::vector<std::pair<std::string, std::string>> chunks;
@@ -118,7 +119,7 @@ std::vector<std::pair<std::string, std::string>> chunks_of(const std::string& pn
 
 struct Decoded {
   std::string header;  // IHDR, in hex
-  std::string lines;   // each with its filter's byte, in hex
+  std::string lines;   // each with its filter byte, in hex
 };
 
 Decoded decoded(const std::string& png) {
@@ -153,7 +154,7 @@ TEST(Images, ArePngOfGreyRgbAndRgba) {
   EXPECT_EQ(decoded(events::png_of({1, 3, 4, bytes})).lines, "000102030405060708090a0b0c");
 }
 
-// The image of the last record.
+// Returns the image of the last record.
 Decoded written_image(SummaryWriter& writer) {
   writer.close();
   const std::string bytes = testing::bytes_of_file(writer.file());
@@ -191,7 +192,7 @@ TEST(Images, StandInAGrid) {
 
 // -- graphs
 
-// The fields of a message that are themselves text or messages, in order.
+// Returns the fields of a message that are text or messages, in order.
 std::vector<std::pair<int, std::string>> fields_of(const std::string& message) {
   std::vector<std::pair<int, std::string>> fields;
   std::size_t at = 0;
@@ -205,7 +206,7 @@ std::vector<std::pair<int, std::string>> fields_of(const std::string& message) {
     return value;
   };
   while (at < message.size()) {
-    const std::uint64_t key = varint(), value = varint();  // no numbers of fixed width stand in a graph
+    const std::uint64_t key = varint(), value = varint();  // graphs have no numbers of fixed width
     if (key % 8 != 2) continue;
     fields.emplace_back(static_cast<int>(key / 8), message.substr(at, value));
     at += value;
@@ -213,7 +214,7 @@ std::vector<std::pair<int, std::string>> fields_of(const std::string& message) {
   return fields;
 }
 
-// "name op <- inputs [keys of attributes]" of each node.
+// Returns "name op <- inputs [keys of attributes]" for each node.
 std::vector<std::string> nodes_of(const events::Message& graph) {
   std::vector<std::string> nodes;
   for (const auto& [number, node] : fields_of(graph.data())) {
@@ -230,7 +231,7 @@ std::vector<std::string> nodes_of(const events::Message& graph) {
   return nodes;
 }
 
-// A sum of two paths, with operators between its layers.
+// A sum of two paths with operators between its layers.
 struct Block : nn::Module {
   nn::Linear first{3, 3}, second{3, 3}, shortcut{3, 3};
   Tensor scale = Tensor::full({3}, 2);
@@ -276,7 +277,7 @@ TEST(Graphs, FollowTheOrderOfRegistrationWithoutInputs) {
                           "out Linear <- two/shortcut | options parameter.weight"));
 }
 
-// The same layer twice, and two inputs.
+// The same layer used twice, with two inputs.
 struct Twice : nn::Module {
   nn::Linear shared{3, 3};
   Twice() { add("shared", shared); }

@@ -1,4 +1,4 @@
-// SummaryWriter: when records reach the file, who writes, what is refused, and what comes of a disk that refuses.
+// SummaryWriter: when records reach the file, which ranks write, refused arguments, and full disks.
 #include "lockstep/train/summary_writer.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ using testing::records_of;
 
 class SummaryWriters : public ::testing::Test {
  protected:
-  // Its clock is `now_`.
+  // Uses `now_` as its clock.
   SummaryWriter writer_of(int max_queue) {
     return SummaryWriter(folder_.path(), {.max_queue = max_queue,
                                           .flush_every = std::chrono::seconds(60),
@@ -51,7 +51,7 @@ class SummaryWriters : public ::testing::Test {
 TEST_F(SummaryWriters, WriteWhenEnoughRecordsWaitOrTheLastWriteIsLongPast) {
   SummaryWriter writer = writer_of(3);
   EXPECT_EQ(writer.file(), folder_.path() + "/events");
-  EXPECT_EQ(records(), 1u) << "the version, at once";
+  EXPECT_EQ(records(), 1u) << "the version is written immediately";
   writer.add_scalar("a", 1, 0), writer.add_scalar("a", 1, 1);
   EXPECT_EQ(records(), 1u);
   writer.add_scalar("a", 1, 2);
@@ -64,7 +64,7 @@ TEST_F(SummaryWriters, WriteWhenEnoughRecordsWaitOrTheLastWriteIsLongPast) {
   EXPECT_EQ(records(), 6u);
   now_ -= 5000;
   writer.add_scalar("a", 1, 5);
-  EXPECT_EQ(records(), 7u) << "a clock that was set back keeps nothing";
+  EXPECT_EQ(records(), 7u) << "a clock that was set back delays nothing";
   writer.add_scalar("a", 1, 6);
   writer.flush();
   EXPECT_EQ(records(), 8u);
@@ -76,7 +76,7 @@ TEST_F(SummaryWriters, WriteWhenEnoughRecordsWaitOrTheLastWriteIsLongPast) {
               AllOf(HasSubstr("/events"), HasSubstr("the writer is closed")));
 }
 
-TEST_F(SummaryWriters, WriteTheRestWhenTheyGo) {
+TEST_F(SummaryWriters, WriteTheRestInTheDestructor) {
   {
     SummaryWriter first = writer_of(100);
     first.add_scalar("a", 1, 0);
@@ -122,7 +122,7 @@ TEST_F(SummaryWriters, OfHyperParametersRefuseASecondSetForTheirOwnRun) {
   EXPECT_THAT(message_of([&] {
                 writer.add_hparams({{"lr", 0.2}}, {}, {.run_name = "other"});
               }),
-              HasSubstr("/other/events has"));
+              HasSubstr("/other/events already has"));
   writer.close();
   EXPECT_EQ(records(), 4u);
   EXPECT_EQ(records_of(folder_.path() + "/other/events").size(), 5u);
@@ -181,8 +181,8 @@ TEST_F(SummaryWriters, NameWhatTheyRefuse) {
   const auto refusal = [](const auto& call) { return message_of([&] { call(); }); };
   const Tensor square = Tensor::zeros({2, 2});
   EXPECT_THAT(refusal([&] { writer.add_scalar("", 1, 0); }), HasSubstr("add_scalar: the tag is empty"));
-  EXPECT_THAT(refusal([&] { writer.add_text("\xff", "", 0); }), HasSubstr("add_text: the tag is no UTF-8"));
-  EXPECT_THAT(refusal([&] { writer.add_text("a", "\xc3", 0); }), HasSubstr("add_text: the text is no UTF-8"));
+  EXPECT_THAT(refusal([&] { writer.add_text("\xff", "", 0); }), HasSubstr("add_text: the tag is not UTF-8"));
+  EXPECT_THAT(refusal([&] { writer.add_text("a", "\xc3", 0); }), HasSubstr("add_text: the text is not UTF-8"));
   EXPECT_THAT(refusal([&] { writer.add_scalar("loss", square, 0); }),
               AllOf(HasSubstr("'loss'"), HasSubstr("float32 (2, 2), expected one")));
   EXPECT_THAT(refusal([&] { writer.add_scalar("loss", Tensor(), 0); }), HasSubstr("undefined"));
@@ -209,10 +209,10 @@ TEST_F(SummaryWriters, NameWhatTheyRefuse) {
   EXPECT_THAT(refusal([&] { SummaryWriter(""); }), HasSubstr("log_dir is empty"));
   EXPECT_THAT(refusal([&] { SummaryWriter("a", {.max_queue = 0}); }), HasSubstr("max_queue is 0"));
   writer.close();
-  EXPECT_EQ(records(), 1u) << "nothing of all that was written";
+  EXPECT_EQ(records(), 1u) << "none of that was written";
 }
 
-TEST_F(SummaryWriters, SayWhyAFolderCannotBe) {
+TEST_F(SummaryWriters, SayWhyAFolderCannotBeCreated) {
   const std::string file = folder_.path() + "/taken";
   std::ofstream(file) << "x";
   EXPECT_THAT(message_of([&] { SummaryWriter writer(file); }),
@@ -220,9 +220,9 @@ TEST_F(SummaryWriters, SayWhyAFolderCannotBe) {
   EXPECT_THAT(message_of([&] { SummaryWriter writer(file + "/run"); }),
               AllOf(HasSubstr("/taken/run"), HasSubstr("Not a directory")));
   EXPECT_THAT(message_of([&] { SummaryWriter writer("/proc/lockstep"); }),
-              AllOf(HasSubstr("/proc/lockstep"), HasSubstr("cannot be made")));
+              AllOf(HasSubstr("/proc/lockstep"), HasSubstr("cannot be created")));
   EXPECT_THAT(message_of([&] { SummaryWriter writer("/proc"); }),
-              AllOf(HasSubstr("/proc/events"), HasSubstr("the event file cannot be made")));
+              AllOf(HasSubstr("/proc/events"), HasSubstr("the event file cannot be created")));
   EXPECT_THAT(message_of([&] { SummaryWriter writer(folder_.path(), {.file_name = "taken"}); }),
               HasSubstr("File exists"));
 }
@@ -233,13 +233,14 @@ TEST_F(SummaryWriters, SayThatTheirFileWasRemoved) {
     SummaryWriter writer = writer_of(10);
     writer.add_scalar("a", 1, 0);
     std::filesystem::remove(folder_.path() + "/events");
-    EXPECT_THAT(message_of([&] { writer.flush(); }), AllOf(HasSubstr("/events"), HasSubstr("was removed: 1 records")));
+    EXPECT_THAT(message_of([&] { writer.flush(); }),
+                AllOf(HasSubstr("/events"), HasSubstr("was removed, and 1 buffered records")));
   }
-  EXPECT_THAT(log.text(), HasSubstr("was removed: 1 records")) << "once more, when the writer goes";
+  EXPECT_THAT(log.text(), HasSubstr("was removed, and 1 buffered records")) << "again, in the writer's destructor";
 }
 
-// As a full disk that has room again later. In a child, since the limit is a process's.
-TEST_F(SummaryWriters, KeepWhatADiskRefusesAndWriteItLater) {
+// Simulates a full disk that has room again later, in a child process, because the limit applies to a process.
+TEST_F(SummaryWriters, KeepRecordsThatCannotBeWrittenAndWriteThemLater) {
   const pid_t child = fork();
   if (child == 0) {
     std::signal(SIGXFSZ, SIG_IGN);
@@ -258,14 +259,15 @@ TEST_F(SummaryWriters, KeepWhatADiskRefusesAndWriteItLater) {
     writer.close();
     const bool told =
         first.find("/events: cannot be written: File too large: make room on the disk") != std::string::npos &&
-        first.find("1 records wait in memory") != std::string::npos &&
-        second.find("2 records wait") != std::string::npos && third.find("2 records wait") != std::string::npos;
+        first.find("1 records are buffered") != std::string::npos &&
+        second.find("2 records are buffered") != std::string::npos &&
+        third.find("2 records are buffered") != std::string::npos;
     _exit(told ? 0 : 1);
   }
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  EXPECT_EQ(records(), 4u) << "all of them, each once";
+  EXPECT_EQ(records(), 4u) << "all records, each once";
 }
 
 }  // namespace

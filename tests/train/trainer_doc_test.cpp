@@ -16,7 +16,8 @@ namespace {
 class PrintRate : public ls::train::Callback {
  public:
   void on_epoch_end(ls::train::Trainer& trainer, std::int64_t epoch, const ls::train::Logs& logs) override {
-    if (trainer.is_first_rank()) lines.push_back(fmt::format("epoch {}: lr {}", epoch, ls::train::value_of(logs, "lr", "PrintRate")));
+    if (trainer.is_first_rank())
+      lines.push_back(fmt::format("epoch {}: lr {}", epoch, ls::train::value_of(logs, "lr", "PrintRate")));
   }
   std::vector<std::string> lines;
 };
@@ -33,13 +34,14 @@ TEST(TrainerDocExamples, TrainAndStop) {
     net->append_named<nn::Linear>("out", 16, 4);
     return net;
   });
-  trainer.compile({.optimizer =
-                       [](std::vector<ls::NamedTensor> parameters) {
-                         return std::make_unique<ls::optim::Nadam>(std::move(parameters), ls::optim::NadamOptions::keras(0.01F));
-                       },
-                   .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); },
-                   .metrics = {{"accuracy", ls::Accuracy()}, {"top2", ls::TopK(2)}},
-                   .strategy = "ddp"});  // or "mirrored", "data_parallel", "towers"
+  trainer.compile(
+      {.optimizer =
+           [](std::vector<ls::NamedTensor> parameters) {
+             return std::make_unique<ls::optim::Nadam>(std::move(parameters), ls::optim::NadamOptions::keras(0.01F));
+           },
+       .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); },
+       .metrics = {{"accuracy", ls::Accuracy()}, {"top2", ls::TopK(2)}},
+       .strategy = "ddp"});  // or "mirrored", "towers", ...
   const auto train = ls::data::Pipeline(points).shuffle(1000).batch(32).prefetch().cache();
   const auto validation = ls::data::Pipeline(others).batch(32);
   const ls::train::History& history = trainer.fit(train, {.epochs = 10, .validation = validation});
@@ -57,7 +59,8 @@ TEST(TrainerDocExamples, TrainAndStop) {
   if (trainer.is_first_rank()) trainer.history().plot(folder + "/history.svg");
 
   EXPECT_LE(trainer.epoch(), 20);
-  for (const char* const name : {"/ckpt/latest", "/events", "/history.svg"}) EXPECT_TRUE(std::filesystem::exists(folder + name)) << name;
+  for (const char* const name : {"/ckpt/latest", "/events", "/history.svg"})
+    EXPECT_TRUE(std::filesystem::exists(folder + name)) << name;
   const auto rates = std::make_shared<PrintRate>();
   trainer.fit(train, {.callbacks = {rates}, .progress = false});
   EXPECT_EQ(rates->lines.size(), 1u);
@@ -68,11 +71,12 @@ TEST(TrainerDocExamples, TrainInAScope) {
   const ls::train::MirroredStrategy strategy;  // the GPUs, or where there are none the logical CPUs
   const auto trainer = strategy.scope([] {
     auto made = std::make_unique<ls::train::Trainer>([] { return std::make_unique<nn::Linear>(2, 4); });
-    made->compile({.optimizer =
-                       [](std::vector<ls::NamedTensor> parameters) {
-                         return std::make_unique<ls::optim::Adam>(std::move(parameters), ls::optim::AdamOptions{.lr = 0.05F});
-                       },
-                   .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); }});
+    made->compile(
+        {.optimizer =
+             [](std::vector<ls::NamedTensor> parameters) {
+               return std::make_unique<ls::optim::Adam>(std::move(parameters), ls::optim::AdamOptions{.lr = 0.05F});
+             },
+         .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); }});
     return made;
   });
   trainer->fit(ls::data::Pipeline(points).shuffle().batch(8 * strategy.num_replicas_in_sync()), {.epochs = 3});

@@ -1,5 +1,5 @@
-// A program with a Trainer and no init_process_group(), as Keras' users write it:   lockrun -n 2 trainer_job_rank
-// STRATEGY Each rank prints the world that it trains in.
+// A program with a Trainer and without init_process_group(), as Keras users write it. Each rank prints its world.
+// lockrun -n 2 trainer_job_rank STRATEGY
 #include <cstdio>
 
 #include "lockstep/lockstep.h"

@@ -1,4 +1,4 @@
-// A Trainer joins the job that its process was started in, if the program has not.
+// If the program has not done so, a Trainer joins the job that its process was started in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ TEST(TrainerJob, IsJoinedByCompile) {
   EXPECT_EQ(alone.output(), "rank 0 of 1 trained\n");
 }
 
-// Each rank would train by itself, and nothing would say so.
-TEST(TrainerJob, OfSeveralRanksIsNoneOfAStrategyOfOneProcess) {
+// Otherwise each rank would train by itself without any message.
+TEST(TrainerJob, OfSeveralRanksRefusesAStrategyOfOneProcess) {
   Child job({LOCKSTEP_LOCKRUN, "-n", "2", LOCKSTEP_TRAINER_JOB_RANK, "mirrored"});
   EXPECT_EQ(job.wait(60s), 2) << job.errors();
   EXPECT_THAT(job.errors(), HasSubstr("drives all devices from one process"));

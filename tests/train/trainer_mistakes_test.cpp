@@ -1,5 +1,5 @@
-// What one rank alone asks for wrongly is an error on all of them, none waits for another, and the group and its
-// Trainer go on.
+// A mistake in one rank's arguments is an error on all ranks. None waits for another, and the group and its Trainer
+// stay usable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ constexpr int kRanks = 3, kOdd = 1;
 FitOptions one_epoch() { return {.epochs = 1, .progress = false}; }
 data::Pipeline good() { return data::Pipeline(Quadrants(48)).batch(12); }
 
-// Runs `mistake` on all ranks, with whether this is the odd one; returns what each threw. All of them then train.
+// Runs `mistake` on all ranks and passes whether this is the odd one. Returns the exception texts. All ranks then
+// train.
 std::vector<std::string> with_one_mistake(const std::function<void(Trainer& trainer, bool is_odd)>& mistake) {
   std::vector<std::string> messages(kRanks);
   testing::expect_all_well(testing::run_ranks(kRanks, "threads", [&](std::shared_ptr<ProcessGroup> group) {
@@ -32,7 +33,7 @@ std::vector<std::string> with_one_mistake(const std::function<void(Trainer& trai
     options.strategy_options.group = group;
     trainer.compile(options);
     messages[static_cast<std::size_t>(group->rank())] = message_of([&] { mistake(trainer, group->rank() == kOdd); });
-    EXPECT_EQ(trainer.fit(good(), one_epoch()).epochs(), 1) << "nothing was lost";
+    EXPECT_EQ(trainer.fit(good(), one_epoch()).epochs(), 1) << "the trainer stays usable";
   }));
   return messages;
 }
@@ -54,7 +55,7 @@ TEST(TrainerMistakes, OfCompileOnOneRank) {
     return messages;
   };
   EXPECT_THAT(messages_of([](auto& options) { options.strategy = "horovod"; }),
-              Each(HasSubstr("there is no strategy 'horovod'")));
+              Each(HasSubstr("unknown strategy 'horovod'")));
   EXPECT_THAT(messages_of([](auto& options) { options.loss = {}; }),
               Each(HasSubstr(".optimizer and .loss are needed")));
   EXPECT_THAT(messages_of([](auto& options) { options.metrics.emplace_back("loss", Accuracy()); }),
@@ -96,7 +97,7 @@ TEST(TrainerMistakes, OfEvaluationOnOneRank) {
               Each(HasSubstr("Trainer::evaluate: the ranks gave different sets")));
   EXPECT_THAT(
       with_one_mistake([](Trainer& trainer, bool is_odd) { trainer.predict(good(), {.batch_size = is_odd ? -1 : 0}); }),
-      Each(HasSubstr("batch_size -1 is negative")));
+      Each(HasSubstr("batch_size -1 must not be negative")));
 }
 
 }  // namespace

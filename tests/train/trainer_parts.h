@@ -1,4 +1,4 @@
-// A small problem for tests of Trainer: points, and the quadrant in which each lies.
+// A small problem for the Trainer tests: points and their quadrants.
 #pragma once
 
 #include <cstdint>

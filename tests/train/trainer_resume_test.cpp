@@ -1,5 +1,4 @@
-// A training that resumes: its callbacks, its history and its place in the data are those of one that was never
-// interrupted.
+// A resumed training has the same callbacks, history and position in the data as one that was never interrupted.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +33,7 @@ std::unique_ptr<Trainer> made(const std::string& strategy = "mirrored",
   return trainer;
 }
 
-// Two steps an epoch.
+// Two steps per epoch.
 const data::Pipeline& points() {
   static const data::Pipeline kPoints = data::Pipeline(Quadrants(64)).cache().shuffle().batch(32);
   return kPoints;
@@ -44,14 +43,14 @@ FitOptions up_to(std::int64_t epochs, Callbacks callbacks, std::int64_t initial_
   return {.epochs = epochs, .initial_epoch = initial_epoch, .callbacks = std::move(callbacks), .progress = false};
 }
 
-// "lr" is a value of the logs that a test can set, by the epoch.
+// "lr" is a logged value that a test can set for each epoch.
 std::shared_ptr<Callback> rates(std::vector<float> of_epochs) {
   return std::make_shared<LearningRate>([of_epochs = std::move(of_epochs)](std::int64_t step) {
     return of_epochs[std::min(static_cast<std::size_t>(step / 2), of_epochs.size() - 1)];
   });
 }
 
-// A run for each epoch, each of which goes on from the checkpoint of the one before; returns the last one's trainer.
+// Makes one run per epoch, each of which resumes from the checkpoint of the previous one. Returns the last trainer.
 std::unique_ptr<Trainer> epoch_by_epoch(const std::string& folder, std::int64_t epochs,
                                         const std::function<Callbacks()>& callbacks) {
   std::unique_ptr<Trainer> trainer;
@@ -75,11 +74,11 @@ TEST(TrainerResume, TheBestCheckpointIsNotReplacedByAWorseOne) {
   epoch_by_epoch(folder.path(), 1, [&] {
     return Callbacks{rates({0, 0.1F}), std::make_shared<ModelCheckpoint>(folder.path(), best)};
   });
-  EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000004")) << "and a better one is taken";
+  EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000004")) << "a better epoch is saved";
 }
 
-// The checkpoint has the state behind the epoch, also of callbacks that stand after ModelCheckpoint in the list.
-TEST(TrainerResume, APlateauIsCountedOverRuns) {
+// The checkpoint has the state after the epoch, also of callbacks that come after ModelCheckpoint in the list.
+TEST(TrainerResume, APlateauIsCountedAcrossRuns) {
   const ReduceOnPlateauOptions halve{.monitor = "loss", .min_delta = 1e9, .patience = 2, .factor = 0.5F};
   const auto straight = made();
   straight->fit(points(), up_to(5, {std::make_shared<ReduceOnPlateau>(halve)}));
@@ -115,12 +114,12 @@ TEST(TrainerResume, EarlyStoppingKeepsItsPatienceAndItsBestWeights) {
   const auto done = made();
   ASSERT_TRUE(done->load(folder.path()));
   EXPECT_EQ(done->fit(points(), up_to(20, callbacks(), done->epoch())).epochs(), 4)
-      << "a training that had ended stays so";
+      << "a training that had ended does not continue";
   EXPECT_EQ(done->step(), 8);
   EXPECT_EQ(values_of(done->model()), values_of(straight->model()));
 }
 
-// A callback of one's own with numbers that JSON does not have, text and a tensor.
+// A user-defined callback with numbers that JSON does not have, text and a tensor.
 class Diary : public Callback {
  public:
   explicit Diary(std::string name) : name_(std::move(name)) {}
@@ -142,7 +141,7 @@ class Diary : public Callback {
   std::string name_;
 };
 
-TEST(TrainerResume, ACallbackOfOnesOwnKeepsNumbersTextAndTensors) {
+TEST(TrainerResume, AUserDefinedCallbackKeepsNumbersTextAndTensors) {
   const Folder folder;
   const auto first = std::make_shared<Diary>("Diary"), second = std::make_shared<Diary>("Diary"),
              other = std::make_shared<Diary>("Other");
@@ -150,13 +149,13 @@ TEST(TrainerResume, ACallbackOfOnesOwnKeepsNumbersTextAndTensors) {
   made()->fit(points(), up_to(2, {first, second, other, std::make_shared<ModelCheckpoint>(folder.path())}));
   testing::expect_all_well(testing::run_ranks(2, "threads", [&](std::shared_ptr<ProcessGroup> group) {
     const auto trainer = made("ddp", group);
-    // Rank 0 alone has the folder.
+    // Only rank 0 has the folder.
     ASSERT_TRUE(trainer->load(group->rank() == 0 ? folder.path() : folder.path() + "/absent"));
     const auto one = std::make_shared<Diary>("Diary"), two = std::make_shared<Diary>("Diary"),
                added = std::make_shared<Diary>("Added");
     trainer->fit(points(), up_to(3, {one, two, added}, trainer->epoch()));
     EXPECT_EQ(one->text, "0\xc3\xa9 \"1\xc3\xa9 \"2\xc3\xa9 \"");
-    EXPECT_EQ(two->text, "second: 0\xc3\xa9 \"1\xc3\xa9 \"2\xc3\xa9 \"") << "told apart by their order";
+    EXPECT_EQ(two->text, "second: 0\xc3\xa9 \"1\xc3\xa9 \"2\xc3\xa9 \"") << "distinguished by their order";
     EXPECT_FALSE(added->restored) << "the checkpoint has none of this name";
     ASSERT_TRUE(one->restored);
     EXPECT_TRUE(std::isnan(one->restored->number("nan")));
@@ -171,7 +170,7 @@ TEST(TrainerResume, ACallbackOfOnesOwnKeepsNumbersTextAndTensors) {
   }));
 }
 
-TEST(TrainerResume, AFitThatBeginsElsewhereHasItsCallbacksBeginAnew) {
+TEST(TrainerResume, AFitThatBeginsElsewhereResetsItsCallbacks) {
   const Folder folder;
   made()->fit(points(), up_to(2, {std::make_shared<Diary>("Diary"), std::make_shared<ModelCheckpoint>(folder.path())}));
   const auto trainer = made();
@@ -187,7 +186,7 @@ TEST(TrainerResume, ASaveBetweenFitsHasTheStateOfTheLastOneOrOfWhatWasLoaded) {
   const auto diary = std::make_shared<Diary>("Diary");
   const auto first = made();
   first->fit(points(), up_to(1, {diary}));
-  EXPECT_EQ(diary.use_count(), 1) << "a callback may name what ends with the fit";
+  EXPECT_EQ(diary.use_count(), 1) << "a callback may refer to objects that end with the fit";
   first->save(folder.path());
   const auto between = made();
   ASSERT_TRUE(between->load(folder.path()));
@@ -198,7 +197,7 @@ TEST(TrainerResume, ASaveBetweenFitsHasTheStateOfTheLastOneOrOfWhatWasLoaded) {
   last->fit(points(), up_to(2, {restored}, 1));
   EXPECT_EQ(restored->text, "0\xc3\xa9 \"1\xc3\xa9 \"");
   EXPECT_EQ(last->history().epochs(), 2);
-  last->fit(points(), up_to(2, {std::make_shared<Diary>("Diary")}, 1));  // a further fit of one process counts anew
+  last->fit(points(), up_to(2, {std::make_shared<Diary>("Diary")}, 1));  // another fit in the same process starts anew
   last->save(copy.path());
   const auto latest = made();
   ASSERT_TRUE(latest->load(copy.path()));
@@ -213,7 +212,7 @@ TEST(TrainerResume, ACheckpointWithoutATrainersStateLoads) {
                   {.model = trainer->model(), .optimizer = trainer->strategy().optimizer(), .step = 6, .epoch = 3});
   ASSERT_TRUE(trainer->load(folder.path()));
   EXPECT_EQ(trainer->history().epochs(), 0);
-  EXPECT_THAT(trainer->fit(points(), up_to(5, {}, 3)).numbers(), ElementsAre(3, 4)) << "not known of the epochs before";
+  EXPECT_THAT(trainer->fit(points(), up_to(5, {}, 3)).numbers(), ElementsAre(3, 4)) << "earlier epochs are unknown";
 }
 
 TEST(TrainerResume, ADamagedTrainersStateIsNamed) {
@@ -232,18 +231,18 @@ TEST(TrainerResume, ADamagedTrainersStateIsNamed) {
   }
 }
 
-// -- one number for an epoch
+// -- epoch numbers
 
-// The step of each event behind the first record, which is the file's version; -1 for one that begins a session.
+// The step of each event after the first record, which is the file's version; -1 for an event that begins a session.
 struct Events {
-  std::int64_t first_step = -1;  // of the event by which readers drop older ones
+  std::int64_t first_step = -1;  // of the event with which readers drop older ones
   std::set<std::int64_t> steps;
 };
 Events events_of(const std::string& folder) {
   Events events;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     for (const std::string& record : testing::records_of(entry.path().string())) {
-      const std::string event = record.substr(24 + 18);  // behind length and time
+      const std::string event = record.substr(24 + 18);  // after length and time
       const bool has_step = event.rfind("10", 0) == 0;
       const std::int64_t step = has_step ? std::stol(event.substr(2, 2), nullptr, 16) : 0;  // below 128
       const std::string rest = event.substr(has_step ? 4 : 0);
@@ -257,7 +256,7 @@ class Numbers : public Callback {
  public:
   void on_epoch_begin(Trainer& trainer, std::int64_t epoch) override {
     seen.push_back(epoch);
-    EXPECT_EQ(trainer.epoch(), epoch) << "so many are done";
+    EXPECT_EQ(trainer.epoch(), epoch) << "number of completed epochs";
   }
   void on_epoch_end(Trainer&, std::int64_t epoch, const Logs&) override { EXPECT_EQ(epoch, seen.back()); }
   void on_checkpoint(Trainer& trainer, std::int64_t epoch, const Logs&) override {
@@ -286,7 +285,7 @@ TEST(TrainerResume, AnEpochHasOneNumberInCallbacksHistoryLogAndTensorBoard) {
   EXPECT_THAT(numbers->seen, ElementsAre(2, 3));
   EXPECT_THAT(log, AllOf(HasSubstr("epoch 2 (last 3): loss "), HasSubstr("epoch 3 (last 3): loss "),
                          Not(HasSubstr("epoch 4"))));
-  EXPECT_THAT(trainer->history().numbers(), ElementsAre(0, 1, 2, 3)) << "those before the checkpoint are in it";
+  EXPECT_THAT(trainer->history().numbers(), ElementsAre(0, 1, 2, 3)) << "it includes those before the checkpoint";
   EXPECT_THAT(trainer->history().text(), AllOf(HasSubstr("\n    0  "), HasSubstr("\n    3  ")));
   const Events second = events_of(folder.path() + "/second");
   EXPECT_EQ(second.first_step, 2);
@@ -296,7 +295,7 @@ TEST(TrainerResume, AnEpochHasOneNumberInCallbacksHistoryLogAndTensorBoard) {
 }
 
 // The first run dies two epochs after its last checkpoint.
-TEST(TrainerResume, TensorBoardDropsWhatALaterRunDoesAgain) {
+TEST(TrainerResume, TensorBoardDropsEpochsThatALaterRunRepeats) {
   const char* python = std::getenv("LOCKSTEP_TEST_PYTHON");
   if (python == nullptr || *python == '\0') GTEST_SKIP() << "LOCKSTEP_TEST_PYTHON names no python with tensorboard";
   if (std::system(fmt::format("{} -c 'import tensorboard' 2>/dev/null", python).c_str()) != 0)
@@ -309,7 +308,7 @@ TEST(TrainerResume, TensorBoardDropsWhatALaterRunDoesAgain) {
   const auto trainer = made();
   ASSERT_TRUE(trainer->load(checkpoints));
   ASSERT_EQ(trainer->epoch(), 2);
-  trainer->set_lr(0.01F);  // so that the second epoch 2 is told from the first
+  trainer->set_lr(0.01F);  // distinguishes the second epoch 2 from the first
   trainer->fit(points(), up_to(4, {std::make_shared<TensorBoard>(events)}, trainer->epoch()));
   std::ofstream(folder.path() + "/read.py") << R"(
 import sys
@@ -322,7 +321,7 @@ assert [(s.step, round(s.value, 4)) for s in run.Scalars('lr')] == [(0, 0.05), (
   EXPECT_EQ(std::system(fmt::format("{} {}/read.py {}", python, folder.path(), events).c_str()), 0);
 }
 
-// -- the place in the data
+// -- the position in the data
 
 // Sample i is i.
 class Counted : public data::Dataset {
@@ -337,7 +336,7 @@ class Counted : public data::Dataset {
   std::int64_t size_;
 };
 
-// The samples of all ranks, step by step, of epochs `begin` to `end`, each step's in order of their numbers.
+// Returns the samples of all ranks, step by step, of epochs `begin` to `end`, sorted within each step.
 std::vector<std::int64_t> trained(const data::Pipeline& set, std::int64_t begin, std::int64_t end,
                                   std::int64_t steps_per_epoch) {
   std::mutex mutex;
@@ -366,8 +365,8 @@ std::vector<std::int64_t> trained(const data::Pipeline& set, std::int64_t begin,
   return all;
 }
 
-TEST(StepsPerEpoch, AnEpochGoesOnWhereTheOneBeforeItEnded) {
-  const auto in_order = data::Pipeline(Counted(26)).batch(4);  // six whole batches
+TEST(StepsPerEpoch, AnEpochContinuesWhereThePreviousOneEnded) {
+  const auto in_order = data::Pipeline(Counted(26)).batch(4);  // six full batches
   std::vector<std::int64_t> expected;
   for (int pass = 0; pass < 2; ++pass)
     for (std::int64_t i = 0; i < 24; ++i) expected.push_back(i);
@@ -375,10 +374,10 @@ TEST(StepsPerEpoch, AnEpochGoesOnWhereTheOneBeforeItEnded) {
   EXPECT_EQ(trained(in_order, 0, 2, 0), expected);
 }
 
-TEST(StepsPerEpoch, EachPassHasAnOrderOfItsOwnAndAResumedRunGoesOnInIt) {
+TEST(StepsPerEpoch, EachPassHasItsOwnOrderAndAResumedRunContinuesInIt) {
   const auto shuffled = data::Pipeline(Counted(24)).shuffle(0, 3).batch(4);
   const std::vector<std::int64_t> all = trained(shuffled, 0, 3, 4);
-  EXPECT_EQ(all, trained(shuffled, 0, 2, 0)) << "the passes of epochs that take the whole set";
+  EXPECT_EQ(all, trained(shuffled, 0, 2, 0)) << "the passes of epochs over the entire set";
   std::vector<std::int64_t> rest = trained(shuffled, 1, 3, 4);
   EXPECT_EQ(rest, std::vector<std::int64_t>(all.begin() + 16, all.end()));
 }

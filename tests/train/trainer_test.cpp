@@ -1,4 +1,4 @@
-// Trainer: fit, evaluate, predict by every strategy, over ranks and over logical devices; what it refuses.
+// Trainer: fit, evaluate and predict with every strategy, over ranks and logical devices, and refused arguments.
 #include "lockstep/train/trainer.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +9,7 @@
 #include "lockstep/lockstep.h"
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
+#include "tests/support/strategies_of_one_process.h"
 #include "tests/train/trainer_parts.h"
 
 namespace lockstep::train {
@@ -18,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Before any test makes a tensor.
+// Sets the devices before any test makes a tensor.
 class FourCpus : public ::testing::Environment {
   void SetUp() override { Device::configure({.cpu = 4}); }
 };
@@ -31,7 +32,7 @@ struct Learned {
   std::vector<float> weights;
 };
 
-// Of a model that drops activations, whose masks belong to the samples, wherever these are computed.
+// Trains a model with dropout, whose masks depend only on the samples, wherever these are computed.
 Learned learn(const CompileOptions& options) {
   Trainer trainer([] {
     manual_seed(5);
@@ -57,7 +58,7 @@ Learned learn_by_ddp(int ranks) {
     learned[static_cast<std::size_t>(group->rank())] = learn(options);
   }));
   for (const Learned& other : learned) {
-    EXPECT_EQ(other.loss, learned[0].loss) << "the history differs among ranks";
+    EXPECT_EQ(other.loss, learned[0].loss) << "the history differs between ranks";
     EXPECT_EQ(other.val_loss, learned[0].val_loss);
     EXPECT_EQ(other.weights, learned[0].weights);
   }
@@ -83,7 +84,7 @@ TEST(Trainer, EveryStrategyTakesTheSameStepsOverAnyNumberOfDevices) {
   };
   expect_same(learn_by_ddp(2), "ddp, 2 ranks");
   expect_same(learn_by_ddp(4), "ddp, 4 ranks");
-  for (const char* const name : {"mirrored", "data_parallel", "towers"}) expect_same(learn(classifying(name)), name);
+  for (const std::string& name : testing::strategies_of_one_process()) expect_same(learn(classifying(name)), name);
 }
 
 TEST(Trainer, CountsTrainingMetricsOverWholeBatchesAlone) {
@@ -93,7 +94,7 @@ TEST(Trainer, CountsTrainingMetricsOverWholeBatchesAlone) {
   FitOptions options = quiet(2);
   options.callbacks = {std::make_shared<CountSteps>(steps)};
   trainer.fit(Quadrants(70), options);  // a plain set: batches of 32, shuffled
-  EXPECT_EQ(steps, 4) << "two whole batches in each epoch";
+  EXPECT_EQ(steps, 4) << "two full batches in each epoch";
   EXPECT_EQ(trainer.step(), 4);
   EXPECT_EQ(trainer.epoch(), 2);
   EXPECT_THAT(trainer.history().names(), ElementsAre("loss", "accuracy", "top2", "lr"));
@@ -126,12 +127,12 @@ TEST(Trainer, TrainsInTrainingModeAndLeavesTheThreadAsItWas) {
   EXPECT_EQ(first_sample(), 24);
   set_first_sample(0);
   EXPECT_TRUE(spy.has_trained);
-  spy.still.eval();  // of a model that trains: on purpose
+  spy.still.eval();  // in eval mode on purpose, inside a model in training mode
   spy.still_trained = false;
   FitOptions options = quiet(2);
   options.validation = data::Pipeline(Quadrants(16)).batch(16);
   trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
-  EXPECT_FALSE(spy.still_trained) << "nor behind a validation";
+  EXPECT_FALSE(spy.still_trained) << "nor after a validation";
   EXPECT_TRUE(spy.is_training());
 }
 
@@ -143,14 +144,14 @@ TEST(Trainer, EndsAfterSoManySteps) {
   trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
   EXPECT_EQ(trainer.step(), 3);
   EXPECT_EQ(trainer.history().epochs(), 2);
-  EXPECT_EQ(trainer.epoch(), 1) << "the second one is not done";
+  EXPECT_EQ(trainer.epoch(), 1) << "the second one is not completed";
   options.max_steps = 0;
   options.steps_per_epoch = 1;
   trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
-  EXPECT_EQ(trainer.step(), 8) << "a further fit counts on";
+  EXPECT_EQ(trainer.step(), 8) << "another fit continues the count";
   options.initial_epoch = options.epochs;
   trainer.fit(data::Pipeline(Quadrants(32)).batch(16), options);
-  EXPECT_EQ(trainer.step(), 8) << "nothing is left of a training that is done";
+  EXPECT_EQ(trainer.step(), 8) << "a completed training has no steps left";
 }
 
 TEST(Trainer, EvaluatesEachSampleOnce) {
@@ -175,7 +176,7 @@ TEST(Trainer, EvaluatesEachSampleOnce) {
 TEST(Trainer, PredictsInTheOrderOfTheSet) {
   Trainer trainer(make_dense);
   trainer.compile(classifying("towers"));
-  for (const std::int64_t samples : {7, 2}) {  // with 3 ranks one has fewer, or none
+  for (const std::int64_t samples : {7, 2}) {  // with 3 ranks, one rank has fewer or none
     const Quadrants set(samples);
     Tensors expected;
     for (std::int64_t i = 0; i < samples; ++i) expected.push_back(trainer.model()(set.get(i, 0)[0].reshaped({1, 2})));
@@ -208,7 +209,7 @@ TEST(Trainer, PrintsTheModelAsATable) {
   });
   const RandomState before = random_state();
   const std::string table = trainer.summary({{{2}}});
-  EXPECT_EQ(random_state(), before) << "before compile() a model is made for it";
+  EXPECT_EQ(random_state(), before) << "before compile() it makes a model";
   EXPECT_THAT(table, HasSubstr("Model: \"Sequential\"\n____"));
   EXPECT_THAT(table, HasSubstr(" Layer (type)              Output Shape              Param #\n====="));
   EXPECT_THAT(table, HasSubstr(" hidden (Linear)           (None, 16)                     48\n"));
@@ -221,7 +222,7 @@ TEST(Trainer, PrintsTheModelAsATable) {
   EXPECT_EQ(trainer.summary({{{2}}}), table);
 }
 
-// -- what is refused
+// -- refused arguments
 
 TEST(Trainer, RefusesWhatItCannotCompile) {
   Trainer trainer(make_dense);
@@ -233,13 +234,13 @@ TEST(Trainer, RefusesWhatItCannotCompile) {
     });
   };
   EXPECT_THAT(compile([](auto& options) { options.strategy = "horovod"; }),
-              HasSubstr("there is no strategy 'horovod': ddp, mirrored"));
+              HasSubstr("unknown strategy 'horovod': expected one of ddp, mirrored"));
   EXPECT_THAT(compile([](auto& options) { options.strategy = "model_parallel"; }),
-              HasSubstr("no device with the whole model"));
+              HasSubstr("no device with the entire model"));
   EXPECT_THAT(compile([](auto& options) { options.strategy = "parameter_server"; }),
               HasSubstr("processes that serve and do not train"));
   EXPECT_THAT(compile([](auto& options) { options.strategy = "local_sgd"; }),
-              HasSubstr("has other weights on each rank"));
+              HasSubstr("has different weights on each rank"));
   EXPECT_THAT(compile([](auto& options) { options.loss = {}; }), HasSubstr(".optimizer and .loss are needed"));
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("", Accuracy()); }),
               HasSubstr("a metric has no name"));
@@ -248,7 +249,7 @@ TEST(Trainer, RefusesWhatItCannotCompile) {
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("accuracy", Accuracy()); }),
               HasSubstr("'accuracy' is taken"));
   EXPECT_THAT(compile([](auto& options) { options.metrics.emplace_back("val_x", Accuracy()); }),
-              HasSubstr("val_ are those of the validation"));
+              HasSubstr("val_ are reserved for the validation"));
   EXPECT_THAT(message_of([&] { trainer.fit(Quadrants(32)); }), HasSubstr("Trainer::fit: call compile() first"));
   EXPECT_THAT(message_of([] { Trainer({}); }), HasSubstr("the function that makes the model is empty"));
 }
@@ -266,11 +267,11 @@ TEST(Trainer, RefusesSetsAndBatchesThatDoNotFit) {
               HasSubstr("a batch of 128 samples is larger than the set, which has 64"));
   EXPECT_THAT(fit(Quadrants(0)), HasSubstr("the data set is empty"));
   EXPECT_THAT(fit(data::Pipeline(set).map([](data::Sample sample) { return data::Sample{sample[0]}; })),
-              HasSubstr("a sample of the set has 1 tensor: an input and a target are needed"));
+              HasSubstr("a sample of the set has 1 tensor: loss and metrics need an input and a target"));
   FitOptions options = quiet(1);
   options.batch_size = 16;
-  EXPECT_THAT(fit(data::Pipeline(set).batch(32), options), HasSubstr("batch_size 16 beside batches of 32"));
-  EXPECT_THAT(fit(set, quiet(0)), HasSubstr("epochs 0 after initial_epoch 0"));
+  EXPECT_THAT(fit(data::Pipeline(set).batch(32), options), HasSubstr("got batch_size 16 and batches of 32"));
+  EXPECT_THAT(fit(set, quiet(0)), HasSubstr("got epochs 0 and initial_epoch 0"));
   options = quiet(1);
   options.validation = Quadrants(0);
   EXPECT_THAT(fit(set, options), HasSubstr("the data set is empty"));
@@ -281,7 +282,7 @@ TEST(Trainer, RefusesSetsAndBatchesThatDoNotFit) {
               HasSubstr("Trainer::evaluate: rank 0: the data set is empty"));
   EXPECT_THAT(message_of([&] { trainer.predict(Quadrants(0)); }),
               HasSubstr("Trainer::predict: rank 0: the data set is empty"));
-  EXPECT_EQ(trainer.step(), 0) << "nothing was trained";
+  EXPECT_EQ(trainer.step(), 0) << "no step was made";
 }
 
 TEST(Trainer, RefusesABatchThatRanksDoNotDivideOnAllOfThem) {

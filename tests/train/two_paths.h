@@ -1,4 +1,4 @@
-// A model with two towers, each on a device, that do not depend on each other until their outputs meet on the first.
+// A model with two independent towers on different devices, whose outputs are combined on the first.
 #pragma once
 
 #include "tests/train/strategy_training.h"

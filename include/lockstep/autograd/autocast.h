@@ -9,7 +9,7 @@
 // bits; softmax, norms, exp, ln, pow, sum and losses convert to float32; operands of different types are converted to
 // float32. Weights and biases stay float32: an operator makes the 16-bit copies that it reads, and its backward writes
 // float32 gradients directly into their slots. Gradients of activations have the type of the activations.
-// docs/precision.md has a table of all operators.
+// docs/gpu.md has a table of all operators.
 #pragma once
 
 #include <string_view>

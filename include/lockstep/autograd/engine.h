@@ -30,8 +30,8 @@ namespace lockstep {
 void backward(const Tensor& root, const BackwardOptions& options = {});
 
 struct GradientsOptions {
-  Tensors gradients =
-      {};  // gradients of the roots, as in BackwardOptions::gradient; empty or undefined means 1, for scalars
+  // Gradients of the roots, as in BackwardOptions::gradient; empty or undefined means 1, for scalars.
+  Tensors gradients = {};
   bool retain_graph = false;
   bool allow_unused = false;  // return an undefined tensor, instead of throwing, for an input on which no root depends
 };

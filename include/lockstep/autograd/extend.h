@@ -18,7 +18,7 @@
 //   }
 //
 // An operator that has its own kernels calls them instead of kernels_of(). On the CPU they compute before they return;
-// on a GPU they queue their work on stream_of(x), whose native() is the cudaStream_t. docs/extending.md has such an
+// on a GPU they queue their work on stream_of(x), whose native() is the cudaStream_t. docs/tutorial.md has such an
 // operator for both.
 #pragma once
 

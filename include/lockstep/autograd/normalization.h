@@ -26,8 +26,8 @@ class StatisticsExchange {
 };
 
 struct BatchNormOptions {
-  bool training =
-      true;  // true: normalise by the batch's statistics and update the running ones; false: use the running ones
+  // True: normalise by the batch's statistics and update the running ones; false: use the running ones.
+  bool training = true;
   float momentum = 0.1F;
   float eps = 1e-5F;
   bool relu = false;  // clamp the result at 0 in the same pass

@@ -38,10 +38,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activat
 Tensor bias_add(const Tensor& x, const Tensor& bias);  // adds bias (C) along the last dimension of x
 Tensor relu(const Tensor& x);
 Tensor scale(const Tensor& x, float factor);
-Tensor scale_by(const Tensor& x,
-                const Tensor& factor);  // float32; the factor is a scalar on x's device and is not differentiated
-Tensor cast(const Tensor& x,
-            DType type);  // between float32, float16 and bfloat16; returns x if it already has the type
+// Multiplies x by a float32 scalar on its device, which is not differentiated.
+Tensor scale_by(const Tensor& x, const Tensor& factor);
+// Converts between float32, float16 and bfloat16; returns x if it already has the type.
+Tensor cast(const Tensor& x, DType type);
 
 inline Tensor operator*(float factor, const Tensor& x) { return scale(x, factor); }
 inline Tensor operator*(const Tensor& x, float factor) { return scale(x, factor); }

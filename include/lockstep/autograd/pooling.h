@@ -19,8 +19,8 @@ Tensor max_pool2d(const Tensor& x, Size2 window, const MaxPool2dOptions& options
 struct AvgPool2dOptions {
   Size2 stride = {0, 0};  // 0: same as the window
   PaddingRule padding = Padding{};
-  bool count_include_pad = true;  // true, as in PyTorch: divide by the window's size; false, as in TensorFlow: by its
-                                  // pixels inside the image
+  // True, as in PyTorch: divide by the window's size; false, as in TensorFlow: by its pixels inside the image.
+  bool count_include_pad = true;
 };
 // The mean of each window. Padding counts as 0.
 Tensor avg_pool2d(const Tensor& x, Size2 window, const AvgPool2dOptions& options = {});

@@ -22,8 +22,8 @@ bool requires_grad(const Tensor& tensor);  // true for a marked leaf, and for a 
 // Sets the name of the leaf in messages. A module names its parameters by their path from the outermost module to which
 // it has been added.
 void set_name(const Tensor& leaf, const std::string& name);
-std::string describe(
-    const Tensor& tensor);  // "parameter 'block.first.weight' of shape (8, 4)", "a tensor of shape (8, 4)"
+// The tensor in messages: "parameter 'block.first.weight' of shape (8, 4)", or "a tensor of shape (8, 4)".
+std::string describe(const Tensor& tensor);
 // Describes an operator's argument `what`: "weight 'block.first.weight'", or just "weight" for a tensor without a name
 // or an undefined one.
 std::string name_argument(std::string_view what, const Tensor& tensor);

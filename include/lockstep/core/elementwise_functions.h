@@ -28,11 +28,41 @@ struct UnaryOperation {
   float parameter = 0;
 };
 
-// True if the derivative is computed from the result; for the others it is computed from x.
-constexpr bool is_differentiated_by_result(UnaryFunction function) {
-  return function == UnaryFunction::kTanh || function == UnaryFunction::kSigmoid || function == UnaryFunction::kExp ||
-         function == UnaryFunction::kSqrt;
+// Properties of a unary function, for its callers and tests.
+struct UnaryFunctionInfo {
+  UnaryFunction function;
+  const char* name;                        // in tests and benchmarks
+  bool is_differentiated_by_result;        // the derivative is computed from the result; otherwise from x
+  bool is_float32_under_autocast = false;  // as in PyTorch's list
+  bool is_of_positive = false;             // only defined for x > 0
+  float parameter = 0;                     // an example for tests and benchmarks
+};
+
+// In the order of the enumerators.
+inline constexpr UnaryFunctionInfo kUnaryFunctions[] = {
+    {UnaryFunction::kGelu, "gelu", false},
+    {UnaryFunction::kGeluTanh, "gelu tanh", false},
+    {UnaryFunction::kSilu, "silu", false},
+    {UnaryFunction::kTanh, "tanh", true},
+    {UnaryFunction::kSigmoid, "sigmoid", true},
+    {UnaryFunction::kLeakyReLU, "leaky relu", false, false, false, 0.01F},
+    {UnaryFunction::kExp, "exp", true, true},
+    {UnaryFunction::kLog, "log", false, true, true},
+    {UnaryFunction::kSqrt, "sqrt", true, false, true},
+    {UnaryFunction::kPow, "power", false, true, true, -1.5F},
+    {UnaryFunction::kAbs, "abs", false},
+    {UnaryFunction::kReciprocal, "reciprocal", false, true, false, 2.5F},
+    {UnaryFunction::kAddConstant, "add constant", false, false, false, -0.3F},
+};
+
+constexpr const UnaryFunctionInfo& info_of(UnaryFunction function) {
+  return kUnaryFunctions[static_cast<std::uint8_t>(function)];
 }
+static_assert([] {
+  for (const UnaryFunctionInfo& info : kUnaryFunctions)
+    if (&info_of(info.function) != &info) return false;
+  return true;
+}());
 
 // Functions of a and b. Powers of special values are those of C's pow().
 enum class BinaryFunction : std::uint8_t {

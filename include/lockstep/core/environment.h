@@ -26,60 +26,60 @@ inline constexpr const char* kTorchrunsErrorFile = "TORCHELASTIC_ERROR_FILE";
 
 inline constexpr const char* kToken = "LOCKSTEP_TOKEN";           // the job's secret
 inline constexpr const char* kTokenFile = "LOCKSTEP_TOKEN_FILE";  // or a file that holds it
-inline constexpr const char* kInsecure =
-    "LOCKSTEP_INSECURE";                                     // "1": allow addresses other than loopback without a token
-inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";  // host (default)
+// "1": allow addresses other than loopback without a token.
+inline constexpr const char* kInsecure = "LOCKSTEP_INSECURE";
+inline constexpr const char* kBackend = "LOCKSTEP_BACKEND";      // host (default)
 inline constexpr const char* kTransport = "LOCKSTEP_TRANSPORT";  // auto (default), shm, tcp, hierarchical
-inline constexpr const char* kInterface =
-    "LOCKSTEP_INTERFACE";  // a name or address; default: of the route to MASTER_ADDR
-inline constexpr const char* kNode =
-    "LOCKSTEP_NODE";  // for tests and experiments: ranks with different values share no memory
+// A name or address; default: of the route to MASTER_ADDR.
+inline constexpr const char* kInterface = "LOCKSTEP_INTERFACE";
+// For tests and experiments: ranks with different values share no memory.
+inline constexpr const char* kNode = "LOCKSTEP_NODE";
 inline constexpr const char* kTimeout = "LOCKSTEP_TIMEOUT_S";             // a collective's deadline, default 300
 inline constexpr const char* kStoreTimeout = "LOCKSTEP_STORE_TIMEOUT_S";  // rendezvous deadline, default 60
-inline constexpr const char* kStallTimeout =
-    "LOCKSTEP_STALL_TIMEOUT_S";  // time without heartbeats until a rank counts as lost, default 30
-inline constexpr const char* kTuning =
-    "LOCKSTEP_TUNING";  // file that bench/all_reduce --tune wrote; rank 0's value applies
+// Time without heartbeats until a rank counts as lost, default 30.
+inline constexpr const char* kStallTimeout = "LOCKSTEP_STALL_TIMEOUT_S";
+// File that bench/all_reduce --tune wrote; rank 0's value applies.
+inline constexpr const char* kTuning = "LOCKSTEP_TUNING";
 inline constexpr const char* kReduceOrder = "LOCKSTEP_REDUCE_ORDER";  // order of sums on the CPU: rank (default), tree
 inline constexpr const char* kFlightDir = "LOCKSTEP_FLIGHT_DIR";  // folder for flight records; unset: none are written
-inline constexpr const char* kFlightSignal =
-    "LOCKSTEP_FLIGHT_SIGNAL";                                   // "0": do not install handlers for SIGUSR1 and SIGTERM
+// "0": do not install handlers for SIGUSR1 and SIGTERM.
+inline constexpr const char* kFlightSignal = "LOCKSTEP_FLIGHT_SIGNAL";
 inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";  // trace, debug, info (default), warn, error
 inline constexpr const char* kData = "LOCKSTEP_DATA";           // folder that holds the data sets
-inline constexpr const char* kDevice =
-    "LOCKSTEP_DEVICE";  // auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N
-inline constexpr const char* kLogicalDevices =
-    "LOCKSTEP_LOGICAL_DEVICES";                                   // division into logical devices: cpu:2x, cuda:0:1G+3G
-inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";  // grow (default), all, 8G (at most), all:8G
+// auto (default: the GPU of the local rank, if any), cpu, cuda, cuda:N.
+inline constexpr const char* kDevice = "LOCKSTEP_DEVICE";
+// Division into logical devices: cpu:2x, cuda:0:1G+3G.
+inline constexpr const char* kLogicalDevices = "LOCKSTEP_LOGICAL_DEVICES";
+inline constexpr const char* kGpuMemory = "LOCKSTEP_GPU_MEMORY";      // grow (default), all, 8G (at most), all:8G
 inline constexpr const char* kCudaLibrary = "LOCKSTEP_CUDA_LIBRARY";  // path of liblockstep_cuda.so
 inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";  // file name of NCCL, default libnccl.so.2
-inline constexpr const char* kNcclBlocking =
-    "LOCKSTEP_NCCL_BLOCKING";  // "1": NCCL calls block the calling thread, and are monitored
-inline constexpr const char* kShareGpu =
-    "LOCKSTEP_SHARE_GPU";  // set by lockrun --share-gpu K: number of ranks that share one GPU
-inline constexpr const char* kTf32 =
-    "LOCKSTEP_TF32";  // "1": the GPU computes float32 products and convolutions in TF32
-inline constexpr const char* kCudnnAutotune =
-    "LOCKSTEP_CUDNN_AUTOTUNE";  // "0": use cuDNN's first choice instead of the fastest measured
-inline constexpr const char* kCudnnNondeterministic =
-    "LOCKSTEP_CUDNN_NONDETERMINISTIC";  // "1": results of convolutions may differ from run to run
-inline constexpr const char* kCudaWorkspace =
-    "LOCKSTEP_CUDA_WORKSPACE_MIB";  // workspace of one product or convolution, default 64
-inline constexpr const char* kTerminalWidth =
-    "LOCKSTEP_TERMINAL_WIDTH";  // set by lockrun: columns of its terminal, absent in a log
+// "1": NCCL calls block the calling thread, and are monitored.
+inline constexpr const char* kNcclBlocking = "LOCKSTEP_NCCL_BLOCKING";
+// Set by lockrun --share-gpu K: number of ranks that share one GPU.
+inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";
+// "1": the GPU computes float32 products and convolutions in TF32.
+inline constexpr const char* kTf32 = "LOCKSTEP_TF32";
+// "0": use cuDNN's first choice instead of the fastest measured.
+inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";
+// "1": results of convolutions may differ from run to run.
+inline constexpr const char* kCudnnNondeterministic = "LOCKSTEP_CUDNN_NONDETERMINISTIC";
+// Workspace of one product or convolution, default 64.
+inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";
+// Set by lockrun: columns of its terminal, absent in a log.
+inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";
 // Variables of the strategy parameter_server; set by lockrun --ps P --workers W, or by hand for each process.
 inline constexpr const char* kJob = "LOCKSTEP_JOB";               // ps: holds parameters; worker: computes
 inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";  // number of this process within its job, from 0
 inline constexpr const char* kNumPs = "LOCKSTEP_NUM_PS";          // number of processes in each job
 inline constexpr const char* kNumWorkers = "LOCKSTEP_NUM_WORKERS";
-inline constexpr const char* kStoreHosted =
-    "LOCKSTEP_STORE_HOSTED";  // set by lockrun: "1" if it serves the store itself
-inline constexpr const char* kStorePort =
-    "LOCKSTEP_STORE_PORT";  // set by lockrun: port of the store at MASTER_ADDR; MASTER_PORT stays free
+// Set by lockrun: "1" if it serves the store itself.
+inline constexpr const char* kStoreHosted = "LOCKSTEP_STORE_HOSTED";
+// Set by lockrun: port of the store at MASTER_ADDR; MASTER_PORT stays free.
+inline constexpr const char* kStorePort = "LOCKSTEP_STORE_PORT";
 
 inline constexpr const char* kIsa = "LOCKSTEP_ISA";  // baseline, avx2, avx512, amx: the highest instruction set to use
-inline constexpr const char* kDelayAlpha =
-    "LOCKSTEP_DELAY_ALPHA_US";  // delay that backend `delay` adds to every message
+// Delay that backend `delay` adds to every message.
+inline constexpr const char* kDelayAlpha = "LOCKSTEP_DELAY_ALPHA_US";
 inline constexpr const char* kDelayBandwidth = "LOCKSTEP_DELAY_GBPS";  // and the bandwidth, in GB/s, that it simulates
 
 // Sockets to each peer for collectives over TCP: 1 to 16, default 2, with more than 16 ranks 1. Rank 0's value applies.

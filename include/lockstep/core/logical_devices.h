@@ -23,8 +23,8 @@ struct DeviceOptions {
   // One logical device per entry, "cuda:0/0", "cuda:0/1", ..., with at most this much memory: "1G", "512M", "1000000"
   // (bytes).
   std::vector<std::string> memory = {};
-  std::optional<std::vector<int>> visible =
-      {};                         // numbers of the GPUs that this process uses; it does not see the others
+  // Numbers of the GPUs that this process uses; it does not see the others.
+  std::optional<std::vector<int>> visible = {};
   std::optional<bool> grow = {};  // true (default): allocate GPU memory as needed; false: all free memory at the start
 };
 

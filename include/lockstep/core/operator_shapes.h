@@ -26,8 +26,8 @@ struct Pool2dShape {
   std::int64_t out_height, out_width;
   std::int64_t window_height, window_width;
   std::int64_t stride_height, stride_width;
-  std::int64_t pad_top, pad_left, pad_bottom,
-      pad_right;  // smaller than the window; counts as -infinity for maxima, as 0 for means
+  // Smaller than the window; counts as -infinity for maxima, as 0 for means.
+  std::int64_t pad_top, pad_left, pad_bottom, pad_right;
 
   bool operator==(const Pool2dShape&) const = default;
 };

@@ -11,22 +11,23 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// The ranks among which an update is shared that have mapped each other's memory (CPU): one pass averages, updates and
-// sends.
-struct UpdateRanks {
-  std::span<const float* const> grads;  // by rank; the gradient is their sum in that order, times 1 / ranks
-  std::span<float* const> copies;       // of the weight, on the other ranks: get its new values
-  const float* clip_factor = nullptr;   // not null: the gradient is multiplied by it
+// An update of a weight that several holders share, all in the memory of one CPU: one pass averages the gradients,
+// updates the weight and copies it.
+struct SharedUpdate {
+  std::span<const float* const>
+      grads;                           // one of each holder; the gradient is their sum in order, times 1 / grads.size()
+  std::span<float* const> copies;      // the other holders' weights, which get the new values
+  const float* clip_factor = nullptr;  // not null: the gradient is multiplied by it
 };
 
 // One tensor of an update, contiguous float32.
 struct UpdateTensor {
-  float* weight;                       // is changed
-  const float* grad;                   // is read
-  float* states[3];                    // are changed: as many as the formula has, in its order
-  std::int64_t count;                  // elements
-  const UpdateRanks* ranks = nullptr;  // not null: its grads in place of `grad`, all of `count` elements. CPU only
-  std::int64_t clock = 0;              // the index of its clock in GroupStep::clock
+  float* weight;                         // is changed
+  const float* grad;                     // is read
+  float* states[3];                      // are changed: as many as the formula has, in its order
+  std::int64_t count;                    // elements
+  const SharedUpdate* shared = nullptr;  // not null: its grads in place of `grad`, all of `count` elements. CPU only
+  std::int64_t clock = 0;                // the index of its clock in GroupStep::clock
 };
 
 // State of dynamic loss scaling, kept on the device so that the host never waits for it. All members are floats: a
@@ -68,8 +69,8 @@ struct UpdateClock {
 struct GroupStep {
   const float* lr;
   float weight_decay;
-  const LossScaleState* loss_scale =
-      nullptr;  // not null: gradients are divided by `scale`; a step with `found_bad` changes nothing
+  // Not null: gradients are divided by `scale`; a step with `found_bad` changes nothing.
+  const LossScaleState* loss_scale = nullptr;
   // An array of clocks, for the formulas that use them: a call advances the clock of a tensor before it updates the
   // tensor. Tensors with the same clock are adjacent, and the clock advances once for all of them.
   UpdateClock* clock = nullptr;

@@ -1,4 +1,4 @@
-// The family of kernels that make inputs of images: see core/kernel_families.h.
+// The kernel family that makes model inputs from images: see core/kernel_families.h.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 #pragma GCC visibility push(default)
 namespace lockstep::data {
 
-// Square images of three planes of bytes, of which a crop is taken.
+// A batch of square images as three byte planes each, from which a square crop is taken. Extents are in pixels.
 struct ImageShape {
   std::int64_t batch, side, crop;
 };
 
-// The augmentation of one image. Drawn on the host, where the sample's random numbers are known.
+// The augmentation of one image. It is drawn on the host, which knows the sample's random numbers.
 struct Augmentation {
-  std::int32_t top, left;  // of the crop, which may reach out of the image: it is black (0) there
+  std::int32_t top, left;  // corner of the crop; the parts of the crop outside the image are black (0)
   std::int32_t mirrored;   // 0 or 1
-  float brightness;        // is added
+  float brightness;        // added to each value
   float contrast;          // x = (x - m) * contrast + m, where m is the mean of the crop's channel
 };
 
-// What the values of an image, 0..255, become last. `mean` and `deviation` are of kPerChannel alone: red, green, blue,
-// of values in 0..1.
+// The last step: how values in 0..255 are normalized. Only kPerChannel uses `mean` and `deviation`: red, green, blue,
+// for values in 0..1.
 struct ImageNormalization {
   enum class Kind : std::int32_t {
     kPerImage,   // (x - mean) / max(deviation, 1 / sqrt(count)), over all values of the image
@@ -32,11 +32,11 @@ struct ImageNormalization {
   float mean[3] = {0, 0, 0}, deviation[3] = {1, 1, 1};
 };
 
-// By the conventions of core/operators.def.
+// The conventions of core/operators.def apply.
 struct AugmentKernels {
   static constexpr const char* kFamily = "augment";
 
-  // Planes (batch, 3, side, side) to out (batch, crop, crop, 3): crop, mirror, brightness, contrast, then the
+  // Reads planes (batch, 3, side, side) and writes out (batch, crop, crop, 3): crop, mirror, brightness, contrast, then
   // normalization.
   void (*augment)(const ImageShape&, const ImageNormalization&, const std::uint8_t* planes, const Augmentation* each,
                   float* out, Stream&);

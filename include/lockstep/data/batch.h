@@ -18,13 +18,13 @@ namespace lockstep::data {
 // One sample: any number of CPU tensors of any types and shapes, for example an image and its label.
 using Sample = std::vector<Tensor>;
 
-// A tensor of one value and no extents, on the CPU: a label.
+// Returns a CPU tensor of rank 0 that holds one value: a label.
 template <typename T>
 Tensor scalar(T value) {
   return Tensor::from(std::span<const T>(&value, 1), Shape());
 }
 
-// What the samples of a data set have at one place in their list.
+// The shape and type that all samples of a data set have at one place in their list.
 struct TensorSpec {
   Shape shape;
   DType dtype = DType::kFloat32;
@@ -32,32 +32,32 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// A batch: tensor i holds tensor i of all samples, (N, ...) when they are stacked. Batches of two tensors can be taken
-// apart,
+// A batch: tensor i holds tensor i of all samples, (N, ...) when they are stacked. A batch of two tensors can be
+// destructured,
 //
 //   for (auto& [inputs, targets] : loader) ...
 //
-// others by `auto [tokens, lengths, labels] = batch.tensors<3>()`, or by their numbers. A number that the batch does
-// not have, and the names of a batch of another size, throw InvalidArgument.
+// others with `auto [tokens, lengths, labels] = batch.tensors<3>()` or by index. An index out of range, or inputs(),
+// targets() and tensors<N>() on a batch of another size, throw InvalidArgument.
 class Batch {
  public:
   Batch() = default;
   Batch(std::initializer_list<Tensor> tensors) : tensors_(tensors) {}
   explicit Batch(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
 
-  std::size_t size() const { return tensors_.size(); }  // tensors, not samples
+  std::size_t size() const { return tensors_.size(); }  // number of tensors, not of samples
   Tensor& operator[](std::size_t number) { return tensors_[checked(number)]; }
   const Tensor& operator[](std::size_t number) const { return tensors_[checked(number)]; }
   auto begin() const { return tensors_.begin(); }
   auto end() const { return tensors_.end(); }
 
-  // By their usual names: the first and the second tensor.
+  // The first and the second tensor by their usual names.
   Tensor& inputs() { return (*this)[0]; }
   const Tensor& inputs() const { return (*this)[0]; }
   Tensor& targets() { return (*this)[1]; }
   const Tensor& targets() const { return (*this)[1]; }
 
-  // All `N` tensors of a batch that has just as many.
+  // Returns all tensors; the batch must have exactly `N`.
   template <std::size_t N>
   std::array<Tensor, N> tensors() const {
     check_size(N);
@@ -66,7 +66,7 @@ class Batch {
     return all;
   }
 
-  // Behind `auto& [inputs, targets] = batch`.
+  // Used by `auto& [inputs, targets] = batch`.
   template <std::size_t I>
   Tensor& get() {
     check_size(2);
@@ -85,30 +85,32 @@ class Batch {
   std::vector<Tensor> tensors_;
 };
 
-// The place of one sample in stacked tensors that are being filled: a loader's batch.
+// One sample's place in the stacked tensors of a batch that a loader is filling.
 class Row {
  public:
-  // Row `number` of `rows`, the first extent of all `stacked`, CPU tensors that outlive this object.
+  // Row `number` of `rows`, the first extent of every tensor in `stacked`. These are CPU tensors that must outlive this
+  // object.
   Row(std::span<const Tensor> stacked, std::int64_t number, std::int64_t rows)
       : stacked_(stacked), number_(number), rows_(rows) {}
 
-  std::size_t size() const { return stacked_.size(); }  // tensors of a sample
+  std::size_t size() const { return stacked_.size(); }  // number of tensors in a sample
 
-  // The sample's elements of tensor `i`. Throws InvalidArgument when T is not its type, or there is no such tensor.
+  // Returns the sample's elements of tensor `i`. Throws InvalidArgument when the tensor has another type than T, or
+  // does not exist.
   template <typename T>
   std::span<T> span(std::size_t i) const {
     const Tensor& all = tensor(i);
     const std::size_t count = static_cast<std::size_t>(all.count() / rows_);
     return all.span<T>().subspan(static_cast<std::size_t>(number_) * count, count);
   }
-  // The only element of a tensor without extents: a label.
+  // Returns the only element of a tensor of rank 0: a label.
   template <typename T>
   T& value(std::size_t i) const {
     const std::span<T> all = span<T>(i);
     check_is_one(i, all.size());
     return all[0];
   }
-  std::span<std::byte> bytes(std::size_t i) const;  // of any type
+  std::span<std::byte> bytes(std::size_t i) const;  // the sample's elements of tensor `i`, of any type
 
  private:
   const Tensor& tensor(std::size_t i) const;

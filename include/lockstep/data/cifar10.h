@@ -1,6 +1,7 @@
 // CIFAR-10 in its original binary format, memory-mapped (Krizhevsky 2009).
 //
-// A record is 3,073 bytes: one label byte, then 1,024 red, 1,024 green, 1,024 blue, each plane row-major 32 x 32.
+// A record has 3,073 bytes: one label byte, then 1,024 red, 1,024 green and 1,024 blue bytes, each plane row-major 32
+// x 32.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +15,28 @@
 namespace lockstep::data {
 
 struct Cifar10Options {
-  bool train = true;       // data_batch_*.bin (those that are there), else test_batch.bin
-  bool augment = true;     // as `augmentation` says; else the centre crop of its size, with its normalization
-  std::uint64_t seed = 0;  // of the augmentation
+  bool train = true;       // read all data_batch_*.bin files that exist, else test_batch.bin
+  bool augment = true;     // false: take the centre crop, with the same size and normalization
+  std::uint64_t seed = 0;  // seeds the augmentation
   ImageAugmentation augmentation = ImageAugmentation::tutorial();
 };
 
-// A generated set: procedural 32x32 images in 10 classes that a linear model cannot separate and the tutorial network
-// can. A pure function of these numbers.
+// A generated set: procedural 32 x 32 images in 10 classes that a linear model cannot separate but the tutorial network
+// can. It is a pure function of these numbers.
 struct GeneratedCifar10 {
   std::int64_t train_images = 10'000;
   std::int64_t test_images = 2'000;
   std::uint64_t seed = 1;
 };
 
-// Samples are {(24, 24, 3) float32, () int64}, with another crop of that size, each image standardised by itself unless
-// the normalization says otherwise. A copy shares the images.
+// Samples are {(24, 24, 3) float32, () int64}, or of another extent if the augmentation's crop says so. Each image is
+// standardised on its own unless the normalization says otherwise. A copy shares the images.
 class Cifar10 : public ImageDataset {
  public:
-  // Throws FileError naming the file: missing, not a multiple of 3,073 bytes, a label of 10 or more (with the record).
+  // Throws FileError with the file's name when a file is missing, is not a multiple of 3,073 bytes or has a label of 10
+  // or more (with the record).
   Cifar10(const std::string& folder, const Cifar10Options& options);
-  // The generated set, in this process's memory: no file is written.
+  // Makes the generated set in this process's memory and writes no file.
   Cifar10(const GeneratedCifar10& what, const Cifar10Options& options);
   ~Cifar10() override;
   Cifar10(const Cifar10&) = default;
@@ -49,12 +51,12 @@ class Cifar10 : public ImageDataset {
   std::shared_ptr<const Impl> impl_;
 };
 
-// The generated set in files of the same format.
+// Writes the generated set to files in the same format.
 void write_generated_cifar10(const std::string& folder, const GeneratedCifar10& what = {});
 
-// The folder that holds CIFAR-10: `wanted` (--data) itself, its cifar10/ or its cifar-10-batches-bin/; where `wanted`
-// is empty, LOCKSTEP_DATA likewise. Empty: there is none. A `wanted` without a data_batch file is an error (FileError),
-// no reason to look further.
+// Returns the folder that holds CIFAR-10: `wanted` (the value of --data), its cifar10/ or its cifar-10-batches-bin/.
+// When `wanted` is empty, LOCKSTEP_DATA is searched in the same way. Returns "" when nothing is found there. A
+// non-empty `wanted` without a data_batch file throws FileError; no other place is searched.
 std::string find_cifar10(const std::string& wanted);
 
 }  // namespace lockstep::data

@@ -1,11 +1,11 @@
-// Data sets made of tensors, and of other data sets.
+// Data sets made from tensors and from other data sets.
 //
-// They keep the sets that they are made of: a set given by value is copied, or moved in by std::move; the library's own
-// sets share their contents with their copies. A set that cannot be copied, or should not be, comes as a
-// std::shared_ptr. All are read when a sample is asked for; what a set throws passes through. A sample that a set does
-// not have throws InvalidArgument.
+// A combined set keeps the sets that it is made from. A set passed by value is copied, or moved with std::move; copies
+// of the library's own sets share their contents. Pass a std::shared_ptr for a set that cannot or should not be copied.
+// The underlying sets are read when a sample is requested, and their exceptions pass through. An index out of range
+// throws InvalidArgument.
 //
-// The order of samples is the sampler's, batches are the loader's: there is no set that shuffles or batches.
+// The sampler orders the samples and the loader makes the batches, so no set shuffles or batches.
 #pragma once
 
 #include <concepts>
@@ -22,7 +22,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep::data {
 
-// A data set that another one keeps; see above. Made of the set where it is an argument.
+// A data set kept by another one; see above. It converts implicitly from a set passed as an argument.
 class KeptDataset {
  public:
   template <typename Set>
@@ -41,11 +41,11 @@ class KeptDataset {
   std::shared_ptr<const Dataset> set_;
 };
 
-// Tensors whose first extents are equal, N: sample i is row i of each.
+// Tensors with equal first extents, N: sample i is row i of each.
 class TensorDataset : public FixedShapeDataset {
  public:
-  // On the CPU, of any types; their memory is shared. Throws InvalidArgument for none, one without extents, or
-  // different first extents.
+  // CPU tensors of any types; the set shares their memory. Throws InvalidArgument for an empty list, a tensor of rank 0
+  // or different first extents.
   explicit TensorDataset(std::vector<Tensor> tensors);
   std::int64_t size() const override { return tensors_[0].shape()[0]; }
   std::vector<TensorSpec> element_spec() const override;
@@ -68,9 +68,10 @@ class MappedDataset : public Dataset {
   std::uint64_t seed_;
 };
 
-// Sample i is function(sample i of the set), made anew each time. Called from the loader's threads, several at once.
+// Sample i is function(sample i of the set), computed anew on each read. The loader's threads call it, several at the
+// same time.
 MappedDataset map(KeptDataset set, std::function<Sample(Sample sample)> function);
-// The same with random numbers, which are drawn from (seed, epoch, index).
+// The same for a function that takes random numbers, drawn from (seed, epoch, index).
 MappedDataset map(KeptDataset set, MappedDataset::Function function, std::uint64_t seed);
 
 class CachedDataset : public Dataset {
@@ -86,14 +87,14 @@ class CachedDataset : public Dataset {
   std::shared_ptr<State> state_;  // shared with copies
 };
 
-// Keeps each sample in memory, once it was read, as epoch 0 sees it in every epoch: so a resumed run sees what the
-// first one saw. Random augmentation belongs behind it: map(cache(set), ...).
+// Keeps each sample in memory after it is first read, as epoch 0 sees it, and returns it in every epoch: a resumed run
+// sees the same samples as the first one. Apply random augmentation after it: map(cache(set), ...).
 CachedDataset cache(KeptDataset set);
 
-// Some samples of a set, in an order of their own. Augmentation is that of the samples' numbers in the set.
+// Selected samples of a set in the given order. Augmentation uses the samples' indices in the underlying set.
 class Subset : public Dataset, public ImageSource {
  public:
-  // Throws InvalidArgument for an index that the set does not have.
+  // Throws InvalidArgument for an index out of range.
   Subset(KeptDataset set, std::vector<std::int64_t> indices);
   std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
   Sample get(std::int64_t index, std::int64_t epoch) const override;
@@ -114,26 +115,27 @@ class Subset : public Dataset, public ImageSource {
   std::vector<std::int64_t> indices_;
 };
 
-// The first `count` samples, or those behind them. Throw InvalidArgument when the set has fewer.
+// The first `count` samples, or all samples after them. Throws InvalidArgument when the set has fewer.
 Subset take(KeptDataset set, std::int64_t count);
 Subset skip(KeptDataset set, std::int64_t count);
-// Parts of these sizes, which together are the set's, chosen at random from the seed: for training and validation.
+// Splits the set at random, by the seed, into parts of these sizes, for training and validation. The sizes must add up
+// to the set's size.
 std::vector<Subset> random_split(KeptDataset set, const std::vector<std::int64_t>& sizes, std::uint64_t seed = 0);
 
-// One set behind the other.
+// The samples of several sets one after the other.
 class ConcatDataset : public Dataset {
  public:
-  explicit ConcatDataset(std::vector<KeptDataset> sets);  // InvalidArgument for none
+  explicit ConcatDataset(std::vector<KeptDataset> sets);  // InvalidArgument for an empty list
   std::int64_t size() const override { return ends_.back(); }
   Sample get(std::int64_t index, std::int64_t epoch) const override;
-  std::vector<TensorSpec> element_spec() const override;  // where it is the same in all sets
+  std::vector<TensorSpec> element_spec() const override;  // not empty when it is the same in all sets
   void read(std::int64_t index, std::int64_t epoch, const Row& row) const override;
 
  private:
   std::pair<const Dataset*, std::int64_t> place(std::int64_t index) const;
 
   std::vector<KeptDataset> sets_;
-  std::vector<std::int64_t> ends_;  // of each set, in this one's numbers
+  std::vector<std::int64_t> ends_;  // where each set ends, as an index of this set
 };
 
 ConcatDataset concatenate(std::vector<KeptDataset> sets);

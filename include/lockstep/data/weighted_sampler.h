@@ -1,4 +1,4 @@
-// Samples drawn by weights: rare classes more often, doubtful samples less often.
+// Samples drawn by weight: rare classes more often, doubtful samples less often.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 namespace lockstep::data {
 
 struct WeightedSamplerOptions {
-  std::int64_t samples = 0;  // drawn in an epoch, over all ranks; 0: as many as the set has
-  bool replacement = true;   // a sample may come several times in an epoch
+  std::int64_t samples = 0;  // draws per epoch over all ranks; 0: as many as the set has samples
+  bool replacement = true;   // a sample may be drawn several times in an epoch
   std::uint64_t seed = 0;
   Remainder remainder = Remainder::kPad;
 };
 
-// Each draw takes sample i with probability weight i / (the weights of all that can still be drawn): without
-// replacement these are the samples not drawn yet in this epoch. The draws of an epoch are a pure function of (weights,
-// seed, epoch), the same on any number of ranks, which share them out as a DistributedSampler does. An epoch of k draws
-// from N samples takes O(N + k log N) time on each rank, and 16 bytes a sample.
+// Each draw takes sample i with probability weight i / (sum of the weights that can still be drawn); without
+// replacement these are the samples not yet drawn in this epoch. The draws of an epoch are a pure function of (weights,
+// seed, epoch), the same with any number of ranks, which share them as with a DistributedSampler. An epoch of k draws
+// from N samples takes O(N + k log N) time on each rank, and 16 bytes per sample.
 class WeightedSampler : public Sampler {
  public:
-  // One weight a sample, from 0 on, of any sum; they are copied. Throws InvalidArgument, with the first wrong one, for
-  // weights that are negative, infinite or no numbers, all 0, or not `size` many; and, without replacement, for more
-  // draws than there are weights above 0.
+  // `weights` has one weight of 0 or more per sample, with any sum, and is copied. Throws InvalidArgument, with the
+  // first bad weight, when weights are negative, infinite or NaN, when all are 0 or their number is not `size`, and,
+  // without replacement, for more draws than there are weights above 0.
   WeightedSampler(std::int64_t size, std::span<const double> weights, const Place& place,
                   const WeightedSamplerOptions& options = {});
 
@@ -39,8 +39,8 @@ class WeightedSampler : public Sampler {
   bool replacement_;
 };
 
-// A weight a sample that makes all classes equally frequent: 1 / (how many samples have this label). For labels of any
-// values.
+// Returns weights that make all classes equally frequent: 1 / (number of samples with the same label). Labels may have
+// any values.
 std::vector<double> balancing_weights(std::span<const std::int64_t> labels);
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// Averages of weights every so many steps: with a comm hook that leaves gradients on their ranks (reduce/hooks.h),
+// Averages the weights at intervals. With a comm hook that leaves each rank its own gradients (reduce/hooks.h) this is
 // local SGD.
 //
 //   DistributedDataParallel ddp(model, group, {.comm_hook = hooks::post_local_sgd({.start_step = 100})});
@@ -7,6 +7,8 @@
 //   loss.backward();
 //   sgd.step();
 //   averager.average_parameters();
+//
+// The strategy `local_sgd` (train/strategy.h) is made of this class; a program with strategies takes that.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +21,25 @@
 namespace lockstep {
 
 struct PeriodicModelAveragerOptions {
-  std::int64_t period = 4;        // steps from one average to the next; 1: after each
-  std::int64_t warmup_steps = 0;  // first steps, in which gradients are averaged, and so weights need not be
+  std::int64_t period = 4;        // steps from one average to the next; 1: after each step
+  std::int64_t warmup_steps = 0;  // first steps, in which gradients are averaged and weights therefore stay equal
 };
 
-// Used by the thread that trains; the wrapper must outlive it. An optimizer's state is each rank's own.
+// For the training thread; the wrapper must outlive it. Each rank keeps its own optimizer state.
 class PeriodicModelAverager {
  public:
-  // Collective: InvalidArgument for a period below 1 or negative steps, MismatchError where ranks have other options.
+  // Collective. Throws InvalidArgument for a period below 1 or negative steps, and MismatchError if the ranks have
+  // different options.
   explicit PeriodicModelAverager(DistributedDataParallel& ddp, const PeriodicModelAveragerOptions& options = {});
 
-  // Counts a step, and averages when one is due: after steps warmup_steps + period, + 2 * period, ... Returns whether
-  // it did. Collective then. Not in join(), where ranks make no other calls: InvalidArgument.
+  // Counts a step. Averages, and returns true, after steps warmup_steps + period, + 2 * period, ...; collective then.
+  // Throws InvalidArgument in join(), where ranks make no other calls.
   bool average_parameters();
-  // Collective, at once: before an evaluation, a checkpoint, the end. Replicas are equal afterwards. Not in join().
+  // Collective. Averages now: before an evaluation, a checkpoint or the end. Replicas are equal afterwards. Throws in
+  // join().
   void average_now();
 
-  // For a training that goes on: CheckpointState::step.
+  // For resuming: CheckpointState::step.
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
 

@@ -1,14 +1,14 @@
-// StepInBackward: the optimizer updates a bucket's parameters as soon as their average has come, while backward still
-// runs.
+// StepInBackward: the optimizer updates the parameters of a bucket as soon as it is averaged, while backward is still
+// running.
 //
 //   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.1f, .momentum = 0.9f});
 //   const ls::StepInBackward in_backward(ddp, sgd);
 //   for (...) {
 //     sgd.zero_grad();
-//     loss.backward();  // and the step: there is no sgd.step()
+//     loss.backward();  // includes the step: do not call sgd.step()
 //   }
-// The weights have the bits of a step() after backward(). Averages are looked for whenever a gradient arrives, on the
-// backward thread; what has not come by then is updated at backward's end.
+// The weights have the same bits as with step() after backward(). The backward thread checks for averages whenever a
+// gradient arrives, and updates the rest at the end of backward.
 #pragma once
 
 #include <memory>
@@ -19,16 +19,16 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// While one lives, each backward that is reduced is a step, and optimizer.step() throws InvalidArgument. Until the next
-// zero_grad() the gradients are withheld: grad(), and what clips or changes them, throws, for it would come too late.
-// Backward passes under no_sync() add up, and the one that reduces them is the step. A tape that read the weights
-// before is used up by the step: a second backward over it (retain_graph), or over another forward's of before, throws.
-// A pass that an exception ends has updated some buckets and others not.
+// While it is alive, each reduced backward is a step, and optimizer.step() throws InvalidArgument. Until the next
+// zero_grad(), grad() and functions that clip or change gradients throw, because they would come too late. Passes under
+// no_sync() accumulate, and the pass that reduces them is the step. A tape recorded before the step cannot be used
+// after it: a second backward over it (retain_graph), or over another earlier forward, throws. A pass that ends with an
+// exception has updated only some buckets.
 class StepInBackward {
  public:
-  // Both must outlive it. Collective. InvalidArgument on all ranks, with the reason: an optimizer with a loss_scaler,
-  // whose step depends on all gradients; find_unused_parameters or static_graph; parameters of the optimizer that are
-  // not exactly those of the wrapper; another one, or a ZeroRedundancyOptimizer, at work.
+  // Collective. Both must outlive it. Throws InvalidArgument with the reason on all ranks for an optimizer with a
+  // loss_scaler, whose step depends on all gradients; with find_unused_parameters or static_graph; if the optimizer's
+  // parameters are not exactly the wrapper's; and if another StepInBackward or ZeroRedundancyOptimizer is active.
   StepInBackward(DistributedDataParallel& ddp, optim::Optimizer& optimizer);
   ~StepInBackward();
   StepInBackward(const StepInBackward&) = delete;

@@ -6,24 +6,25 @@
 //   const ls::ZeroRedundancyOptimizer zero(ddp, adamw);
 //   for (...) {
 //     adamw.zero_grad();
-//     loss.backward();  // reduce-scatters each bucket: a rank gets the average of its slice; see below
-//     adamw.step();     // updates this rank's slices, and gathers all ranks' weights
+//     loss.backward();  // reduce-scatters each bucket: a rank gets the average of its slice
+//     adamw.step();     // updates this rank's slices and gathers all ranks' weights
 //   }
-// Where all ranks share memory (backend host, one machine), no loss is scaled and the optimizer is one of
-// lockstep/optim, neither is called: gradients stay as they are until step(), which in one pass between two barriers
-// reads all ranks' gradients of this rank's slices, updates these, and writes the weights of all ranks. With two ranks
-// and SGD that moves 5 values an element of a slice, where all-reduce and update move 10. What calls in backward would
-// compare, the barriers do: the pass's number, and how many parameters have a gradient.
+// The strategy `zero` (train/strategy.h) is made of this class; a program with strategies takes that.
+// If all ranks share memory (backend host, one machine), the loss is not scaled and the optimizer is one of
+// lockstep/optim, neither call is made. Gradients stay unreduced until step(), which reads all ranks' gradients of this
+// rank's slices, updates the slices and writes the weights of all ranks in one pass between two barriers. With two
+// ranks and SGD this moves 5 values per element of a slice instead of the 10 of all-reduce and update. The barriers
+// compare the pass's number and the number of parameters with a gradient, as calls in backward would.
 //
-// The wrapper's max_grad_norm and on_nonfinite_gradient do at the end of backward what they do without this class:
-// docs/ddp.md says how the norm is taken. A comm_hook of the wrapper reduces whole buckets in backward, and step()
-// shares the update and the weights alone.
+// The wrapper's max_grad_norm and on_nonfinite_gradient work at the end of backward as they do without this class;
+// docs/ddp.md describes how the norm is computed. A comm_hook of the wrapper reduces entire buckets in backward, and
+// step() then shares only the update and the weights.
 //
-// A bucket of B bytes is cut into n slices of whole 64-byte slots, rank r has slice r; where n does not divide the
-// slots, up to 64 n bytes of zeros are added. Reduce-scatter and all-gather move (n - 1) / n of that each, together
-// what an all-reduce of it moves. Optimizers update each element by itself, so that weights have the bits of the plain
-// step where the backend sums in rank order (docs/collectives.md); between nodes, and on GPUs, sums are taken in
-// another order: equal within rounding. Replicas are equal bit for bit in any case.
+// A bucket of B bytes is cut into n slices of 64-byte slots; rank r has slice r. If n does not divide the number of
+// slots, up to 64 n bytes of zeros are added. Reduce-scatter and all-gather each move (n - 1) / n of that, together as
+// much as an all-reduce. Optimizers update each element on its own, so weights have the same bits as with the plain
+// step if the backend sums in rank order (docs/collectives.md). Between nodes and on GPUs the order of sums differs,
+// and weights are equal within rounding. Replicas are always bitwise equal.
 #pragma once
 
 #include <cstddef>
@@ -35,32 +36,28 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// While one lives, `optimizer` is used as always: groups, rates, schedules, loss scaling, checkpoints. But
-//   - step() is collective, and blocks until all weights are there (a GPU: orders the default stream behind them).
-//   Where it throws, weights
-//     are undefined, and peers may write them until they have left step(), too: go on with a new model, or in a new
-//     process;
-//   - no rank has the whole average of a gradient that was reduced, unless a comm_hook left it: grad(), and what reads
-//   or clips gradients,
-//     throws InvalidArgument until the next zero_grad(), and a backward before that is an error on all ranks. Under
-//     no_sync() gradients add up as always;
-//   - save_checkpoint() is collective, each rank writes its slices: see train/checkpoint.h.
-// Weights stay where they are used, in memory that construction moves them to, a bucket's beside each other:
-// registered, and gathered or written in place. Views that were made of them before keep the old memory. The buckets'
-// layout stays as it is from now on.
+// While it is alive, `optimizer` is used as usual: groups, rates, schedules, loss scaling, checkpoints. Differences:
+//   - step() is collective and blocks until all weights are complete (GPU: the default stream waits). If it throws,
+//     weights are undefined, and peers may write to them until they have left step() too: continue with a new model or
+//     in a new process.
+//   - After a reduced pass no rank has complete averages, unless a comm_hook made them: grad() and functions that read
+//     or clip gradients throw InvalidArgument until the next zero_grad(), and a backward before that is an error on all
+//     ranks. Under no_sync() gradients accumulate as usual.
+//   - save_checkpoint() is collective; each rank writes its slices (train/checkpoint.h).
+// Construction moves the weights to registered memory, contiguous per bucket, where they are gathered or written in
+// place. Existing views of them keep the old memory. The layout of the buckets no longer changes.
 class ZeroRedundancyOptimizer {
  public:
-  // Collective. Both must outlive it; its end gives the optimizer back to plain steps in a world of one alone, else
-  // step() throws. State that the optimizer has got by then, by steps or a load, is kept. InvalidArgument on all ranks,
-  // with the reason: parameters of the optimizer that are not exactly those of the wrapper, an optimizer that is not
-  // elementwise, a comm_hook that does not average, another one at work. MismatchError: the ranks have different
-  // optimizers.
+  // Collective. Both must outlive it. After its destruction the optimizer's plain step() works only in a world of one,
+  // else it throws. Existing state of the optimizer, from steps or a checkpoint, is kept. Throws InvalidArgument with
+  // the reason on all ranks if the optimizer's parameters are not exactly the wrapper's, if it is not elementwise, if a
+  // comm_hook does not average, or if another one is active; MismatchError if the ranks have different optimizers.
   ZeroRedundancyOptimizer(DistributedDataParallel& ddp, optim::Optimizer& optimizer);
   ~ZeroRedundancyOptimizer();
   ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
   ZeroRedundancyOptimizer& operator=(const ZeroRedundancyOptimizer&) = delete;
 
-  // Bytes of this rank's state, without the few that count steps.
+  // Bytes of this rank's state, except the step counts.
   std::size_t state_bytes() const;
 
  private:

@@ -8,8 +8,8 @@ namespace lockstep::nn {
 
 struct MultiheadAttentionOptions {
   bool causal = false;  // position t attends only to positions 0 to t
-  float dropout =
-      0;  // applied to the result; PyTorch applies it to the attention's probabilities, which are not stored here
+  // Applied to the result; PyTorch applies it to the attention's probabilities, which are not stored here.
+  float dropout = 0;
   bool bias = true;
 };
 

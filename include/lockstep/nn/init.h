@@ -28,8 +28,8 @@ namespace init {
 void constant(const Tensor& tensor, float value);
 void zeros(const Tensor& tensor);
 void ones(const Tensor& tensor);
-void uniform(const Tensor& tensor, float low = 0,
-             float high = 1);  // [low, high); InvalidArgument unless low <= high, both finite
+// Uniform in [low, high). Throws InvalidArgument unless low <= high and both are finite.
+void uniform(const Tensor& tensor, float low = 0, float high = 1);
 // The functions below throw InvalidArgument if the mean is not finite, or the standard deviation is negative or not
 // finite.
 void normal(const Tensor& tensor, float mean = 0, float standard_deviation = 1);

@@ -59,8 +59,8 @@ class Module {
 
   // Depth first, in order of registration, which is the same on all ranks that build the same module.
   std::vector<NamedTensor> named_parameters() const;
-  std::vector<NamedTensor> named_buffers()
-      const;  // state that is not trained, such as statistics; it is saved and broadcast
+  // State that is not trained, such as statistics; it is saved and broadcast.
+  std::vector<NamedTensor> named_buffers() const;
   std::vector<Tensor> parameters() const;
 
   // The parameters, then the buffers, without undefined ones. The tensors share the module's memory.
@@ -93,7 +93,7 @@ class Module {
   const std::vector<std::pair<std::string, Module*>>& children() const { return children_; }
   // Expires when the module is destroyed; for objects that hold a reference to it.
   std::weak_ptr<const void> lifetime() const { return alive_; }
-  // The number of the strategy's scope (train/strategy_scope.h) in which it was built; 0: in none.
+  // The number of the scope that this thread had open when it built the module; 0: none (src/nn/module/build_scope.h).
   std::uint64_t built_in_scope() const { return built_in_scope_; }
   // The tensors of this module, without its children's.
   const std::vector<NamedTensor>& own_parameters() const { return parameters_; }

@@ -1,10 +1,10 @@
 // Adagrad (Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
 // JMLR 12, 2011), in PyTorch's form:
 //
-//   g = grad + weight_decay * w;  s = s + g^2;  w -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)      in step t
-//   = 1, 2, ...
+//   g = grad + weight_decay * w;  s = s + g^2
+//   w -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(s) + eps)      in step t = 1, 2, ...
 //
-// After 100 steps weights have a relative error of at most 5e-6 against PyTorch's in float64 (tests/optim).
+// After 100 steps, weights differ from PyTorch's in float64 by a relative error of at most 5e-6 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"

@@ -5,7 +5,7 @@
 //   m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
 //   w -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)           in step t = 1, 2, ...
 //
-// After 100 steps weights have a relative error of at most 5e-6 against PyTorch's in float64 (tests/optim).
+// After 100 steps, weights differ from PyTorch's in float64 by a relative error of at most 5e-6 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"
@@ -45,7 +45,7 @@ class Adam : public Optimizer {
   bool decoupled_;
 };
 
-// Its state is Adam's.
+// Has the same state as Adam.
 class AdamW : public Adam {
  public:
   explicit AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options = {});

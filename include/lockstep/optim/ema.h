@@ -1,5 +1,5 @@
 // Exponential moving averages of weights, which often generalise better than the weights (Polyak and Juditsky,
-// "Acceleration of stochastic approximation by averaging", 1992; the form and ramp of TensorFlow's
+// "Acceleration of stochastic approximation by averaging", 1992; formula and ramp of TensorFlow's
 // tf.train.ExponentialMovingAverage):
 //
 //   average += (weight - average) * (1 - d),   d = decay, or with `ramp` min(decay, (1 + n) / (10 + n)) after n updates
@@ -7,7 +7,7 @@
 //   optim::ExponentialMovingAverage ema(ddp.parameters(), {.decay = 0.999});
 //   sgd.step();
 //   ema.update();
-//   { const auto averaged = ema.swapped(); evaluate(...); }      // the model has the averages, until the scope ends
+//   { const auto averaged = ema.swapped(); evaluate(...); }      // the model holds the averages until the scope ends
 #pragma once
 
 #include <vector>
@@ -21,28 +21,29 @@ class SwappedScopes;
 
 struct ExponentialMovingAverageOptions {
   double decay = 0.999;
-  bool ramp = true;  // TensorFlow's num_updates: young averages follow fast
+  bool ramp = true;  // as TensorFlow's num_updates: early averages follow quickly
 };
 
-// Updates are elementwise and without contraction: ranks with equal weights have equal averages. The averages follow
-// the parameters to another device, at the next call.
+// Updates are elementwise and without contraction, so ranks with equal weights have equal averages. If the parameters
+// move to another device, the averages follow at the next call.
 class ExponentialMovingAverage {
  public:
-  // The averages begin as copies of the parameters, float32. InvalidArgument: no parameters, a decay outside of [0, 1).
+  // The averages start as float32 copies of the parameters. Throws InvalidArgument without parameters or for a decay
+  // outside [0, 1).
   explicit ExponentialMovingAverage(std::vector<NamedTensor> parameters,
                                     const ExponentialMovingAverageOptions& options = {});
   ExponentialMovingAverage(const ExponentialMovingAverage&) = delete;
   ExponentialMovingAverage& operator=(const ExponentialMovingAverage&) = delete;
 
-  // After an optimizer's step: one fused pass, on a GPU only queued; may be part of a recorded step (ddp/graph.h).
-  // InvalidArgument while the parameters are swapped.
+  // Call it after an optimizer's step. One fused pass, which a GPU only queues; can be part of a recorded step
+  // (ddp/graph.h). Throws InvalidArgument while the parameters are swapped.
   void update();
 
-  // While one lives, the parameters hold the averages; its end puts the weights back, bit for bit, also where an
-  // exception ends it. The weights wait in memory of their own, which stays allocated. One at a time (InvalidArgument);
-  // it must not outlive the averages. A step meanwhile would be lost. save_checkpoint() saves the waiting weights as
-  // the model's, load_checkpoint() refuses; save_safetensors() writes what the parameters hold, the averages, and its
-  // metadata says so.
+  // While it exists, the parameters hold the averages. The destructor restores the weights bit for bit, also during an
+  // exception. The weights are kept in separate memory, which stays allocated. Only one may exist at a time (else
+  // InvalidArgument), and it must not outlive the averages. An optimizer step in the meantime would be lost.
+  // save_checkpoint() saves the kept weights as the model's and load_checkpoint() throws. save_safetensors() writes the
+  // averages that the parameters hold and records this in its metadata.
   class Swapped {
    public:
     explicit Swapped(ExponentialMovingAverage& averages);
@@ -55,8 +56,7 @@ class ExponentialMovingAverage {
   };
   [[nodiscard]] Swapped swapped() { return Swapped(*this); }
 
-  // For checkpoints (CheckpointParts::ema): "<parameter>.ema", and "ema.clock", which counts updates. They are the live
-  // ones.
+  // The live tensors for checkpoints (CheckpointParts::ema): "<parameter>.ema", and "ema.clock", which counts updates.
   std::vector<NamedTensor> state();
 
  private:

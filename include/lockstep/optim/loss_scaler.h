@@ -1,20 +1,20 @@
-// Dynamic loss scaling, for float16: gradients of activations that would vanish below its smallest number are computed
-// larger, and the optimizer divides again (Micikevicius et al., "Mixed precision training", ICLR 2018; the rule and
-// numbers of PyTorch's GradScaler).
+// Dynamic loss scaling for float16: the loss is multiplied by a scale so that small gradients do not underflow, and the
+// optimizer divides by it (Micikevicius et al., "Mixed precision training", ICLR 2018; rule and constants of PyTorch's
+// GradScaler).
 //
 //   optim::LossScaler scaler;
 //   optim::SGD sgd(ddp.parameters(), {.lr = 0.1f, .loss_scaler = &scaler});
 //   scaler.scale(loss).backward();
-//   sgd.step();  // skipped when a gradient is infinite or NaN; the scale follows
+//   sgd.step();  // skipped when a gradient is infinite or NaN; the scale is adjusted
 //
-// The scale and the decision live on the device: the host waits for neither. Averaged gradients are the same on all
-// ranks, so all ranks decide alike. Gradients that hooks and grad() see in between are scaled. bfloat16 has float32's
-// range and needs none of this.
+// The scale and the decision stay on the device; the host does not block for either. Averaged gradients are the same on
+// all ranks, so all ranks decide alike. Gradients seen in between, by hooks and grad(), are scaled. bfloat16 has
+// float32's range and does not need loss scaling.
 //
-// Several optimizers may share a scaler. A step begins with the first scale() after an optimizer's step() and has the
-// steps of all: each divides by the scale that the step began with, and skips for its own gradients alone; the rule is
-// applied once, by the gradients of all, as if PyTorch's update() came last. The new scale counts from the next scale()
-// on.
+// Several optimizers may share a scaler. A step begins with the first scale() after an optimizer's step() and includes
+// one step() of each optimizer. Each divides by the scale at the beginning of the step and skips only if its own
+// gradients are bad. The rule is applied once, to the gradients of all, as if PyTorch's update() came last. The new
+// scale applies from the next scale() on.
 #pragma once
 
 #include <cstdint>
@@ -30,39 +30,38 @@ namespace lockstep::optim {
 struct LossScalerOptions {
   float initial = 65536;
   float growth = 2;                     // after growth_interval good steps in a row
-  float backoff = 0.5f;                 // after a step that was skipped
+  float backoff = 0.5f;                 // after a skipped step
   std::int64_t growth_interval = 2000;  // at most 2^24
-  float min_scale =
-      1;  // no skipped step lowers the scale below it; at least 2^-126. A smaller initial is its own floor
-  // So many skipped steps in a row are an Error, of the step() that skips the last one; 0: never. A GPU is looked at
-  // once in so many steps, so the error comes at most as many steps later, and in a replayed graph not by itself: see
-  // check().
+  float min_scale = 1;                  // backoff stops here; at least 2^-126; a smaller `initial` is its own minimum
+  // The step() that skips the last of this many steps in a row throws Error; 0: never. On a GPU the count is read only
+  // once in that many steps, so the error can come that many steps late, and a replayed graph does not throw at all:
+  // see check().
   std::int64_t max_skips_in_a_row = 100;
 };
 
-// Its state is its optimizers', which keep it in checkpoints, as "loss_scaler.state". Only scale() may be called by
-// several threads at once, for the losses of several devices.
+// The optimizers keep its state in checkpoints as "loss_scaler.state". Only scale() may be called by several threads at
+// the same time, for losses on several devices.
 class LossScaler {
  public:
-  explicit LossScaler(const LossScalerOptions& options = {});  // InvalidArgument: a factor that makes no sense
-  LossScaler(const LossScaler&) = delete;                      // a copy would not follow
+  explicit LossScaler(const LossScalerOptions& options = {});  // InvalidArgument: options out of range
+  LossScaler(const LossScaler&) = delete;                      // a copy would not be updated
   LossScaler& operator=(const LossScaler&) = delete;
 
   Tensor scale(const Tensor& loss);  // loss times the scale, differentiable
 
-  // These wait for the device: for logs.
-  float value() const;  // of the next loss
+  // These block until the device is done; use them for logging.
+  float value() const;  // scale of the next loss
   std::int64_t skipped_steps() const;
   std::int64_t skips_in_a_row() const;
-  // Throws the Error of max_skips_in_a_row, if it is due.
+  // Throws the Error of max_skips_in_a_row if it is due.
   void check() const;
 
-  // For optimizers, and for functions that look at gradients before them. The state moves to `device`; float32, see
-  // LossScaleState.
+  // For optimizers, and for functions that read gradients before them. Moves the state to `device`. Its float32 layout
+  // is LossScaleState.
   const Tensor& state_on(Device& device);
-  // Of the step that is under way, on any device: of several each has a copy.
+  // State of the step in progress on any device; each of several devices has a copy.
   LossScaleState* data_on(Device& device);
-  // Around the step of an optimizer. The first of a step says where the state lies.
+  // Called around an optimizer's step. The first one in a step decides on which device the state is.
   void begin_step(const void* optimizer, Device& device);
   void end_step(const void* optimizer, Device& device);
   const LossScalerOptions& options() const { return options_; }
@@ -71,7 +70,7 @@ class LossScaler {
   struct Copy {
     Device* device;
     Tensor step;           // a LossScaleStep
-    std::uint64_t number;  // of the step that it is a copy of
+    std::uint64_t number;  // of the step that it belongs to
   };
   bool is_new() const;
   void begin();
@@ -80,13 +79,13 @@ class LossScaler {
 
   const LossScalerOptions options_;
   const LossScaleRule rule_;
-  Tensor state_;  // as it is after the optimizers' steps so far; what a checkpoint keeps
+  Tensor state_;  // after the optimizers' steps so far; saved in checkpoints
   std::mutex mutex_;
-  std::vector<Copy> copies_;              // of the step; the first is beside the state
-  std::vector<const void*> has_stepped_;  // optimizers, in this step
-  std::uint64_t number_ = 0;              // of the step
-  std::uint64_t seen_ = 0;                // state_'s version: another one was loaded
-  bool is_claimed_ = false;               // by an optimizer; before, the state goes where the loss is
+  std::vector<Copy> copies_;              // of the step; the first is on the state's device
+  std::vector<const void*> has_stepped_;  // optimizers that have stepped in this step
+  std::uint64_t number_ = 0;              // number of the step
+  std::uint64_t seen_ = 0;                // last version of state_; a newer one was loaded
+  bool is_claimed_ = false;               // by an optimizer; before that, the state moves to the loss's device
   std::int64_t unchecked_ = 0;
 };
 

@@ -1,20 +1,18 @@
-// Optimizers: step() changes the parameters by their gradients; a checkpoint keeps the state.
+// Optimizers: step() updates the parameters from their gradients; checkpoints keep the state.
 //
-// The base holds what all have in common: groups of parameters, the learning rate, loss scaling, state by name. An
-// optimizer is a formula (kernels/updates/), one line of the kernel table, and the names of its state: see
-// optim/adam.h.
+// The base class has the common parts: parameter groups, learning rate, loss scaling, state by name. A derived
+// optimizer is a formula (kernels/updates/), one line of the kernel table and the names of its state: see optim/adam.h.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lockstep/core/kernels.h"
 #include "lockstep/optim/loss_scaler.h"
+#include "lockstep/optim/parameter_group.h"
 #include "lockstep/tensor/named_tensor.h"
 
 #pragma GCC visibility push(default)
@@ -23,63 +21,44 @@ namespace lockstep::optim {
 class [[gnu::visibility("hidden")]] Team;            // src/optim/team.h
 class [[gnu::visibility("hidden")]] LiveOptimizers;  // src/optim/live_optimizers.h
 
-inline bool is_rate(float lr) { return std::isfinite(lr) && lr >= 0; }  // can it be a learning rate?
-
-// Parameters with a rate and weight decay of their own; all other options are the optimizer's.
-struct ParameterGroup {
-  std::vector<NamedTensor> parameters;
-  float lr_factor = 1;                // their rate is lr() times this
-  std::optional<float> weight_decay;  // none: the optimizer's
-};
-
-// A tensor of an optimizer's state, or the slice of it that this rank has.
-struct StatePart {
-  std::string name;
-  Tensor values;           // live; of a slice, one dimension
-  Shape whole;             // of the tensor
-  std::int64_t begin = 0;  // elements of the tensor before the slice
-  bool is_slice = false;
-};
-
 class Optimizer {
  public:
   virtual ~Optimizer();
-  Optimizer(const Optimizer&) = delete;  // a copy would share the state, and change the same parameters
+  Optimizer(const Optimizer&) = delete;  // a copy would share the state and change the same parameters
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Further parameters; the state of those before stays. InvalidArgument as in the constructor, and for a parameter
-  // that is there already.
+  // Adds parameters and keeps the existing state. Throws InvalidArgument as the constructor does, and for a parameter
+  // that the optimizer already has.
   void add_group(ParameterGroup group);
 
-  // Updates every parameter that has a gradient since the last zero_grad(), in one fused pass a group; on a GPU it only
-  // queues that. Elementwise and without contraction: ranks with equal weights and gradients keep equal weights,
-  // whatever their CPUs. Allocates nothing after the first. Steps are counted by parameter, as in PyTorch. Under loss
-  // scaling a step with a gradient that is infinite or NaN changes and counts nothing; so many in a row are an Error
-  // (optim/loss_scaler.h). Where ranks share the state it is collective (ddp/zero.h). InvalidArgument, before anything
-  // changes, for a gradient that no_sync() has left to one rank of several.
+  // Updates every parameter that has a gradient since the last zero_grad(), in one fused pass per group, which a GPU
+  // only queues. Updates are elementwise and without contraction, so ranks with equal weights and gradients keep equal
+  // weights on any CPU. Allocates only in the first call. Steps are counted per parameter, as in PyTorch. With loss
+  // scaling, a step with an infinite or NaN gradient changes and counts nothing, and too many in a row throw Error
+  // (optim/loss_scaler.h). Collective if ranks share the state (ddp/zero.h). Throws InvalidArgument, before any change,
+  // for a gradient that no_sync() left on one of several ranks.
   void step();
-  // Forgets the gradients: the next backward overwrites them. Touches no memory.
+  // Drops the gradients without touching memory; the next backward overwrites them.
   void zero_grad();
 
   float lr() const { return lr_; }
-  // Of all groups, times their factors. From the next step on, also of one that is recorded (ddp/graph.h).
-  // InvalidArgument: not a finite number, or negative, or a change while a graph is recorded. A strategy's optimizer
-  // sets rates and factors of all of the strategy's.
+  // Sets the rate of all groups, which is multiplied by their factors, from the next step on, including recorded steps
+  // (ddp/graph.h). Throws InvalidArgument if it is negative or not finite, or changes while a graph is recorded. On an
+  // optimizer of a strategy, sets rates and factors of all the strategy's optimizers.
   void set_lr(float lr);
-  // The same for one group: 0 is the constructor's, then those of add_group() in order. A checkpoint does not keep
+  // Sets the factor of one group: 0 is the constructor's, then those of add_group() in order. Checkpoints do not keep
   // factors.
   void set_lr_factor(std::size_t group, float factor);
   std::size_t groups() const { return groups_.size(); }
   float group_lr(std::size_t group) const;
 
-  // The live tensors that a checkpoint saves with the weights and loads into: "<parameter>.<state>"
-  // ("conv1.weight.momentum"), then counts of steps ("group0.clock", (parameters of the group, 4): see UpdateClock),
-  // then "loss_scaler.state".
+  // The live tensors that a checkpoint saves and loads: "<parameter>.<state>" ("conv1.weight.momentum"), then step
+  // counts ("group0.clock", (parameters of the group, 4): see UpdateClock), then "loss_scaler.state".
   std::vector<NamedTensor> state();
-  // The same, with the tensors of which they are parts: where slice_ranks() > 1 ranks share the state, each has its
-  // slices and all counts.
+  // The same with the full shapes. If slice_holders() > 1, optimizers share the state: each has its slices and all
+  // counts.
   std::vector<StatePart> state_parts();
-  int slice_ranks() const { return slice_ranks_; }
+  int slice_holders() const { return slice_holders_; }
   const std::string& kind() const { return kind_; }  // "SGD"
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
@@ -89,23 +68,22 @@ class Optimizer {
     const char* kind;
     float lr, weight_decay;
     LossScaler* loss_scaler;               // may be null; must outlive the optimizer
-    std::vector<const char*> states = {};  // names, at most 3; in the order of the formula
-    bool counts_steps = false;             // has the formula an UpdateClock a parameter?
+    std::vector<const char*> states = {};  // at most 3 names, in the formula's order
+    bool counts_steps = false;             // whether the formula has an UpdateClock per parameter
     float initial_state = 0;
-    // true: update() hands its tensors to one kernel of the table and reads no `grad` itself, so that they may have
-    // UpdateTensor::ranks.
+    // true: update() passes its tensors to one kernel of the table and never reads `grad`, so they may have
+    // UpdateTensor::shared.
     bool shares_updates = false;
-    bool elementwise =
-        true;  // false: the update of an element reads others, a norm of the tensor; then it cannot work on slices
+    bool elementwise = true;  // false: the update of an element reads others (a norm), so it cannot work on slices
   };
-  // A tensor under two names (tied weights) counts once, under the first. InvalidArgument: no parameter, one that
-  // requires no gradient, two that share memory (with both names), a learning rate or decay that is NaN or infinite.
+  // A tensor with two names (tied weights) counts once, under the first. Throws InvalidArgument without parameters, for
+  // one that does not require a gradient, for two that share memory (with both names), and for a learning rate or decay
+  // that is NaN or infinite.
   Optimizer(std::vector<NamedTensor> parameters, const Description& description);
-  explicit Optimizer(
-      const Description& description);  // without parameters: of a rank that trains none, beside others that do
+  explicit Optimizer(const Description& description);  // without parameters: for a rank that trains none
 
-  // Queues the update of `tensors`, of one group, on `stream`: one call of the kernel table. They are marked as changed
-  // already.
+  // Queues the update of `tensors`, which are of one group, on `stream`: one call of the kernel table. The tensors are
+  // already marked as changed.
   virtual void update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
                       Stream& stream) = 0;
 
@@ -117,18 +95,18 @@ class Optimizer {
     std::size_t begin, count;  // elements of the parameter
   };
   struct Group {
-    std::size_t begin, end;  // of parameters_
+    std::size_t begin, end;  // range in parameters_
     float lr_factor, weight_decay;
-    float lr;          // as it is on the device
-    Tensor device_lr;  // where the kernel reads it: a recorded step follows set_lr()
-    Tensor clocks;     // (parameters, 4); undefined where nothing counts
+    float lr;          // the value on the device
+    Tensor device_lr;  // read by the kernel, so that a recorded step follows set_lr()
+    Tensor clocks;     // (parameters, 4); undefined if the formula does not count
   };
   void append(ParameterGroup group);
   void follow_parameters();
   void upload_lr(Group& group, float lr);
   void check_gradients() const;
   void make_states();
-  void keep_slices(std::vector<Slice> slices, int ranks);
+  void keep_slices(std::vector<Slice> slices, int holders);
   Slice slice_of(std::size_t parameter) const;
   void gather(const Group& group, std::span<const std::size_t> parameters);
   void check_lr(float lr) const;
@@ -146,17 +124,17 @@ class Optimizer {
   std::vector<std::string> state_names_;
   bool counts_steps_, shares_updates_, elementwise_;
   std::vector<NamedTensor> parameters_;
-  std::vector<Tensor> states_;  // of parameter i: from i * state_names_.size() on; made when they are first needed
-  std::vector<Slice> slices_;   // of the parameters that this rank updates; empty: all of them
-  int slice_ranks_ = 1;
-  std::span<const UpdateRanks>
-      ranks_;  // by parameter, where ranks share an update; kept by who called StepParts::share()
-  class StepOwner* owner_ = nullptr;  // who makes the steps in place of step()
-  Team* team_ = nullptr;              // the optimizers that make each step together with this one
-  std::vector<std::size_t> all_;      // 0, 1, ...: the parameters
+  std::vector<Tensor> states_;  // those of parameter i start at i * state_names_.size(); made on first use
+  std::vector<Slice> slices_;   // of the parameters that this optimizer updates; empty: all of them
+  int slice_holders_ = 1;
+  std::span<const SharedUpdate> shared_updates_;  // by parameter; owned by the caller of StepParts::share()
+  class StepOwner* owner_ = nullptr;              // makes the steps instead of step()
+  std::string owner_name_;                        // stays when the owner is gone, for messages
+  Team* team_ = nullptr;                          // the optimizers that step together with this one
+  std::vector<std::size_t> all_;                  // indices of all parameters: 0, 1, ...
   std::vector<Group> groups_;
-  std::uint32_t begun_ = 0, steps_ = 0;  // how often zero_grad() was called, and a step made
-  std::vector<UpdateTensor> tensors_;    // what step() hands to the kernels, kept so that a step allocates nothing
+  std::uint32_t begun_ = 0, steps_ = 0;  // number of calls of zero_grad(), and of steps
+  std::vector<UpdateTensor> tensors_;    // arguments of the kernels, kept so that a step does not allocate
 };
 
 }  // namespace lockstep::optim

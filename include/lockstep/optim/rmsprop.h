@@ -1,12 +1,12 @@
 // RMSprop (Tieleman and Hinton, "Neural Networks for Machine Learning", lecture 6.5, 2012; centered: Graves,
-// "Generating Sequences With Recurrent Neural Networks", 2013, section 4.2), in PyTorch's form, with eps outside of the
+// "Generating Sequences With Recurrent Neural Networks", 2013, section 4.2), in PyTorch's form, with eps outside the
 // root:
 //
 //   g = grad + weight_decay * w
-//   v = alpha * v + (1 - alpha) * g^2;  centered:  a = alpha * a + (1 - alpha) * g, and v - a^2 below stands for v
+//   v = alpha * v + (1 - alpha) * g^2;  centered:  a = alpha * a + (1 - alpha) * g, and v - a^2 replaces v below
 //   b = momentum * b + g / (sqrt(v) + eps);  w -= lr * b
 //
-// After 100 steps weights have a relative error of at most 5e-6 against PyTorch's in float64 (tests/optim).
+// After 100 steps, weights differ from PyTorch's in float64 by a relative error of at most 5e-6 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"

@@ -1,12 +1,12 @@
-// Learning rates as pure functions of the step, which counts from 0: nothing to save, nothing to restore.
+// Learning rates as pure functions of the step, which counts from 0. There is no state to save or restore.
 //
 //   const optim::CosineRate rate{.peak = 0.1f, .total_steps = 10'000, .warmup_steps = 500};
 //   sgd.set_lr(rate.at(step));
 //
-// at() throws InvalidArgument that names a number of steps below 1, a warm-up longer than the whole, or a divisor that
-// is not above 0.
+// at() throws InvalidArgument for a number of steps below 1, a warm-up longer than total_steps, or a divisor that is
+// not above 0.
 //
-// One by hand is any function: optim::Schedule rate = [](std::int64_t step) { return step < 100 ? 0.1f : 0.01f; };
+// Any function is a schedule: optim::Schedule rate = [](std::int64_t step) { return step < 100 ? 0.1f : 0.01f; };
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct ConstantRate {
   float at(std::int64_t) const { return rate; }
 };
 
-// initial * factor^n, n the number of milestones that are not above the step (PyTorch's MultiStepLR). In any order; one
-// named twice counts twice.
+// initial * factor^n, where n is the number of milestones up to the step (PyTorch's MultiStepLR). Milestones may be in
+// any order; one that is listed twice counts twice.
 struct StepRate {
   float initial;
   float factor;
@@ -32,8 +32,8 @@ struct StepRate {
   float at(std::int64_t step) const;
 };
 
-// initial * factor^(step / steps_per_stair), whole stairs (TensorFlow's exponential_decay with staircase=True,
-// PyTorch's StepLR).
+// initial * factor^floor(step / steps_per_stair) (TensorFlow's exponential_decay with staircase=True, PyTorch's
+// StepLR).
 struct StaircaseRate {
   float initial;
   float factor;
@@ -41,8 +41,7 @@ struct StaircaseRate {
   float at(std::int64_t step) const;
 };
 
-// initial * factor^(step / steps), without stairs (TensorFlow's exponential_decay; with steps = 1 PyTorch's
-// ExponentialLR).
+// initial * factor^(step / steps) (TensorFlow's exponential_decay; with steps = 1 PyTorch's ExponentialLR).
 struct ExponentialRate {
   float initial;
   float factor;
@@ -51,9 +50,9 @@ struct ExponentialRate {
 };
 
 // Linear from `start` to `peak` over the first warmup_steps (Goyal et al., "Accurate, Large Minibatch SGD", 2017,
-// section 2.2), then lowest + (peak - lowest) * (1 + cos(pi * s / S)) / 2 in step s of the S that are left (Loshchilov
-// and Hutter, "SGDR", ICLR 2017, equation 5, without restarts; PyTorch's CosineAnnealingLR). Steps from total_steps on
-// keep `lowest`.
+// section 2.2), then lowest + (peak - lowest) * (1 + cos(pi * s / S)) / 2 in step s of the remaining S (Loshchilov and
+// Hutter, "SGDR", ICLR 2017, equation 5, without restarts; PyTorch's CosineAnnealingLR). From total_steps on, the rate
+// is `lowest`.
 struct CosineRate {
   float peak;
   std::int64_t total_steps;
@@ -63,8 +62,8 @@ struct CosineRate {
   float at(std::int64_t step) const;
 };
 
-// Up from peak / start_divisor to peak by a cosine, then down to start / end_divisor (Smith and Topin 2018; the shape
-// and defaults of PyTorch's OneCycleLR). Steps beyond the last keep the last rate.
+// Rises from peak / start_divisor to peak by a cosine, then falls to start / end_divisor (Smith and Topin 2018; shape
+// and defaults of PyTorch's OneCycleLR). Later steps keep the last rate.
 struct OneCycleRate {
   float peak;
   std::int64_t total_steps;
@@ -74,7 +73,7 @@ struct OneCycleRate {
   float at(std::int64_t step) const;
 };
 
-// Any of these, or a function of the step: for code that is told at run time which one it is.
+// Any of these, or a function of the step, for code that selects the schedule at run time.
 class Schedule {
  public:
   template <typename Rate, typename = std::enable_if_t<!std::is_same_v<std::decay_t<Rate>, Schedule>>>

@@ -1,10 +1,10 @@
-// Stochastic gradient descent with momentum (classical or Nesterov's) and weight decay, in PyTorch's form, without
-// dampening and with the rate outside of the velocity (Sutskever et al., "On the importance of initialization and
-// momentum in deep learning", ICML 2013):
+// Stochastic gradient descent with momentum (classical or Nesterov) and weight decay, in PyTorch's form, without
+// dampening and with the rate outside the velocity (Sutskever et al., "On the importance of initialization and momentum
+// in deep learning", ICML 2013):
 //
 //   g = grad + weight_decay * w;  v = momentum * v + g;  w -= lr * (nesterov ? g + momentum * v : v)
 //
-// After 100 steps weights have a relative error of at most 5e-6 against PyTorch's in float64 (tests/optim).
+// After 100 steps, weights differ from PyTorch's in float64 by a relative error of at most 5e-6 (tests/optim).
 #pragma once
 
 #include "lockstep/optim/optimizer.h"
@@ -15,12 +15,12 @@ namespace lockstep::optim {
 struct SGDOptions {
   float lr = 0.01f;
   float momentum = 0;
-  bool nesterov = false;  // needs momentum
+  bool nesterov = false;  // requires momentum
   float weight_decay = 0;
   LossScaler* loss_scaler = nullptr;  // for float16; must outlive the optimizer
 };
 
-// State: "<parameter>.momentum", where there is momentum.
+// State: "<parameter>.momentum", if momentum is not 0.
 class SGD : public Optimizer {
  public:
   explicit SGD(std::vector<NamedTensor> parameters, const SGDOptions& options = {});

@@ -63,13 +63,12 @@ void set_random_state(const RandomState& state);
 struct SampleNumbers {
   std::int64_t first = 0, stride = 1;
 
-  SampleNumbers from_row(std::int64_t row) const {
-    return {first + row * stride, stride};
-  }  // numbers of the batch's rows from this one on
+  // The numbers of the batch's rows from this one on.
+  SampleNumbers from_row(std::int64_t row) const { return {first + row * stride, stride}; }
   bool operator==(const SampleNumbers&) const = default;
 };
-void set_sample_numbers(
-    const SampleNumbers& numbers);  // for this thread's batches from now on. InvalidArgument: first < 0, stride < 1
+// Applies to this thread's batches from now on. Throws InvalidArgument if first < 0 or stride < 1.
+void set_sample_numbers(const SampleNumbers& numbers);
 SampleNumbers sample_numbers();
 void set_first_sample(std::int64_t sample);  // {sample, 1}: for a rank with samples 32 to 63, 32
 std::int64_t first_sample();                 // the first of sample_numbers()

@@ -1,4 +1,4 @@
-// The callbacks that most trainings want; callback_base.h has the class that one of your own derives from.
+// Common callbacks. callback_base.h has the base class for your own.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@
 namespace lockstep::train {
 
 struct CheckpointOptions {
-  std::string monitor = "val_loss";  // of best_only
+  std::string monitor = "val_loss";  // for best_only
   Mode mode = Mode::kAuto;
-  bool best_only = false;  // only epochs that are the best so far
+  bool best_only = false;  // save only epochs that are the best so far
   std::int64_t every_epochs = 1;
-  int keep = 2;  // checkpoints that stay
+  int keep = 2;  // number of checkpoints that are kept
 };
 
-// A checkpoint (train/checkpoint.h) at the end of an epoch, for Trainer::load(). Tries the folder before the training.
+// Saves a checkpoint (train/checkpoint.h) at the end of an epoch, for Trainer::load(). Checks before the training that
+// the folder is writable.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string folder, const CheckpointOptions& options = {});
@@ -44,8 +45,8 @@ struct EarlyStoppingOptions {
   std::string monitor = "val_loss";
   Mode mode = Mode::kAuto;
   double min_delta = 0;
-  std::int64_t patience = 0;          // ends after so many epochs in a row without a better value; 0: after the first
-  bool restore_best_weights = false;  // also where the training ran to its last epoch
+  std::int64_t patience = 0;          // ends after this many epochs in a row without a better value; 0: after the first
+  bool restore_best_weights = false;  // also when the training runs to its last epoch
 };
 
 class EarlyStopping : public Callback {
@@ -56,7 +57,7 @@ class EarlyStopping : public Callback {
   void on_epoch_end(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
   void on_train_end(Trainer& trainer) override;
   std::string state_name() const override;
-  CallbackState state() const override;  // with the best weights, where they are kept
+  CallbackState state() const override;  // includes the best weights if they are kept
   void restore(Trainer& trainer, const CallbackState& state) override;
   std::int64_t best_epoch() const { return best_epoch_; }  // -1: none yet
 
@@ -64,10 +65,10 @@ class EarlyStopping : public Callback {
   EarlyStoppingOptions options_;
   Monitor monitor_;
   std::int64_t waited_ = 0, best_epoch_ = -1;
-  std::vector<NamedTensor> best_;  // copies
+  std::vector<NamedTensor> best_;  // copies of the best weights
 };
 
-// The rate of each step by a schedule of optim/schedule.h, which counts the trainer's steps.
+// Sets the learning rate of each step by a schedule of optim/schedule.h, as a function of the trainer's step.
 class LearningRate : public Callback {
  public:
   explicit LearningRate(optim::Schedule rate) : rate_(std::move(rate)) {}
@@ -85,11 +86,11 @@ struct ReduceOnPlateauOptions {
   float factor = 0.1F, min_lr = 0;
 };
 
-// The rate times `factor` after `patience` epochs without a better value, never below min_lr; a rate that is there
-// already stays. Each fit() counts anew, unless it goes on from a checkpoint.
+// Multiplies the learning rate by `factor` after `patience` epochs without a better value, but never below min_lr; a
+// smaller rate is not changed. Each fit() starts a new count, unless it resumes from a checkpoint.
 class ReduceOnPlateau : public Callback {
  public:
-  explicit ReduceOnPlateau(const ReduceOnPlateauOptions& options = {});  // InvalidArgument: a factor outside of (0, 1)
+  explicit ReduceOnPlateau(const ReduceOnPlateauOptions& options = {});  // InvalidArgument: a factor outside (0, 1)
   void check(const Trainer& trainer) override;
   void on_train_begin(Trainer& trainer) override;
   void on_epoch_end(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
@@ -103,9 +104,9 @@ class ReduceOnPlateau : public Callback {
   std::int64_t waited_ = 0;
 };
 
-// Each epoch's logs as scalars ("loss/train", "loss/validation", "lr"), by a SummaryWriter that it makes when the
-// training begins. What the folder has of epochs from the first one on, TensorBoard drops: of a run that was killed
-// after its last checkpoint, say.
+// Writes each epoch's logs as scalars ("loss/train", "loss/validation", "lr") with a SummaryWriter that it creates when
+// the training begins. TensorBoard drops the folder's data from the first epoch on, such as that of a run that was
+// killed after its last checkpoint.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir) : log_dir_(std::move(log_dir)), writer_(SummaryWriter::none()) {}

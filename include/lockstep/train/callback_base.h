@@ -1,8 +1,8 @@
-// Callbacks of a Trainer: what happens between its steps and epochs. callback.h has those that most trainings want; one
-// of your own overrides what it needs.
+// Callbacks of a Trainer run between its steps and epochs. callback.h has the common ones; derive from Callback and
+// override what you need for your own.
 //
-// They are called on every rank, in the order of FitOptions::callbacks. What one throws ends fit() on all ranks, with
-// its text. Epochs are numbered from 0, here and in the history, the log and TensorBoard.
+// They are called on every rank, in the order of FitOptions::callbacks. An exception ends fit() on all ranks, with its
+// text. Epochs are numbered from 0, here and in the history, the log and TensorBoard.
 #pragma once
 
 #include <cstdint>
@@ -18,36 +18,36 @@ namespace lockstep::train {
 
 class Trainer;
 
-// State that a checkpoint keeps of a callback.
+// A callback's state in a checkpoint.
 struct CallbackState {
-  std::map<std::string, double> numbers = {};    // NaN and infinities, too
+  std::map<std::string, double> numbers = {};    // may be NaN or infinite
   std::string text = {};                         // UTF-8
-  std::vector<NamedTensor> tensors = {};         // on any device; those that come back are on the CPU
-  double number(const std::string& name) const;  // FileError where there is none of that name
+  std::vector<NamedTensor> tensors = {};         // on any device; restored ones are on the CPU
+  double number(const std::string& name) const;  // FileError if there is none of that name
 };
 
 class Callback {
  public:
   virtual ~Callback() = default;
-  // Before the training: throws where the trainer cannot do for this callback. Then all ranks throw, and their group
-  // goes on. No collective calls.
+  // Called before the training. Throw if the callback cannot work with the trainer; then all ranks throw, and their
+  // group stays usable. Make no collective calls.
   virtual void check(const Trainer&) {}
   virtual void on_train_begin(Trainer&) {}
   virtual void on_epoch_begin(Trainer&, std::int64_t /*epoch*/) {}  // from FitOptions::initial_epoch on
-  virtual void on_step_begin(Trainer&, std::int64_t /*step*/) {}    // steps done before, over all fits
-  // Now with this step; "loss" of this rank's samples.
+  virtual void on_step_begin(Trainer&, std::int64_t /*step*/) {}    // number of completed steps, over all fits
+  // `step` includes this step; "loss" is of this rank's samples.
   virtual void on_step_end(Trainer&, std::int64_t /*step*/, const Logs& /*logs*/) {}
-  // "loss", metrics, "val_loss", "val_<metric>", "lr": of all ranks' samples, the same on each.
+  // "loss", metrics, "val_loss", "val_<metric>", "lr": over all ranks' samples, the same on each.
   virtual void on_epoch_end(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
-  // After the on_epoch_end() of all callbacks: here Trainer::save() has the state of all of them behind this epoch.
+  // Called after the on_epoch_end() of all callbacks, so that Trainer::save() saves their states after this epoch.
   virtual void on_checkpoint(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   virtual void on_train_end(Trainer&) {}  // not after an exception
 
-  // Trainer::save() keeps state() under this name, which says what the state is of ("EarlyStopping(val_loss, less)");
-  // "": there is none.
+  // The name under which Trainer::save() keeps state(). It should identify what the state depends on
+  // ("EarlyStopping(val_loss, less)"). "": no state.
   virtual std::string state_name() const { return ""; }
   virtual CallbackState state() const { return {}; }
-  // After on_train_begin() of the first fit() that goes on where Trainer::load() stood, when the checkpoint has a state
+  // Called after on_train_begin() of the first fit() that continues from Trainer::load(), if the checkpoint has a state
   // of this name.
   virtual void restore(Trainer&, const CallbackState&) {}
 };

@@ -1,4 +1,4 @@
-// A training run whose loss is no number any more ends at once, on all ranks, and says so.
+// Ends a training run on all ranks as soon as its loss is NaN or infinite.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 namespace lockstep {
 
 struct CheckFiniteOptions {
-  std::string name = "loss";                      // in the message: "validation loss", "loss of the critic"
-  std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; none: a job of one
+  std::string name = "loss";                      // used in the message: "validation loss", "loss of the critic"
+  std::shared_ptr<ProcessGroup> group = nullptr;  // null: the thread's default group; without one: a job of one rank
 };
 
-// Returns the value of a one-element tensor of a floating type; waits for the device. Where it is NaN or infinite it
-// throws Error with name, rank, step and value, after ProcessGroup::abort(): the other ranks' calls under way, or their
-// next ones, throw PeerLost with the same text. So no rank waits for one that has stopped, and none needs to call this.
-// To be called before backward(): no collective is then begun. A rank whose values are finite asks no other one.
-// InvalidArgument: another count or type, or a step that is recorded as a graph.
+// Returns the value of a one-element tensor of a floating type; blocks until the device is done. If it is NaN or
+// infinite, calls ProcessGroup::abort() and throws Error with name, rank, step and value. The other ranks' current or
+// next calls then throw PeerLost with the same text, so no rank waits for one that has stopped. Call it before
+// backward(), when no collective has begun. Finite values cause no communication, and not every rank needs to call it.
+// Throws InvalidArgument for another count or type, and while a step is recorded as a graph.
 //
 //   const ls::Tensor loss = nn::cross_entropy(ddp(images), labels);
 //   ls::check_finite(loss, step);

@@ -1,27 +1,26 @@
-// Checkpoints: a folder a step, written by rank 0 (slices of an optimizer's state by their ranks), that is either whole
-// or not there.
+// Checkpoints: one folder for each saved step, which is either complete or does not exist.
 //
-//   run/ckpt/step-00000120/model.safetensors      weights under the bare model's names; read by Python's safetensors
-//                          optimizer.safetensors  the optimizer's state; of ranks with a slice of it each (ddp/zero.h)
-//                          a file a rank,
-//                                                 optimizer-00001-of-00004.safetensors, ..., which any number of ranks
-//                                                 loads
-//                          averages.safetensors   averages of the weights, where there are any
-//                          comm_hook.safetensors  a comm hook's state, of all ranks, where it has any
-//                          program.safetensors    tensors of the program's own, where there are any
-//                          rank-00002-of-00004.safetensors  what each other rank has of its own: ignored_parameters
-//                          (ddp/options.h) with
-//                                                 their state and averages; rank 0's are in the files above
-//                          state.json             step, epoch, sampler position, random states, versions, bucket layout
-//                          manifest.json          SHA-256 and size of every file above; the job that saved, the number
-//                          of the save
-//   run/ckpt/latest        the folder's name and the SHA-256 of its manifest; replaced last
-//   run/ckpt/.lock         locked by the job that saves here, until its process ends, on NFS too; it has the job's name
-// A checkpoint is written to a temporary folder, synced, renamed; then `latest` moves; then all but the newest `keep`
-// are removed. A crash at any point leaves the one before intact, and at most a folder `writing-*`, which the next save
-// removes (a load never writes); where the file system has files without a name (O_TMPFILE) it leaves nothing while the
-// data is written. Convolution weights are saved as they lie in memory, OHWI, and flatten is H, W, C: the metadata says
-// so.
+//   run/ckpt/step-00000120/
+//     model.safetensors      the weights, under the names of the bare model; Python's safetensors reads it
+//     optimizer.safetensors  the optimizer's state. If each rank has slices of it (ddp/zero.h), each rank writes a
+//     file,
+//                            optimizer-00001-of-00004.safetensors, ..., and any number of ranks loads them
+//     averages.safetensors   averages of the weights, if there are any
+//     comm_hook.safetensors  a comm hook's state of all ranks, if it has any
+//     program.safetensors    tensors of the program, if there are any
+//     rank-00002-of-00004.safetensors
+//                            the ignored_parameters (ddp/ddp_options.h) of each rank other than 0, with their optimizer
+//                            state and averages; rank 0's are in the files above
+//     state.json             step, epoch, sampler position, random states, versions, bucket layout
+//     manifest.json          SHA-256 and size of every file above; the job that saved; the number of the save
+//   run/ckpt/latest          the folder's name and the SHA-256 of its manifest; replaced last
+//   run/ckpt/.lock           locked by the job that saves here, until its process ends, also on NFS; has the job's name
+//
+// Rank 0 writes all files but the slices. A checkpoint is written to a temporary folder, synced and renamed; then
+// `latest` is replaced; then all but the newest `keep` are removed. After a crash at any point the checkpoint before is
+// intact, and at most a folder `writing-*` is left, which the next save removes (a load never writes). On file systems
+// with files without a name (O_TMPFILE) nothing is left by a crash while the data is written. Convolution weights are
+// saved as they lie in memory, OHWI, and flatten is H, W, C: the metadata has both.
 #pragma once
 
 #include <cstdint>
@@ -57,78 +56,85 @@ class OptionalReference {
   T* object_ = nullptr;
 };
 
-// State of the program's own, beside that of model and optimizer: Trainer keeps its history and its callbacks' state by
-// it.
+// State of the program, in addition to that of model and optimizer. Trainer keeps its history and its callbacks' state
+// in it.
 struct ProgramState {
-  std::string text = {};                  // UTF-8, of any form; a string of state.json
-  std::vector<NamedTensor> tensors = {};  // in program.safetensors; loaded ones: on the CPU, in any order
+  std::string text = {};                  // any UTF-8 text; a string of state.json
+  std::vector<NamedTensor> tensors = {};  // in program.safetensors; after a load: on the CPU, in any order
 };
 
-// The parts of a checkpoint. Only the model is needed. All are the caller's and are used during the call alone.
+// The parts of a checkpoint. Only the model is required. The caller owns all of them; they are used during the call
+// only.
 struct CheckpointParts {
-  nn::Module& model;  // the bare one, not the wrapper
+  nn::Module& model;  // the bare model, not the wrapper
   OptionalReference<optim::Optimizer> optimizer = {};
   OptionalReference<optim::ExponentialMovingAverage> ema = {};
   OptionalReference<data::Sampler> sampler = {};
-  OptionalReference<const data::DataLoader> loader =
-      {};  // saves its state() as the sampler's; a load does not look at it
-  OptionalReference<DistributedDataParallel> ddp = {};  // its comm hook; its buckets, which a load plans as they were
+  // Saves its state() as the sampler's. A load does not use it.
+  OptionalReference<const data::DataLoader> loader = {};
+  OptionalReference<DistributedDataParallel> ddp = {};  // its comm hook, and its buckets, which a load plans as before
   std::int64_t step = 0;                                // steps done
   std::int64_t epoch = 0;
-  // One rule, in each call: this group; null: .ddp's; without both the default group (comm/process_group.h); none: a
-  // job of one. It is an error on all ranks where this one and .ddp's have other ranks. A thread that saves beside the
-  // training has a group of its own.
+  // Each call uses this group; if it is null, the group of .ddp; without .ddp, the default group
+  // (comm/process_group.h); without a default group, this process alone. If this group and that of .ddp have different
+  // ranks, all ranks throw. A thread that saves during the training needs a group of its own.
   std::shared_ptr<ProcessGroup> group = nullptr;
-  int keep = 2;  // checkpoints that stay, the new one counted: the newest by the order of the saves
-  std::optional<RandomState> random = {};  // to save; none: the calling thread's
-  bool overwrite = false;  // takes the folder, or its checkpoint, although it is another job's: see below
-  OptionalReference<ProgramState> program =
-      {};  // a load replaces it, on all ranks by rank 0's; empty where the checkpoint has none
+  int keep = 2;                            // newest saves to keep, including the new one
+  std::optional<RandomState> random = {};  // to save; nullopt: that of the calling thread
+  bool overwrite = false;                  // takes the folder, or its checkpoint, from another job: see below
+  // A load replaces it, on all ranks by rank 0's; it is empty if the checkpoint has none.
+  OptionalReference<ProgramState> program = {};
 };
 
-// Collective. Rank 0 writes and returns the checkpoint's folder, the others "". Where the ranks have slices of the
-// optimizer's state, each rank writes its own, and the folder must be one that all ranks see. Throws FileError on all
-// ranks, naming file and reason; the previous checkpoint then still stands and nothing half-written is left.
-// InvalidArgument on all ranks: a negative step or epoch, keep below 1. MismatchError: ranks at different steps or
-// epochs, or replicas of a DistributedDataParallel whose parameters have parted. Removes nothing but checkpoints and
-// what a crash left of one. While ema.swapped() lives the weights are saved, not the averages that the parameters hold.
-// Each rank's random state is saved, and what DistributedDataParallel ignores, for the same rank of a job with as many
-// ranks.
+// Collective. Rank 0 writes, and returns the checkpoint's folder; the others return "". If the ranks have slices of the
+// optimizer's state, each rank writes its own, and all ranks must see the folder. While ema.swapped() lives, the
+// weights are saved, not the averages that the parameters hold. Each rank's random state and ignored parameters are
+// saved, for the same rank of a job with as many ranks. Removes nothing but checkpoints and what a crash left of one.
 //
-// A folder is one job's. From its first save (or prepare_checkpoint_folder) until its process ends, another job that
-// saves there is refused: FileError, with that job's host, process and start. After it has ended the next job goes on
-// from its checkpoint, which it has loaded, or begins anew, with a warning, and replaces its checkpoints one by one. A
-// checkpoint of another job that came after this one loaded or saved is an error. `overwrite` saves all the same; a job
-// that runs and loses its folder so has an error in its next save.
+// If any rank fails, all ranks throw, the previous checkpoint still loads, and nothing unfinished is left:
+//   FileError        the file and the reason; on several ranks after "save_checkpoint: rank R: "
+//   InvalidArgument  a negative step or epoch, keep below 1
+//   MismatchError    ranks at different steps or epochs, or replicas of a DistributedDataParallel whose parameters
+//   differ
+//
+// A folder belongs to one job. From the job's first save (or prepare_checkpoint_folder) until its process ends, another
+// job that saves there throws FileError with that job's host, process and start. After that, the next job either has
+// loaded its checkpoint and continues from it, or begins anew, with a warning, and replaces its checkpoints one by one.
+// If another job has saved since this one loaded or saved, the next save throws FileError. `overwrite` saves all the
+// same; a running job that loses its folder this way throws in its next save.
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
-// Better before the training than after its first epoch. Collective: rank 0 makes the folder, takes it for this job,
-// and writes and removes a file in it. Throws what save_checkpoint would throw.
+// Finds out before the training, not after its first epoch, that a folder cannot be written. Collective: rank 0 makes
+// the folder, takes it for this job, and writes and removes a file in it. Throws as save_checkpoint() does.
 void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<ProcessGroup>& group = nullptr,
                                bool overwrite = false);
 
 struct CheckpointState {
   std::int64_t step = 0;
   std::int64_t epoch = 0;
-  int world_size = 1;  // of the run that wrote it
-  std::string folder;  // what was read
+  int world_size = 1;  // of the run that saved it
+  std::string folder;  // of the checkpoint
 };
 
-// Collective. `folder` is what save_checkpoint was given, of which the newest is taken, or one checkpoint's own
-// (run/ckpt/step-00000120). Rank 0 alone reads (the folder may exist on its machine only) and verifies every size and
-// checksum, then broadcasts; parameters, buffers, optimizer state, sampler and random state take the saved values.
-// Afterwards ranks compare hashes. Returns nullopt on all ranks when there is none, as before a job's first save; so
-// does a folder whose name is mistyped. A damaged checkpoint, another model's, one of another layout or format:
-// FileError with file and difference, the same on every rank, and nothing was changed. Nor is it where ranks give
-// different parts: MismatchError with the first rank and difference. InvalidArgument while ema.swapped() lives.
-// FileError where the folder is this job's, it has saved there, and the newest is another job's (unless .overwrite). On
-// another number of ranks than saved it: where ranks had random states of their own, ranks that it did not have begin
-// fresh streams, of seeds made of rank 0's and their numbers, with a warning; what ranks had of their own by
-// ignored_parameters is refused, and without .ddp all ranks get rank 0's, with a warning.
+// Collective. `folder` is either the folder that save_checkpoint() was given, of which the newest checkpoint is loaded,
+// or that of one checkpoint (run/ckpt/step-00000120). Only rank 0 reads, so that the folder may exist on its machine
+// only. It verifies every size and checksum, then sends the state to all ranks: parameters, buffers, optimizer state,
+// sampler and random state take the saved values, and the ranks compare hashes. Returns nullopt on all ranks if there
+// is no checkpoint, as before a job's first save, and also if the folder's name is mistyped.
+//
+// If any rank fails, all ranks throw, and nothing has changed:
+//   FileError        the checkpoint is damaged, or of another model, layout or format: the file and the difference, on
+//                    the other ranks after "rank R: ". Also if this job has saved in the folder, and the newest
+//                    checkpoint is another job's (unless .overwrite)
+//   MismatchError    the ranks give different parts: the first such rank and the difference
+//   InvalidArgument  ema.swapped() lives
+//
+// On another number of ranks than saved it: if the ranks had different random states, additional ranks begin fresh
+// streams, whose seeds are made of rank 0's seed and their numbers, with a warning. Ignored parameters of the ranks are
+// an error; without .ddp all ranks get rank 0's, with a warning.
 std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
-// The same for callers who know that there is one: without one it throws a FileError that says what the folder holds
-// instead.
+// The same for callers that need a checkpoint: if there is none, throws FileError with what the folder holds instead.
 CheckpointState resume_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
 }  // namespace lockstep

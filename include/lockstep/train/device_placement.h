@@ -1,4 +1,4 @@
-// What TensorFlow calls log_device_placement: where parameters lie and operators run, in the log.
+// Logs the devices of parameters and operators, like TensorFlow's log_device_placement.
 #pragma once
 
 #include "lockstep/nn/module.h"
@@ -11,7 +11,7 @@ namespace lockstep::train {
 // operator's first call on one of their devices, "operator conv2d: cpu:0" (train/operator_log.h). Call it when the
 // model is on its devices, before the first step.
 void log_device_placement(const nn::Module& model);
-// The same of the strategy's model, and for operators of all devices that compute. Collective where model() is.
+// The same for the strategy's model and for operators on all devices that compute. Collective if model() is.
 void log_device_placement(Strategy& strategy);
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// What a training came to, epoch by epoch, and a plot of it.
+// The results of a training, epoch by epoch, and a plot of them.
 #pragma once
 
 #include <cstdint>
@@ -9,36 +9,36 @@
 #pragma GCC visibility push(default)
 namespace lockstep::train {
 
-// Values of an epoch or step under their names, in the order in which they are printed: "loss", "accuracy", "val_loss",
-// "lr".
+// Named values of an epoch or step, in print order: "loss", "accuracy", "val_loss", "lr".
 using Logs = std::vector<std::pair<std::string, double>>;
 
-// The value of that name. Throws InvalidArgument that lists the names there are; `asks` is its first word:
-// "EarlyStopping".
+// Returns the value of that name. Throws InvalidArgument with the existing names if there is none. `asks` is the first
+// word of the message: "EarlyStopping".
 double value_of(const Logs& logs, const std::string& name, const char* asks);
-// "loss 0.512, accuracy 0.871"; learning rates with their own digits.
+// Returns "loss 0.512, accuracy 0.871"; learning rates are printed with more digits.
 std::string text_of(const Logs& logs);
 
 class History {
  public:
-  // One epoch more, by its number; without one, the next. A name that an epoch does not have is NaN there.
+  // Adds an epoch by its number, or as the next one. A name that an epoch does not have is NaN there.
   void add(std::int64_t epoch, const Logs& logs);
   void add(const Logs& logs) { add(numbers_.empty() ? 0 : numbers_.back() + 1, logs); }
 
   std::int64_t epochs() const { return static_cast<std::int64_t>(numbers_.size()); }
-  // Of each epoch that was added, the number that callbacks, log and TensorBoard have for it: from 0 on. A training
-  // that resumes has those of before, too.
+  // Returns the numbers of the added epochs, as in callbacks, log and TensorBoard: from 0 on. After resuming, they
+  // include the epochs before.
   const std::vector<std::int64_t>& numbers() const { return numbers_; }
   std::vector<std::string> names() const;  // in the order of their first epochs
-  // In the order of numbers(). Throws InvalidArgument that lists the names there are.
+  // Returns the values in the order of numbers(). Throws InvalidArgument with the existing names if there is none of
+  // that name.
   const std::vector<double>& values(const std::string& name) const;
 
-  // A table: a line an epoch.
+  // Returns a table with one line per epoch.
   std::string text() const;
-  // An SVG that stands alone: a panel for each name, in which "val_<name>" is the second curve. Values that are not
+  // Returns a standalone SVG with one panel per name, in which "val_<name>" is the second curve. Values that are not
   // finite are gaps. Throws InvalidArgument before the first epoch.
   std::string svg() const;
-  // The same into a file; FileError with path and reason. In a job: on rank 0 alone.
+  // Writes it to a file; throws FileError with path and reason. In a job, call it only on rank 0.
   void plot(const std::string& path) const;
 
  private:

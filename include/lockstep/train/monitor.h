@@ -1,4 +1,4 @@
-// Follows one value of the logs and says whether an epoch is the best so far, for callbacks.
+// Tracks one value of the logs for callbacks and decides whether an epoch is the best so far.
 #pragma once
 
 #include <optional>
@@ -14,21 +14,21 @@ class Trainer;
 
 class Monitor {
  public:
-  // Mode::kAuto is settled by follow(), or by the first improves(): less is better for loss, error, error_rate, mse,
+  // Mode::kAuto is resolved by follow() or by the first improves(). Less is better for loss, error, error_rate, mse,
   // mae, rmse, mean_squared_error, mean_absolute_error, root_mean_squared_error, cross_entropy, nll and perplexity;
-  // more for accuracy, acc, auc, precision, recall, f1 and f1_score; all of them also behind "val_".
+  // more for accuracy, acc, auc, precision, recall, f1 and f1_score; the same with the prefix "val_".
   Monitor(std::string name, Mode mode, double min_delta = 0);
-  // Settles Mode::kAuto by the trainer's metric of that name, which knows best, or by the name. Throws InvalidArgument,
-  // which begins with `asks` and asks for .mode, where neither says it.
+  // Resolves Mode::kAuto by the trainer's metric of that name, or else by the name. Throws InvalidArgument, beginning
+  // with `asks` and requesting .mode, if neither decides it.
   void follow(const Trainer& trainer, const char* asks);
-  // Is this epoch's the best so far, by more than min_delta? NaN never is. InvalidArgument, which lists the names,
-  // where there is none of that name, and as follow() does.
+  // Returns whether this epoch is the best so far by more than min_delta; NaN never is. Throws InvalidArgument, with
+  // the existing names, if there is none of that name, and where follow() does.
   bool improves(const Logs& logs, const char* asks);
   void restart() { best_.reset(); }  // forgets the best value
   void resume(double best) { best_ = best; }
 
   const std::string& name() const { return name_; }
-  std::optional<double> best() const { return best_; }  // none yet: nothing
+  std::optional<double> best() const { return best_; }  // nullopt: none yet
   std::string text() const;                             // "val_loss, less"
 
  private:

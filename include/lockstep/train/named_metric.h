@@ -1,4 +1,4 @@
-// A metric of a Trainer: what CompileOptions::metrics lists.
+// A metric of a Trainer, as listed in CompileOptions::metrics.
 #pragma once
 
 #include <concepts>
@@ -12,7 +12,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep::train {
 
-// A metric (train/metrics.h) under a name. Training and validation count with copies of it.
+// A metric (train/metrics.h) with a name. Training and validation each use a copy of it.
 class NamedMetric {
  public:
   template <std::derived_from<Metric> M>

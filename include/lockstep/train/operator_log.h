@@ -7,8 +7,8 @@
 namespace lockstep::train {
 
 // From now on the first call of each operator of core/operators.def on `device` is logged, "operator conv2d: cpu:0"; so
-// are those that other operators call. Until it is turned off, which also forgets what was logged. On puts functions in
-// front of the device's kernels, off takes them away: neither costs a device that is not logged anything. Call it while
+// are those that other operators call. Until it is turned off, which also forgets what was logged. The log
+// observes the device's kernels (Device::observe_kernels); a device that is not logged pays nothing. Call it while
 // nothing computes on the device. Of a stream that is not its device's default one, the line names the first logged
 // device of that kind. Operators of families of other layers (augmentation) are not logged. Throws InvalidArgument for
 // the 65th device.

@@ -1,4 +1,4 @@
-// A sampler's state, taken by all ranks or by none.
+// Restores a sampler's state on all ranks or on none.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Collective. As sampler.restore(state), for states that did not come by load_checkpoint(), which sends rank 0's to
-// all. First the ranks compare their states and samplers: where a rank's differ from rank 0's, or a sampler refuses the
-// state, all ranks throw MismatchError (of a refusal that all share: InvalidArgument) with the rank and the difference,
-// and no sampler has changed. Null group: the thread's default group; none: a job of one.
+// Collective. Like sampler.restore(state), for states that were not loaded with load_checkpoint(), which sends rank 0's
+// to all. The ranks first compare their states and samplers. If a rank's differ from rank 0's, or a sampler refuses the
+// state, all ranks throw MismatchError (InvalidArgument if all refuse it) with the rank and the difference, and no
+// sampler changes. Null group: the thread's default group; without one: a job of one rank.
 void restore_sampler(data::Sampler& sampler, const data::SamplerState& state,
                      const std::shared_ptr<ProcessGroup>& group = nullptr);
 

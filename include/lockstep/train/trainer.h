@@ -1,16 +1,16 @@
-// Trainer: a model, an optimizer, a loss and metrics, trained by one call, on whatever devices the strategy has. Its
-// calls are called as Keras' are.
+// Trainer: trains a model with an optimizer, a loss and metrics in one call, on the devices of a strategy. The methods
+// have the same names as in Keras.
 //
 //   train::Trainer trainer([] { return std::make_unique<Net>(); });
-//   trainer.compile({.optimizer = [](auto parameters) { return std::make_unique<optim::Nadam>(std::move(parameters));
-//   },
-//                    .loss = [](const Tensor& outputs, const Tensor& targets) { return nn::cross_entropy(outputs,
-//                    targets); }, .metrics = {{"accuracy", Accuracy()}}, .strategy = "ddp"});
-//   trainer.fit(data::Pipeline(train).shuffle().batch(32), {.epochs = 10, .validation =
-//   data::Pipeline(validation).batch(32)});
+//   trainer.compile({.optimizer = [](auto weights) { return std::make_unique<optim::Nadam>(std::move(weights)); },
+//                    .loss = [](const Tensor& y, const Tensor& targets) { return nn::cross_entropy(y, targets); },
+//                    .metrics = {{"accuracy", Accuracy()}},
+//                    .strategy = "ddp"});
+//   trainer.fit(data::Pipeline(train).shuffle().batch(32),
+//               {.epochs = 10, .validation = data::Pipeline(test).batch(32)});
 //
-// docs/trainer.md has a whole program. A loop of one's own over train::make_strategy(), or DistributedDataParallel,
-// does all of this too.
+// docs/trainer.md has a complete program. You can do the same in your own loop over train::make_strategy() or
+// DistributedDataParallel.
 #pragma once
 
 #include <cstdint>
@@ -37,101 +37,101 @@ namespace lockstep::train {
 
 struct CompileOptions {
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor> parameters)> optimizer;
-  std::function<Tensor(const Tensor& outputs, const Tensor& targets)>
-      loss;  // a scalar: the mean over the samples it is given
+  // A scalar: the mean over the given samples.
+  std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss;
   std::vector<NamedMetric> metrics = {};
-  std::string strategy =
-      "";  // a name of train::strategies(); empty: of the scope (train/strategy_scope.h), without one "ddp"
-  StrategyOptions strategy_options = {};  // none in a scope, whose strategy has its own
+  // A name of train::strategies(); empty: the scope's (train/strategy_scope.h), or else "ddp".
+  std::string strategy = "";
+  StrategyOptions strategy_options = {};  // leave empty in a scope, whose strategy has its own options
 };
 
 struct FitOptions {
-  std::int64_t epochs = 1,
-               initial_epoch = 0;  // trains epochs initial_epoch ... epochs - 1, by whose numbers the samples go
-  std::optional<data::Pipeline> validation = {};  // after each epoch
+  // Trains epochs initial_epoch ... epochs - 1; their numbers determine the samples.
+  std::int64_t epochs = 1, initial_epoch = 0;
+  std::optional<data::Pipeline> validation = {};  // evaluated after each epoch
   std::vector<std::shared_ptr<Callback>> callbacks = {};
-  // Of a training set without batch(): samples of a step, over all devices (0: 32), and whether they come in an order
-  // of each epoch's own.
+  // For a training set without batch(): samples per step over all devices (0: 32), and whether each epoch has its own
+  // order.
   std::int64_t batch_size = 0;
   bool shuffle = true;
   std::uint64_t seed = 0;
-  // 0: the whole set. Fewer: an epoch goes on in the set where the one before it ended: epoch e begins at step e *
-  // steps_per_epoch of all passes over the set, each of which has an order of its own where it shuffles. So a training
-  // that resumes goes on there, too.
+  // 0: the entire set. Else epochs continue in the set where the previous one ended: epoch e begins at step e *
+  // steps_per_epoch of consecutive passes over the set, each with its own order if it shuffles. A resumed training
+  // continues at the same place.
   std::int64_t steps_per_epoch = 0;
-  std::int64_t max_steps = 0;    // ends after so many, as if the rest were to follow; 0: all
-  bool training_metrics = true;  // of the outputs as they were in training, with dropout and weights that still changed
+  std::int64_t max_steps = 0;    // stop after this many steps, as if more were to follow; 0: no limit
+  bool training_metrics = true;  // computed from the training outputs, with dropout and changing weights
   bool progress = true;          // rank 0 prints
   std::int64_t log_every = 20;   // steps between two lines of a log
 };
 
 struct PredictOptions {
-  std::int64_t batch_size = 0;  // of a set without batch(), over all ranks; 0: 32
+  std::int64_t batch_size = 0;  // for a set without batch(), over all ranks; 0: 32
 };
 
-// Used from one thread; collective where the strategy has ranks (ddp): all make the same calls. Before compile() only
-// summary() can be called; InvalidArgument otherwise. What one rank alone finds wrong in a call's arguments is an error
-// on all, and the group goes on. What it throws later, in fit(), evaluate() or predict(), ends the group: the others
-// throw PeerLost with the same text.
+// Use it from one thread. If the strategy has ranks (ddp) the calls are collective: all ranks make the same ones.
+// Before compile() only summary() may be called, else InvalidArgument is thrown. If one rank finds an error in a call's
+// arguments, all ranks throw and the group stays usable. Later exceptions on one rank in fit(), evaluate() or predict()
+// end the group: the other ranks throw PeerLost with the same text.
 class Trainer {
  public:
-  // The function makes the model, once for each replica (strategy.h). In a scope (train/strategy_scope.h): to train by
-  // its strategy.
+  // The function makes the model, once per replica (strategy.h). In a scope (train/strategy_scope.h), the scope's
+  // strategy trains it.
   explicit Trainer(std::function<std::unique_ptr<nn::Module>()> model);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Makes the model and the strategy: weights, step and history begin anew. Throws InvalidArgument as make_strategy()
-  // does, for a strategy of one process in a job of several ranks, a metric without a name or with one that is taken,
-  // and in another scope.
+  // Makes the model and the strategy, and resets weights, step and history. Throws InvalidArgument where
+  // make_strategy() does, for a single-process strategy in a job of several ranks, for a metric with an empty or
+  // duplicate name, and in another scope.
   void compile(CompileOptions options);
 
-  // Trains whole batches: the samples that are left at an epoch's end, others in each epoch where it shuffles, are left
-  // out. So all strategies, over any number of devices, take the same samples in each step. The model is put into
-  // training mode; modules that are in eval mode within a model that trains stay so. An epoch adds a line to the
-  // history. A loss that is no finite number is an Error that names the step. InvalidArgument: an empty set, one
-  // without targets, a batch that is larger than the set or that the devices do not divide, batch_size beside batch(),
-  // epochs that are none.
+  // Trains full batches; the samples that remain at the end of an epoch (different ones in each epoch if it shuffles)
+  // are skipped, so that all strategies, with any number of devices, use the same samples in each step. Puts the model
+  // into training mode, except modules that are in eval mode inside a model in training mode. Each epoch is added to
+  // the history. Throws Error with the step if the loss is NaN or infinite, and InvalidArgument for an empty set or one
+  // without targets, a batch that is larger than the set or that the devices do not divide, batch_size together with
+  // batch(), and an invalid range of epochs.
   const History& fit(const data::Pipeline& training, const FitOptions& options = {});
 
-  // "loss" and metrics over the whole set, each sample once, shared out to the ranks; in evaluation mode. Metrics are
-  // exact whatever the number of ranks, the loss is rounded by batches. InvalidArgument: an empty set, or one without
-  // targets.
+  // Returns "loss" and metrics over the entire set, each sample once, divided among the ranks, in evaluation mode.
+  // Metrics are exact with any number of ranks; the loss is rounded per batch. Throws InvalidArgument for an empty set
+  // or one without targets.
   Logs evaluate(const data::Pipeline& set, const PredictOptions& options = {});
 
-  // The outputs (N, ...) of all samples in their order, float32, on the CPU of each rank; targets are not looked at.
+  // Returns the outputs (N, ...) of all samples in order, float32, on the CPU of each rank. Targets are ignored.
   Tensor predict(const data::Pipeline& set, const PredictOptions& options = {});
 
-  // The model as a table: layers, output shapes, numbers of parameters, totals. `samples`: the inputs' shapes without
-  // the batch, which is printed as None. Runs a forward pass as nn::summary(). Before compile() of a model that is made
-  // for it.
+  // Returns the model as a table: layers, output shapes, numbers of parameters, totals. `samples`: the inputs' shapes
+  // without the batch, which is printed as None. Runs a forward pass like nn::summary(). Before compile(), makes a
+  // model for it.
   //   trainer.summary({{{300}, DType::kInt64}});
   std::string summary(std::initializer_list<nn::InputSpec> samples);
 
-  // Checkpoints (train/checkpoint.h) of model, optimizer, position, history and the state of the last fit's callbacks.
-  // load() takes the newest, also of another strategy or number of ranks, and returns nullopt where there is none; go
-  // on with fit(..., {.initial_epoch = state->epoch}), whose callbacks go on as well. A fit() that begins elsewhere has
-  // them begin anew, and warns.
+  // Save and load checkpoints (train/checkpoint.h) of model, optimizer, position, history and the state of the last
+  // fit's callbacks. load() takes the newest, also from another strategy or number of ranks, and returns nullopt if
+  // there is none. Continue with fit(..., {.initial_epoch = state->epoch}); then the callbacks continue too. A fit()
+  // that begins at another epoch resets them and logs a warning.
   std::string save(const std::string& folder, int keep = 2);
   std::optional<CheckpointState> load(const std::string& folder);
 
-  // To be called by callbacks: fit() ends with this epoch, on all ranks if one of them says so.
+  // For callbacks: fit() ends after this epoch, on all ranks if one of them calls it.
   void stop() { stops_ = true; }
-  // The weights of model(), which the caller has changed, to all replicas. On all ranks alike.
+  // Copies the weights of model(), which the caller has changed, to all replicas. Call it on all ranks.
   void weights_changed();
 
-  // What a metric given to compile() says of that name, with or without "val_"; of "loss" kLess; else kAuto.
+  // Returns the mode of the compiled metric of that name, with or without "val_"; kLess for "loss"; else kAuto.
   Mode mode_of(const std::string& name) const;
 
   Strategy& strategy();
   nn::Module& model() { return strategy().model(); }
   void set_lr(float lr) { strategy().set_lr(lr); }
-  std::shared_ptr<ProcessGroup> group() const;  // null: a job of one
-  bool is_first_rank() const;                   // prints and writes
-  std::int64_t step() const { return step_; }   // steps done, over all fits
-  // Epochs done: of the fit under way or the last one, or of what was loaded; which is the number of the next one, as
-  // they count from 0.
+  std::shared_ptr<ProcessGroup> group() const;  // null: a job of one rank
+  bool is_first_rank() const;                   // the rank that prints and writes
+  std::int64_t step() const { return step_; }   // completed steps, over all fits
+  // Completed epochs of the current or last fit, or of the loaded checkpoint. As they count from 0, this is the number
+  // of the next one.
   std::int64_t epoch() const { return epoch_; }
   const History& history() const { return history_; }
 

@@ -7,7 +7,7 @@ namespace lockstep {
 
 namespace {
 
-std::atomic<std::uint64_t> passes{0};  // begun in this process
+std::atomic<std::uint64_t> passes{0};  // number of passes begun in this process
 
 VariableState* state_of(const Tensor& tensor) { return tensor.defined() ? variable_of(tensor) : nullptr; }
 
@@ -44,9 +44,9 @@ void BackwardPass::collect(std::vector<Root> roots) {
     const std::shared_ptr<Node> node = nodes_[i];
     if (node->released())
       throw InvalidArgument(
-          "backward: the tape behind '{}' was freed by an earlier backward; compute the loss again, or keep the tape "
-          "by .retain_graph = "
-          "true. (What a checkpoint's function puts aside has no tape either.)",
+          "backward: the tape of '{}' was freed by an earlier backward; compute the loss again, or keep the tape "
+          "with .retain_graph = "
+          "true. (Tensors that a checkpointed function stores elsewhere have no tape either.)",
           node->name());
     for (const Tensor& input : node->inputs()) visit(input, node->name());
   }
@@ -120,14 +120,14 @@ void BackwardPass::run_backward(Node& node, const Tensor& gradient) {
     if (each.gradient.defined()) each.target.give(each.gradient);
 }
 
-// A target that stays as it was would pass for this step's gradient.
+// A target that was not written would pass for this step's gradient.
 void BackwardPass::check_all_written(const Node& node) const {
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     const auto [here, outside] = is_written_[i];
     if (here && outside != nullptr) *outside = true;
     if (targets_[i] && !here)
       throw InvalidArgument(
-          "backward: {} wrote no gradient of its input {}, {}: write each target that is wanted, zeros where it has "
+          "backward: {} wrote no gradient of its input {}, {}: write each wanted target, with zeros where it has "
           "none",
           node.name(), i, describe(node.inputs()[i]));
   }
@@ -151,13 +151,13 @@ void BackwardPass::run_node(Node& node) {
 
 Tensor BackwardPass::call_result_hooks(const Node& node, Tensor gradient) {
   if (node.result_hooks_.empty()) return gradient;
-  const auto hooks = node.result_hooks_;  // one that is added now waits for the next pass
+  const auto hooks = node.result_hooks_;  // a hook that is added now takes effect in the next pass
   for (const auto& hook : hooks) {
-    const ResultGradHook called = *hook;  // it may remove itself
+    const ResultGradHook called = *hook;  // the hook may remove itself
     if (!called) continue;
     const long handles = gradient.buffer().use_count();
     called(detach(gradient));
-    // The hook keeps it, or a view of it, and the nodes below overwrite what they get.
+    // The hook keeps it, or a view of it; later nodes would overwrite it.
     if (gradient.buffer().use_count() > handles) gradient = gradient.clone();
   }
   return gradient;
@@ -170,7 +170,7 @@ void BackwardPass::finish_input(std::size_t index) {
   if (VariableState* state = state_of(input); state != nullptr && is_end(*state)) end_written(input, *state);
 }
 
-// The node has thrown: what it was to write first into a leaf's memory is not a gradient.
+// The node has thrown: memory of a leaf that it was the first to write holds no gradient.
 void BackwardPass::forget_incomplete(const Node& node) {
   for (std::size_t i = 0; i < targets_.size(); ++i)
     if (targets_[i] && !finished_[i] && !targets_[i].accumulate() && !targets_[i].takes()) clear_grad(node.inputs()[i]);
@@ -180,7 +180,7 @@ void BackwardPass::call_end_callbacks() { call_all(queued_); }
 
 void BackwardPass::call_all(std::vector<std::function<void()>>& callbacks) {
   for (std::size_t i = 0; i < callbacks.size(); ++i) {
-    const std::function<void()> callback = std::move(callbacks[i]);  // it may queue another
+    const std::function<void()> callback = std::move(callbacks[i]);  // the callback may queue another
     callback();
   }
 }

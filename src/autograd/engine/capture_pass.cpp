@@ -1,4 +1,4 @@
-#include "src/autograd/engine/backward_pass.h"
+#include "src/autograd/engine/capture_pass.h"
 
 namespace lockstep {
 
@@ -17,7 +17,7 @@ CapturePass::Capture* CapturePass::capture_of(const VariableState& state) {
   return found == index_of_.end() ? nullptr : &captures_[found->second];
 }
 
-// Oldest first: a node runs when the gradient of one of its inputs is wanted.
+// Oldest first: a node runs if the gradient of one of its inputs is wanted.
 void CapturePass::prune() {
   for (const auto& [node, index] : index_of_node_) captures_[index].reached = found(node);
   for (auto at = nodes().rbegin(); at != nodes().rend(); ++at) {
@@ -44,7 +44,7 @@ void CapturePass::note_end(const Tensor& end, VariableState& state, const char* 
     ++captured->pending_uses;
   } else if (segment_ != nullptr) {
     throw InvalidArgument(
-        "checkpoint: {} read {} when backward computed the function again, and the first time no gradient went there: "
+        "checkpoint: {} read {} when backward ran the function again, but in the first run no gradient went there: "
         "the function must "
         "do the same both times, and parameters must not be frozen or unfrozen in between",
         reader, describe(end));

@@ -1,4 +1,4 @@
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/random.h"
-#include "src/autograd/engine/backward_pass.h"
+#include "src/autograd/engine/capture_pass.h"
 #include "src/autograd/engine/tape_segment.h"
 
 namespace lockstep {
@@ -31,15 +31,15 @@ std::vector<std::uint64_t> versions_of(const std::vector<Tensor>& tensors) {
   return versions;
 }
 
-// A view for the function to read: a leaf of any float type where a gradient is wanted.
+// A view for the function to read: a leaf, of any float type, if a gradient is wanted.
 Tensor argument_for(const Tensor& input, bool wants_grad) {
   const Tensor argument = detach(input);
   if (wants_grad) ensure_variable(argument).wants_grad = true;
   return argument;
 }
 
-// What the numbers of a run depend on besides tensors, of this thread.
-struct Surroundings {
+// The state of this thread, besides tensors, on which the numbers of a run depend.
+struct RunContext {
   RandomState random = random_state();
   SampleNumbers samples = sample_numbers();
   DType cast = AutoCast::active();
@@ -70,15 +70,15 @@ Arguments arguments_of(const std::vector<Tensor>& inputs) {
 }
 
 // Inputs: the tensors outside of the function to which its gradient flows, each once. Saved: the distinct arguments,
-// then the inputs.
+// followed by the inputs.
 class CheckpointNode : public Node {
  public:
   CheckpointNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, CheckpointFunction function,
-                 Arguments arguments, const Surroundings& surroundings)
+                 Arguments arguments, const RunContext& context)
       : Node(std::move(inputs), std::move(saved)),
         function_(std::move(function)),
         tensor_of_argument_(std::move(arguments.tensor_of)),
-        surroundings_(surroundings) {
+        context_(context) {
     for (const Tensor& argument : arguments.distinct) input_of_argument_.push_back(index_in(this->inputs(), argument));
   }
   const char* name() const override { return "checkpoint"; }
@@ -95,7 +95,7 @@ class CheckpointNode : public Node {
       if (wanted) pass.capture(index, views.back(), targets[index]);
     }
     for (std::size_t i = 0; i < inputs().size(); ++i) {
-      saved(views.size() + i);  // refuses one that was changed
+      saved(views.size() + i);  // throws if it was changed
       if (requires_grad(input(i))) pass.capture(i, input(i), targets[i]);
     }
     pass.collect({{compute_again(segment, views, result_grad), result_grad}});
@@ -103,7 +103,7 @@ class CheckpointNode : public Node {
     for (std::size_t i = 0; i < inputs().size(); ++i)
       if (targets[i] && !pass.reached(i))
         throw InvalidArgument(
-            "checkpoint: the gradient of {} depended on the function when it ran first, and not when backward ran it "
+            "checkpoint: the gradient of {} depended on the function in its first run, but not when backward ran it "
             "again: the function "
             "must do the same both times",
             describe(input(i)));
@@ -124,15 +124,15 @@ class CheckpointNode : public Node {
         runs_again = ran_again;
       }
     } const kept;
-    set_random_state(surroundings_.random);
-    set_sample_numbers(surroundings_.samples);
-    const AutoCast cast(surroundings_.cast);
+    set_random_state(context_.random);
+    set_sample_numbers(context_.samples);
+    const AutoCast cast(context_.cast);
     const EnableGrad recording;
     const Arguments arguments{{}, tensor_of_argument_};
     const Tensor result = segment.record([&] { return function_(arguments.spread(views)); });
     if (!result.defined() || result.shape() != result_grad.shape() || result.dtype() != result_grad.dtype())
       throw InvalidArgument(
-          "checkpoint: the function returned {} of shape {} when it ran first, and {} when backward ran it again: it "
+          "checkpoint: the function returned {} of shape {} in its first run, but {} when backward ran it again: it "
           "must do the same both "
           "times",
           name_of(result_grad.dtype()), result_grad.shape().text(),
@@ -143,11 +143,11 @@ class CheckpointNode : public Node {
 
   CheckpointFunction function_;
   std::vector<std::size_t> tensor_of_argument_;  // as in Arguments
-  std::vector<std::size_t> input_of_argument_;   // of each distinct one; kNone: no gradient flows there
-  Surroundings surroundings_;
+  std::vector<std::size_t> input_of_argument_;   // of each distinct argument; kNone: no gradient flows there
+  RunContext context_;
 };
 
-// The inputs of the node: where `ends` names a view of an argument, the argument itself.
+// The inputs of the node: if `ends` has a view of an argument, the argument itself.
 std::vector<Tensor> inputs_for(const std::vector<Tensor>& ends, const std::vector<Tensor>& views,
                                const std::vector<Tensor>& arguments) {
   std::vector<Tensor> inputs;
@@ -166,7 +166,7 @@ bool recomputing() { return runs_again; }
 Tensor checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs) {
   if (!function) throw InvalidArgument("checkpoint: the function is empty");
   if (NoGrad::active()) return function(inputs);
-  const Surroundings surroundings;
+  const RunContext context;
   const Arguments arguments = arguments_of(inputs);
   std::vector<Tensor> views, read;
   TapeSegment segment;
@@ -179,7 +179,8 @@ Tensor checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs
     read = inputs_for(segment.ends_below(recorded), views, arguments.distinct);
     if (!read.empty() && versions != versions_of(arguments.distinct))
       throw InvalidArgument(
-          "checkpoint: the function changed one of its inputs in place: backward would run it again on other values. "
+          "checkpoint: the function changed one of its inputs in place: backward would run it again on the changed "
+          "values. "
           "Let it change a "
           "clone()");
     result = detach(recorded);
@@ -189,8 +190,7 @@ Tensor checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs
   saved.insert(saved.end(), read.begin(), read.end());
   for (Tensor& tensor : saved)
     if (node_of(tensor)) tensor = detach(tensor);  // inputs() holds the history
-  attach(result,
-         std::make_shared<CheckpointNode>(read, std::move(saved), std::move(function), arguments, surroundings));
+  attach(result, std::make_shared<CheckpointNode>(read, std::move(saved), std::move(function), arguments, context));
   return result;
 }
 

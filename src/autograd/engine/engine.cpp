@@ -4,14 +4,14 @@
 #include <utility>
 #include <vector>
 
-#include "src/autograd/engine/backward_pass.h"
+#include "src/autograd/engine/capture_pass.h"
 #include "src/autograd/engine/variable_state.h"
 
 namespace lockstep {
 
 namespace {
 
-// backward(): gradients of leaves go to their grad(), and hooks hear of them.
+// backward(): writes gradients of leaves to their grad(), and calls hooks.
 class LeafPass final : public BackwardPass {
  public:
   ~LeafPass() override {
@@ -33,7 +33,7 @@ class LeafPass final : public BackwardPass {
     if (state.grad.defined()) {
       if (&state.grad.device() != &leaf.device())
         throw InvalidArgument(
-            "backward: the gradient of a parameter of shape {} is on {}, the parameter on {}: move modules with "
+            "backward: the gradient of a parameter of shape {} is on {}, but the parameter is on {}: move modules with "
             "Module::to, before they "
             "are wrapped in DistributedDataParallel",
             leaf.shape().text(), state.grad.device().name(), leaf.device().name());
@@ -51,14 +51,14 @@ class LeafPass final : public BackwardPass {
     through_.insert(through_.end(), callbacks.begin(), callbacks.end());
   }
 
-  // The hooks of results that the pass went through first, then the callbacks that were queued during it.
+  // First the end hooks of results that the pass went through, then the callbacks that were queued during it.
   void call_end_callbacks() override {
     call_all(through_);
     BackwardPass::call_end_callbacks();
   }
 
  private:
-  std::vector<std::pair<Tensor, const char*>> leaves_;  // with the operator through which they were found
+  std::vector<std::pair<Tensor, const char*>> leaves_;  // with the operator through which each was found
   std::vector<std::function<void()>> through_;
 };
 
@@ -67,28 +67,30 @@ void check_outside_of_a_pass(const char* function) {
     throw InvalidArgument("{}: called from within a backward pass of this thread", function);
 }
 
-// A root with its gradient, a copy: nodes overwrite it.
+// A root with a copy of its gradient, because nodes overwrite it.
 BackwardPass::Root root_of(const char* function, const Tensor& root, const Tensor& gradient) {
   if (!root.defined()) throw InvalidArgument("{}: the tensor to differentiate is undefined", function);
   if (!gradient.defined() && (root.dtype() != DType::kFloat32 || root.count() != 1))
-    throw InvalidArgument("{}: needs a float32 scalar, got {} of shape {}: reduce it to a loss, or give its gradient",
+    throw InvalidArgument("{}: needs a float32 scalar, got {} of shape {}: reduce it to a loss, or pass its gradient",
                           function, name_of(root.dtype()), root.shape().text());
   if (gradient.defined() &&
       (gradient.shape() != root.shape() || gradient.dtype() != root.dtype() || &gradient.device() != &root.device()))
     throw InvalidArgument(
-        "{}: the gradient must be as the tensor to differentiate, {} of shape {} on {}, got {} of shape {} on {}",
+        "{}: the gradient must match the tensor to differentiate: expected {} of shape {} on {}, got {} of shape {} on "
+        "{}",
         function, name_of(root.dtype()), root.shape().text(), root.device().name(), name_of(gradient.dtype()),
         gradient.shape().text(), gradient.device().name());
   if (!requires_grad(root))
-    throw InvalidArgument("{}: nothing below this tensor wants a gradient (was it computed under NoGrad?)", function);
+    throw InvalidArgument("{}: nothing that this tensor depends on requires a gradient (was it computed under NoGrad?)",
+                          function);
   return {root, gradient.defined() ? gradient.clone() : Tensor::full(root.shape(), 1, root.device())};
 }
 
 void check_captured(const Tensor& input, std::size_t index) {
   if (!input.defined()) throw InvalidArgument("gradients: inputs[{}] is undefined", index);
   if (!requires_grad(input))
-    throw InvalidArgument("gradients: inputs[{}], {}, wants no gradient: call require_grad() before it is used", index,
-                          describe(input));
+    throw InvalidArgument("gradients: inputs[{}], {}, requires no gradient: call require_grad() before it is used",
+                          index, describe(input));
 }
 
 }  // namespace
@@ -103,10 +105,11 @@ void backward(const Tensor& root, const BackwardOptions& options) {
 std::vector<Tensor> gradients(const std::vector<Tensor>& roots, const std::vector<Tensor>& inputs,
                               const GradientsOptions& options) {
   check_outside_of_a_pass("gradients");
-  if (roots.empty()) throw InvalidArgument("gradients: no tensor to differentiate was given");
+  if (roots.empty()) throw InvalidArgument("gradients: got no tensor to differentiate");
   if (!options.gradients.empty() && options.gradients.size() != roots.size())
-    throw InvalidArgument("gradients: {} tensors to differentiate have {} gradients: give one for each, or none",
-                          roots.size(), options.gradients.size());
+    throw InvalidArgument(
+        "gradients: got {} tensors to differentiate and {} gradients: pass one gradient for each, or none",
+        roots.size(), options.gradients.size());
   std::vector<BackwardPass::Root> ready;
   for (std::size_t i = 0; i < roots.size(); ++i)
     ready.push_back(root_of("gradients", roots[i], options.gradients.empty() ? Tensor() : options.gradients[i]));
@@ -124,7 +127,7 @@ std::vector<Tensor> gradients(const std::vector<Tensor>& roots, const std::vecto
   for (std::size_t i = 0; i < inputs.size() && !options.allow_unused; ++i)
     if (!pass.reached(index_of[i]))
       throw InvalidArgument(
-          "gradients: nothing that is differentiated depends on inputs[{}], {}: leave it out, or take an undefined "
+          "gradients: none of the differentiated tensors depends on inputs[{}], {}: leave it out, or get an undefined "
           "tensor for it with "
           ".allow_unused = true",
           i, describe(inputs[i]));
@@ -153,7 +156,7 @@ HookHandle register_result_grad_hook(const Tensor& result, ResultGradHook hook) 
   const auto node = result.defined() ? node_of(result) : nullptr;
   if (!node || node->released())
     throw InvalidArgument(
-        "register_result_grad_hook: the tensor is no result that was recorded: a leaf has register_grad_hook()");
+        "register_result_grad_hook: the tensor is not a recorded result: for a leaf use register_grad_hook()");
   if (!hook) throw InvalidArgument("register_result_grad_hook: the hook is empty");
   const auto entry = std::make_shared<ResultGradHook>(std::move(hook));
   node->result_hooks_.push_back(entry);

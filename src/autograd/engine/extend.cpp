@@ -19,7 +19,7 @@ void check_place(std::string_view operation, std::string_view what, const Tensor
                           x.shape().text());
   if (device != nullptr && device != &x.device())
     throw InvalidArgument(
-        "{}: {} is on {}, the first input on {}: move a module or a tensor with .to(device), batches with "
+        "{}: {} is on {}, but the first input is on {}: move a module or a tensor with .to(device), batches with "
         "DataLoaderOptions::device",
         operation, name_argument(what, x), x.device().name(), device->name());
 }
@@ -44,8 +44,9 @@ void check_alike(std::string_view operation, std::string_view what, const Tensor
   check_activation(operation, what, x, dims, &like.device());
   if (x.dtype() != like.dtype())
     throw InvalidArgument(
-        "{}: {} and {} differ: cast() {} or the first input, or compute under an AutoCast, which widens", operation,
-        name_of(like.dtype()), name_of(x.dtype()), name_argument(what, x));
+        "{}: {} and {} differ: cast() {} or the first input, or compute under an AutoCast, which converts "
+        "them",
+        operation, name_of(like.dtype()), name_of(x.dtype()), name_argument(what, x));
 }
 
 Tensor autocast(const Tensor& x) {
@@ -72,7 +73,7 @@ std::optional<std::vector<Tensor>> autocast_to_widest(const std::vector<Tensor>&
   if (AutoCast::active() == DType::kFloat32) return std::nullopt;
   bool are_alike = true;
   for (const Tensor& x : operands) {
-    if (!x.defined() || !is_activation_type(x.dtype())) return std::nullopt;  // which the operator refuses, or copies
+    if (!x.defined() || !is_activation_type(x.dtype())) return std::nullopt;  // the operator rejects or copies it
     are_alike = are_alike && x.dtype() == operands.front().dtype();
   }
   if (are_alike) return std::nullopt;
@@ -84,8 +85,7 @@ std::optional<std::vector<Tensor>> autocast_to_widest(const std::vector<Tensor>&
 std::optional<std::pair<Tensor, Tensor>> autocast_to_widest(const Tensor& a, const Tensor& b) {
   if (AutoCast::active() == DType::kFloat32 || !a.defined() || !b.defined() || a.dtype() == b.dtype())
     return std::nullopt;
-  if (!is_activation_type(a.dtype()) || !is_activation_type(b.dtype()))
-    return std::nullopt;  // which the operator refuses
+  if (!is_activation_type(a.dtype()) || !is_activation_type(b.dtype())) return std::nullopt;  // the operator rejects it
   return std::pair(cast(a, DType::kFloat32), cast(b, DType::kFloat32));
 }
 

@@ -14,8 +14,8 @@ namespace {
 
 thread_local std::uint64_t last_sequence = 0;
 
-// One more than this thread's last node and than every node that made an input (Lamport's clock): recording order
-// within a thread, and topological even for a tape that several threads recorded.
+// One more than the number of this thread's last node and of every node that computed an input (Lamport's clock): the
+// recording order within a thread, and a topological order even if several threads recorded the tape.
 std::uint64_t next_sequence(const std::vector<Tensor>& inputs) {
   for (const Tensor& input : inputs)
     if (const VariableState* state = variable_of(input); state != nullptr && state->node)
@@ -23,8 +23,8 @@ std::uint64_t next_sequence(const std::vector<Tensor>& inputs) {
   return ++last_sequence;
 }
 
-// Drops the tensors of a node that goes. A tape is a long chain of nodes that own each other: nodes that die while
-// another one is dying hand their tensors to it, so that the stack stays flat whatever the depth.
+// Drops the tensors of a destroyed node. A tape is a long chain of nodes that own each other. Nodes that are destroyed
+// during the destruction of another one pass their tensors to it, so that the recursion stays flat whatever the depth.
 void drop(std::vector<Tensor> tensors) {
   thread_local std::vector<std::vector<Tensor>>* dying = nullptr;
   if (dying != nullptr) {
@@ -62,7 +62,7 @@ void GradTarget::give(const Tensor& gradient) const {
   if (is_written_ != nullptr) *is_written_ = true;
   if (!gradient.defined() || gradient.count() != shape_.count() || &gradient.device() != device_)
     throw InvalidArgument(
-        "backward: {} gives {} as the gradient of an input of shape {} on {}", BackwardPass::name_of_running(),
+        "backward: {} returned {} as the gradient of an input of shape {} on {}", BackwardPass::name_of_running(),
         gradient.defined()
             ? fmt::format("a tensor of shape {} on {}", gradient.shape().text(), gradient.device().name())
             : "an undefined tensor",
@@ -112,7 +112,7 @@ void Node::check_as_computed(const Tensor& tensor, const char* reader) {
       throw InvalidArgument(
           "{}: {} was changed in place after {} computed it (version {} expected, {} found): its gradient would go to "
           "the inputs of {}, "
-          "from which the new values do not come. Write the new values into another tensor, such as "
+          "which did not produce the new values. Write the new values into another tensor, such as "
           "detach(result).clone()",
           reader, describe(*result), node->name(), node->result_version_, result->version(), node->name());
     result = &node->inputs_[0];

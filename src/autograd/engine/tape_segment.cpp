@@ -9,7 +9,7 @@
 namespace lockstep {
 
 namespace {
-std::atomic<std::uint64_t> segments{0};  // opened in this process
+std::atomic<std::uint64_t> segments{0};  // number of segments opened in this process
 }
 
 thread_local TapeSegment* TapeSegment::current_ = nullptr;

@@ -1,6 +1,6 @@
-// The nodes that this thread records while a function runs: one run of a checkpoint's function. A segment hands out
-// nothing: what it recorded is released when it goes, so that a tensor that the function has put aside cannot be
-// differentiated by mistake.
+// The nodes that this thread records while a function runs: one run of a checkpointed function. Recorded nodes are
+// released with the segment, so that a tensor that the function has stored elsewhere cannot be differentiated by
+// mistake.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ class TapeSegment {
   TapeSegment(const TapeSegment&) = delete;
   TapeSegment& operator=(const TapeSegment&) = delete;
 
-  // Runs `function`, whose nodes are this segment's; those of a segment that it opens itself are not.
+  // Runs `function` and collects its nodes, except those of nested segments.
   Tensor record(const std::function<Tensor()>& function);
   bool contains(const Node& node) const { return node.segment_ == id_; }
-  // The tensors from outside through which gradients leave the segment on the way down from `result`: leaves that want
-  // one, and results that were recorded before. Each once, nearest to the result first.
+  // The tensors from outside through which gradients of `result` leave the segment: leaves that require one, and
+  // results that were recorded before. Each once, those nearest to the result first.
   std::vector<Tensor> ends_below(const Tensor& result) const;
 
-  static void note(const std::shared_ptr<Node>& node);  // a node was recorded
+  static void note(const std::shared_ptr<Node>& node);  // called when a node is recorded
 
  private:
   static thread_local TapeSegment* current_;

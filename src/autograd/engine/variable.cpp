@@ -12,7 +12,7 @@ namespace {
 
 thread_local bool no_grad_active = false;
 
-// The state of a leaf that wants a gradient; `caller` names the function for the message.
+// The state of a leaf that requires a gradient; `caller` names the function for the message.
 VariableState& leaf_of(const Tensor& leaf, const char* caller) {
   VariableState* state = variable_of(leaf);
   if (state != nullptr && !state->wants_grad && !state->name.empty())
@@ -20,7 +20,7 @@ VariableState& leaf_of(const Tensor& leaf, const char* caller) {
         "{}: {} requires no gradient: freeze parameters before the module is wrapped and the optimizer is made", caller,
         describe(leaf));
   if (state == nullptr || !state->wants_grad)
-    throw InvalidArgument("{}: the tensor of shape {} is no leaf that requires a gradient", caller,
+    throw InvalidArgument("{}: the tensor of shape {} is not a leaf that requires a gradient", caller,
                           leaf.shape().text());
   return *state;
 }
@@ -61,7 +61,7 @@ void VariableState::fire_hooks(const Tensor& leaf) {
 }
 
 void VariableState::fire(const std::vector<std::shared_ptr<HookEntry>>& all, const Tensor& leaf) const {
-  const std::size_t count = all.size();  // one that is added now waits for the next pass
+  const std::size_t count = all.size();  // a hook that is added now takes effect in the next pass
   for (std::size_t i = 0; i < count; ++i) {
     const std::shared_ptr<HookEntry> entry = all[i];
     if (!entry->removed) entry->hook(leaf);
@@ -78,7 +78,7 @@ void VariableState::remove(const std::shared_ptr<HookEntry>& entry) {
 void require_grad(const Tensor& leaf, bool wanted) {
   if (leaf.dtype() != DType::kFloat32 && leaf.dtype() != DType::kFloat16 && leaf.dtype() != DType::kBFloat16)
     throw InvalidArgument(
-        "require_grad: the tensor is {}, gradients are of float32, float16 or bfloat16, as their tensors",
+        "require_grad: the tensor is {}, but only float32, float16 and bfloat16 tensors have gradients",
         name_of(leaf.dtype()));
   VariableState& state = ensure_variable(leaf);
   if (state.node)
@@ -142,7 +142,7 @@ void bind_grad(const Tensor& leaf, Buffer slot) {
     return;
   }
   if (state.grad_written && bound.buffer().data() != state.grad.buffer().data()) bound.copy_from(state.grad);
-  state.grad.rebind(std::move(slot));  // handles that users hold see the slot
+  state.grad.rebind(std::move(slot));  // handles that users hold follow to the slot
 }
 
 HookHandle register_grad_hook(const Tensor& leaf, GradHook hook) {

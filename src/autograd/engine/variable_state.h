@@ -19,22 +19,22 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
  public:
   void backward(const Tensor& root, const BackwardOptions& options) override;
 
-  // Fires the hooks of a leaf, the last ones last; hooks may remove themselves or others, and add new ones for the next
-  // pass.
+  // Calls the hooks of a leaf, the `last_hooks` after all others. Hooks may remove themselves or others, and add new
+  // ones for the next pass.
   void fire_hooks(const Tensor& leaf);
   bool has_hooks() const { return !hooks.empty() || !last_hooks.empty(); }
   void remove(const std::shared_ptr<HookEntry>& entry);
 
   std::shared_ptr<Node> node;  // null for leaves
-  bool wants_grad = false;     // a leaf that was marked
+  bool wants_grad = false;     // a marked leaf
   std::string name;            // of a leaf; may be empty
   Tensor grad;                 // of a leaf
   bool grad_written = false;
-  const char* withheld = nullptr;      // why nobody is given the gradient
-  const char* step_refusal = nullptr;  // why no optimizer steps by it
-  int pending_uses = 0;                // while a pass runs: nodes that have yet to write this leaf's gradient
+  const char* withheld = nullptr;      // reason why grad() throws
+  const char* step_refusal = nullptr;  // reason why optimizers reject the gradient
+  int pending_uses = 0;  // during a pass: number of nodes that have not written their part of this leaf's gradient yet
   std::vector<std::shared_ptr<HookEntry>> hooks;
-  std::vector<std::shared_ptr<HookEntry>> last_hooks;  // of those that give the gradient away
+  std::vector<std::shared_ptr<HookEntry>> last_hooks;  // hooks of wrappers that send the gradient
 
  private:
   void fire(const std::vector<std::shared_ptr<HookEntry>>& all, const Tensor& leaf) const;
@@ -42,12 +42,12 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
   bool firing_ = false;
 };
 
-// As register_grad_hook(), and called when all of those have returned: for a wrapper that sends the gradient away.
+// Like register_grad_hook(), but called after all of those hooks: for a wrapper that sends the gradient.
 [[nodiscard]] HookHandle register_last_grad_hook(const Tensor& leaf, GradHook hook);
 
-// The state of a tensor; null when it has none.
+// The state of a tensor; null if it has none.
 VariableState* variable_of(const Tensor& tensor);
-// The state of a tensor, made when it has none.
+// The state of a tensor; created if it has none.
 VariableState& ensure_variable(const Tensor& tensor);
 
 }  // namespace lockstep

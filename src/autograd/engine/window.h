@@ -12,8 +12,8 @@ struct WindowGeometry {
   Padding padding;
 };
 
-// Throws InvalidArgument naming `operation` when a size, stride or padding is not positive enough, or nothing comes
-// out.
+// Throws InvalidArgument that names `operation` if a size or stride is not positive, a padding is negative, or the
+// output would be empty.
 WindowGeometry place_window(const char* operation, Size2 in, Size2 window, Size2 stride, const PaddingRule& rule);
 
 // A sequence (N, L, C) as images (N, 1, L, C), and back: the same memory, differentiably.

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kName = "scaled_dot_product_attention";
 constexpr std::int64_t kMostCudaWidth = 128;
 
-// Inputs: q, k, v, or qkv alone. Saved: these, the result, the logarithms of the sums.
+// Inputs: q, k, v, or only qkv. Saved: the inputs, the result, the logarithms of the sums.
 class AttentionNode : public Node {
  public:
   AttentionNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const AttentionParams& params)
@@ -44,7 +44,7 @@ Tensor attention(std::vector<Tensor> inputs, const Shape& result, const Attentio
   const Tensor& q = inputs.front();
   const std::int64_t width = result[3];
   check_width(q, width);
-  if (!std::isfinite(options.scale)) throw InvalidArgument("{}: scale {} is no finite number", kName, options.scale);
+  if (!std::isfinite(options.scale)) throw InvalidArgument("{}: scale must be finite, got {}", kName, options.scale);
   const float scale = options.scale == 0 && width > 0 ? 1 / std::sqrt(static_cast<float>(width)) : options.scale;
   const AttentionParams params{scale, options.causal};
   const Tensor y = empty_like(q, result), log_sums = empty_like(q, {result[0], result[2], result[1]}, DType::kFloat32);
@@ -75,11 +75,11 @@ Tensor scaled_dot_product_attention(const Tensor& queries, const Tensor& keys, c
                           name_argument("q", queries), q_shape.text(), name_argument("k", keys), k_shape.text(),
                           name_argument("v", values), v.shape().text());
   if (options.causal && k_shape[1] != q_shape[1])
-    throw InvalidArgument("{}: causal attention wants as many keys as queries, got {} {}, {} {}", kName,
+    throw InvalidArgument("{}: causal attention needs as many keys as queries, got {} {}, {} {}", kName,
                           name_argument("q", queries), q_shape.text(), name_argument("k", keys), k_shape.text());
   if (k_shape[1] == 0 && q_shape[1] > 0)
-    throw InvalidArgument("{}: {} {} has no keys to look at, {} {}", kName, name_argument("q", queries), q_shape.text(),
-                          name_argument("k", keys), k_shape.text());
+    throw InvalidArgument("{}: {} {} has no keys to attend to: {} {}", kName, name_argument("q", queries),
+                          q_shape.text(), name_argument("k", keys), k_shape.text());
   return attention({q, k, v}, q_shape, options);
 }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/autograd/checkpoint.h"
+#include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/normalization.h"
 
@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace {
 
-// Inputs: x, weight, bias (the latter maybe undefined). Saved: x, mean, variance, weight, bias.
+// Inputs: x, weight, bias (weight and bias may be undefined). Saved: x, mean, variance, weight, bias.
 class BatchNormNode : public Node {
  public:
   BatchNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const BatchNormParams& params)
@@ -39,14 +39,14 @@ void read_floats(const Tensor& values, double* to) {
   std::copy(host.span<float>().begin(), host.span<float>().end(), to);
 }
 
-// A part of a batch: its gradients go on through the statistics of all parts. Inputs and saved as above.
+// A part of a batch: its gradients also flow through the statistics of all parts. Inputs and saved tensors as above.
 //
 // With g = dy where y was not clamped, xhat = (x - mean) * r, r = 1 / sqrt(variance + eps), and sums over the `rows` of
 // all parts:
 //   dx = weight * r * g - (weight * r / rows) * (sum g + xhat * sum g * xhat).
-// The first term, and the sums of this part, are what the kernel computes of constant statistics; the second one is,
-// but for its sign, a batch normalisation of x by another weight and bias. The gradients of weight and bias are this
-// part's: as any parameter's, they are averaged later.
+// The kernel for constant statistics computes the first term and the sums of this part. The second term, except for its
+// sign, is a batch normalisation of x with another weight and bias. The gradients of weight and bias are those of this
+// part: they are averaged later, like those of any parameter.
 class PartialBatchNormNode : public Node {
  public:
   PartialBatchNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const BatchNormParams& params,
@@ -98,14 +98,14 @@ class PartialBatchNormNode : public Node {
   std::shared_ptr<StatisticsExchange> exchange_;
 };
 
-// Mean and variance of this part become those of all parts, in float64 (Chan, Golub & LeVeque 1983, "Algorithms for
-// computing the sample variance"). Returns the rows of all parts.
+// Combines mean and variance of all parts, in float64 (Chan, Golub & LeVeque 1983, "Algorithms for computing the sample
+// variance"). Returns the rows of all parts.
 std::int64_t join_statistics(StatisticsExchange& exchange, std::int64_t rows, const Tensor& mean,
                              const Tensor& variance) {
   const auto channels = static_cast<std::size_t>(mean.count());
   std::vector<double> own(1 + 2 * channels);  // the rows, means, variances
   own[0] = static_cast<double>(rows);
-  if (rows > 0) {  // else they were not computed
+  if (rows > 0) {  // otherwise they were not computed
     read_floats(mean, own.data() + 1);
     read_floats(variance, own.data() + 1 + channels);
   }
@@ -152,12 +152,12 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   check_channels("running_variance (C)", running_variance, x);
   const std::int64_t channels = x.shape()[x.shape().dims() - 1], rows = channels == 0 ? 0 : x.count() / channels;
   if (running_mean.defined() != running_variance.defined())
-    throw InvalidArgument("batch_norm: running_mean and running_variance go together: one of them is undefined");
+    throw InvalidArgument("batch_norm: running_mean and running_variance must both be defined, or neither");
   if (!options.training && !running_mean.defined())
     throw InvalidArgument("batch_norm: evaluation needs running_mean and running_variance, which are undefined");
   if (!(options.eps >= 0)) throw InvalidArgument("batch_norm: eps must not be negative, got {}", options.eps);
   if (!(options.momentum >= 0 && options.momentum <= 1))
-    throw InvalidArgument("batch_norm: momentum {} must be 0 to 1", options.momentum);
+    throw InvalidArgument("batch_norm: momentum must be in [0, 1], got {}", options.momentum);
   Tensor mean = running_mean, variance = running_variance;
   std::int64_t all_rows = rows;
   if (options.training) {
@@ -167,7 +167,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
     if (options.exchange) all_rows = join_statistics(*options.exchange, rows, mean, variance);
     if (all_rows < 2)
       throw InvalidArgument(
-          "batch_norm: x {} has {} values for each channel, training needs 2 at least{}: a larger batch, or eval()",
+          "batch_norm: x {} has {} values for each channel, but training needs at least 2{}: use a larger batch, or "
+          "eval()",
           x.shape().text(), all_rows, options.exchange ? ", on all ranks together" : "");
     if (running_mean.defined() && !recomputing()) {
       follow(running_mean, mean, options.momentum, 1);

@@ -6,7 +6,7 @@ namespace lockstep {
 
 namespace {
 
-// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when ReLU was fused.
+// Inputs: x, weight, bias (may be undefined). Saved: x, the weight as it was read, and the result if ReLU was fused.
 class Conv2dNode : public Node {
  public:
   Conv2dNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const Conv2dShape& shape,
@@ -19,7 +19,7 @@ class Conv2dNode : public Node {
     Stream& stream = stream_of(result_grad);
     if (relu_) kernels.relu_backward(saved(2), result_grad, stream);
     const auto& [x_grad, weight_grad, bias_grad] = std::tie(targets[0], targets[1], targets[2]);
-    // Weights before data: their bucket can leave while the data gradient is still computed by the layers below.
+    // Weights before data: their bucket can be sent while later nodes are still computing.
     if (weight_grad)
       kernels.conv2d_backward_weights(shape_, saved(0), result_grad, weight_grad, bias_grad, stream);
     else if (bias_grad)
@@ -33,7 +33,7 @@ class Conv2dNode : public Node {
   bool relu_;
 };
 
-// What conv2d() and conv1d() have in common once a sequence is an image of height 1: `x` (N, H, W, C).
+// A call of conv2d() or conv1d(), with sequences as images of height 1: `x` (N, H, W, C).
 struct Convolution {
   const char* name;
   Size2 kernel, stride;
@@ -51,7 +51,7 @@ void check_filters(const Convolution& c, const Tensor& weight, const Tensor& bia
                           c.groups, channels, given.text(), filters, name_argument("weight", weight),
                           weight.shape().text());
   if (seen * c.groups != channels)
-    throw InvalidArgument("{}: {} {} wants {} channels{}, x {} has {}", c.name, name_argument("weight", weight),
+    throw InvalidArgument("{}: {} {} expects {} channels{}, but x {} has {}", c.name, name_argument("weight", weight),
                           weight.shape().text(), seen * c.groups,
                           c.groups == 1 ? "" : fmt::format(" in {} groups", c.groups), given.text(), channels);
   if (!bias.defined()) return;
@@ -61,7 +61,7 @@ void check_filters(const Convolution& c, const Tensor& weight, const Tensor& bia
                           name_argument("weight", weight), weight.shape().text());
 }
 
-// `given`: the shape of x as the caller knows it.
+// `given`: the shape of x that the caller passed.
 Tensor convolve(const Convolution& c, const Tensor& x, const Tensor& weight, const Tensor& bias, const Shape& given) {
   check_filters(c, weight, bias, x, given);
   const Shape& in = x.shape();

@@ -9,8 +9,8 @@ namespace {
 
 constexpr const char *kCrossEntropy = "softmax_cross_entropy", *kNllLoss = "nll_loss";
 
-// Inputs: logits, and targets where they are floats. Saved: probabilities, targets, weight, divisor, and of float
-// targets the logits.
+// Inputs: logits, and targets if they are floats. Saved: probabilities, targets, weight, divisor, and for float targets
+// the logits.
 class CrossEntropyNode : public Node {
  public:
   CrossEntropyNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const CrossEntropyParams& params,
@@ -30,7 +30,7 @@ class CrossEntropyNode : public Node {
     return targets.dtype() == DType::kInt64 ? in_shape(targets, {rows_[0]}) : in_shape(targets, rows_);
   }
 
-  // By a target t_k: -(1 - s) * weight_k * log softmax(logits)_k.
+  // The derivative with respect to a target t_k: -(1 - s) * weight_k * log softmax(logits)_k.
   void give_to_targets(const Tensor& result_grad, const GradTarget& target) const {
     const KernelTable& kernels = kernels_of(result_grad);
     Stream& stream = stream_of(result_grad);
@@ -79,18 +79,18 @@ std::string place_of(std::int64_t index, const Shape& shape) {
   return fmt::format("at ({})", text);
 }
 
-// On the CPU the labels are at hand. On a GPU the host would have to wait for them: one outside makes the loss NaN
-// there.
+// Checks labels only on the CPU. On a GPU the host would have to wait for them; there an invalid label makes the loss
+// NaN.
 void check_label_values(const char* operation, const Tensor& labels, std::int64_t classes, std::int64_t ignored) {
   if (labels.device().kind() != DeviceKind::kCpu) return;
   const auto values = labels.span<std::int64_t>();
   for (std::size_t i = 0; i < values.size(); ++i)
     if ((values[i] < 0 || values[i] >= classes) && values[i] != ignored)
-      throw InvalidArgument("{}: label {} {} is outside 0..{}, and is not ignore_index, {}", operation, values[i],
+      throw InvalidArgument("{}: label {} {} is outside 0..{} and is not ignore_index, {}", operation, values[i],
                             place_of(static_cast<std::int64_t>(i), labels.shape()), classes - 1, ignored);
 }
 
-// Of scores (..., K), called `what`.
+// Scores (..., K) that messages call `what`.
 struct Scores {
   const char *operation, *what;
   const Tensor& values;
@@ -107,17 +107,16 @@ void check_targets(const Scores& scores, const Tensor& targets, bool takes_float
       takes_floats && targets.defined() && targets.shape() == scores.values.shape() &&
       (targets.dtype() == DType::kFloat32 || targets.dtype() == DType::kBFloat16 || targets.dtype() == DType::kFloat16);
   if (!are_labels && !are_floats)
-    throw InvalidArgument(
-        "{}: labels must be int64 {}{}, got {}", scores.operation, wanted.text(),
-        takes_floats ? fmt::format(", or soft targets of floats {}", scores.values.shape().text()) : "",
-        text_of(targets));
+    throw InvalidArgument("{}: labels must be int64 {}{}, got {}", scores.operation, wanted.text(),
+                          takes_floats ? fmt::format(", or soft targets, floats {}", scores.values.shape().text()) : "",
+                          text_of(targets));
   if (&targets.device() != &scores.values.device())
     throw InvalidArgument(
-        "{}: labels are on {}, {} on {}: move a module or a tensor with .to(device), batches with "
+        "{}: labels are on {}, but {} are on {}: move a module or a tensor with .to(device), batches with "
         "DataLoaderOptions::device",
         scores.operation, targets.device().name(), scores.what, scores.values.device().name());
   if (rows[1] == 0 || (rows[0] == 0 && scores.reduction == Reduction::kMean))
-    throw InvalidArgument("{}: {} {} are empty: their mean loss is undefined", scores.operation, scores.what,
+    throw InvalidArgument("{}: {} {} are empty, so their mean loss is undefined", scores.operation, scores.what,
                           scores.values.shape().text());
 }
 
@@ -131,11 +130,11 @@ void check_weight(const Scores& scores, const Tensor& weight) {
                           scores.values.shape().text());
   if (requires_grad(weight))
     throw InvalidArgument(
-        "{}: {} wants a gradient, and the classes' weights are not differentiated: give detach(weight)",
+        "{}: {} requires a gradient, but classes' weights are not differentiated: pass detach(weight)",
         scores.operation, name_argument("weight", weight));
 }
 
-// A loss's results: the loss itself, and the divisor of a mean.
+// The results of a loss: the loss itself, and the divisor of a mean.
 struct RowLoss {
   Tensor loss, divisor;
   explicit RowLoss(const Scores& scores)
@@ -157,8 +156,9 @@ Tensor softmax_cross_entropy(const Tensor& given, const Tensor& wanted, const Cr
   const bool are_labels = wanted.dtype() == DType::kInt64;
   if (are_labels) check_label_values(kCrossEntropy, wanted, rows[1], options.ignore_index);
   if (!are_labels && options.ignore_index != kIgnoreIndex)
-    throw InvalidArgument("{}: ignore_index {} is of labels, and the targets are {}: give such rows targets of 0",
-                          kCrossEntropy, options.ignore_index, text_of(wanted));
+    throw InvalidArgument(
+        "{}: ignore_index {} only applies to labels, but the targets are {}: use targets of 0 for such rows",
+        kCrossEntropy, options.ignore_index, text_of(wanted));
   const Tensor targets = are_labels ? wanted : cast(wanted, DType::kFloat32);
   const CrossEntropyParams params{options.label_smoothing, options.reduction, options.ignore_index};
   const RowLoss result(scores);

@@ -27,7 +27,7 @@ Tensor dropout(const Tensor& x, float p, bool training) {
   if (!training || p == 0) return x;
   if (stream_of(x).is_capturing())
     throw InvalidArgument(
-        "dropout: a graph would replay this very mask in every step; run steps with dropout eagerly, not as a graph");
+        "dropout: a graph would replay the same mask in every step; run steps with dropout eagerly, not as a graph");
   const DropoutDraw draw = next_dropout();
   const std::int64_t samples = x.shape().dims() == 0 ? 1 : x.shape()[0],
                      sample_elements = samples == 0 ? 0 : x.count() / samples;

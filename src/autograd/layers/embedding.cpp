@@ -20,7 +20,7 @@ class EmbeddingNode : public Node {
   std::int64_t padding_;
 };
 
-// As for labels: on a GPU the host would have to wait for them.
+// Checks only on the CPU, as for labels: on a GPU the host would have to wait.
 void check_indices(const Tensor& indices, const Tensor& weight) {
   if (indices.device().kind() != DeviceKind::kCpu) return;
   const std::int64_t words = weight.shape()[0];

@@ -5,7 +5,7 @@ namespace lockstep {
 
 namespace {
 
-// Inputs: x, weight, bias (maybe undefined). Saved: x, the weight as it was read, and the result when ReLU was fused.
+// Inputs: x, weight, bias (may be undefined). Saved: x, the weight as it was read, and the result if ReLU was fused.
 class LinearNode : public Node {
  public:
   LinearNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, bool relu, const Shape& x_rows, const Shape& y_rows)
@@ -38,7 +38,7 @@ Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias, Act
   const Shape x_rows = rows_of("linear", x);
   check_input("linear", "weight (O, I)", weight, 2, &x.device());
   if (weight.shape()[1] != x_rows[1])
-    throw InvalidArgument("linear: {} {} wants {} features, x {} has {}", name_argument("weight", weight),
+    throw InvalidArgument("linear: {} {} expects {} features, but x {} has {}", name_argument("weight", weight),
                           weight.shape().text(), weight.shape()[1], x.shape().text(), x_rows[1]);
   if (bias.defined()) {
     check_input("linear", "bias (O)", bias, 1, &x.device());

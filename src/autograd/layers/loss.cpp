@@ -68,7 +68,7 @@ Tensor elementwise_loss(const ElementwiseLoss& loss, const Tensor& given, const 
                           given.shape().text());
   const bool mean = reduction == Reduction::kMean;
   if (mean && given.count() == 0)
-    throw InvalidArgument("{}: x {} is empty: its mean loss is undefined", loss.name, given.shape().text());
+    throw InvalidArgument("{}: x {} is empty, so its mean loss is undefined", loss.name, given.shape().text());
   const Tensor x = cast(given, DType::kFloat32), target = cast(wanted, DType::kFloat32);
   if (reduction == Reduction::kNone) return loss.each(x, target);
   const Tensor result = empty_like(x, {});

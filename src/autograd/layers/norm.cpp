@@ -6,7 +6,7 @@ namespace lockstep {
 
 namespace {
 
-// Inputs: x, weight, bias. Saved: x, rstd, then the mean where there is one, then the weight where there is one.
+// Inputs: x, weight, bias. Saved: x, rstd, then the mean and the weight if they exist.
 class LayerNormNode : public Node {
  public:
   LayerNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& rows, bool centred)
@@ -26,7 +26,7 @@ class LayerNormNode : public Node {
   bool centred_;
 };
 
-// Inputs: x, weight, bias. Saved: x, mean, rstd, then the weight where there is one.
+// Inputs: x, weight, bias. Saved: x, mean, rstd, then the weight if it exists.
 class GroupNormNode : public Node {
  public:
   GroupNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& pixels, std::int64_t groups)
@@ -64,12 +64,12 @@ void check_parameters(const NormCall& call, const Tensor& x, const Shape& shape,
   }
 }
 
-// x as (rows, elements that one mean is over).
+// x as (rows, number of elements of each mean).
 Shape check_norm(const NormCall& call, const Tensor& x, const Shape& over, const Tensor& weight, const Tensor& bias) {
   check_activation(call.operation, "x", x);
   const auto extents = x.shape().extents();
   if (over.dims() == 0 || over.dims() > extents.size() || Shape(extents.last(over.dims())) != over)
-    throw InvalidArgument("{}: over {} expected as the last dimensions of x, got x {}", call.operation, over.text(),
+    throw InvalidArgument("{}: the last dimensions of x must be {}, got x {}", call.operation, over.text(),
                           x.shape().text());
   check_parameters(call, x, over, weight, bias);
   return {count_of_first(x.shape(), extents.size() - over.dims()), over.count()};

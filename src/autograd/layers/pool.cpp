@@ -6,7 +6,7 @@ namespace lockstep {
 
 namespace {
 
-// `argmax` has two bytes an element: DType has no such type, so that the node keeps the bare buffer.
+// `argmax` has two bytes per element. DType has no such type, so the node keeps a Buffer.
 class MaxPool2dNode : public Node {
  public:
   MaxPool2dNode(std::vector<Tensor> inputs, const Pool2dShape& shape, Buffer argmax)
@@ -48,8 +48,9 @@ Pool2dShape pool_shape(const char* operation, const Shape& in, Size2 window, Siz
   const WindowGeometry place = place_window(operation, {in[1], in[2]}, window, stride, padding);
   const Padding& pad = place.padding;
   if (pad.top >= window[0] || pad.bottom >= window[0] || pad.left >= window[1] || pad.right >= window[1])
-    throw InvalidArgument("{}: padding must be smaller than the window {} x {}, or a window would see no pixel",
-                          operation, window[0], window[1]);
+    throw InvalidArgument(
+        "{}: padding must be smaller than the window {} x {}, otherwise a window would contain no pixel", operation,
+        window[0], window[1]);
   return {in[0],     in[1],     in[2],     in[3],   place.out_height, place.out_width, window[0],
           window[1], stride[0], stride[1], pad.top, pad.left,         pad.bottom,      pad.right};
 }

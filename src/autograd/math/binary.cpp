@@ -18,7 +18,7 @@ Tensor compute(BinaryFunction function, const Tensor& a, const Tensor& b) {
   return y;
 }
 
-// Hands over `factor` times `gradient`, summed over the dimensions in which the input was repeated.
+// Gives `factor` times `gradient`, summed over the dimensions in which the input was repeated.
 void give_sum(const GradTarget& target, const Tensor& gradient, const Shape& shape, float factor = 1) {
   if (!target) return;
   const KernelTable& kernels = kernels_of(gradient);
@@ -37,7 +37,7 @@ class SumNode : public Node {
       : Node(std::move(inputs)), sign_(sign), a_(input(0).shape()), b_(input(1).shape()) {}
   const char* name() const override { return sign_ == 1 ? "add" : "sub"; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    // The first input may take the gradient's memory. Then the second one may not take it, too.
+    // If the first input takes the gradient's memory, the second one must not take it, too.
     const bool same_counts = a_.count() == result_grad.count() && b_.count() == result_grad.count();
     const bool shared = same_counts && targets[0].takes() && sign_ == 1 && targets[1].takes();
     give_sum(targets[0], shared ? result_grad.clone() : result_grad, a_);
@@ -208,7 +208,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   check_operands("where", a, b);
   check_place("where", "condition", condition, kAnyDims, &a.device());
   if (condition.dtype() != DType::kUInt8 && condition.dtype() != DType::kInt8)
-    throw InvalidArgument("where: condition must be uint8 or int8, got {}: eq(), gt() and the like make one",
+    throw InvalidArgument("where: condition must be uint8 or int8, got {}: eq(), gt() and similar functions return one",
                           name_of(condition.dtype()));
   const Shape shape = broadcast_shape("where", condition.shape(), broadcast_shape("where", a.shape(), b.shape(), a, b));
   const Tensor y = empty_like(a, shape);

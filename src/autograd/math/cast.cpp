@@ -37,8 +37,7 @@ DType autocast_type(std::string_view name) {
   for (const auto& [type, short_name] :
        {std::pair(DType::kFloat32, "fp32"), std::pair(DType::kBFloat16, "bf16"), std::pair(DType::kFloat16, "fp16")})
     if (name == name_of(type) || name == short_name) return type;
-  throw InvalidArgument("mixed precision: '{}' is none of float32, bfloat16, float16, or in short fp32, bf16, fp16",
-                        name);
+  throw InvalidArgument("mixed precision: expected float32, bfloat16, float16, fp32, bf16 or fp16, got '{}'", name);
 }
 
 Tensor cast(const Tensor& x, DType type) {

@@ -11,8 +11,8 @@ namespace lockstep {
 std::size_t dimension_of(std::string_view operation, int dim, const Shape& shape) {
   const int dims = static_cast<int>(shape.dims());
   if (dim < -dims || dim >= dims)
-    throw InvalidArgument("{}: dimension {} of shape {}, expected one from {} to {}", operation, dim, shape.text(),
-                          -dims, dims - 1);
+    throw InvalidArgument("{}: dimension {} does not exist in shape {}: expected {} to {}", operation, dim,
+                          shape.text(), -dims, dims - 1);
   return static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
 }
 
@@ -25,7 +25,8 @@ Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b
                        of_b = dim + b.dims() < dims ? 1 : b[dim + b.dims() - dims];
     if (of_a != of_b && of_a != 1 && of_b != 1)
       throw InvalidArgument(
-          "{}: shapes {} and {} do not match: extents {} and {}, dimension {} from the last; expected equal ones, or 1 "
+          "{}: shapes {} and {} do not match: extents {} and {}, dimension {} from the last; expected equal extents, "
+          "or 1 "
           "where an operand "
           "repeats",
           operation, name_argument(a.text(), a_operand), name_argument(b.text(), b_operand), of_a, of_b, dims - dim);

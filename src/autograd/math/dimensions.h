@@ -1,4 +1,4 @@
-// What operators do with the dimensions that a caller names.
+// Helpers for the dimensions that callers name.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,11 @@
 
 namespace lockstep {
 
-// `dim` counts from the end where it is negative. Throws InvalidArgument when a tensor of this shape has no such
-// dimension.
+// A negative `dim` counts from the end. Throws InvalidArgument if a tensor of this shape has no such dimension.
 std::size_t dimension_of(std::string_view operation, int dim, const Shape& shape);
 
-// The shape that both are repeated to fill. Throws InvalidArgument where extents differ and neither is 1, with the
-// operands' names.
+// The shape that both are repeated to fill. Throws InvalidArgument, with the operands' names, if extents differ and
+// neither is 1.
 Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b, const Tensor& a_operand = {},
                       const Tensor& b_operand = {});
 

@@ -18,8 +18,8 @@ class MatmulNode : public Node {
       : Node(std::move(inputs), std::move(saved)), shapes_(shapes), options_(options) {}
   const char* name() const override { return "matmul"; }
 
-  // Of c = op(a) * op(b): op(a)'s gradient is c_grad * op(b)^T, op(b)'s is op(a)^T * c_grad; of a transposed operand it
-  // is transposed.
+  // For c = op(a) * op(b), the gradient of op(a) is c_grad * op(b)^T, and that of op(b) is op(a)^T * c_grad; for a
+  // transposed operand it is transposed.
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);
     Stream& stream = stream_of(result_grad);
@@ -46,8 +46,8 @@ class MatmulNode : public Node {
 [[noreturn]] void throw_mismatch(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   throw InvalidArgument(
       "matmul: {} {}{} and {} {}{} do not match: (..., M, K) and (..., K, N) with equal leading dimensions expected, "
-      "or one matrix b "
-      "for an a that is not transposed",
+      "or a single matrix b "
+      "and a not transposed",
       name_argument("a", a), a.shape().text(), options.transpose_a ? " transposed" : "", name_argument("b", b),
       b.shape().text(), options.transpose_b ? " transposed" : "");
 }

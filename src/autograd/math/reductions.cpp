@@ -9,32 +9,32 @@ namespace lockstep {
 
 namespace {
 
-// Which of x's dimensions are reduced.
+// The dimensions of x that are reduced.
 class Reduced {
  public:
   Reduced(const char* operation, const Shape& x, const Dims& dims) : x_(x) {
     if (dims.list.empty()) reduced_.fill(true);
     for (const int given : dims.list) {
       bool& is_reduced = reduced_[dimension_of(operation, given, x)];
-      if (is_reduced) throw InvalidArgument("{}: dimension {} of shape {} is named twice", operation, given, x.text());
+      if (is_reduced) throw InvalidArgument("{}: dimension {} of shape {} is given twice", operation, given, x.text());
       is_reduced = true;
     }
   }
 
-  // What is left of x's shape; with extents of 1 in the place of reduced ones when `keepdim`.
+  // x's shape without the reduced dimensions, or with extents of 1 in their place if `keepdim`.
   Shape shape(bool keepdim) const {
     std::vector<std::int64_t> extents;
     for (std::size_t dim = 0; dim < x_.dims(); ++dim)
       if (keepdim || !reduced_[dim]) extents.push_back(reduced_[dim] ? 1 : x_[dim]);
     return Shape(std::span<const std::int64_t>(extents));
   }
-  // Elements that become one.
+  // The number of elements that are combined into one.
   std::int64_t count() const {
     std::int64_t product = 1;
     for (std::size_t dim = 0; dim < x_.dims(); ++dim) product *= reduced_[dim] ? x_[dim] : 1;
     return product;
   }
-  // The dimensions that stay, and then those that are reduced.
+  // The dimensions that are kept, followed by those that are reduced.
   std::vector<int> kept_first() const {
     std::vector<int> order;
     for (const bool wanted : {false, true})
@@ -76,7 +76,7 @@ Tensor reduce_sum(const char* name, const Tensor& x, const Reduced& reduced, boo
   return y;
 }
 
-// x as (outer, n, inner), reduced over the one in the middle.
+// x as (outer, n, inner), reduced over the middle dimension.
 struct Middle {
   std::int64_t outer = 1, n = 1, inner = 1;
 
@@ -107,7 +107,7 @@ class MaxNode : public Node {
 
 MaxResult max_in_middle(const char* name, const Tensor& x, const Middle& place, const Shape& result) {
   if (place.n == 0 && result.count() > 0)
-    throw InvalidArgument("{}: x {} has no elements where the largest one is asked for", name, x.shape().text());
+    throw InvalidArgument("{}: x {} is empty, so it has no maximum", name, x.shape().text());
   const Tensor values = empty_like(x, result), indices = empty_like(x, result, DType::kInt64);
   if (result.count() > 0) kernels_of(x).max(viewed(x, place.whole()), values, indices, stream_of(x));
   record<MaxNode>(values, {x}, std::vector{indices}, place);

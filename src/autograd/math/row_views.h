@@ -1,4 +1,4 @@
-// Views of a tensor's elements under another shape, for kernels that see rows.
+// Views of a tensor's elements under another shape, for kernels that process rows.
 #pragma once
 
 #include "lockstep/autograd/extend.h"
@@ -15,10 +15,11 @@ inline std::int64_t count_of_first(const Shape& shape, std::size_t dims) {
   return Shape(shape.extents().first(dims)).count();
 }
 
-// (product of all extents but the last, the last); a tensor of one dimension is one row. InvalidArgument for a scalar.
+// (product of all extents except the last, the last); a tensor of one dimension is one row. Throws InvalidArgument for
+// a scalar.
 inline Shape rows_of(std::string_view operation, const Tensor& x) {
   const std::size_t dims = x.shape().dims();
-  if (dims == 0) throw InvalidArgument("{}: x is a scalar, one dimension at least is expected", operation);
+  if (dims == 0) throw InvalidArgument("{}: x is a scalar, at least one dimension is expected", operation);
   return {count_of_first(x.shape(), dims - 1), x.shape()[dims - 1]};
 }
 

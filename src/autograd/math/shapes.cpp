@@ -9,8 +9,8 @@ namespace lockstep {
 
 namespace {
 
-// The result was made by one copy an input. `backward` has their reverse; where they read all of an input, all of its
-// gradient is written.
+// A result that was made by one copy per input; `backward` has the reverse copies. If they read all of an input, they
+// write its entire gradient.
 enum class Reads { kAll, kPart };
 
 StridedCopy reversed(const StridedCopy& copy) {
@@ -85,7 +85,7 @@ using Extents = std::vector<std::int64_t>;
 Extents extents_of(const Tensor& x) { return {x.shape().extents().begin(), x.shape().extents().end()}; }
 Shape shape_of(const Extents& extents) { return Shape(std::span<const std::int64_t>(extents)); }
 
-// As Python's slice.indices(): the first index, and how many there are.
+// As Python's slice.indices(): the first index, and the number of indices.
 struct Indices {
   std::int64_t first, count;
   Indices(const Range& range, std::int64_t extent) {
@@ -93,7 +93,7 @@ struct Indices {
       return std::clamp<std::int64_t>(at < 0 ? at + extent : at, 0, extent);
     };
     first = inside(range.start);
-    const std::int64_t last = inside(range.stop) - 1 - first;  // seen from the first
+    const std::int64_t last = inside(range.stop) - 1 - first;  // relative to the first
     count = last < 0 ? 0 : last / range.step + 1;
   }
 };
@@ -106,12 +106,12 @@ void check_like_first(const char* name, const Tensor& x, const Tensor& first, st
     fits = fits && (dim == along || x.shape()[dim] == first.shape()[dim]);
   if (!fits)
     throw InvalidArgument(
-        "{}: {} is {} {}, the first one {} {}: types, and extents in other dimensions than {}, must be equal", name,
-        what, lockstep::name_of(x.dtype()), x.shape().text(), lockstep::name_of(first.dtype()), first.shape().text(),
-        along);
+        "{}: {} is {} {}, but the first one is {} {}: types, and extents in dimensions other than {}, must be equal",
+        name, what, lockstep::name_of(x.dtype()), x.shape().text(), lockstep::name_of(first.dtype()),
+        first.shape().text(), along);
 }
 
-// On the CPU the indices are at hand. On a GPU the host would have to wait for them.
+// Checks the indices only on the CPU. On a GPU the host would have to wait for them.
 void check_index(const Tensor& index, std::int64_t bound) {
   if (index.device().kind() != DeviceKind::kCpu) return;
   const auto values = index.span<std::int64_t>();
@@ -140,7 +140,7 @@ Tensor unsqueeze(const Tensor& x, int dim) {
   Extents extents = extents_of(x);
   const int dims = static_cast<int>(extents.size());
   if (dim < -dims - 1 || dim > dims)
-    throw InvalidArgument("unsqueeze: dimension {} for shape {}, expected one from {} to {}", dim, x.shape().text(),
+    throw InvalidArgument("unsqueeze: dimension {} is invalid for shape {}: expected {} to {}", dim, x.shape().text(),
                           -dims - 1, dims);
   extents.insert(extents.begin() + (dim < 0 ? dim + dims + 1 : dim), 1);
   return reshape(x, shape_of(extents));
@@ -159,7 +159,7 @@ Tensor squeeze(const Tensor& x, int dim) {
 Tensor permute(const Tensor& x, const std::vector<int>& dims) {
   check_place("permute", "x", x);
   if (dims.size() != x.shape().dims())
-    throw InvalidArgument("permute: {} dimensions for shape {}, expected each of its {} once", dims.size(),
+    throw InvalidArgument("permute: got {} dimensions for shape {}, expected each of its {} once", dims.size(),
                           x.shape().text(), x.shape().dims());
   Extents extents;
   std::array<bool, Shape::kMaxDims> seen{};
@@ -168,7 +168,7 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims) {
   for (const int given : dims) {
     const std::size_t dim = dimension_of("permute", given, x.shape());
     if (std::exchange(seen[dim], true))
-      throw InvalidArgument("permute: dimension {} of shape {} is named twice", given, x.shape().text());
+      throw InvalidArgument("permute: dimension {} of shape {} is given twice", given, x.shape().text());
     copy.in_strides[extents.size()] = strides[dim];
     extents.push_back(x.shape()[dim]);
   }
@@ -188,17 +188,17 @@ Tensor transpose(const Tensor& x, int dim0, int dim1) {
 Tensor slice(const Tensor& x, const std::vector<Range>& ranges) {
   check_place("slice", "x", x);
   if (ranges.size() > x.shape().dims())
-    throw InvalidArgument("slice: {} ranges for shape {}, expected at most {}", ranges.size(), x.shape().text(),
+    throw InvalidArgument("slice: got {} ranges for shape {}, expected at most {}", ranges.size(), x.shape().text(),
                           x.shape().dims());
   Extents extents = extents_of(x);
   StridedCopy copy;
   copy.in_strides = strides_of(x.shape());
   for (std::size_t dim = 0; dim < ranges.size(); ++dim) {
     if (ranges[dim].step < 1)
-      throw InvalidArgument("slice: step {} of dimension {}, expected 1 or more", ranges[dim].step, dim);
+      throw InvalidArgument("slice: got step {} for dimension {}, expected 1 or more", ranges[dim].step, dim);
     const Indices indices(ranges[dim], extents[dim]);
     copy.in_offset += indices.first * copy.in_strides[dim];
-    copy.in_strides[dim] *= std::min(ranges[dim].step, extents[dim]);  // of a larger step one index is left
+    copy.in_strides[dim] *= std::min(ranges[dim].step, extents[dim]);  // a larger step leaves one index
     extents[dim] = indices.count;
   }
   copy.extents = shape_of(extents);
@@ -214,7 +214,7 @@ Tensor slice(const Tensor& x, int dim, const Range& range) {
 }
 
 Tensor concat(const std::vector<Tensor>& tensors, int dim) {
-  if (tensors.empty()) throw InvalidArgument("concat: no tensors, expected at least one");
+  if (tensors.empty()) throw InvalidArgument("concat: got no tensors, expected at least one");
   if (const auto wide = autocast_to_widest(tensors)) return concat(*wide, dim);
   const Tensor& first = tensors[0];
   check_place("concat", "tensor 0", first);
@@ -271,10 +271,10 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
 
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim) {
   check_place("split", "x", x);
-  if (size < 1) throw InvalidArgument("split: parts of {}, expected 1 or more", size);
+  if (size < 1) throw InvalidArgument("split: got parts of {} elements, expected 1 or more", size);
   std::vector<std::int64_t> sizes;
   std::int64_t left = x.shape()[dimension_of("split", dim, x.shape())];
-  do {  // one part of an extent of 0
+  do {  // an extent of 0 makes one part
     sizes.push_back(std::min(left, size));
     left -= size;
   } while (left > 0);
@@ -284,14 +284,15 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim) {
 Tensor pad(const Tensor& x, const std::vector<std::array<std::int64_t, 2>>& widths, float value) {
   check_activation("pad", "x", x);
   if (widths.size() != x.shape().dims())
-    throw InvalidArgument("pad: {} pairs of widths for shape {}, expected one a dimension", widths.size(),
+    throw InvalidArgument("pad: got {} pairs of widths for shape {}, expected one per dimension", widths.size(),
                           x.shape().text());
   Extents extents = extents_of(x);
   for (std::size_t dim = 0; dim < extents.size(); ++dim) {
     const auto [before, after] = widths[dim];
     if (before < 0 || after < 0)
-      throw InvalidArgument("pad: widths {} and {} of dimension {}, expected 0 or more: slice() cuts off", before,
-                            after, dim);
+      throw InvalidArgument(
+          "pad: got widths {} and {} for dimension {}, expected 0 or more: use slice() to remove elements", before,
+          after, dim);
     extents[dim] += before + after;
   }
   const Tensor y = empty_like(x, shape_of(extents));

@@ -6,7 +6,7 @@ namespace lockstep {
 
 namespace {
 
-// Saved: the result or x, whichever the derivative is computed from; nothing where it is 1.
+// Saved: the result or x, whichever the derivative is computed from; nothing if it is 1.
 class UnaryNode : public Node {
  public:
   UnaryNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const UnaryOperation& operation)
@@ -26,20 +26,15 @@ class UnaryNode : public Node {
   UnaryOperation operation_;
 };
 
-// PyTorch's list of those that AutoCast computes in float32.
-bool is_float32_under_autocast(UnaryFunction function) {
-  return function == UnaryFunction::kExp || function == UnaryFunction::kLog || function == UnaryFunction::kPow ||
-         function == UnaryFunction::kReciprocal;
-}
-
 Tensor unary(const char* name, const Tensor& given, UnaryFunction function, float parameter = 0) {
   check_activation(name, "x", given);
-  const Tensor x = is_float32_under_autocast(function) ? autocast_to_float32(given) : given;
+  const Tensor x = info_of(function).is_float32_under_autocast ? autocast_to_float32(given) : given;
   const UnaryOperation operation{function, parameter};
   const Tensor y = empty_like(x);
   kernels_of(x).unary(operation, x, y, stream_of(x));
   std::vector<Tensor> saved;
-  if (function != UnaryFunction::kAddConstant) saved.push_back(is_differentiated_by_result(function) ? detach(y) : x);
+  if (function != UnaryFunction::kAddConstant)
+    saved.push_back(info_of(function).is_differentiated_by_result ? detach(y) : x);
   record<UnaryNode>(y, {x}, std::move(saved), name, operation);
   return y;
 }

@@ -26,7 +26,7 @@ void pause_cpu() {
 
 constexpr int kPauses = 50;
 
-// What a communication thread is to do when the operation that it executes has ended; null on other threads.
+// Calls that the communication thread makes when the operation that it executes has ended; null on other threads.
 thread_local std::vector<std::function<void()>>* after_operation = nullptr;
 
 }  // namespace
@@ -36,7 +36,7 @@ CommThread::CommThread(std::function<void(const Operation&)> execute, std::funct
 
 CommThread::~CommThread() { stop(); }
 
-// The communication thread itself cannot wait for its own end: it goes on to it once what stops it has returned.
+// The communication thread cannot wait for its own end. It exits after the call that stops it has returned.
 void CommThread::stop() {
   stop_.store(true);
   fail(std::make_exception_ptr(group_gone()));
@@ -52,8 +52,8 @@ bool CommThread::run_after_operation(std::function<void()> call) {
   return true;
 }
 
-// Waits as the design measured it: a few pauses, then yields for up to a millisecond, then sleep. Code that changes a
-// value which a condition reads calls wake_sleepers() afterwards; the sequentially consistent counter makes sure that
+// Waits in three steps, chosen by measurement: a few pauses, then yields for up to a millisecond, then sleep. Code that
+// changes a value in a condition calls wake_sleepers() afterwards. The sequentially consistent counter guarantees that
 // either the sleeper sees the change or the waker sees the sleeper.
 template <typename Condition>
 void CommThread::await(Condition&& condition) {
@@ -71,7 +71,8 @@ void CommThread::await(Condition&& condition) {
 
 void CommThread::wake_sleepers() {
   if (sleepers_.load() == 0) return;
-  const std::lock_guard lock(mutex_);  // a sleeper between its check and its sleep holds the mutex: do not slip past it
+  // A sleeper holds the mutex between its check and its sleep, so this cannot fall between them.
+  const std::lock_guard lock(mutex_);
   changed_.notify_all();
 }
 
@@ -110,14 +111,14 @@ Work CommThread::start(const std::shared_ptr<CommThread>& self, const Operation&
   queue.throw_if_broken();
   if (!queue.thread_.joinable()) queue.start_thread();  // first: an operation that counts as issued must be executed
   const std::uint64_t ticket = queue.issued_.load() + 1;
-  if (ticket > kSlots) queue.wait(ticket - kSlots);  // the slot's former operation
+  if (ticket > kSlots) queue.wait(ticket - kSlots);  // the operation that used this slot before
   queue.slots_[ticket % kSlots] = operation;
   queue.issued_.store(ticket);
   queue.wake_sleepers();
   return Work(self, ticket);
 }
 
-// What a continuation starts, while the queue stands at the continuation's own ticket.
+// Executes a call that a continuation makes, while the queue is at the continuation's own ticket.
 Work CommThread::execute_inside(const Operation& operation) {
   flight::note_started(operation.flight);
   execute_(operation);
@@ -134,20 +135,21 @@ void CommThread::start_thread() {
   }
 }
 
-// Operations that are not executed any more are dropped here as well, until the owner stops the queue: their
-// continuations may hold the last references to whatever would.
+// Operations that will not be executed are also dropped here until the owner stops the queue: their continuations may
+// hold the last references to the owner.
 void CommThread::serve() {
   std::vector<std::function<void()>> later;
   after_operation = &later;
   thread_id_.store(std::this_thread::get_id());
-  std::shared_ptr<CommThread> self;  // from the first continuation on: this thread may let go of the last other one
+  std::shared_ptr<CommThread>
+      self;  // set from the first continuation on, since a continuation may drop the last other reference
   for (std::uint64_t ticket = 1;; ++ticket) {
     await([&] { return issued_.load() >= ticket || stop_.load(); });
     if (issued_.load() < ticket) break;
     if (!self && slots_[ticket % kSlots].chained.run) self = weak_from_this().lock();
     execute_next(ticket);
   }
-  thread_id_.store({});  // a later thread may get the same
+  thread_id_.store({});  // the system may reuse the id for a later thread
   after_operation = nullptr;
 }
 
@@ -156,14 +158,14 @@ void CommThread::end_execution() {
   rest_();
 }
 
-// Noting the operation as running and then reading `broken_`, against a waiter that reads them in the other order:
-// either the waiter sees that its buffers are in use, or they are not touched.
+// Marks the operation as running and then reads `broken_`; a waiter does so in the opposite order. So either the waiter
+// sees that its buffers are in use, or they are not touched.
 void CommThread::execute_next(std::uint64_t ticket) {
   running_.store(ticket);
   Operation& operation = slots_[ticket % kSlots];
   const bool is_dropped = stop_.load() || broken_.load();
   const bool is_complete = !is_dropped && execute(operation);
-  let_go(operation);
+  release_captures(operation);
   if (is_complete) completed_.store(ticket);
   end_execution();
   wake_sleepers();
@@ -182,12 +184,12 @@ bool CommThread::execute(const Operation& operation) {
   }
 }
 
-// What a continuation holds does not outlive it, however it ends. That may be the group itself, whose end then stops
-// this queue.
-void CommThread::let_go(Operation& operation) {
+// The captures of a continuation are destroyed when it ends, also on failure. They may include the group itself, whose
+// destruction stops this queue.
+void CommThread::release_captures(Operation& operation) {
   operation.chained = {};
   for (std::size_t i = 0; i < after_operation->size(); ++i)
-    std::exchange((*after_operation)[i], {})();  // which may add others
+    std::exchange((*after_operation)[i], {})();  // may add others
   after_operation->clear();
 }
 
@@ -196,7 +198,7 @@ void CommThread::await_idle() noexcept {
 }
 
 bool CommThread::done(std::uint64_t ticket) {
-  const bool lost = is_lost(ticket);  // asked first: it may complete in between
+  const bool lost = is_lost(ticket);  // read first: the operation may complete in between
   if (completed_.load() >= ticket) return true;
   if (lost) throw_if_broken();
   return false;
@@ -205,8 +207,8 @@ bool CommThread::done(std::uint64_t ticket) {
 void CommThread::wait(std::uint64_t ticket) {
   if (completed_.load() < ticket && is_own_thread())
     throw InvalidArgument(
-        "a continuation of Work::then() waits for a call that is behind it: chain what comes after that call behind "
-        "it");
+        "a continuation of Work::then() waits for a call that comes after it: chain the work that needs that call "
+        "after it");
   await([&] { return completed_.load() >= ticket || is_lost(ticket); });
   if (completed_.load() < ticket) throw_if_broken();
 }

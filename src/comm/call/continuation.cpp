@@ -4,7 +4,7 @@
 
 #include "lockstep/comm/backend.h"
 #include "lockstep/core/error.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 
 namespace lockstep {
 
@@ -17,7 +17,7 @@ thread_local RunningContinuation* running = nullptr;
 RunningContinuation* running_continuation() { return running; }
 
 std::string describe_chained(const Operation& operation) {
-  return fmt::format("{} #{}", operation.chained.makes_call ? "the follower" : "the computation behind call",
+  return fmt::format("{} #{}", operation.chained.makes_call ? "the follower" : "the computation after call",
                      operation.signature.sequence);
 }
 
@@ -42,8 +42,7 @@ Work run_chained(const Operation& operation, Stream& stream) {
   if (state.makes_call && !state.has_made_it)
     throw InvalidArgument(
         "{} made no call: a function of Work::then() that returns a Work makes one asynchronous collective; one that "
-        "only computes returns "
-        "nothing",
+        "only computes returns nothing",
         describe_chained(operation));
   return made;
 }
@@ -66,7 +65,8 @@ Work Backend::start_chained(const Operation& operation, const Work& first) {
 Work Work::follow(Continuation next, bool makes_call) const {
   if (!chain_)
     throw InvalidArgument(
-        "Work::then: this Work is of no collective call: chain behind one, or use ProcessGroup::compute_async()");
+        "Work::then: this Work does not belong to a collective: call then() on a collective's Work, or use "
+        "ProcessGroup::compute_async()");
   return chain_->follow(*this, std::move(next), makes_call);
 }
 

@@ -1,4 +1,4 @@
-// Why a group is over: the first failure, told the same way on every rank.
+// The first failure of a group, which ended it; all ranks throw the same text.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@ struct GroupError {
   std::string text;
 };
 
-// Throws it as an error of its kind. A mismatch speaks for itself; the others begin with `doing`, what this rank was
-// at.
+// Throws the error that belongs to its kind. A mismatch's text is complete; the text of the others begins with `doing`,
+// the call of this rank.
 [[noreturn]] void throw_group_error(const GroupError& group_error, std::string_view doing);
 
-// A group error inside one process; any thread may write it, the first one stays.
+// A group error within one process. Any thread may write it; the first one is kept.
 class LocalGroupError {
  public:
   bool stands() const { return stands_.load(); }

@@ -6,7 +6,7 @@
 namespace lockstep {
 
 inline PeerLost group_gone() {
-  return PeerLost("this rank's process group is gone: wait for a Work before its group goes");
+  return PeerLost("this rank's process group was destroyed: wait for its Works before you destroy it");
 }
 
 }  // namespace lockstep

@@ -51,7 +51,7 @@ void PointToPoint::complete(std::uint64_t ticket) {
   pending_.erase(found);
 }
 
-// Keeps the exception that is being thrown, for all waiting threads and for the record.
+// Stores the exception that is being handled, for all waiting threads and for the flight record.
 void PointToPoint::fail(std::uint64_t ticket) {
   failure_ = std::current_exception();
   if (const auto found = pending_.find(ticket); found != pending_.end())
@@ -112,7 +112,7 @@ void PointToPoint::deliver(Unexpected& kept, const Message& to, std::uint64_t ti
   complete(ticket);
 }
 
-// A message to oneself is received on the spot, or kept.
+// A message from a rank to itself is received at once, or stored.
 void PointToPoint::send_to_self(const Outgoing& message) {
   const auto receive = std::find_if(receives_.begin(), receives_.end(), [&](const Receive& each) {
     return matches(each.message, place_.rank, message.header.tag);
@@ -127,7 +127,7 @@ void PointToPoint::send_to_self(const Outgoing& message) {
   receives_.erase(receive);
 }
 
-// Wakes the threads that wait for the one that sleeps in the channels, and that one.
+// Wakes the waiting threads and the thread that sleeps in the channels.
 void PointToPoint::wake_waiters() {
   if (!somebody_waits_) return;
   channels_->interrupt();
@@ -169,7 +169,7 @@ bool PointToPoint::push(int peer) {
 bool PointToPoint::pull(int peer, Tickets awaited) {
   Arriving& from = arriving_[static_cast<std::size_t>(peer)];
   bool moved = false;
-  std::size_t budget = kPullAtOnce;  // a peer that never stops must not keep the others, or the deadline, waiting
+  std::size_t budget = kPullAtOnce;  // a peer that never stops must not delay the others, or the deadline
   while (!said_goodbye_[static_cast<std::size_t>(peer)] && budget > 0) {
     if (from.header_done < sizeof from.header) {
       auto* const header = reinterpret_cast<std::byte*>(&from.header);
@@ -245,8 +245,8 @@ void PointToPoint::message_ends(int from) {
   arriving = Arriving{};
 }
 
-// The rank behind the last one that was read comes first: one that never stops sending must not keep the others from
-// being heard.
+// Reading begins with the rank after the last one that was read, so that a rank that sends without pause cannot starve
+// the others.
 bool PointToPoint::move_everything(Tickets awaited) {
   bool moved = false;
   for (int read = 0; read < place_.world_size && !first_complete(awaited); ++read) {
@@ -264,7 +264,8 @@ std::optional<std::size_t> PointToPoint::first_complete(Tickets tickets) const {
   return std::nullopt;
 }
 
-// Whom this waits for has gone: asked before the last look at what it had sent.
+// Ends the group if the peer has exited, so that this wait is hopeless. The check for its exit comes before the last
+// look for its messages, so that none is lost.
 void PointToPoint::throw_if_hopeless(std::uint64_t ticket) {
   if (!is_pending(ticket)) return;
   const Pending waiting = pending_.at(ticket);
@@ -284,7 +285,7 @@ void PointToPoint::report_timeout(const Pending& waiting, Clock::time_point star
   const int peer = waiting.message.peer;
   const std::string who = peer == kAnyRank || peer == place_.rank ? "a message" : channels_->name_of_rank(peer);
   channels_->end(GroupErrorKind::kTimeout,
-                 fmt::format("rank {} waited {:.1f} s in {} for {}, which did not come", place_.rank, waited.count(),
+                 fmt::format("rank {} waited {:.1f} s in {} for {}, which did not arrive", place_.rank, waited.count(),
                              waiting.describe(), who),
                  waiting.describe());
 }
@@ -294,7 +295,7 @@ bool PointToPoint::done(std::uint64_t ticket) {
   if (!is_pending(ticket)) return true;
   throw_if_failed();
   try {
-    if (move_everything()) wake_waiters();  // what they wait for may have come
+    if (move_everything()) wake_waiters();  // the message that they wait for may have arrived
     if (!is_pending(ticket)) return true;
     channels_->throw_if_over([&] { return pending_.at(ticket).describe(); });
     throw_if_hopeless(ticket);
@@ -306,7 +307,7 @@ bool PointToPoint::done(std::uint64_t ticket) {
   return !is_pending(ticket);
 }
 
-// A failure of a wait is one of all messages, and those who wait for others hear of it.
+// A failure of one wait fails all messages; the threads that wait for others are woken.
 template <typename Wait>
 void PointToPoint::or_fail(Tickets tickets, Wait&& wait) {
   try {
@@ -335,7 +336,7 @@ std::optional<std::size_t> PointToPoint::wait_any(Tickets tickets, Clock::time_p
   return complete;
 }
 
-// No message is late for time in which this process was stopped.
+// The time for which this process was stopped does not count towards a deadline.
 void PointToPoint::wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t ticket) {
   const Pending waiting = pending_.at(ticket);
   const auto started = Clock::now();
@@ -354,7 +355,7 @@ std::optional<std::size_t> PointToPoint::wait_any_locked(std::unique_lock<std::m
     if (const auto complete = first_complete(tickets)) return complete;
     throw_if_failed();
     const bool in_time = Clock::now() < until;
-    if (somebody_waits_ && in_time) {  // one thread moves for all
+    if (somebody_waits_ && in_time) {  // one thread moves the data of all
       changed_.wait_until(lock, until);
       continue;
     }

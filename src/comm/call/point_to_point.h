@@ -1,9 +1,9 @@
-// Messages from rank to rank: send and recv with tags, over streams of bytes.
+// Messages between ranks: send and receive with tags, over byte streams.
 //
-// A message is a header and its data. When a header arrives, the oldest receive that matches it (sender, tag) takes the
-// data straight into its buffer; if no receive has asked yet, the data is kept until one does. So a receiver that waits
-// for one message lets all others pass, and no order of receives can block a sender for good. A thread that waits moves
-// everything there is to move; nothing moves by itself.
+// A message is a header and its data. When a header arrives, the oldest matching receive (sender, tag) takes the data
+// directly into its buffer; without a matching receive the data is stored until there is one. So a receiver that waits
+// for one message lets all others pass, and no order of receives can block a sender forever. A waiting thread moves all
+// data that can be moved; without one, nothing moves.
 #pragma once
 
 #include <condition_variable>
@@ -35,10 +35,10 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 24);
 
-// Any thread may call any of it.
+// Any thread may call any function.
 class PointToPoint : public CompletionQueue {
  public:
-  // `channels` are the caller's, who calls leave() before they go.
+  // The caller owns `channels`, and calls leave() before it destroys them.
   PointToPoint(const Place& place, ByteChannels& channels);
 
   static Work send(const std::shared_ptr<PointToPoint>& self, const Message& message);
@@ -50,8 +50,8 @@ class PointToPoint : public CompletionQueue {
   std::optional<std::size_t> wait_any(std::span<const std::uint64_t> tickets,
                                       std::chrono::steady_clock::time_point until) override;
 
-  // Says goodbye to all peers that are not in the middle of a message; afterwards the channels are not used and what is
-  // not complete throws PeerLost.
+  // Sends goodbye to all peers, except those to which a message is only half sent. Afterwards the channels are not
+  // used, and incomplete messages throw PeerLost.
   void leave() noexcept;
 
  private:
@@ -72,7 +72,7 @@ class PointToPoint : public CompletionQueue {
     MessageHeader header;
     std::vector<std::byte> data;
     bool complete = false;
-    std::uint64_t taker = 0;  // ticket of a receive that came while the data was under way
+    std::uint64_t taker = 0;  // ticket of a receive that was called while the data was under way
     Message wanted = {};
   };
   struct Arriving {  // from one peer
@@ -80,10 +80,10 @@ class PointToPoint : public CompletionQueue {
     std::size_t header_done = 0;
     std::byte* to = nullptr;
     std::size_t bytes = 0, done = 0;
-    std::uint64_t ticket = 0;  // of the receive that takes it; 0: kept
+    std::uint64_t ticket = 0;  // of the receive that takes it; 0: stored
     Unexpected* kept = nullptr;
   };
-  // A message that is not complete yet.
+  // An incomplete message.
   struct Pending {
     Message message;
     bool is_receive;
@@ -95,8 +95,8 @@ class PointToPoint : public CompletionQueue {
   void fail(std::uint64_t ticket);
   void start_receive(const Message& message, std::uint64_t ticket);
   using Tickets = std::span<const std::uint64_t>;
-  // Both stop reading once one of `awaited` is complete: what arrives behind it may be asked for before it must be
-  // kept.
+  // Both stop reading once one of `awaited` is complete: a receive for the data that follows may be called before it
+  // must be stored.
   bool move_everything(Tickets awaited = {});
   bool pull(int peer, Tickets awaited);
   bool push(int peer);
@@ -121,17 +121,17 @@ class PointToPoint : public CompletionQueue {
 
   const Place place_;
   ByteChannels* channels_;
-  bool left_ = false;  // from then on the channels are not used
-  std::mutex mutex_;   // guards all of it
+  bool left_ = false;  // if true, the channels are not used
+  std::mutex mutex_;   // guards all members
   std::condition_variable changed_;
   bool somebody_waits_ = false;  // in channels_->wait(), without the mutex
   std::uint64_t last_ticket_ = 0;
   std::map<std::uint64_t, Pending> pending_;
   std::vector<std::deque<Outgoing>> outgoing_;  // by peer
   std::vector<Arriving> arriving_;              // by peer
-  int next_ = 0;                                // peer to read from
+  int next_ = 0;                                // the peer to read from next
   std::vector<bool> said_goodbye_;              // by peer
-  std::list<Receive> receives_;                 // not matched yet, in the order of the calls
+  std::list<Receive> receives_;                 // unmatched, in the order of the calls
   std::list<Unexpected> unexpected_;            // in the order of arrival
   std::vector<bool> writing_;
   std::exception_ptr failure_;

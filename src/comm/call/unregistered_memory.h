@@ -1,4 +1,4 @@
-// The memory of Backend::allocate() where there is nothing to register.
+// The memory of Backend::allocate() for backends that need no registration.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Zeroed, aligned to a page; from the CPU device's pool.
+// Zeroed and page-aligned; from the CPU device's pool.
 Buffer allocate_unregistered(std::size_t bytes);
 
 }  // namespace lockstep

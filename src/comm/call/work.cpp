@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kShortestNap(20), kLongestNap(1000);
-constexpr std::chrono::hours kLongest(30 * 24);  // a longer one would overflow where it is added to a clock
+constexpr std::chrono::hours kLongest(30 * 24);  // a longer one would overflow when it is added to a clock
 
 std::optional<std::size_t> ask_until(std::size_t works, const std::function<bool(std::size_t)>& is_done,
                                      Clock::time_point until) {
@@ -34,7 +34,7 @@ std::optional<std::size_t> CompletionQueue::wait_any(std::span<const std::uint64
 }
 
 std::optional<std::size_t> wait_any(std::span<const Work> works, std::chrono::milliseconds timeout) {
-  if (works.empty()) throw InvalidArgument("wait_any: there is no work to wait for");
+  if (works.empty()) throw InvalidArgument("wait_any: the list of works is empty");
   const auto until = Clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongest);
   const auto& queue = works.front().queue_;
   if (!queue || std::any_of(works.begin(), works.end(), [&](const Work& work) { return work.queue_ != queue; }))

@@ -18,7 +18,7 @@ std::int64_t read_ns(clockid_t clock) {
   return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// Both clocks at one moment: of several tries the one that nothing came between.
+// Both clocks read at one moment: of several tries, the one with the least time in between.
 struct Moment {
   std::uint64_t ticks = 0;
   std::int64_t monotonic = 0;
@@ -55,7 +55,7 @@ bool has_steady_counter() {
 ClockReading::ClockReading() {
   constexpr std::int64_t kShortestLine = 1'000'000;
   Moment now = read_moment();
-  if (now.monotonic - kStart.monotonic < kShortestLine) {  // a program that has only just begun
+  if (now.monotonic - kStart.monotonic < kShortestLine) {  // the program has only just begun
     std::this_thread::sleep_for(std::chrono::nanoseconds(kShortestLine));
     now = read_moment();
   }

@@ -54,7 +54,7 @@ FlightEntry entry_of(const Json& json) {
   const std::string state = json.at("state");
   std::size_t known = 0;
   while (known < kStates.size() && state != kStates[known]) ++known;
-  if (known == kStates.size()) throw Error("'{}' is no state of an operation", state);
+  if (known == kStates.size()) throw Error("'{}' is not a state of an operation", state);
   entry.state = static_cast<FlightState>(known);
   entry.reduce_op = json.value("reduce_op", "");
   entry.root = json.value("root", -1);
@@ -79,7 +79,7 @@ Json json_of(const FlightGroup& group) {
   return json;
 }
 
-// Readers of records make a place for every rank of a group: a damaged number must not become memory.
+// Readers allocate an entry for every rank of a group, so a damaged number must be refused first.
 void check_world_size(int world_size, const std::string& where) {
   if (world_size < 1 || world_size > kMaxRanks)
     throw Error("{}a world of {} ranks, expected 1..{}", where, world_size, kMaxRanks);
@@ -107,7 +107,7 @@ FlightGroup group_of(const Json& json) {
   if (group.rank < 0 || group.rank >= group.world_size)
     throw Error("group {}: rank {} does not exist among {}", group.name, group.rank, group.world_size);
   if (!group.members.empty() && group.members.size() != static_cast<std::size_t>(group.world_size))
-    throw Error("group {}: {} members are named, it has {} ranks", group.name, group.members.size(), group.world_size);
+    throw Error("group {}: names {} members, but has {} ranks", group.name, group.members.size(), group.world_size);
   return group;
 }
 
@@ -142,7 +142,7 @@ std::string to_json(const FlightDump& dump) {
             {"boot_id", dump.boot_id},           {"reason", dump.reason},  {"written_ns", dump.written_ns},
             {"monotonic_ns", dump.monotonic_ns}, {"groups", Json::array()}};
   for (const FlightGroup& group : dump.groups) json["groups"].push_back(json_of(group));
-  // Texts may quote what a program gave us: a byte that is no UTF-8 must not cost the whole record.
+  // Texts may contain strings of the program: invalid UTF-8 must not make the record unreadable.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -150,7 +150,7 @@ FlightDump flight_dump_from_json(const std::string& text, const std::string& sou
   try {
     return dump_of(Json::parse(text));
   } catch (const Json::parse_error& error) {
-    throw FileError("{}: not a whole flight record (broken JSON at byte {}): was the disk full, or the copy cut short?",
+    throw FileError("{}: incomplete flight record (broken JSON at byte {}): was the disk full, or the copy cut short?",
                     source, error.byte);
   } catch (const Json::exception& error) {
     throw FileError("{}: not a flight record: {}", source, error.what());

@@ -1,7 +1,7 @@
-// The contents of a rank's flight recorder, as plain data, and as the JSON of rank<R>.json.
+// The contents of a rank's flight recorder, as plain data and as the JSON of rank<R>.json.
 //
-// Times are nanoseconds since 1970 on the rank's own clock; 0: has not happened. Ranks with the same boot id share one
-// clock.
+// Times are nanoseconds since 1970 on the rank's own clock; 0 means that the event has not happened. Ranks with the
+// same boot id share one clock.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace lockstep {
 enum class FlightState { kIssued, kStarted, kFinished, kFailed };
 
 struct FlightEntry {
-  std::uint64_t sequence =
-      0;  // from 1: of the group's collectives; of its allocations; of what `messages` lists, on this rank
+  // Counts from 1 the group's collectives, its allocations, or this rank's entries in `messages`.
+  std::uint64_t sequence = 0;
   std::string operation;  // "all_reduce", "send", "allocate", ...
   std::string dtype;
   std::uint64_t count = 0, bytes = 0;
@@ -40,33 +40,34 @@ struct FlightFailure {
 struct FlightGroup {
   std::string name;
   int rank = 0, world_size = 1;   // in the group
-  std::vector<int> members = {};  // by rank of the group: its rank in the job; empty: the same
+  std::vector<int> members = {};  // by rank of the group: the rank in the job; empty: the same
   std::string backend, transport;
   std::optional<FlightFailure> failure = {};
-  std::vector<FlightEntry> operations = {};  // from the oldest to the newest that is known
-  std::vector<FlightEntry> messages = {};    // and allocations
+  std::vector<FlightEntry> operations = {};  // from the oldest known to the newest
+  std::vector<FlightEntry> messages = {};    // messages and allocations
 };
 
 struct FlightDump {
   static constexpr int kVersion = 1;
-  std::string job;  // the same for all ranks of one job, and for no other; empty: unknown
+  std::string job;  // equal for all ranks of one job, and different for other jobs; empty: unknown
   int rank = 0, world_size = 1;
   std::string host;
   long pid = 0;
-  std::string boot_id;  // of the machine's kernel: equal ones share a clock
-  std::string reason;   // why this was written
+  std::string boot_id;  // of the machine's kernel: ranks with equal ids share a clock
+  std::string reason;   // why the record was written
   std::int64_t written_ns = 0, monotonic_ns = 0;
   std::vector<FlightGroup> groups = {};
 };
 
 std::string to_json(const FlightDump& dump);
-// Throws FileError with `source` and what is wrong with it.
+// Throws FileError with `source` and the reason.
 FlightDump flight_dump_from_json(const std::string& text, const std::string& source);
 
 // "all_reduce #41 (bucket 2, float32 x 262144, sum)", "recv #7 from rank 2 (tag 0, float32 x 100)".
 std::string describe(const FlightEntry& entry);
 
-// Replaces the file in one step: a reader finds the old one or the whole new one. Makes the folder. Throws FileError.
+// Replaces the file atomically: a reader finds the old file or the complete new one. Makes the folder. Throws
+// FileError.
 void write_flight_file(const std::filesystem::path& path, const std::string& text);
 std::string flight_file_name(int rank);  // "rank3.json"
 

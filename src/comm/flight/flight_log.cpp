@@ -35,13 +35,13 @@ std::string boot_id() {
 
 double seconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 
-// Signals while groups live: the handler only writes to an eventfd, on which a thread sleeps. SIGUSR1 asks for the
-// record. SIGTERM, taken only where a record goes to a folder, ends the process as ever, once it is written: a launcher
-// that ends the others after one failed must not be quicker than what they have to say.
+// Handles signals while groups exist. The handler only writes to an eventfd, on which a thread sleeps. SIGUSR1 writes
+// the record. SIGTERM, which is handled only if records go to a folder, ends the process as usual once the record is
+// written: otherwise a launcher that ends the other ranks after a failure would destroy their records.
 class SignalThread {
  public:
   struct Calls {
-    std::function<void()> on_request, before_the_end;  // the latter empty: SIGTERM is left alone
+    std::function<void()> on_request, before_the_end;  // if before_the_end is empty, SIGTERM is not handled
   };
   explicit SignalThread(Calls calls);
   ~SignalThread();
@@ -54,14 +54,14 @@ class SignalThread {
     const std::uint64_t what = signal == SIGTERM ? kEnd : kRequest;
     if (owner_.load() == getpid()) {
       [[maybe_unused]] const auto written = ::write(wake_fd_.load(), &what, sizeof what);
-    } else if (signal == SIGTERM) {  // a forked child, which shares the descriptor and has no thread: it ends as if
-                                     // there were no handler
+    } else if (signal == SIGTERM) {
+      // A forked child shares the descriptor and has no thread: it ends as if there were no handler.
       std::signal(SIGTERM, SIG_DFL);
       ::raise(SIGTERM);
     }
     errno = saved;
   }
-  // Also where it is ours already: in a forked child, whose parent installed it.
+  // True also if the handler is ours: a forked child inherits it from its parent.
   static bool is_free(int signal) {
     struct sigaction current {};
     sigaction(signal, nullptr, &current);
@@ -135,13 +135,14 @@ void SignalThread::serve() {
 
 class Log {
  public:
-  // A forked child has its parent's memory but none of its threads: it begins anew.
+  // A forked child has its parent's memory but none of its threads, so it begins with a new log.
   static Log& of_this_process() {
     static std::mutex mutex;
     static Log* log = nullptr;
     const std::lock_guard lock(mutex);
     if (log == nullptr || log->pid_ != getpid()) {
-      [[maybe_unused]] static auto& parents = *new std::vector<Log*>;  // reachable: never freed, never a leak
+      // Keeps them reachable, so that they do not count as leaks.
+      [[maybe_unused]] static auto& parents = *new std::vector<Log*>;
       if (log != nullptr) parents.push_back(log);
       log = new Log;
     }
@@ -161,9 +162,9 @@ class Log {
   const pid_t pid_ = getpid();
   const std::optional<std::string> folder_ = env::text(env::kFlightDir);
   const bool takes_signals_ = env::integer(env::kFlightSignal, 0, 1).value_or(1) != 0;
-  std::mutex signals_mutex_;  // guards signals_; taken before mutex_
+  std::mutex signals_mutex_;  // guards signals_; locked before mutex_
   std::optional<SignalThread> signals_;
-  std::mutex mutex_;  // guards what follows, and is held while a file is written
+  std::mutex mutex_;  // guards the members below, and is held while a file is written
   std::vector<std::shared_ptr<RecordedGroup>> groups_, failed_;
 };
 
@@ -192,7 +193,7 @@ void Log::remove(const std::shared_ptr<RecordedGroup>& group) {
     if (group->recorder.has_failed()) failed_.push_back(group);
     if (failed_.size() > kFailedKept) failed_.erase(failed_.begin());
   }
-  if (is_last) signals_.reset();  // its thread may be writing, and needs the other mutex for it
+  if (is_last) signals_.reset();  // outside the lock: its thread may be writing, and needs the other mutex for it
 }
 
 FlightDump Log::dump(int job_rank, const std::string& reason, const ClockReading& clock) const {
@@ -230,13 +231,14 @@ std::string Log::write_locked(int job_rank, const std::string& reason, const std
 
 void Log::write(int job_rank, const std::string& reason, const std::string& path) {
   if (path.empty() && !folder_)
-    throw InvalidArgument("flight record: where to? Name a file, or set {} (lockrun --flight-dir) to a folder",
-                          env::kFlightDir);
+    throw InvalidArgument(
+        "flight record: there is no destination: name a file, or set {} (lockrun --flight-dir) to a folder",
+        env::kFlightDir);
   const std::lock_guard lock(mutex_);
   write_locked(job_rank, reason, path);
 }
 
-// Never in the way of the error that is to be thrown.
+// Never throws, so that the original error is thrown.
 void Log::write_failure(const RecordedGroup& group) noexcept {
   try {
     if (folder_) {
@@ -261,7 +263,7 @@ void Log::write_all(const std::string& reason) noexcept {
     std::set<int> ranks;
     for (const auto& group : groups_) ranks.insert(group->job_rank);
     for (const int rank : ranks) {
-      if (reason == "SIGTERM") {  // no words: the last lines on stderr are for the rank that began it
+      if (reason == "SIGTERM") {  // no message: the last lines on stderr are for the rank that failed first
         write_locked(rank, reason, "");
         continue;
       }

@@ -52,7 +52,7 @@ std::string flight::what_is_handled() {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "something that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 
@@ -64,7 +64,8 @@ FlightNote FlightRecorder::collective(const Signature& call, const Purpose& purp
        {call.count, purpose.name, pack(call.kind, call.dtype, call.op, kCollective, call.root),
         pack(call.purpose_index, call.layout)},
        by == By::kCaller);
-  if (number > newest_.load(kRelaxed)) newest_.store(number, kRelease);  // a follower's was stored by the caller
+  if (number > newest_.load(kRelaxed))
+    newest_.store(number, kRelease);  // the caller has stored a follower's number already
   return {this, &slot, number};
 }
 
@@ -123,7 +124,7 @@ void FlightRecorder::group_failed(const std::string& text) {
   reported_.notify_all();
 }
 
-// An entry that is being filled, or was taken meanwhile, comes back with the sequence 0.
+// Returns sequence 0 for an entry that is being filled or was reused meanwhile.
 FlightEntry FlightRecorder::read(const FlightEntrySlot& slot, const flight::ClockReading& clock) {
   const std::uint64_t number = slot.number.load(std::memory_order_acquire);
   const std::uint64_t issued = slot.issued.load(std::memory_order_acquire),
@@ -179,7 +180,7 @@ std::vector<FlightEntry> FlightRecorder::read_all(const Entries& entries, std::u
 FlightGroup FlightRecorder::snapshot(const flight::ClockReading& clock) const {
   FlightGroup group;
   group.operations = read_all(collectives_, newest_.load(std::memory_order_acquire), clock);
-  // Read while it went on: what was entered meanwhile may stand where older entries are looked for.
+  // Recording may go on during the read, so that new entries replace older ones.
   std::sort(group.operations.begin(), group.operations.end(),
             [](const FlightEntry& a, const FlightEntry& b) { return a.sequence < b.sequence; });
   group.messages = read_all(others_, newest_other_.load(std::memory_order_acquire), clock);

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "src/core/base/error_of_peer.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
-// Which backends a group uses, by name, and how they are made. src/comm/backends.cpp, the one file that knows all
-// backends, implements it.
+// Chooses a group's backends by name and makes them. Implemented in src/comm/backends.cpp, the only file that knows all
+// backends.
 #pragma once
 
 #include <array>
@@ -11,17 +11,17 @@
 
 namespace lockstep {
 
-using Backends = std::array<std::unique_ptr<Backend>, 2>;  // by DeviceKind; there is one for the CPU
+using Backends = std::array<std::unique_ptr<Backend>, 2>;  // by DeviceKind; the CPU's always exists
 
 struct BackendChoice {
-  std::string host, gpu;  // gpu "": the group has none
+  std::string host, gpu;  // gpu "": the group has no GPU backend
 };
 
-// `asked`: ProcessGroupOptions::backend; "": LOCKSTEP_BACKEND, else the default of such a world. Throws what
-// check_backend() throws.
+// `asked` is ProcessGroupOptions::backend; "": LOCKSTEP_BACKEND, else the default for this world. Throws the errors of
+// check_backend().
 BackendChoice choose_backends(const Place& place, const std::string& asked, const Device& device);
 
-// Collective. The context's device is set.
+// Collective. The context's device must be set.
 Backends make_backends(const BackendChoice& choice, BackendContext context);
 
 }  // namespace lockstep

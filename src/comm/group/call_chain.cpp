@@ -8,15 +8,15 @@
 namespace lockstep {
 
 Work ProcessGroup::Impl::Chain::follow(const Work& first, Continuation next, bool makes_call) {
-  const std::shared_ptr<ProcessGroup> owner =
-      group_.lock();  // a continuation, too, may let go of the last other reference
-  if (!owner) throw InvalidArgument("Work::then: the process group of this Work is gone");
+  // A continuation may drop the last other reference.
+  const std::shared_ptr<ProcessGroup> owner = group_.lock();
+  if (!owner) throw InvalidArgument("Work::then: this Work's process group was destroyed");
   Impl* const group = owner->impl_.get();
   group->check_usable("then", device_, true);
   Operation operation;
   operation.timeout = group->timeout;
   operation.chained = {std::move(next), group, makes_call};
-  if (makes_call && !group->is_capturing) {  // a launch of the graph will count
+  if (makes_call && !group->is_capturing) {  // a call in a graph counts when the graph is launched
     ++group->sequence;
     operation.flight = group->recorded->recorder.reserve(group->sequence);
   }
@@ -38,8 +38,8 @@ void ProcessGroup::Impl::check_continuation(const RunningContinuation& running, 
   if (running.group != this) refuse("which makes no calls of another group");
   if (!running.makes_call) refuse("which only computes: one that returns the Work of its call makes one");
   if (!is_async_collective)
-    refuse("where only an asynchronous collective can be called; chain further ones behind the Work of then()");
-  if (running.has_made_it) refuse("which has made its one call: chain the next behind the Work of then()");
+    refuse("where only an asynchronous collective can be called; chain further calls with then() on its Work");
+  if (running.has_made_it) refuse("which has made its one call: chain the next with then() on its Work");
 }
 
 Work ProcessGroup::last_call(DeviceKind device) const {

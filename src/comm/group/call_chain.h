@@ -1,4 +1,4 @@
-// The group's side of Work::then(): takes the follower's place in the order of calls and queues it.
+// The group's implementation of Work::then(): reserves the follower's place in the order of calls and queues it.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,14 @@
 
 namespace lockstep {
 
-// Works hold it, and may outlive the group.
+// Works hold a reference, and may outlive the group.
 class ProcessGroup::Impl::Chain : public CallChain {
  public:
   explicit Chain(DeviceKind device) : device_(device) {}
   Work follow(const Work& first, Continuation next, bool makes_call) override;
-  void set_group(std::weak_ptr<ProcessGroup> group) { group_ = std::move(group); }  // once, before any Work
+  void set_group(std::weak_ptr<ProcessGroup> group) {
+    group_ = std::move(group);
+  }  // call it once, before any Work exists
 
  private:
   std::weak_ptr<ProcessGroup> group_;

@@ -1,8 +1,8 @@
-// The barrier that names all missing ranks: every rank writes to every other and looks until the deadline which ones
-// have written.
+// The barrier that names all missing ranks: every rank sends a message to every other one, and checks until the
+// deadline which messages have arrived.
 //
-// By messages, so that it works over every backend and wire, needs no rank that must be alive, and sees a dead peer at
-// once.
+// It uses messages so that it works with every backend and transport, does not depend on any particular rank being
+// alive, and detects a dead peer at once.
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int32_t kTag = -2;  // a program's tags are 0 or more
+constexpr std::int32_t kTag = -2;  // the tags of programs are >= 0
 constexpr auto kNap = std::chrono::milliseconds(1);
 
 std::string name_ranks(const std::vector<int>& ranks) {
@@ -29,11 +29,11 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return names;
 }
 
-// One rank's letters: from and to every other rank.
-class Letters {
+// This rank's messages from and to every other rank.
+class BarrierMessages {
  public:
-  Letters(Backend& backend, const Place& place, std::uint64_t sequence, std::vector<std::uint64_t>& mail,
-          std::chrono::milliseconds timeout) {
+  BarrierMessages(Backend& backend, const Place& place, std::uint64_t sequence, std::vector<std::uint64_t>& mail,
+                  std::chrono::milliseconds timeout) {
     const auto ranks = static_cast<std::size_t>(place.world_size);
     mail.resize(ranks + 1);
     mail[ranks] = sequence;
@@ -46,7 +46,7 @@ class Letters {
     }
   }
 
-  // The ranks whose letter has not come yet. Throws the error that ends the group.
+  // The ranks whose message has not arrived yet. Throws the error that ends the group.
   std::vector<int> missing() {
     std::vector<int> ranks;
     for (const auto& [peer, letter] : awaited_)
@@ -67,7 +67,7 @@ class Letters {
 void ProcessGroup::Impl::meet_all(const Operation& barrier) {
   Backend& cpu = *backends[static_cast<std::size_t>(DeviceKind::kCpu)];
   const std::uint64_t sequence = barrier.signature.sequence;
-  Letters letters(cpu, place, sequence, barrier_mail, barrier.timeout);
+  BarrierMessages letters(cpu, place, sequence, barrier_mail, barrier.timeout);
   const auto started = Clock::now();
   std::vector<int> missing;
   while (!(missing = letters.missing()).empty() || !letters.all_sent()) {
@@ -79,7 +79,7 @@ void ProcessGroup::Impl::meet_all(const Operation& barrier) {
       std::this_thread::sleep_for(kNap);
   }
   if (!missing.empty()) {
-    const std::string text = fmt::format("monitored_barrier #{}: {} of {} did not come within {} s of rank {}",
+    const std::string text = fmt::format("monitored_barrier #{}: {} of {} did not arrive within {} s of rank {}",
                                          sequence, name_ranks(missing), place.world_size,
                                          static_cast<double>(barrier.timeout.count()) / 1000, place.rank);
     cpu.abort(text);
@@ -107,7 +107,7 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout, const Ca
     check_capabilities(letter, false, impl_->capabilities[static_cast<std::size_t>(DeviceKind::kCpu)],
                        backend(DeviceKind::kCpu).name());
   const Operation barrier = impl_->number(OperationKind::kBarrier, {}, call, FlightRecorder::By::kCaller);
-  impl_->next_pass = barrier.pass;  // its letters do not compare it
+  impl_->next_pass = barrier.pass;  // the barrier's messages do not compare it
   try {
     impl_->meet_all(barrier);
   } catch (...) {

@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-// CBOR (RFC 8949) keeps every number as it is; text would lose NaN and the types of numbers.
+// CBOR (RFC 8949) keeps every number exactly; JSON text would lose NaN and the types of numbers.
 std::string encode(const nlohmann::json& object) {
   std::string bytes;
   nlohmann::json::to_cbor(object, bytes);
@@ -27,7 +27,7 @@ nlohmann::json decode(const std::string& bytes) {
   }
 }
 
-// Texts lie in host memory, whatever device the caller's other data is on.
+// Texts are in host memory, on whatever device the caller's other data is.
 CallOptions for_host_memory(CallOptions call) {
   call.device = DeviceKind::kCpu;
   return call;

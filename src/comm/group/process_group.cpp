@@ -32,8 +32,7 @@ namespace lockstep {
 namespace {
 
 void check_timeout(const char* name, std::chrono::milliseconds timeout) {
-  if (timeout.count() <= 0)
-    throw InvalidArgument("process group: a {} of {} ms; it must be longer than nothing", name, timeout.count());
+  if (timeout.count() <= 0) throw InvalidArgument("process group: {} is {} ms; it must be > 0", name, timeout.count());
 }
 
 std::chrono::milliseconds time_of(const char* name, const std::optional<std::chrono::milliseconds>& option,
@@ -45,7 +44,7 @@ std::chrono::milliseconds time_of(const char* name, const std::optional<std::chr
   return seconds ? std::chrono::seconds(*seconds) : otherwise;
 }
 
-// The settings that a group's options and the environment give, checked as far as one rank can by itself.
+// The settings from the group's options and the environment, with the checks that one rank can make alone.
 struct GroupSettings {
   BackendChoice backends;
   std::string transport;
@@ -76,16 +75,14 @@ GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options
   return settings;
 }
 
-// The groups of the whole job that have met, by number, in the job's store: what their ranks told each other there is
-// erased.
+// Key in the job's store: the number of groups that have met, whose rendezvous keys are erased.
 constexpr const char* kGroupsMet = "groups met";
 
 void refuse_who_is_late(const Place& place, Store& store, int group) {
   if (std::stoi(store.set_if_absent(kGroupsMet, "0")) <= group) return;
   throw RendezvousError(
-      "rank {} comes when all ranks of this job have met already: is it a second one, or was the first one lost? A "
-      "rank that is lost ends "
-      "the job; start all of them again",
+      "rank {} arrived after all ranks of this job had met: is it a second process of that rank, or was the first one "
+      "lost? A rank that is lost ends the job; start all of them again",
       place.rank);
 }
 
@@ -97,7 +94,7 @@ std::string random_name() {
 
 thread_local std::weak_ptr<ProcessGroup> this_threads_group;
 
-// The latest group of each thread that has called init_process_group(): other threads of the process use it, too.
+// The latest group of each thread that called init_process_group(); other threads of the process may use it, too.
 struct DefaultGroups {
   std::mutex mutex;
   std::map<std::thread::id, std::weak_ptr<ProcessGroup>> by_thread;
@@ -114,16 +111,17 @@ void make_default(const std::shared_ptr<ProcessGroup>& group) {
   default_groups().by_thread[std::this_thread::get_id()] = group;
 }
 
-// The last reference may be a continuation's, on a thread that ends with the group.
+// A continuation may hold the last reference, on a thread that ends with the group.
 void end_group(ProcessGroup* group) {
   if (!CommThread::run_after_operation([group] { delete group; })) delete group;
 }
 
-// A process meets its job once, and every group that it makes later uses the same store: were rank 0 to end its server
-// with the first group, a rank that is already making the second would lose it again.
+// A process joins its job once, and all its later groups use the same store. If rank 0 stopped its server with the
+// first group, a rank that is already making the second one would lose it.
 class JobRendezvous {
  public:
-  // OpenSSL cleans up at exit, in the reverse order of first uses: used before, it is there until the server has ended.
+  // OpenSSL cleans up at exit, in the reverse order of first use. Using it here keeps it alive until the server has
+  // ended.
   JobRendezvous() {
     std::array<std::byte, 16> unused;
     crypto::fill_random(unused);
@@ -143,7 +141,8 @@ class JobRendezvous {
   }
 
  private:
-  // A forked child shares the connection with its parent, and has a server's memory but not its thread: no use, no end.
+  // A forked child shares the connection with its parent and has the server's memory without its thread: it must
+  // neither use nor destroy them.
   void leave_parents_server_alone() {
     if (rendezvous_.store && pid_ != getpid()) {
       static auto& parents = *new std::vector<Rendezvous>;
@@ -162,7 +161,7 @@ class JobRendezvous {
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 ProcessGroup::~ProcessGroup() {
-  // The others will say that this rank has left; its own record says why.
+  // The other ranks report that this rank has left; its own record says why.
   if (std::uncaught_exceptions() > 0)
     impl_->recorded->recorder.group_failed("an exception ended this rank's part in the group");
   impl_->leave();
@@ -193,7 +192,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Impl::create(const Place& place, std
                                                          std::string token, const ProcessGroupOptions& options,
                                                          std::string advertise_address, GroupOrigin origin) {
   const GroupSettings settings = settings_of(place, options);
-  const auto rendezvous = scoped(store, "rendezvous/");  // erased once all have joined
+  const auto rendezvous = scoped(store, "rendezvous/");  // erased once all ranks have joined
   register_rank(place, *rendezvous, settings.store_timeout);
   try {
     const bool is_whole_job = origin.job.empty();
@@ -232,7 +231,7 @@ Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   if (!impl_->store)
-    throw InvalidArgument("split: this group was made around a backend by hand and has no store to meet in");
+    throw InvalidArgument("split: this group was made with wrap() and has no store in which the ranks could meet");
   struct Choice {
     std::int32_t color, key;
   };
@@ -300,14 +299,14 @@ void ProcessGroup::dump_flight_record(const std::string& path) const {
 }
 
 void ProcessGroup::abort(const std::string& reason) {
-  impl_->is_over = true;  // each of them is told the reason, not the other's end
+  impl_->is_over = true;  // so each group's calls throw the reason itself, not the other group's end
   for (const auto& backend : impl_->backends)
     if (backend) backend->abort(reason);
 }
 
 namespace {
 
-// Once, by one for all; lockrun has done so before.
+// One rank warns for all, unless lockrun has done so.
 void warn_of_unknown_variables(const JobEnvironment& job) {
   static std::atomic<bool> has_warned{false};
   if (job.store_is_hosted || job.place.rank != 0 || has_warned.exchange(true)) return;
@@ -320,14 +319,14 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
   occupy_standard_streams();
   end_on_signals_as_first_process();  // a pod's only process is a rank
   static JobRendezvous job_rendezvous;
-  // A program may end one group and make the next: their keys must not meet.
+  // A program may end one group and make the next: their keys must differ.
   static std::atomic<int> groups_of_this_process{0};
   const JobEnvironment job = read_job_environment([](const char* name) { return env::text(name); });
   if (!job.store_is_hosted) log::set_rank(job.place.rank, job.place.world_size);  // lockrun marks the lines itself
   if (job.kind != JobEnvironment::Kind::kAlone) write_output_by_lines();
   warn_of_unknown_variables(job);
-  // Errors that this rank can find by itself are thrown here: an error of rank 0 later would take the others' store
-  // away.
+  // This throws the errors that this rank can find by itself. If rank 0 threw them later, the others would lose the
+  // store.
   const GroupSettings settings = settings_of(job.place, options);
   const Rendezvous rendezvous = job_rendezvous.of(job, settings.store_timeout);
   const int earlier = groups_of_this_process.fetch_add(1);
@@ -344,16 +343,15 @@ std::shared_ptr<ProcessGroup> init_process_group(const ProcessGroupOptions& opti
 
 std::shared_ptr<ProcessGroup> default_process_group() {
   if (auto own = this_threads_group.lock()) return own;
-  std::vector<std::shared_ptr<ProcessGroup>> alive;  // outlives the lock: the last reference to a group ends it
+  std::vector<std::shared_ptr<ProcessGroup>> alive;  // destroyed after the lock: the last reference to a group ends it
   const std::lock_guard lock(default_groups().mutex);
   std::erase_if(default_groups().by_thread, [](const auto& entry) { return entry.second.expired(); });
   for (const auto& [thread, group] : default_groups().by_thread)
     if (auto other = group.lock()) alive.push_back(std::move(other));
   if (alive.size() > 1)
     throw InvalidArgument(
-        "default group: {} threads of this process have called init_process_group(), and this thread is none of them: "
-        "give the group "
-        "explicitly, as .group",
+        "default group: {} threads of this process have called init_process_group(), but this thread has not: "
+        "give the group explicitly, as .group",
         alive.size());
   return alive.empty() ? nullptr : alive.front();
 }

@@ -1,4 +1,4 @@
-// The members of a process group; for the files that implement it.
+// The members of a process group, for the files that implement it.
 #pragma once
 
 #include <sys/types.h>
@@ -20,10 +20,10 @@ namespace lockstep {
 
 struct RunningContinuation;  // src/comm/call/continuation.h
 
-// Longer ones would overflow where they are added to a clock.
+// Longer timeouts would overflow when they are added to a clock.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(30 * 24);
 
-// A call's data, before it is numbered.
+// A call's data before it is numbered.
 struct CallData {
   const void* send = nullptr;
   void* receive = nullptr;
@@ -34,11 +34,11 @@ struct CallData {
   std::shared_ptr<const Layout> layout = {};
 };
 
-// Which of its job's groups a group is, for the flight records.
+// Identifies a group among those of its job, for the flight records.
 struct GroupOrigin {
   std::string name = "group";
-  std::string job = {};           // empty: the first group of its job, which gives it a name
-  std::vector<int> members = {};  // by rank of the group: its rank in the job; empty: the group is the whole job
+  std::string job = {};           // empty: the job's first group, which names the job
+  std::vector<int> members = {};  // by rank of the group: the rank in the job; empty: the group is the entire job
   int job_world_size = 0;
   bool is_init_process_groups = false;
   std::function<void()> all_have_come = [] {};  // called on rank 0
@@ -54,18 +54,18 @@ class ProcessGroup::Impl {
                                               const ProcessGroupOptions& options, std::string advertise_address,
                                               GroupOrigin origin);
 
-  // Throws InvalidArgument when the group has none; `what` wants it.
+  // Throws InvalidArgument if the group has none; `what` names the call.
   Backend& backend(DeviceKind device, std::string_view what) const;
 
-  // Numbers the call; a call that is refused here leaves the numbers as they were.
+  // Numbers the call. A call that is refused here leaves the numbers unchanged.
   Operation number(OperationKind kind, const CallData& data, const CallOptions& call, FlightRecorder::By by);
   Operation number_graph(const CapturedCalls& calls, CallOptions call, FlightRecorder::By by);
-  // `is_async`: an asynchronous collective.
+  // `is_async`: the call is an asynchronous collective.
   void check_usable(std::string_view what, DeviceKind device, bool is_async) const;
   void check_continuation(const RunningContinuation& running, std::string_view what, bool is_async_collective) const;
   void run(OperationKind kind, const CallData& data, const CallOptions& call);
   Work start(OperationKind kind, const CallData& data, const CallOptions& call);
-  void meet_all(const Operation& barrier);  // of monitored_barrier()
+  void meet_all(const Operation& barrier);  // for monitored_barrier()
   Work send(Message message, const CallOptions& call);
   Work receive(Message message, const CallOptions& call);
   std::chrono::milliseconds timeout_of(const CallOptions& call) const;
@@ -73,19 +73,19 @@ class ProcessGroup::Impl {
   void end_all(const Backend* over, const std::string& why);
 
   class [[gnu::visibility("hidden")]] Chain;
-  std::array<std::shared_ptr<Chain>, 2> chains;  // by the kind of device; Works hold them
+  std::array<std::shared_ptr<Chain>, 2> chains;  // by kind of device; Works hold them
 
   Place place;
   Device* device;  // null: local_device()
   std::chrono::milliseconds timeout;
-  std::shared_ptr<flight::RecordedGroup> recorded;  // before the backends, which note in it
-  std::atomic<bool> is_over{false};                 // these three as well
+  std::shared_ptr<flight::RecordedGroup> recorded;  // destroyed after the backends, which record in it
+  std::atomic<bool> is_over{false};                 // destroyed after the backends, as the next two
   std::mutex ending;                                // held while one backend's end ends the other
   bool is_leaving = false;
   Backends backends;
-  std::array<Capabilities, 2> capabilities;  // theirs
-  // How this group was made; split() makes others alike.
-  std::shared_ptr<Store> store;  // null for a group around backends made by hand
+  std::array<Capabilities, 2> capabilities;  // of the backends
+  // How this group was made; split() makes its groups in the same way.
+  std::shared_ptr<Store> store;  // null for a group made with wrap()
   std::string token;
   std::string advertise_address;
   ProcessGroupOptions options;
@@ -94,12 +94,12 @@ class ProcessGroup::Impl {
   std::uint64_t sequence = 0;
   std::uint64_t allocations = 0;
   std::vector<std::uint64_t>
-      barrier_mail;  // of monitored_barrier(); here, since a barrier that fails leaves messages under way
+      barrier_mail;  // of monitored_barrier(); a member because a failed barrier leaves messages under way
   std::int32_t graphs = 0;
   std::uint32_t wrappers = 0;
-  PassState next_pass;  // which the next call is to compare; of the thread that calls
-  std::atomic<bool> is_capturing{false}, has_left{false};  // read by continuations as well
-  const pid_t process;                                     // that made the group
+  PassState next_pass;                                     // compared by the next call of the thread that calls
+  std::atomic<bool> is_capturing{false}, has_left{false};  // continuations read them, too
+  const pid_t process;                                     // the process that made the group
 };
 
 }  // namespace lockstep

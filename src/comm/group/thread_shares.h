@@ -1,4 +1,4 @@
-// How many threads each rank computes with: the ranks of a machine share its cores, whichever launcher started and
+// The number of compute threads of each rank. The ranks of a machine share its cores, whichever launcher started and
 // bound them.
 #pragma once
 
@@ -9,22 +9,22 @@
 
 namespace lockstep {
 
-// Where a rank runs, and on which of the cores there.
+// The machine and container of a rank, and the cores that it may use.
 struct RankCores {
   std::string machine;
   std::vector<int> cores;
-  std::string container = {};  // its control group on that machine, of which all ranks there share `quota`
-  int quota = 0;               // cores' worth of time; 0: as much as its cores have
+  std::string container = {};  // its control group on that machine; the ranks in it share `quota`
+  int quota = 0;               // CPU time in cores; 0: unlimited
 };
 
-// By rank: the cores that it may use, each divided among the ranks of its machine that may use it too, and no more than
-// its part of its container's quota; at least 1, and no rank of a machine has more than another, which it would only
-// wait for. Pure.
+// Returns the number of threads by rank. Each core is divided among the ranks of its machine that may use it, and a
+// rank gets at most its part of its container's quota and at least 1. All ranks of a machine get the same number, since
+// the faster ones would only wait. Pure.
 std::vector<int> thread_shares(const std::vector<RankCores>& ranks);
 
-// Collective among the ranks of a group that no other one was split into, once they have registered. The first of this
-// process, or one that `decides`, sets its compute_threads(), which OMP_NUM_THREADS overrules; to the others the
-// process tells its cores and no more.
+// Collective among the ranks of a group that was not made by split(), after they have registered. The process's first
+// group, or one that `decides`, sets compute_threads(), unless OMP_NUM_THREADS is set. For the other groups the process
+// only reports its cores.
 void share_threads(const BackendContext& context, bool decides);
 
 }  // namespace lockstep

@@ -20,7 +20,7 @@
 #include "src/comm/host/tcp/tcp_transport.h"
 #include "src/comm/operation/composite.h"
 #include "src/comm/operation/parts.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 
 namespace lockstep {
 
@@ -38,7 +38,7 @@ class HostBackend : public Backend {
                                              [this] { leave_late(); })) {}
   ~HostBackend() override {
     leave();
-    thread_->stop();  // a Work may outlive the backend and keeps the queue: nothing may run in it any more
+    thread_->stop();  // a Work may outlive the backend and holds the queue: nothing may run in it any more
     transport_->leave();
   }
 
@@ -80,7 +80,7 @@ class HostBackend : public Backend {
   void throw_if_over(const std::function<std::string()>& doing) override {
     transport_->channels().throw_if_over(doing);
   }
-  // A rank that has said goodbye hears of no death any more: what the communication thread is executing must end first.
+  // A rank that has sent its goodbye is not told of deaths any more, so the running operation must end first.
   void leave() noexcept override {
     messages_->leave();
     left_.store(true);
@@ -106,7 +106,7 @@ class HostBackend : public Backend {
     });
   }
 
-  // What it throws has happened to this rank alone, unless the group is over.
+  // An error of the continuation affects this rank alone, unless the group has ended.
   void run_continuation(const Operation& operation) {
     try {
       run_chained(operation, cpu_device().default_stream());
@@ -119,7 +119,7 @@ class HostBackend : public Backend {
     }
   }
 
-  // The part of leave() that was left to the thread that was executing.
+  // The part of leave() that is left to the executing thread.
   void leave_late() noexcept {
     if (left_.load()) transport_->leave();
   }
@@ -133,8 +133,8 @@ class HostBackend : public Backend {
     }
   }
 
-  // An Error of a transport is one that all ranks have come to, or are told. Any other exception, bad_alloc first of
-  // all, has happened to this rank alone, and the others would wait for it.
+  // All ranks throw a transport's Error, or are told of it. Any other exception, such as bad_alloc, occurs on this rank
+  // alone, and the others would wait for it.
   template <typename Body>
   void for_all(const Operation& operation, Body&& body) {
     try {
@@ -148,14 +148,14 @@ class HostBackend : public Backend {
     }
   }
 
-  // Throws what ended the group: this, or what another rank saw first.
+  // Throws the group error: this one, or one that another rank saw first.
   [[noreturn]] void end_for_all(const Operation& operation, std::string_view why) {
     transport_->channels().end(GroupErrorKind::kFailed, fmt::format("rank {} cannot go on: {}", place_.rank, why),
                                describe(operation.signature, operation.purpose));
-    std::abort();  // not reached: GCC forgets of a virtual function that it does not return
+    std::abort();  // not reached: GCC ignores noreturn on a virtual function
   }
 
-  // One rank's send counts are the others' receive counts: no signature compares them.
+  // One rank's send counts are the others' receive counts, so signatures cannot compare them.
   void compare_counts(const Operation& operation) {
     const auto me = static_cast<std::size_t>(place_.rank);
     AlltoallvCounts counts(static_cast<std::size_t>(place_.world_size));
@@ -178,7 +178,7 @@ class HostBackend : public Backend {
   const Place place_;
   std::unique_ptr<Transport> transport_;
   std::chrono::milliseconds timeout_;
-  std::shared_ptr<PointToPoint> messages_;  // a Work may outlive the backend; leave() parts it from the transport
+  std::shared_ptr<PointToPoint> messages_;  // a Work may outlive the backend; leave() disconnects it from the transport
   CompositeCalls composite_;
   std::uint64_t allocations_ = 0;
   Buffer allocated_;
@@ -189,7 +189,7 @@ class HostBackend : public Backend {
 std::unique_ptr<Transport> make_transport(const BackendContext& context) {
   const std::string& asked = context.transport;
   if (asked != "auto" && asked != "shm" && asked != "tcp" && asked != "hierarchical")
-    throw InvalidArgument("backend host: transport '{}' is none of auto, shm, tcp, hierarchical", asked);
+    throw InvalidArgument("backend host: unknown transport '{}'; expected auto, shm, tcp or hierarchical", asked);
   const host::Tuning tuning = host::agree_on_tuning(context);
   if (asked == "tcp") return host::make_tcp_transport(context, tuning.reduce_order);
   if (context.place.world_size == 1 && asked != "hierarchical") {
@@ -201,14 +201,14 @@ std::unique_ptr<Transport> make_transport(const BackendContext& context) {
   host::NodeRendezvous rendezvous = host::find_nodes(context);
   const bool is_one_node = rendezvous.layout.is_one_node(), all_alone = rendezvous.layout.is_all_alone();
   if (asked == "hierarchical" && (is_one_node || all_alone))
-    throw Error("backend host: transport hierarchical was asked for, but {}; use LOCKSTEP_TRANSPORT=auto",
+    throw Error("backend host: transport hierarchical was requested, but {}; use LOCKSTEP_TRANSPORT=auto",
                 is_one_node ? "all ranks share memory" : "no two ranks share memory: " + rendezvous.refusal);
   if (is_one_node)
     return std::make_unique<host::ShmTransport>(context.place, std::move(rendezvous.provider),
                                                 std::move(rendezvous.control), tuning, context.stall_timeout);
   if (asked == "shm")
     throw Error(
-        "backend host: transport shm was asked for, but {}; let all ranks run on one machine, or use "
+        "backend host: transport shm was requested, but {}; let all ranks run on one machine, or use "
         "LOCKSTEP_TRANSPORT=auto",
         rendezvous.refusal);
   if (all_alone) return host::make_tcp_transport(context, tuning.reduce_order);

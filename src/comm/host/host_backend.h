@@ -1,5 +1,5 @@
-// The CPU backend: shared memory inside a machine, TCP between machines, and a communication thread for what is
-// asynchronous.
+// The CPU backend: shared memory within a machine, TCP between machines, and a communication thread for asynchronous
+// calls.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 
 namespace lockstep {
 
-// Collective over the ranks that meet in the context's store. Throws InvalidArgument for an unknown transport, Error
-// (rank and reason) when "shm" is asked for and some rank cannot have it.
+// Collective over the ranks that meet in the context's store. Throws InvalidArgument for an unknown transport, and
+// Error with rank and reason if "shm" is requested and not available to all ranks.
 std::unique_ptr<Backend> make_host_backend(const BackendContext& context);
 
-// Around a transport made by hand: for ranks that are threads.
+// Wraps an existing transport, for ranks that are threads.
 std::unique_ptr<Backend> make_host_backend(const Place& place, std::unique_ptr<Transport> transport,
                                            std::chrono::milliseconds timeout);
 

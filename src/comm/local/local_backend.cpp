@@ -18,7 +18,7 @@ namespace lockstep {
 
 namespace {
 
-// There are no peers: only the messages to oneself, which need no channel.
+// There are no peers. A rank's messages to itself need no channel.
 class NoChannels : public ByteChannels {
  public:
   std::size_t write(int, const std::byte*, std::size_t) noexcept override { return 0; }
@@ -93,7 +93,7 @@ class LocalBackend : public Backend {
   TransportCounters counters() const override { return {}; }
 
  private:
-  // The one rank's data is the result.
+  // The result is the data of the only rank.
   static void copy(const Operation& operation) {
     std::size_t bytes = operation.bytes();
     if (operation.signature.kind == OperationKind::kAllToAllV) {

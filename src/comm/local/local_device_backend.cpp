@@ -1,4 +1,4 @@
-// A world of one whose data lies on a GPU: results are copies on the device's default stream, in whose order they are.
+// A world of one whose data is on a GPU: results are copies on the device's default stream, in stream order.
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -26,7 +26,8 @@ constexpr Capabilities kCapabilities{.same_bits_on_all_ranks = true,
                                      .gpu_memory = true,
                                      .most_ranks = 1};
 
-// Marks in the default stream, one a call; a mark that was taken again is a later one, which is as good.
+// Events on the default stream, one for each call. An event that was reused belongs to a later call, which serves as
+// well.
 class Marks : public CompletionQueue {
  public:
   explicit Marks(Device& device) : device_(device) {
@@ -76,7 +77,7 @@ class LocalDeviceBackend : public Backend {
     return is_capturing_ ? Work() : Work(marks_, marks_->set());
   }
 
-  // In the order of the default stream, as all of a world of one.
+  // Runs in the order of the default stream, as all calls in a world of one.
   Work start_chained(const Operation& operation, const Work&) override {
     throw_if_over([&] { return describe_chained(operation); });
     run_chained_or_end(operation, device_.default_stream(), group_error_);
@@ -99,7 +100,7 @@ class LocalDeviceBackend : public Backend {
   void throw_if_over(const std::function<std::string()>& doing) override {
     if (group_error_.stands()) throw_group_error(group_error_.get(), doing());
   }
-  // Work that is queued here needs no peer: a graph may take it as it is.
+  // The work needs no peer, so that a graph can record it unchanged.
   void begin_capture() override { is_capturing_ = true; }
   std::uint64_t end_capture() override {
     is_capturing_ = false;
@@ -139,10 +140,11 @@ class LocalDeviceBackend : public Backend {
     const Shape shape{static_cast<std::int64_t>(count)};
     if (dtype == DType::kFloat32)
       return device_.kernels().scale({send, dtype, shape}, static_cast<float>(factor), {receive, dtype, shape}, stream);
-    // Rare in a world of one: not worth a kernel.
+    // Rare in a world of one, so there is no kernel for it.
     if (is_capturing_)
-      throw InvalidArgument("a pre-multiplied sum of {} passes through the host here: it cannot be part of a graph",
-                            name_of(dtype));
+      throw InvalidArgument(
+          "a pre-multiplied sum of {} is computed on the host in a world of one and cannot be part of a graph",
+          name_of(dtype));
     std::vector<std::byte> values(count * size_of(dtype));
     device_.copy(values.data(), send, values.size(), stream);
     stream.synchronize();

@@ -19,13 +19,13 @@
 #include "src/comm/mpi/mpi_collectives.h"
 #include "src/comm/operation/composite.h"
 #include "src/comm/rendezvous/group_rendezvous.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 
 namespace lockstep {
 
 namespace {
 
-// State that outlives the backend while any operation of it is under way.
+// State that outlives the backend while an operation of it is under way.
 struct MpiGroup {
   MpiGroup(const Place& place, MPI_Comm collectives, MPI_Comm messages, std::size_t most)
       : collectives(place, collectives, most, [this] { throw_if_over("backend mpi"); }),
@@ -39,7 +39,7 @@ struct MpiGroup {
   LocalGroupError group_error;
   mpi::Collectives collectives;
   mpi::Channels channels;
-  std::shared_ptr<PointToPoint> messages;  // a Work may outlive it; leave() parts it from the channels
+  std::shared_ptr<PointToPoint> messages;  // a Work may outlive it; leave() disconnects it from the channels
 };
 
 class MpiBackend : public Backend {
@@ -49,7 +49,7 @@ class MpiBackend : public Backend {
         group_(group.release()),
         composite_(place),
         thread_(std::make_shared<CommThread>([this](const Operation& operation) { execute(operation); })) {}
-  // Memory to which MPI may still write is kept for good after a failure.
+  // Memory to which MPI may still write is never freed after a failure.
   ~MpiBackend() override {
     leave();
     thread_->stop();
@@ -116,8 +116,8 @@ class MpiBackend : public Backend {
     }
   }
 
-  // What it throws has happened to this rank alone: the others wait until their deadline. Not so where all ranks
-  // refused its call, or this rank is leaving: nothing is under way then.
+  // An error of the continuation occurs on this rank only: the others wait until their deadline. That is not so if all
+  // ranks refused the call, or this rank is leaving, as nothing is under way then.
   void run_continuation(const Operation& operation) {
     try {
       run_chained(operation, cpu_device().default_stream());
@@ -131,10 +131,10 @@ class MpiBackend : public Backend {
 
   std::chrono::milliseconds timeout_;
   MpiGroup* group_;
-  bool failed_ = false, all_were_refused_ = false;  // the latter: a call that MPI cannot carry
+  bool failed_ = false, all_were_refused_ = false;  // all_were_refused_: the last call was one that MPI cannot execute
   CompositeCalls composite_;
   std::uint64_t allocations_ = 0;
-  std::shared_ptr<CommThread> thread_;  // last: it executes on the rest
+  std::shared_ptr<CommThread> thread_;  // last: it executes on the other members
 };
 
 constexpr char kRefused = '!';
@@ -146,7 +146,7 @@ int rank_in_world() {
   return rank;
 }
 
-// This rank's word to the others: its number in MPI_COMM_WORLD, or why it has none.
+// This rank's message to the others: its number in MPI_COMM_WORLD, or why it has none.
 std::string introduction(int ranks) {
   try {
     mpi::start(ranks);
@@ -156,27 +156,27 @@ std::string introduction(int ranks) {
   }
 }
 
-// Throws the same on all ranks. Rank 0, which may host the store, throws once the others have read what they need.
+// Throws the same error on all ranks. Rank 0, which may host the store, throws after the others have read the reason.
 [[noreturn]] void refuse(const BackendContext& context, const std::string& reason) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-  context.store->set(fmt::format("mpi/heard/{}", context.place.rank), "1");
+  context.store->set(fmt::format("mpi/received/{}", context.place.rank), "1");
   for (int rank = 1; context.place.rank == 0 && rank < context.place.world_size; ++rank) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     try {
-      context.store->get(fmt::format("mpi/heard/{}", rank), std::max(left, std::chrono::milliseconds(0)));
+      context.store->get(fmt::format("mpi/received/{}", rank), std::max(left, std::chrono::milliseconds(0)));
     } catch (const Error&) {
-      break;  // it will see for itself
+      break;  // that rank will find out itself
     }
   }
   throw InvalidArgument("backend mpi: {}", reason);
 }
 
-// By rank of the group: which process of MPI_COMM_WORLD it is. An error of one rank is thrown on all.
+// By rank of the group: the process in MPI_COMM_WORLD. An error of one rank is thrown on all.
 std::vector<int> members_of(const BackendContext& context) {
   context.store->set(fmt::format("mpi/{}", context.place.rank), introduction(context.place.world_size));
   std::vector<int> members;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    const std::string said = await_word(context, rank, fmt::format("mpi/{}", rank));
+    const std::string said = await_value(context, rank, fmt::format("mpi/{}", rank));
     if (said[0] == kRefused) refuse(context, fmt::format("rank {}: {}", rank, said.substr(1)));
     members.push_back(std::stoi(said));
     for (int other = 0; other < rank; ++other)
@@ -188,7 +188,7 @@ std::vector<int> members_of(const BackendContext& context) {
   return members;
 }
 
-// Collective among the members alone; not freed, which would be collective too.
+// Collective among the members only. It is never freed, since that would be collective, too.
 MPI_Comm make_communicator(const std::vector<int>& members, int tag) {
   const auto held = mpi::lock();
   MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;

@@ -50,7 +50,7 @@ std::size_t Channels::write(int peer, const std::byte* data, std::size_t bytes) 
   return taken;
 }
 
-// Takes the next chunk of the peer when there is one. Probed for, so that silent peers cost no memory.
+// Receives the peer's next chunk if there is one. It probes first, so that silent peers need no memory.
 bool Channels::fill(int peer) {
   const auto held = lock();
   throw_if_given_up();
@@ -84,8 +84,8 @@ std::size_t Channels::read(int peer, std::byte* data, std::size_t bytes) {
   return taken;
 }
 
-// MPI has nothing to sleep on. A wait that begins, or in which something just moved, yields; later ones take longer
-// naps.
+// MPI has nothing to sleep on. A wait that has just begun, or in which data has just moved, yields; later ones sleep
+// for longer times.
 void Channels::wait(const std::vector<bool>&, Clock::time_point until) noexcept {
   const auto now = Clock::now();
   if (now - waited_.load() > 2 * kYieldFor) moved_ = now;

@@ -1,7 +1,7 @@
-// Streams of bytes between the ranks of one communicator of MPI, in chunks: what messages travel on.
+// Byte streams between the ranks of an MPI communicator, in chunks; messages travel on them.
 //
-// MPI's own matching knows no types, and a send that no receive has asked for yet may block. Streams give the messages
-// of all backends one meaning, for the price of a copy into and out of the chunks.
+// MPI's own matching does not compare types, and a send without a matching receive may block. Streams give the messages
+// of all backends the same semantics, at the cost of a copy into and out of the chunks.
 #pragma once
 
 #include <array>
@@ -20,20 +20,20 @@ namespace lockstep::mpi {
 
 class Channels : public ByteChannels {
  public:
-  // `group_error` is the group's, and outlives this.
+  // `group_error` is the group's, and outlives this object.
   Channels(const Place& place, MPI_Comm communicator, LocalGroupError& group_error);
 
   std::size_t write(int peer, const std::byte* data, std::size_t bytes) noexcept override;
   std::size_t read(int peer, std::byte* data, std::size_t bytes) override;
-  bool has_gone(int) override { return false; }  // MPI does not say; a rank that leaves in order says goodbye
+  bool has_gone(int) override { return false; }  // MPI does not report it; a rank that leaves sends a goodbye
   void wait(const std::vector<bool>& writing, std::chrono::steady_clock::time_point until) noexcept override;
   void interrupt() noexcept override;
   void throw_if_over(const std::function<std::string()>& doing) override;
-  // MPI cannot tell the others: they hear of it at their deadlines.
+  // MPI cannot notify the others: they time out at their deadlines.
   [[noreturn]] void end(GroupErrorKind kind, const std::string& text, const std::string& doing) override;
   std::string name_of_rank(int rank) const override;
 
-  // MPI has no chunk in its hands: only then may this object go.
+  // Whether MPI holds no chunk; only then may this object be destroyed.
   bool is_idle() noexcept;
 
  private:
@@ -43,12 +43,12 @@ class Channels : public ByteChannels {
     MPI_Request request = MPI_REQUEST_NULL;
   };
   struct Peer {
-    std::array<Chunk, kChunks> out;  // in turn
+    std::array<Chunk, kChunks> out;  // used in turn
     std::size_t next_out = 0;
     Chunk in;
-    std::size_t in_begin = 0, in_end = 0;  // what of `in` has come and is not read
+    std::size_t in_begin = 0, in_end = 0;  // the received, unread range of `in`
   };
-  // With MPI's lock held. True: the request is over. An error is kept for the next read().
+  // Call it with MPI's lock held. Returns true if the request has completed. Keeps an error for the next read().
   bool is_over(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) noexcept;
   bool fill(int peer);
 
@@ -58,7 +58,7 @@ class Channels : public ByteChannels {
   std::vector<Peer> peers_;
   int failure_ = MPI_SUCCESS;
   std::atomic<std::chrono::steady_clock::time_point> moved_{},
-      waited_{};  // last time that bytes moved, that a thread waited
+      waited_{};  // last time that bytes moved, and that a thread waited
   std::mutex mutex_;
   std::condition_variable interrupted_changed_;
   bool interrupted_ = false;

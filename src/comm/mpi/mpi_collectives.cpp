@@ -77,7 +77,7 @@ void Collectives::execute(const Operation& operation) {
   move(operation);
 }
 
-// The largest hash and the largest complement are this rank's own on all ranks, or on none.
+// The largest hash and the largest complement equal this rank's own on all ranks, or on none.
 void Collectives::compare(const Operation& operation) {
   const std::uint64_t hash = hash_of_bytes(operation.signature);
   words_.assign({hash, ~hash});
@@ -138,7 +138,7 @@ void Collectives::reduce(const Operation& operation) {
   }
 }
 
-// `count` elements of result; null: it is another rank's.
+// `count` elements of result; null: the result is for another rank.
 void Collectives::reduce_piece(const Operation& operation, const std::byte* send, std::byte* receive,
                                std::size_t count) {
   const Signature& call = operation.signature;
@@ -175,7 +175,7 @@ void Collectives::call_reduce(const Operation& operation, const void* send, void
       return api().MPI_Ireduce(in_place && is_root(operation) ? MPI_IN_PLACE : send, receive, n, type, op, call.root,
                                communicator_, request);
     });
-  // In place, Lockstep's result is part `rank` of the input, MPI's the first: by way of a buffer of its own.
+  // In place, Lockstep's result is part `rank` of the input and MPI's is the first part: use a separate buffer.
   const auto* from = bytes_of(send);
   auto* const to = static_cast<std::byte*>(receive);
   const std::size_t element = type == MPI_FLOAT ? sizeof(float) : size_of(call.dtype);
@@ -188,7 +188,7 @@ void Collectives::call_reduce(const Operation& operation, const void* send, void
   if (overlaps && count != 0) std::memcpy(receive, scratch_.data(), count * element);
 }
 
-// The operations with equal parts. A rank's part that lies in the larger buffer already is told to MPI as such.
+// The operations with equal parts. A rank's part that is already in the larger buffer is passed to MPI as in place.
 void Collectives::move(const Operation& operation) {
   const Signature& call = operation.signature;
   must_fit(operation, call.count * static_cast<std::size_t>(ranks()));
@@ -244,7 +244,7 @@ void Collectives::all_gather_v(const Operation& operation) {
   });
 }
 
-// All ranks learn all counts, and so what the others will find: every rank throws, and the same.
+// All ranks read all counts, and so find the same mismatches: every rank throws the same error.
 void Collectives::all_to_all_v(const Operation& operation) {
   const auto n = static_cast<std::size_t>(ranks());
   const Layout& layout = *operation.layout;

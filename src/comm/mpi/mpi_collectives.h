@@ -1,7 +1,7 @@
-// The collectives on one communicator of MPI, each run to its end in the calling thread.
+// The collectives on one MPI communicator, each run to its end in the calling thread.
 //
-// The memory that MPI reads and writes besides the caller's data is in members: a call that was given up may still be
-// under way, and then the object is kept for good.
+// Memory that MPI accesses in addition to the caller's data is in members: an abandoned call may still be under way,
+// and then this object is never destroyed.
 #pragma once
 
 #include <chrono>
@@ -18,17 +18,17 @@ namespace lockstep::mpi {
 
 class Collectives {
  public:
-  // `trouble` throws when this rank's group is over; asked while waiting.
+  // `trouble` throws if this rank's group has ended; it is called while waiting.
   Collectives(const Place& place, MPI_Comm communicator, std::size_t most, std::function<void()> trouble);
 
-  // A rank's description of its call, for when the ranks disagree.
+  // A rank's description of its call, for the message of a mismatch.
   struct Statement {
     Signature signature;
     PassState pass;
     char purpose[56] = {};
   };
 
-  // Compares the signatures of all ranks, then moves the data. Throws MismatchError that is the same on all ranks, or
+  // Compares the signatures of all ranks, then moves the data. Throws MismatchError, the same on all ranks, or
   // TimeoutError at the operation's deadline.
   void execute(const Operation& operation);
 
@@ -48,7 +48,7 @@ class Collectives {
   int ranks() const { return place_.world_size; }
   bool is_root(const Operation& operation) const { return operation.signature.root == place_.rank; }
 
-  struct IntParts {  // lengths and where the parts begin, in elements
+  struct IntParts {  // lengths and start offsets of the parts, in elements
     std::vector<int> counts, offsets;
     IntParts& operator=(const std::vector<std::size_t>& lengths);
   };
@@ -58,8 +58,8 @@ class Collectives {
   std::size_t most_;
   std::function<void()> trouble_;
   std::chrono::steady_clock::time_point deadline_{};
-  std::vector<float> wide_send_, wide_receive_;  // of types that MPI does not have
-  std::vector<std::byte> scratch_;               // where MPI knows no place: all_to_all, reduce_scatter
+  std::vector<float> wide_send_, wide_receive_;  // for types that MPI does not have
+  std::vector<std::byte> scratch_;  // for calls that MPI does not support in place: all_to_all, reduce_scatter
   std::vector<std::uint64_t> words_, all_words_;
   Statement statement_;
   std::vector<Statement> statements_;

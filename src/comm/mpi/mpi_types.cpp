@@ -39,7 +39,7 @@ template <typename T, bool kIsMax>
 void extreme_of(const T* in, T* in_out, int count) {
   for (int i = 0; i < count; ++i) {
     const bool wins = kIsMax ? in[i] > in_out[i] : in[i] < in_out[i];
-    in_out[i] = wins || std::isnan(in[i]) ? in[i] : in_out[i];  // a NaN in in_out loses no comparison
+    in_out[i] = wins || std::isnan(in[i]) ? in[i] : in_out[i];  // keep a NaN in in_out, which compares false
   }
 }
 
@@ -51,14 +51,14 @@ void reduce_extremes(void* in, void* in_out, int* count, MPI_Datatype* type) {
     extreme_of<double, kIsMax>(static_cast<const double*>(in), static_cast<double*>(in_out), *count);
 }
 
-// Of both 8-bit types: modulo 256 they are one.
+// int8 and uint8 share this code: their sums agree modulo 256.
 void reduce_bytes(void* in, void* in_out, int* count, MPI_Datatype*) {
   const auto* const from = static_cast<const unsigned char*>(in);
   auto* const to = static_cast<unsigned char*>(in_out);
   for (int i = 0; i < *count; ++i) to[i] = static_cast<unsigned char>(to[i] + from[i]);
 }
 
-// Made at its first use, kept for the process.
+// Created on first use, and kept for the process.
 template <MPI_User_function* kFunction>
 MPI_Op own_op() {
   static const MPI_Op op = [] {

@@ -1,4 +1,4 @@
-// Lockstep's types and operations in MPI's words.
+// MPI's names for Lockstep's types and operations.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace lockstep::mpi {
 
-// float16 and bfloat16 have no type in MPI: two bytes that MPI only moves.
+// float16 and bfloat16 have no MPI type: they are two bytes, which MPI only moves.
 MPI_Datatype moved_type(DType dtype);
-// The type that is reduced in its place: float32 for the two.
+// The type in which a type is reduced: float32 for float16 and bfloat16.
 DType reduced_type(DType dtype);
-// Two are operations of our own: minimum and maximum of floats, since MPI leaves open what becomes of NaN (it wins),
-// and sums of 8-bit integers, which Open MPI's vector code saturates and its other code wraps (its issue 8045).
+// Two operations are our own: minimum and maximum of floats, because MPI does not define the result for NaN (here it is
+// NaN), and sums of 8-bit integers, which Open MPI's vector code saturates while its other code wraps (its issue 8045).
 MPI_Op op_of(ReduceOp op, DType reduced);
 
 void widen(DType from, const std::byte* in, float* out, std::size_t count);
-// Rounds to nearest, after multiplying by `factor`.
+// Multiplies by `factor`, then rounds to nearest.
 void narrow(DType to, const float* in, std::byte* out, std::size_t count, float factor);
 
 }  // namespace lockstep::mpi

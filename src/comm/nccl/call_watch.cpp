@@ -7,7 +7,7 @@ namespace lockstep::nccl {
 
 namespace {
 
-// Between two looks. The thread is not woken for a call, which would take longer than most calls.
+// The time between two checks. The thread is not woken for a call, since that would take longer than most calls.
 constexpr auto kPeriod = std::chrono::milliseconds(10);
 
 }  // namespace

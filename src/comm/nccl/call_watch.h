@@ -1,5 +1,5 @@
-// Watches over calls of NCCL that block: nothing but ncclCommAbort, from another thread, ends one that waits for its
-// peers.
+// Watches NCCL calls that block: a call that waits for its peers can be ended only by ncclCommAbort from another
+// thread.
 #pragma once
 
 #include <condition_variable>
@@ -12,14 +12,14 @@ namespace lockstep::nccl {
 
 class CallWatch {
  public:
-  // `abort` ends the call under way; it is called, by a thread of this class, until the call has ended.
+  // `abort` ends the running call; a thread of this class calls it until the call has ended.
   explicit CallWatch(std::function<void()> abort);
   ~CallWatch();
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // Makes the call, in this thread, one at a time. Every few milliseconds `look` is called, by the other thread; what
-  // it throws ends the call, and is thrown here in place of what the call throws.
+  // Makes the call in this thread; one at a time. The other thread calls `look` every few milliseconds; if it throws,
+  // the call is ended, and this function throws that error in place of the call's.
   void over(const std::function<void()>& look, const std::function<void()>& call);
   bool has_call() const;
 
@@ -33,7 +33,7 @@ class CallWatch {
   const std::function<void()> abort_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Call* call_ = nullptr;  // under way
+  Call* call_ = nullptr;  // the running call
   bool stop_ = false;
   std::thread thread_;
 };

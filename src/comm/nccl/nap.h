@@ -1,4 +1,4 @@
-// How a thread waits between two looks at the device, or at NCCL: their own waits have no deadline.
+// How a thread waits between two checks of the device, or of NCCL: their own waits have no deadline.
 #pragma once
 
 #include <chrono>
@@ -6,12 +6,12 @@
 
 namespace lockstep::nccl {
 
-// Between two looks at the device, `round` of them so far. Sleeps from the start: each look takes the driver's lock,
-// which the thread that queues the next kernels wants.
+// For checks of the device; `round` counts them. Sleeps from the start: each check takes the driver's lock, which the
+// thread that queues the next kernels needs.
 inline void nap(int round) { std::this_thread::sleep_for(std::chrono::microseconds(round < 2000 ? 50 : 1000)); }
 
-// Between two looks at NCCL, which take no lock: its own thread is about to queue a call, and the caller goes on when
-// that is done.
+// For checks of NCCL, which take no lock: NCCL's thread is about to queue a call, and the caller continues when that is
+// done.
 inline void short_nap(int round) {
   if (round < 200)
     std::this_thread::yield();

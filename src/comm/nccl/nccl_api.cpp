@@ -20,7 +20,7 @@ Api load_api(const std::string& file) {
   if (api.function == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(#function);
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_LOOK_UP)
 #undef LOCKSTEP_NCCL_LOOK_UP
-  if (!missing.empty()) throw Error("{} is no NCCL, or one older than 2.19: it lacks {}", file, missing);
+  if (!missing.empty()) throw Error("{} is not NCCL, or is older than 2.19: it lacks {}", file, missing);
   if (const ncclResult_t result = api.ncclGetVersion(&api.version); result != ncclSuccess)
     throw_nccl_error(api, result, "ncclGetVersion", nullptr);
   return api;

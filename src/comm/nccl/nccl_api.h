@@ -1,5 +1,4 @@
-// NCCL's functions, found at run time: a program that uses no GPU needs no NCCL, and tests put a library of their own
-// in its place.
+// NCCL's functions, loaded at run time: a program that uses no GPU needs no NCCL, and tests can replace the library.
 #pragma once
 
 #include <nccl.h>
@@ -22,19 +21,20 @@ struct Api {
   LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_NCCL_POINTER)
 #undef LOCKSTEP_NCCL_POINTER
 
-  int version = 0;  // 22809 is 2.28.9
+  int version = 0;  // e.g. 22809 for 2.28.9
 };
 
-// Loads `file` ("libnccl.so.2", or what LOCKSTEP_NCCL_LIBRARY names). Throws Error: not there, too old (what it lacks).
+// Loads `file` ("libnccl.so.2", or the value of LOCKSTEP_NCCL_LIBRARY). Throws Error if it does not exist or is too old
+// (with the missing functions).
 Api load_api(const std::string& file);
-// This process's, loaded at the first call.
+// The library of this process, loaded in the first call.
 const Api& api();
 
-// An error that NCCL itself reports.
+// An error that NCCL reports.
 class NcclError : public Error {
  public:
   NcclError(ncclResult_t result, const std::string& text) : Error("{}", text), result_(result) {}
-  // A peer's end breaks connections; wrong arguments and CUDA's errors are this rank's own.
+  // When a peer ends, its connections break; invalid arguments and CUDA errors are caused by this rank.
   bool may_be_a_peers_end() const {
     return result_ == ncclRemoteError || result_ == ncclSystemError || result_ == ncclInternalError;
   }
@@ -43,7 +43,7 @@ class NcclError : public Error {
   ncclResult_t result_;
 };
 
-// Throws NcclError: the call, NCCL's reason, and what to do. `communicator` may be null.
+// Throws NcclError with the call, NCCL's reason, and what to do. `communicator` may be null.
 [[noreturn]] void throw_nccl_error(const Api& api, ncclResult_t result, const char* call, ncclComm_t communicator);
 
 }  // namespace lockstep::nccl

@@ -19,7 +19,7 @@ NcclBackend::NcclBackend(const BackendContext& context, std::unique_ptr<Backend>
 NcclBackend::~NcclBackend() {
   messages_->stop();
   queue_->stop();
-  carrier_.leave();  // it lets go of what it was given
+  carrier_.leave();  // releases the memory that it was given
 }
 
 Work NcclBackend::start(const Operation& operation) { return nccl::Queue::start(queue_, operation); }
@@ -37,7 +37,7 @@ void NcclBackend::begin_capture() {
 std::uint64_t NcclBackend::end_capture() { return queue_->end_capture(); }
 Work NcclBackend::start_replay(const Operation& replay) { return nccl::Queue::start_replay(queue_, replay); }
 
-// The queue's thread hears of it from the failure detector, and so does the next call.
+// The queue's thread gets the error from the failure detector, and so does the next call.
 void NcclBackend::abort(const std::string& reason) { queue_->watch().abort(reason); }
 void NcclBackend::throw_if_over(const std::function<std::string()>& doing) { queue_->watch().throw_if_over(doing); }
 void NcclBackend::leave() noexcept { queue_->watch().leave(); }
@@ -45,7 +45,7 @@ void NcclBackend::on_over(std::function<void(const std::string&)> call) { queue_
 
 namespace {
 
-// Why this rank computes on the CPU, as far as it can be told.
+// Why this rank computes on the CPU, as far as it is known.
 std::string why_no_gpu() {
   const std::string choice = env::text(env::kDevice).value_or("auto");
   if (choice == "cpu") return fmt::format("{}=cpu", env::kDevice);

@@ -1,15 +1,15 @@
-// The GPU backend: NCCL moves the data, a backend on the CPU looks after the ranks.
+// The GPU backend: NCCL moves the data, and a CPU backend watches the ranks.
 //
-// A call is queued on a high-priority stream of its own, behind what the default stream holds by then, and returns: the
-// host does not wait for the device, only for NCCL to queue the call (docs/gpu.md), and the reader of the result is
-// ordered behind it by an event. Beside that, in a thread, the ranks compare their calls over the backend `host` in the
-// same order: calls that disagree, a peer that died or stays away come to light there (MismatchError, PeerLost,
-// TimeoutError, as on the CPU), and end the kernels that wait in vain. The data path itself checks nothing.
+// A call is queued on a separate high-priority stream, after the current work of the default stream, and returns: the
+// host does not wait for the device, only for NCCL to queue the call (docs/gpu.md), and an event orders the reader of
+// the result after it. Concurrently, in a thread, the ranks compare their calls over the backend `host` in the same
+// order. That detects calls that differ and peers that died or stay away (MismatchError, PeerLost, TimeoutError, as on
+// the CPU), and ends the kernels that wait in vain. The data path itself checks nothing.
 //
-// Messages pass through pinned host memory and the group's backend for that: see staged_messages.h.
+// Messages pass through pinned host memory and the group's backend for it: see staged_messages.h.
 //
 // Bits: sums are NCCL's, the same on all ranks and in every run with the same ranks, as long as
-// NCCL_ALGO=^NVLS,NVLSTree holds (set unless the user chose).
+// NCCL_ALGO=^NVLS,NVLSTree holds (which is set unless the user chose another value).
 #pragma once
 
 #include <memory>
@@ -27,21 +27,21 @@ class Queue;
 class StagedMessages;
 }  // namespace nccl
 
-// Collective over the ranks that meet in the context's store, for its device. Throws InvalidArgument when two ranks
-// have the same GPU (unless that is allowed: LOCKSTEP_SHARE_GPU), Error when NCCL is not there. `make_host` makes the
-// backend for host memory that compares the ranks' calls.
+// Collective over the ranks that meet in the context's store, for the context's device. Throws InvalidArgument if two
+// ranks have the same GPU (unless LOCKSTEP_SHARE_GPU allows it), and Error if NCCL is missing. `make_host` makes the
+// host-memory backend that compares the ranks' calls.
 using MakeBackend = std::unique_ptr<Backend> (*)(const BackendContext&);
 std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_host);
-// With another NCCL than this process's.
+// The same with another NCCL library than this process's.
 std::unique_ptr<Backend> make_nccl_backend(const BackendContext& context, MakeBackend make_host, const nccl::Api& api);
 
-// Throws InvalidArgument when this rank has no GPU, or NCCL cannot be loaded. `device`: this rank's; null:
+// Throws InvalidArgument if this rank has no GPU, or NCCL cannot be loaded. `device` is this rank's; null means
 // local_device().
 void check_gpu_and_nccl(const Place& place, const Device* device);
 
 class NcclBackend : public Backend {
  public:
-  // `watch` compares the calls: a CPU backend over the same ranks, with no other user. It carries the messages as well,
+  // `watch` compares the calls: a CPU backend over the same ranks, without other users. It also carries the messages,
   // unless the context has a backend for host memory.
   NcclBackend(const BackendContext& context, std::unique_ptr<Backend> watch, const nccl::Api& api);
   ~NcclBackend() override;

@@ -1,14 +1,13 @@
 #include "src/comm/nccl/nccl_communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/error.h"
 #include "src/comm/nccl/nap.h"
-#include "src/core/base/half.h"
+#include "src/comm/nccl/nccl_types.h"
 
 namespace lockstep::nccl {
 
@@ -16,75 +15,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long an abort is waited for, which graphs may hold up, by a rank that goes on and by one that ends. Kernels end
+// How long an abort, which graphs may delay, is waited for by a rank that continues and by one that ends. Kernels end
 // at once in any case.
-constexpr auto kPatience = std::chrono::milliseconds(500), kLastPatience = std::chrono::milliseconds(2000);
+constexpr auto kAbortWait = std::chrono::milliseconds(500), kLastAbortWait = std::chrono::milliseconds(2000);
 
-ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return ncclFloat32;
-    case DType::kFloat64:
-      return ncclFloat64;
-    case DType::kFloat16:
-      return ncclFloat16;
-    case DType::kBFloat16:
-      return ncclBfloat16;
-    case DType::kInt8:
-      return ncclInt8;
-    case DType::kUInt8:
-      return ncclUint8;
-    case DType::kInt32:
-      return ncclInt32;
-    case DType::kInt64:
-      return ncclInt64;
-  }
-  throw InvalidArgument("NCCL has no type {}", name_of(dtype));
-}
-
-// A factor in the type of the elements, as NCCL wants it.
-struct Scalar {
-  alignas(8) std::byte bytes[8];
-};
-Scalar scalar_of(DType dtype, double factor) {
-  Scalar scalar{};
-  const auto store = [&](auto value) { std::memcpy(scalar.bytes, &value, sizeof value); };
-  if (dtype == DType::kFloat64)
-    store(factor);
-  else if (dtype == DType::kFloat32)
-    store(static_cast<float>(factor));
-  else if (dtype == DType::kFloat16)
-    store(narrow_float16(static_cast<float>(factor)).bits);
-  else
-    store(narrow_bfloat16(static_cast<float>(factor)).bits);
-  return scalar;
-}
-
-// NCCL averages by multiplying each rank's value with 1 / n as the type has it: of 16 bits, 0.2 % too much for three
-// ranks. The sum is divided afterwards instead, see Queue::divide().
-ncclRedOp_t operator_of(const Signature& call) {
-  switch (call.op) {
-    case ReduceOp::kSum:
-      return ncclSum;
-    case ReduceOp::kAvg:
-      return is_averaged_apart(call) ? ncclSum : ncclAvg;
-    case ReduceOp::kProduct:
-      return ncclProd;
-    case ReduceOp::kMin:
-      return ncclMin;
-    case ReduceOp::kMax:
-      return ncclMax;
-    default:
-      throw InvalidArgument("NCCL has no reduction {}", name_of(call.op));
-  }
-}
-
-// NCCL leaves a thread on the device that it found it on: on the first one, another rank's, where no call had chosen
-// another.
+// NCCL restores the thread's current device after a call. Without this, that would be the first device, which may be
+// another rank's.
 void use_device_of(const Stream& stream) noexcept {
   try {
     stream.native();
-  } catch (const std::exception&) {  // a device that has failed: NCCL will find the same
+  } catch (const std::exception&) {  // the device has failed: NCCL will report it
   }
 }
 
@@ -92,18 +32,18 @@ void use_device_of(const Stream& stream) noexcept {
 
 #define LOCKSTEP_NCCL(function, ...) run([&] { return api_.function(__VA_ARGS__); }, #function)
 
-// One call of NCCL. An abort may have come between two of one operation.
+// Makes one NCCL call. An abort may have come between two calls of one operation.
 template <typename Call>
 void Communicator::run(const Call& call, const char* name) {
   throw_if_over();
   if (!watch_ || look_ == nullptr || is_in_group_) return must(call(), name);
   watch_->over(*look_, [&] {
-    throw_if_over();  // abort() waits until a call is under way, or none can be
+    throw_if_over();  // abort() waits until a call is under way, or until none can begin
     must(call(), name);
   });
 }
 
-// A reduction as NCCL names it; one with a factor is made for the call and goes when that is queued.
+// A reduction for NCCL. One with a factor is created for the call and destroyed when that is queued.
 class Communicator::Reduction {
  public:
   explicit Reduction(Communicator& owner) : owner_(owner) {}
@@ -134,7 +74,7 @@ class Communicator::Reduction {
   bool made_ = false;
 };
 
-// Calls that NCCL launches together. One that fails in between leaves the thread in no group.
+// A group of calls that NCCL launches together. If one fails, the destructor ends the group on this thread.
 class Communicator::Group {
  public:
   explicit Group(Communicator& owner) : owner_(owner) {
@@ -148,7 +88,7 @@ class Communicator::Group {
   ~Group() {
     try {
       if (is_open_) end();
-    } catch (const std::exception&) {  // of what failed before it
+    } catch (const std::exception&) {  // keep the first error
     }
   }
   Group(const Group&) = delete;
@@ -178,7 +118,7 @@ Communicator::Communicator(const Api& api, const Place& place, const Stream& str
 
 Communicator::~Communicator() {
   abort();
-  await_abort(kLastPatience);
+  await_abort(kLastAbortWait);
 }
 
 void Communicator::must(ncclResult_t result, const char* call) {
@@ -186,7 +126,7 @@ void Communicator::must(ncclResult_t result, const char* call) {
     throw_nccl_error(api_, result, call, over_ ? nullptr : communicator_);
 }
 
-// Of one that blocks it is over when this returns.
+// If the communicator blocks, the call is complete on return.
 void Communicator::call(const char* name, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting,
                         const std::function<void()>& make) {
   const std::function<void()> look = [&, deadline = Clock::now() + timeout] {
@@ -258,7 +198,7 @@ void Communicator::plain(const Operation& operation, ncclRedOp_t reduction, cuda
   }
 }
 
-// NCCL makes these of sends and receives: counts by rank say how much each rank gets from each other one.
+// NCCL composes these of sends and receives: counts by rank say how much each rank gets from each other one.
 void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
   const Signature& call = operation.signature;
   const auto* send = static_cast<const std::byte*>(operation.send);
@@ -294,7 +234,7 @@ void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
   }
 }
 
-// Where every part has the same place in `send`, as in gather, its count stands at one rank only and the offset is 0.
+// If every part has the same place in `send`, as in gather, only one rank has a nonzero count and the offset is 0.
 void Communicator::exchange(const std::byte* send, const std::vector<std::size_t>& send_counts, std::byte* receive,
                             const std::vector<std::size_t>& receive_counts, DType dtype, cudaStream_t stream) {
   const ncclDataType_t type = type_of(dtype);
@@ -338,7 +278,7 @@ void* Communicator::allocate(std::size_t bytes) {
 }
 
 void Communicator::free(void* memory) noexcept {
-  await_abort(kPatience);
+  await_abort(kAbortWait);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(registrations_.begin(), registrations_.end(),
                                   [memory](const auto& each) { return each.first == memory; });
@@ -356,9 +296,9 @@ void Communicator::check() {
   must(state, "an operation on the GPU");
 }
 
-// In a thread of its own, which needs nothing of ours once it has chosen its device: a graph may go later than the
-// communicator, by the thread that calls this. A call that blocks is what must end; NCCL has written the communicator
-// before it waits for peers.
+// Runs in its own thread, which uses none of our objects once it has chosen its device: the thread that calls this may
+// destroy a graph later than the communicator. In a communicator that blocks, the running call is what must end; NCCL
+// has stored the communicator before it waits for peers.
 void Communicator::abort() noexcept {
   {
     std::unique_lock lock(mutex_, std::defer_lock);
@@ -379,7 +319,7 @@ void Communicator::abort() noexcept {
     }).detach();
     has_begun.wait();
   }
-  await_abort(kPatience);
+  await_abort(kAbortWait);
 }
 
 void Communicator::await_abort(std::chrono::milliseconds at_most) const noexcept {
@@ -391,8 +331,8 @@ void Communicator::await_abort(std::chrono::milliseconds at_most) const noexcept
   if (aborting.valid()) aborting.wait_for(at_most);
 }
 
-// Sends of ours may be on their way still, from memory of ours, when our kernels have ended: NCCL's finalising sees to
-// them. It may also wait for peers that are late, or gone.
+// When our kernels have ended, sends from our memory may still be on their way; NCCL's finalise waits for them. It may
+// also wait for peers that are late or gone.
 void Communicator::finish(std::chrono::milliseconds at_most) noexcept {
   use_device_of(stream_);
   if (over_) return;

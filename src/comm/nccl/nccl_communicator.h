@@ -1,6 +1,6 @@
-// An NCCL communicator: no call of it waits for peers without a deadline. Calls of one that does not block return at
-// once, and NCCL is asked until it has queued them; calls of one that blocks are watched over by another thread, which
-// ends them by aborting the communicator.
+// An NCCL communicator in which no call waits for peers without a deadline. Calls of a non-blocking communicator return
+// at once, and NCCL is polled until it has queued them; another thread watches the calls of a blocking one, and ends
+// them by aborting the communicator.
 #pragma once
 
 #include <atomic>
@@ -22,41 +22,41 @@
 
 namespace lockstep::nccl {
 
-// Is the average of this call made of a sum? Whoever queues it divides: see Queue::divide().
+// Whether this call's average is computed from a sum. Then the code that queues it divides: see Queue::divide().
 inline bool is_averaged_apart(const Signature& call) {
   return is_reduction(call.kind) && call.op == ReduceOp::kAvg &&
          (call.dtype == DType::kFloat16 || call.dtype == DType::kBFloat16);
 }
 
-// enqueue() by one thread at a time; the rest from any, but allocate() and free() of one that blocks wait for the call
-// under way.
+// One thread at a time may call enqueue(); any thread may call the rest, but allocate() and free() of a blocking
+// communicator wait for the running call.
 class Communicator {
  public:
-  // Of the thread's current device, of which `stream` is one that stays. Collective. `keep_waiting` is called while
-  // peers are awaited and throws to end that; so does the deadline (TimeoutError). Of one that `blocks` by a thread of
-  // its own.
+  // For the thread's current device, to which `stream`, which outlives this, belongs. Collective. `keep_waiting` is
+  // called while waiting for peers, and throws to stop; so does the deadline (TimeoutError). If the communicator
+  // `blocks`, a separate thread does this.
   Communicator(const Api& api, const Place& place, const Stream& stream, const ncclUniqueId& id,
                std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting, bool blocks = false);
   ~Communicator();  // aborts what finish() did not end
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Queues the operation on `stream`. Not for barriers and allocations, which move nothing. The first ones connect the
-  // peers, and wait for them as the constructor does, for the operation's time at most.
+  // Queues the operation on `stream`. Not for barriers and allocations, which move nothing. The first operations
+  // connect the peers, and wait for them as the constructor does, for at most the operation's timeout.
   void enqueue(const Operation& operation, cudaStream_t stream, const std::function<void()>& keep_waiting);
 
-  // Memory of the thread's current device that NCCL sends from and receives into in place. Throws Error when it is
-  // exhausted.
+  // Memory on the thread's current device that NCCL sends from and receives into directly. Throws Error if there is not
+  // enough.
   void* allocate(std::size_t bytes);
-  void free(void* memory) noexcept;  // also after abort()
+  void free(void* memory) noexcept;  // may be called after abort()
 
-  // Throws what went wrong in an operation that was queued before; nothing while another call blocks.
+  // Throws the error of an operation that was queued before; does nothing while another call blocks.
   void check();
-  // Ends kernels that wait for peers. Nothing can be queued afterwards. NCCL waits for the graphs that hold its calls
-  // to go; this does not.
+  // Ends kernels that wait for peers. Nothing can be queued afterwards. NCCL waits until the graphs that contain its
+  // calls are destroyed; this function does not.
   void abort() noexcept;
-  // Ends the communicator once all that was queued is done, here: what peers have yet to take still gets to them,
-  // within `at_most`.
+  // Ends the communicator when all queued operations are done here. Data that peers have yet to receive still reaches
+  // them, within `at_most`.
   void finish(std::chrono::milliseconds at_most) noexcept;
 
  private:
@@ -81,15 +81,15 @@ class Communicator {
   const Api& api_;
   Place place_;
   const Stream& stream_;
-  std::mutex mutex_;  // of NCCL's calls; abort() does without while a call blocks
+  std::mutex mutex_;  // held during NCCL's calls; abort() does not take it while a call blocks
   ncclComm_t communicator_ = nullptr;
   std::atomic<bool> over_{false};  // aborted, or finished
   mutable std::mutex abort_mutex_;
-  std::shared_future<void> aborting_;                   // once it is aborted: ready when NCCL has let go of everything
-  std::vector<std::pair<void*, void*>> registrations_;  // memory, and NCCL's handle of it
+  std::shared_future<void> aborting_;                   // set by an abort; ready when NCCL has released everything
+  std::vector<std::pair<void*, void*>> registrations_;  // memory, and NCCL's handle for it
   const std::function<void()>* look_ = nullptr;         // of the operation under way
-  bool is_in_group_ = false;                            // then calls do not block
-  std::unique_ptr<CallWatch> watch_;                    // of one that blocks
+  bool is_in_group_ = false;                            // if true, calls do not block
+  std::unique_ptr<CallWatch> watch_;                    // only of a blocking communicator
 };
 
 }  // namespace lockstep::nccl

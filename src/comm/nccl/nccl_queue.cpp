@@ -10,6 +10,7 @@
 #include "src/comm/call/continuation.h"
 #include "src/comm/call/group_gone.h"
 #include "src/comm/flight/flight_recorder.h"
+#include "src/comm/nccl/graph_calls.h"
 #include "src/comm/nccl/nap.h"
 #include "src/comm/nccl/nccl_rendezvous.h"
 
@@ -19,16 +20,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a rank that leaves in order waits for what its peers have yet to take.
-constexpr auto kFarewell = std::chrono::seconds(2);
-// How long NCCL's word of a lost peer waits for the failure detector's.
-constexpr auto kSecondOpinion = std::chrono::seconds(1);
-// How long kernels may take to end that were told to.
+// How long a rank that leaves waits for its peers to receive the remaining data.
+constexpr auto kLeaveTime = std::chrono::seconds(2);
+// How long NCCL's report of a lost peer waits for the failure detector's.
+constexpr auto kDetectorTime = std::chrono::seconds(1);
+// How long kernels may take to end after an abort.
 constexpr auto kLastKernels = std::chrono::seconds(1);
 
 std::string name_of_call(const Operation& operation) { return describe(operation.signature, operation.purpose); }
 
-// NCCL works on the thread's current device, which a thread sets by asking for a stream of it.
+// NCCL uses the thread's current device, which the thread sets by requesting a stream of it.
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
 ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream& stream) {
@@ -36,14 +37,14 @@ ncclUniqueId id_for(const BackendContext& context, const Api& api, const Stream&
   return agree_on_id(context, api);
 }
 
-// A peer's end breaks NCCL's connections, and NCCL may say so, of no rank, before the failure detector has found the
-// rank.
+// When a peer ends, NCCL's connections break, and NCCL may report that, without a rank, before the failure detector has
+// found the rank.
 template <typename Step, typename Doing, typename IsOver>
 auto or_as(Backend& watch, const Doing& doing, const IsOver& is_over, Step&& step) {
   try {
     return step();
   } catch (const NcclError& error) {
-    const auto until = Clock::now() + kSecondOpinion;
+    const auto until = Clock::now() + kDetectorTime;
     for (int round = 0; error.may_be_a_peers_end() && Clock::now() < until && !is_over(); ++round) {
       watch.throw_if_over(doing);
       nap(round);
@@ -63,38 +64,6 @@ Communicator communicator_for(const BackendContext& context, const Api& api, con
 }
 
 }  // namespace
-
-// Calls that became part of a graph: they run with it, and not before.
-class Queue::Captured : public CompletionQueue {
- public:
-  explicit Captured(Device& device) : device_(device) {}
-
-  // The mark behind the next operation.
-  Event& add(const Operation& operation) {
-    const Signature& call = operation.signature;
-    for (const std::uint64_t part :
-         {call.count, call.layout, static_cast<std::uint64_t>(call.kind), static_cast<std::uint64_t>(call.dtype),
-          static_cast<std::uint64_t>(call.op), static_cast<std::uint64_t>(call.root)})
-      hash_ = (hash_ ^ part) * 0x9e3779b97f4a7c15, hash_ ^= hash_ >> 29;
-    return add_mark();
-  }
-  Event& add_mark() { return *events_.emplace_back(device_.new_event()); }
-  std::uint64_t hash() const { return hash_; }
-  std::uint64_t calls() const { return events_.size(); }
-
-  bool done(std::uint64_t) override { return false; }
-  void wait(std::uint64_t ticket) override {
-    throw InvalidArgument(
-        "the host cannot wait for call {} of a graph that is being recorded: it runs when the graph is launched",
-        ticket);
-  }
-  void stream_wait(std::uint64_t ticket, Stream& stream) override { events_[ticket - 1]->stream_wait(stream); }
-
- private:
-  Device& device_;
-  std::vector<std::unique_ptr<Event>> events_;  // by ticket, from 1
-  std::uint64_t hash_ = 0x243f6a8885a308d3;
-};
 
 Queue::Queue(const BackendContext& context, std::unique_ptr<Backend> watch, const Api& api)
     : place_(context.place),
@@ -141,8 +110,8 @@ Work Queue::start_replay(const std::shared_ptr<Queue>& self, const Operation& re
 
 void Queue::begin_capture() {
   LOCKSTEP_CHECK(!captured_, "nccl: a graph is being recorded already");
-  wait(announced_);  // the other thread asks for events, which CUDA does not like to hear while it records
-  captured_ = std::make_shared<Captured>(device_);
+  wait(announced_);  // the other thread queries events, which CUDA does not allow during capture
+  captured_ = std::make_shared<GraphCalls>(device_);
 }
 
 std::uint64_t Queue::end_capture() {
@@ -150,8 +119,8 @@ std::uint64_t Queue::end_capture() {
   return std::exchange(captured_, nullptr)->hash();
 }
 
-// The call is announced before it is queued: NCCL may wait for the peers with the first ones, and a peer that never
-// comes, or comes with another call, is found by comparing.
+// The call is announced before it is queued: NCCL may wait for the peers in the first calls, and the comparison finds a
+// peer that never arrives, or arrives with another call.
 std::uint64_t Queue::issue(const Operation& operation, Way way) {
   watch_->throw_if_over([&] { return name_of_call(operation); });
   std::unique_lock lock(mutex_);
@@ -175,7 +144,7 @@ void Queue::queue(Slot& slot) {
   if (slot.way == Way::kReplay) slot.event->record(device_.default_stream());
   if (slot.way == Way::kComputed) slot.event->record(*stream_);
   if (slot.way != Way::kData) return;
-  Operation operation = slot.operation;  // the other thread is reading it
+  Operation operation = slot.operation;  // a copy: the other thread reads the slot's
   if (operation.signature.kind == OperationKind::kAllToAll && operation.send == operation.receive)
     operation.send = copy_of(slot);
   enqueue(operation);
@@ -196,7 +165,7 @@ void Queue::enqueue(const Operation& operation) {
   if (is_averaged_apart(operation.signature)) divide(operation);
 }
 
-// In float32, rounded once: 1 / n of 16 bits is itself up to 0.2 % off.
+// In float32, rounded once: 1 / n in 16 bits is itself up to 0.2 % off.
 void Queue::divide(const Operation& sum) {
   const Signature& call = sum.signature;
   const auto divide_each = [&](void* data, std::size_t count) {
@@ -216,7 +185,7 @@ void Queue::or_as_the_detector_says(const Operation& operation, Step&& step) {
       *watch_, [&] { return name_of_call(operation); }, [this] { return is_stopping(); }, step);
 }
 
-// A failure here ends the group, with the reason that was first.
+// A failure here ends the group with the first reason.
 template <typename Step>
 void Queue::or_fail(Step&& step) {
   try {
@@ -257,7 +226,7 @@ void Queue::stream_wait(std::uint64_t ticket, Stream& stream) {
     const Slot& slot = slots_[ticket % kSlots];
     if (slot.way != Way::kNothing) return slot.event->stream_wait(stream);
   }
-  wait(ticket);  // of a barrier the device knows nothing
+  wait(ticket);  // the device does not take part in a barrier
 }
 
 Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
@@ -278,7 +247,7 @@ Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
   return buffer;
 }
 
-// NCCL unmaps it at once: what is queued may still be using it.
+// NCCL unmaps it at once, while queued operations may still use it.
 void Queue::release(void* memory) noexcept {
   await_idle();
   communicator_.free(memory);
@@ -289,11 +258,11 @@ void Queue::await_idle() noexcept {
     native(*stream_);
     if (!device_.default_stream().is_capturing()) device_.default_stream().synchronize();
     stream_->synchronize();
-  } catch (const Error&) {  // a device that has failed: NCCL will find the same
+  } catch (const Error&) {  // the device has failed: NCCL will report it
   }
 }
 
-// The first failure stays. Waiting threads are released when the device has released the buffers.
+// The first failure is kept. Waiting threads are released when the device has released the buffers.
 void Queue::fail(std::exception_ptr failure) {
   std::uint64_t first = 0, last = 0;
   bool is_leaving = false;
@@ -306,7 +275,7 @@ void Queue::fail(std::exception_ptr failure) {
     is_leaving = stop_;
     changed_.notify_all();
   }
-  // The others hear why; it changes nothing where they know already.
+  // Tells the other ranks the reason; it has no effect if they already know.
   if (!is_leaving) watch_->abort(flight::what_is_handled());
   communicator_.abort();
   await_what_was_queued(first, last);
@@ -342,7 +311,7 @@ void Queue::stop() {
   }
   watch_->leave();
   thread_.join();
-  if (is_clean) communicator_.finish(kFarewell);
+  if (is_clean) communicator_.finish(kLeaveTime);
   communicator_.abort();
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = std::make_exception_ptr(group_gone());
@@ -351,7 +320,7 @@ void Queue::stop() {
 }
 
 void Queue::serve() {
-  native(*stream_);  // its device, and not the first one, becomes this thread's
+  native(*stream_);  // makes its device, not the first one, this thread's current device
   for (std::uint64_t ticket = 1; execute(ticket); ++ticket) {
     slots_[ticket % kSlots].copy = {};
     const std::lock_guard lock(mutex_);
@@ -360,7 +329,7 @@ void Queue::serve() {
   }
 }
 
-// False: there is nothing more to do.
+// Returns false if there is nothing more to do.
 bool Queue::execute(std::uint64_t ticket) {
   const auto await = [&](const std::uint64_t& reached) {
     std::unique_lock lock(mutex_);
@@ -368,13 +337,13 @@ bool Queue::execute(std::uint64_t ticket) {
     return reached >= ticket && !stop_ && !failure_;
   };
   if (!await(announced_)) return false;
-  const Slot& slot = slots_[ticket % kSlots];  // not reused before it completed
+  const Slot& slot = slots_[ticket % kSlots];  // not reused before it has completed
   const FlightNote& note = slot.operation.flight;
   try {
     flight::note_started(note);
     if (slot.way != Way::kComputed) watch_->compare(slot.operation);
     if (!await(issued_)) return false;
-    if (slot.way != Way::kNothing && !see_to_its_end(slot)) return false;
+    if (slot.way != Way::kNothing && !await_end(slot)) return false;
     flight::note_finished(note);
     return true;
   } catch (...) {
@@ -384,8 +353,8 @@ bool Queue::execute(std::uint64_t ticket) {
   }
 }
 
-// False: stopped before.
-bool Queue::see_to_its_end(const Slot& slot) {
+// Returns false if it was stopped before.
+bool Queue::await_end(const Slot& slot) {
   const Operation& operation = slot.operation;
   const auto deadline = Clock::now() + operation.timeout;
   for (int round = 0; !slot.event->done(); ++round) {
@@ -393,9 +362,8 @@ bool Queue::see_to_its_end(const Slot& slot) {
     watch_->throw_if_over([&] { return name_of_call(operation); });
     if (Clock::now() > deadline)
       throw TimeoutError(
-          "{}: all ranks have come, but the GPU of rank {} has not finished it in {:.1f} s: is it, or a peer's, busy "
-          "with other "
-          "work?",
+          "{}: all ranks have arrived, but the GPU of rank {} has not finished it in {:.1f} s: is it, or a peer's, "
+          "busy with other work?",
           name_of_call(operation), place_.rank, std::chrono::duration<double>(operation.timeout).count());
     if (is_stopping()) return false;
     nap(round);

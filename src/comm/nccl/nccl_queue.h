@@ -1,5 +1,5 @@
-// A rank's operations in the order of their issue: each is queued on the device at once, compared with the other ranks'
-// meanwhile, and seen to its end.
+// A rank's operations in the order of issue: each is queued on the device at once, compared with the other ranks'
+// concurrently, and waited for.
 #pragma once
 
 #include <array>
@@ -18,15 +18,17 @@
 
 namespace lockstep::nccl {
 
+class GraphCalls;  // graph_calls.h
+
 class Queue : public CompletionQueue {
  public:
   // Collective: makes the communicator.
   Queue(const BackendContext& context, std::unique_ptr<Backend> watch, const Api& api);
   ~Queue() override;
 
-  // These by one thread at a time.
+  // For one thread at a time.
   static Work start(const std::shared_ptr<Queue>& self, const Operation& operation);
-  // Runs the continuation at once: what it queues on the stream of the operations runs behind them.
+  // Runs the continuation at once: the kernels that it queues on the operations' stream run after them.
   static Work start_chained(const std::shared_ptr<Queue>& self, const Operation& operation);
   static Buffer allocate(const std::shared_ptr<Queue>& self, std::size_t bytes);
   void begin_capture();
@@ -39,23 +41,22 @@ class Queue : public CompletionQueue {
   void await_idle() noexcept;  // see Backend
 
   Backend& watch() { return *watch_; }
-  // Nothing is used any more afterwards but the memory that was allocated; what is not complete throws PeerLost.
+  // Afterwards nothing is used except the allocated memory; incomplete operations throw PeerLost.
   void stop();
 
  private:
   static constexpr std::uint64_t kSlots = 256;
-  class Captured;
   enum class Way {
     kNothing,
     kData,
     kReplay,
     kComputed
-  };  // what the device has to do with it; the last is compared with no rank
+  };  // what the device does for it; the last is not compared with other ranks
   struct Slot {
     Operation operation;
     Way way = Way::kNothing;
-    std::unique_ptr<Event> event;  // on the device; not of kNothing
-    Buffer copy;                   // of what is sent, where it must not lie where it is received
+    std::unique_ptr<Event> event;  // on the device; not for kNothing
+    Buffer copy;                   // of the data to send, if it must not overlap the data to receive
   };
 
   std::uint64_t issue(const Operation& operation, Way way);
@@ -70,7 +71,7 @@ class Queue : public CompletionQueue {
   void or_fail(Step&& step);
   void serve();
   bool execute(std::uint64_t ticket);
-  bool see_to_its_end(const Slot& slot);
+  bool await_end(const Slot& slot);
   void fail(std::exception_ptr failure);
   void release(void* memory) noexcept;
   void await_what_was_queued(std::uint64_t first, std::uint64_t last) noexcept;
@@ -84,17 +85,17 @@ class Queue : public CompletionQueue {
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<Event> before_;
   Communicator communicator_;
-  std::array<Slot, kSlots> slots_;  // operation t lies in slot t % kSlots, tickets count from 1
+  std::array<Slot, kSlots> slots_;  // operation t is in slot t % kSlots; tickets count from 1
   std::uint64_t allocations_ = 0;
-  std::shared_ptr<Captured> captured_;  // while a graph is recorded
+  std::shared_ptr<GraphCalls> captured_;  // while a graph is recorded
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::uint64_t announced_ = 0;  // to be compared
-  std::uint64_t issued_ = 0;     // queued on the device as well
+  std::uint64_t issued_ = 0;     // also queued on the device
   std::uint64_t completed_ = 0;
   std::exception_ptr failure_;
-  bool has_failed_ = false;  // and what was queued has ended: buffers may go
+  bool has_failed_ = false;  // and all queued work has ended: buffers may be freed
   bool stop_ = false;
   std::thread thread_;
 };

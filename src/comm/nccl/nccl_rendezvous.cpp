@@ -23,8 +23,8 @@ constexpr const char* kId = "nccl/id";
 constexpr const char* kHostId = "NCCL_HOSTID";
 constexpr int kFirstWithSharing = NCCL_VERSION(2, 30, 0);
 
-// NVLink SHARP's sums, within a machine and across them, are not the same bits in every run. Chosen before main(),
-// unless the user has: a thread that reads the environment must not find it being written.
+// The sums of NVLink SHARP, within a machine and across machines, have different bits in each run. This disables it
+// before main(), unless the user chose otherwise, so that no other thread reads the environment while it is written.
 [[maybe_unused]] const int kChosen = setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
 
 std::string key_of_gpu(int rank) { return fmt::format("nccl/gpu/{}", rank); }
@@ -51,8 +51,8 @@ ncclUniqueId agree_on_id(const BackendContext& context, const Api& api) {
     context.store->set(kId, std::string_view(id.internal, sizeof id.internal));
     return id;
   }
-  const std::string text = await_word(context, 0, kId);
-  if (text.size() != sizeof id.internal) throw Error("rank 0 has no id for NCCL: {}", text);
+  const std::string text = await_value(context, 0, kId);
+  if (text.size() != sizeof id.internal) throw Error("rank 0 could not make an NCCL id: {}", text);
   std::memcpy(id.internal, text.data(), text.size());
   return id;
 }
@@ -62,7 +62,7 @@ std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
   context.store->set(key_of_gpu(context.place.rank), fmt::format("{} {}", share, context.device->identity()));
   std::vector<GpuOfRank> gpus;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    const std::string text = await_word(context, rank, key_of_gpu(rank));
+    const std::string text = await_value(context, rank, key_of_gpu(rank));
     const std::size_t space = std::min(text.find(' '), text.size());
     gpus.push_back(
         {text.substr(std::min(space + 1, text.size())), static_cast<int>(std::strtol(text.c_str(), nullptr, 10))});
@@ -89,8 +89,7 @@ void check_sharing(const std::vector<GpuOfRank>& gpus) {
   if (shared.empty()) return;
   throw InvalidArgument(
       "nccl: ranks share a GPU: {}. Start as many ranks as there are GPUs, or allow it on all ranks: `lockrun "
-      "--share-gpu {}`, or {}={} in "
-      "their environment",
+      "--share-gpu {}`, or {}={} in their environment",
       shared, needed, env::kShareGpu, needed);
 }
 
@@ -100,14 +99,14 @@ std::vector<std::pair<std::string, std::string>> environment_for_sharing(const s
   const auto has_mine = [&](const GpuOfRank& other) { return other.identity == mine; };
   if (std::count_if(gpus.begin(), gpus.end(), has_mine) < 2) return {};
   if (nccl_version >= kFirstWithSharing) return {{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}};
-  // Older ones refuse two ranks on one GPU of a machine: each set of ranks that have a GPU each says that it is another
-  // machine.
+  // Older versions refuse two ranks on one GPU of a machine. So each set of ranks with different GPUs pretends to be on
+  // another machine.
   const auto set = std::count_if(gpus.begin(), gpus.begin() + rank, has_mine);
   return {{kHostId, fmt::format("{}-{}", machine, set)}};
 }
 
 void prepare_environment(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version) {
-  static const std::string kMachine = env::text(kHostId).value_or(host_name());  // as it was before we set it
+  static const std::string kMachine = env::text(kHostId).value_or(host_name());  // the value before we set it
   for (const auto& [name, value] : environment_for_sharing(gpus, rank, nccl_version, kMachine))
     if (env::text(name.c_str()) != value) setenv(name.c_str(), value.c_str(), 1);
 }

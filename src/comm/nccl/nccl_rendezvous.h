@@ -1,4 +1,4 @@
-// The agreements of the ranks of an NCCL communicator, made by the store before the communicator.
+// The agreements that the ranks of an NCCL communicator make through the store before it is created.
 #pragma once
 
 #include <string>
@@ -10,27 +10,27 @@
 
 namespace lockstep::nccl {
 
-// Rank 0's id. An error of rank 0 is thrown on all.
+// Rank 0's id. An error of rank 0 is thrown on all ranks.
 ncclUniqueId agree_on_id(const BackendContext& context, const Api& api);
 
-// Which GPU a rank has, and how many ranks it lets use that one.
+// The GPU of a rank, and the number of ranks that it allows to use it.
 struct GpuOfRank {
   std::string identity;
   int most_ranks = 1;
 };
-// Every rank's, by rank: this rank's device and LOCKSTEP_SHARE_GPU. Collective.
+// Every rank's device and LOCKSTEP_SHARE_GPU, by rank. Collective.
 std::vector<GpuOfRank> gather_gpus(const BackendContext& context);
 
-// Throws InvalidArgument, the same on all ranks, when more ranks use a GPU than it may have: NCCL would fail without
-// saying which.
+// Throws InvalidArgument, the same on all ranks, if more ranks use a GPU than are allowed: NCCL would fail without
+// naming it.
 void check_sharing(const std::vector<GpuOfRank>& gpus);
 
-// The environment that NCCL of that version needs to let the ranks share GPUs as they do; empty where they do not.
-// `machine`: this rank's, as NCCL would tell it from others.
+// The environment that this version of NCCL needs for the ranks to share GPUs as they do; empty if none is needed.
+// `machine` is the name by which NCCL would distinguish this rank's machine.
 std::vector<std::pair<std::string, std::string>> environment_for_sharing(const std::vector<GpuOfRank>& gpus, int rank,
                                                                          int nccl_version, const std::string& machine);
 
-// Sets it, where it is not set: only where ranks share a GPU does the environment change while the program runs.
+// Sets those variables that are not set. The environment changes while the program runs only if ranks share a GPU.
 void prepare_environment(const std::vector<GpuOfRank>& gpus, int rank, int nccl_version);
 
 }  // namespace lockstep::nccl

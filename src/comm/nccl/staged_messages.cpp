@@ -16,11 +16,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a copy may take to end whose message has failed.
+// How long the copy of a failed message may take to end.
 constexpr auto kLastCopies = std::chrono::seconds(1);
 
-// The device may write there whenever it comes to it.
-void never_give_back(Buffer memory) {
+// Never frees the memory: the device may still write to it.
+void leak(Buffer memory) {
   static auto& mutex = *new std::mutex;
   static auto& kept = *new std::vector<Buffer>;
   const std::lock_guard lock(mutex);
@@ -41,7 +41,7 @@ Message StagedMessages::Staged::in_host_memory() {
   return carried;
 }
 
-// Marks the place in the default stream.
+// Records an event on the default stream.
 StagedMessages::Handle StagedMessages::make(const Message& message, bool is_receive) {
   auto staged = std::make_shared<Staged>(
       Staged{message, is_receive, {}, nullptr, is_receive ? Stage::kCarried : Stage::kLeaving});
@@ -61,7 +61,7 @@ std::uint64_t StagedMessages::add(Handle staged) {
   return last_ticket_;
 }
 
-// Memory of complete messages whose Works no thread waits for.
+// Frees the memory of complete messages for whose Works no thread waits.
 void StagedMessages::retire() {
   for (;;) {
     std::uint64_t oldest = 0;
@@ -72,7 +72,7 @@ void StagedMessages::retire() {
     }
     try {
       if (!done(oldest)) return;
-    } catch (const std::exception&) {  // the thread that waits for it gets it
+    } catch (const std::exception&) {  // the thread that waits for it gets the error
       return;
     }
   }
@@ -112,7 +112,7 @@ StagedMessages::Handle StagedMessages::find(std::uint64_t ticket) {
   return found->second;
 }
 
-// An exception of `step` becomes the message's end.
+// An exception of `step` fails the message.
 template <typename Step>
 auto StagedMessages::or_fail(Staged& staged, Step&& step) {
   try {
@@ -129,7 +129,7 @@ bool StagedMessages::done(std::uint64_t ticket) {
   if (!is_handed_over(*staged)) return false;
   const bool is_done = or_fail(*staged, [&] {
     if (!staged->carried.done()) return false;
-    bring_in(*staged);
+    copy_in(*staged);
     return is_copied(*staged);
   });
   if (is_done) complete(ticket);
@@ -141,12 +141,12 @@ void StagedMessages::wait(std::uint64_t ticket) {
   if (!staged) return;
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return staged->stage != Stage::kLeaving; });  // the courier's deadline is this one's
+    changed_.wait(lock, [&] { return staged->stage != Stage::kLeaving; });  // bounded by the courier's deadline
     if (staged->stage == Stage::kFailed) std::rethrow_exception(staged->failure);
   }
   or_fail(*staged, [&] {
     staged->carried.wait();
-    bring_in(*staged);
+    copy_in(*staged);
     await_copy(*staged);
   });
   complete(ticket);
@@ -158,15 +158,15 @@ void StagedMessages::stream_wait(std::uint64_t ticket, Stream& stream) {
   if (staged->is_receive) {
     or_fail(*staged, [&] {
       staged->carried.wait();
-      bring_in(*staged);
+      copy_in(*staged);
     });
   }
   const std::lock_guard lock(mutex_);
   staged->event->stream_wait(stream);
 }
 
-// The first thread that finds a received message here queues its copy.
-void StagedMessages::bring_in(Staged& staged) {
+// The first thread that finds the received message here queues its copy.
+void StagedMessages::copy_in(Staged& staged) {
   abort_carrier_on_error(staged, [&] {
     const std::lock_guard lock(mutex_);
     if (staged.stage == Stage::kFailed) std::rethrow_exception(staged.failure);
@@ -220,12 +220,12 @@ void StagedMessages::complete(std::uint64_t ticket) {
   pending_.erase(ticket);
 }
 
-// Of a failure of the device the others do not know yet. (Of one of the carrier they do.)
+// Tells the other ranks of a failure of the device. (They know of a failure of the carrier.)
 template <typename Step>
 void StagedMessages::abort_carrier_on_error(const Staged& staged, Step&& step) {
   try {
     step();
-  } catch (const PeerLost&) {  // no news, or this rank's own leaving
+  } catch (const PeerLost&) {  // they know already, or this rank is leaving
     throw;
   } catch (...) {
     flight::note_failed(staged.message.flight);
@@ -235,7 +235,7 @@ void StagedMessages::abort_carrier_on_error(const Staged& staged, Step&& step) {
   }
 }
 
-// With what is being thrown.
+// Stores the exception that is being handled.
 void StagedMessages::fail(Staged& staged) noexcept {
   try {
     await_last_copy(staged);
@@ -247,7 +247,7 @@ void StagedMessages::fail(Staged& staged) noexcept {
   changed_.notify_all();
 }
 
-// The device gets some time to let go of the caller's memory.
+// The device gets some time to finish with the caller's memory.
 void StagedMessages::await_last_copy(const Staged& staged) {
   for (int round = 0;; ++round) {
     {
@@ -316,7 +316,7 @@ void StagedMessages::stop() noexcept {
       for (int round = 0; !(is_copied = staged->event->done()) && Clock::now() < until; ++round) nap(round);
     } catch (const std::exception&) {
     }
-    if (!is_copied) never_give_back(staged->memory);
+    if (!is_copied) leak(staged->memory);
   }
 }
 

@@ -1,9 +1,9 @@
-// Messages of a GPU's memory, by way of pinned host memory and a backend of the host's.
+// Messages of GPU memory, through pinned host memory and a backend for host memory.
 //
-// NCCL's own have no tags, cannot be received from any rank, and block each other for good when two ranks' orders
-// differ. Here the device copies what is sent to pinned memory, on a stream of its own, behind what the default stream
-// holds by then; a courier, a thread, hands it to the carrier when that is done. A received message comes to pinned
-// memory, and the thread that waits for the Work, or asks for it, queues the copy to the device when it is there.
+// NCCL's own messages have no tags, cannot be received from any rank, and deadlock if the orders of two ranks differ.
+// Here the device copies the data to pinned memory, on a separate stream, after the current work of the default stream;
+// when that is done, a thread, the courier, passes it to the carrier. A received message arrives in pinned memory; the
+// thread that waits for the Work, or polls it, then queues the copy to the device.
 #pragma once
 
 #include <chrono>
@@ -21,10 +21,11 @@
 
 namespace lockstep::nccl {
 
-// Any thread may call any of it.
+// Any thread may call any function.
 class StagedMessages : public CompletionQueue {
  public:
-  // `carrier`, with messages, is used until stop(), and leaves soon after that: then it lets go of the pinned memory.
+  // `carrier`, which supports messages, is used until stop(), and leaves soon after it: then it releases the pinned
+  // memory.
   StagedMessages(const Place& place, Device& device, Backend& carrier);
   ~StagedMessages() override;
 
@@ -33,26 +34,26 @@ class StagedMessages : public CompletionQueue {
 
   bool done(std::uint64_t ticket) override;
   void wait(std::uint64_t ticket) override;
-  // Of a send returns at once: `stream` may overwrite the memory when the device has copied it. Of a receive blocks
-  // until the message has come to this machine, and not until the device has it.
+  // For a send, returns at once: `stream` may overwrite the memory when the device has copied it. For a receive, blocks
+  // until the message has arrived on this machine, but not until it is on the device.
   void stream_wait(std::uint64_t ticket, Stream& stream) override;
 
   // Returns when the courier has nothing under way.
   void await_handover();
-  // Messages that have not been handed over, or not been received, fail.
+  // Messages that have not been passed to the carrier, or not been received, fail.
   void stop() noexcept;
 
  private:
-  enum class Stage { kLeaving, kCarried, kFailed };  // the first: of a send that the courier has
+  enum class Stage { kLeaving, kCarried, kFailed };  // kLeaving: a send that the courier has
   struct Staged {
     Message message;
     bool is_receive;
     Buffer memory;  // pinned
-    // Of a send: the device has copied it. Of a receive: the mark in the default stream to copy behind, then: the
-    // device has copied it.
+    // For a send: the device has copied it. For a receive: first the place in the default stream after which to copy,
+    // then: the device has copied it.
     std::unique_ptr<Event> event;
     Stage stage;
-    bool is_on_device = false;  // its copy was queued
+    bool is_on_device = false;  // its copy is queued
     Work carried = {};
     int sender = kAnyRank;
     std::exception_ptr failure = nullptr;
@@ -69,7 +70,7 @@ class StagedMessages : public CompletionQueue {
   void serve();
   void hand_over(Staged& staged);
   bool is_handed_over(const Staged& staged);
-  void bring_in(Staged& staged);
+  void copy_in(Staged& staged);
   bool is_copied(const Staged& staged);
   void await_copy(const Staged& staged);
   void complete(std::uint64_t ticket);
@@ -82,18 +83,18 @@ class StagedMessages : public CompletionQueue {
 
   const Place place_;
   Device& device_;
-  const std::unique_ptr<Stream> out_, in_;  // two: what has come does not wait for what is to go
-  std::mutex carrier_mutex_;                // of the calls of waiting threads, which may last longer than the carrier
+  const std::unique_ptr<Stream> out_, in_;  // two, so that received data does not wait for data to send
+  std::mutex carrier_mutex_;                // held in calls of waiting threads, which may outlast the carrier
   Backend* carrier_;                        // null: stopped
 
-  std::mutex mutex_;  // guards what follows; never held while waiting for a peer or the device
+  std::mutex mutex_;  // guards the members below; never held while waiting for a peer or the device
   std::condition_variable changed_;
-  std::map<std::uint64_t, Handle> pending_;  // not complete yet, or failed
-  std::deque<Handle> outbox_;                // for the courier, the first is under way
+  std::map<std::uint64_t, Handle> pending_;  // incomplete, or failed
+  std::deque<Handle> outbox_;                // for the courier, which works on the first
   std::uint64_t last_ticket_ = 0;
   std::chrono::steady_clock::time_point last_copies_until_{};  // set by the first failure
   bool stop_ = false;
-  std::thread courier_;  // from the first send on
+  std::thread courier_;  // started by the first send
 };
 
 }  // namespace lockstep::nccl

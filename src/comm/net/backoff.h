@@ -8,19 +8,19 @@
 
 namespace lockstep {
 
-// Yielding, a thread answers within microseconds, and others may use its core meanwhile. Then it sleeps.
+// A yielding thread reacts within microseconds, and others may use its core meanwhile. Afterwards it sleeps.
 inline constexpr auto kYieldFor = std::chrono::milliseconds(1);
 
-// The yields of one thread that waits for its peers again and again.
+// The yields of one thread that waits for its peers repeatedly.
 //
-// On a core that other work wants as well, a yield lasts as long as the system lets that work run: milliseconds, in
-// which the peer may have come long ago. A sleeper is woken at once, before such work. So a slow yield ends the waiting
-// by yields for a while, which doubles as long as yields stay slow.
+// On a core with other work, a yield lasts as long as the system lets that work run: milliseconds, in which the peer
+// may have arrived long ago. A sleeper is woken at once, before such work. So after a slow yield the thread stops
+// yielding for a while, which doubles as long as yields stay slow.
 class YieldingWait {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Yields until `condition` holds: true; or for kYieldFor, until `latest` or until a yield was slow: false.
+  // Yields until `condition` holds and returns true. Returns false after kYieldFor, at `latest` or after a slow yield.
   template <typename Condition>
   bool until(Condition&& condition, Clock::time_point latest = Clock::time_point::max()) {
     auto now = Clock::now();
@@ -32,7 +32,7 @@ class YieldingWait {
     return condition();
   }
 
-  // One yield. False: sleep instead of the next.
+  // Yields once. Returns false if the thread should sleep next.
   bool once() {
     const auto now = Clock::now();
     return now >= again_ && yield_at(now) >= again_;
@@ -46,7 +46,7 @@ class YieldingWait {
     sched_yield();
     const auto after = Clock::now();
     if (after - now <= kQuickYield) return after;
-    // The last rest has just ended, and nothing has changed.
+    // The last pause without yields has just ended, and nothing has changed.
     const bool is_still_slow = now - again_ < rest_;
     rest_ = is_still_slow ? std::min(2 * rest_, kLongestRest) : kShortestRest;
     again_ = after + rest_;

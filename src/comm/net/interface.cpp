@@ -22,7 +22,7 @@ namespace lockstep {
 
 namespace {
 
-// An address as bits, so that ::1 and 0:0::1 are the same; 4 or 16 of them are used.
+// An address as bits (4 or 16 bytes are used), so that ::1 and 0:0::1 are equal.
 struct Bits {
   int family = AF_UNSPEC;
   std::array<unsigned char, 16> bytes{};
@@ -139,7 +139,7 @@ std::string own_address(const std::string& host, std::uint16_t port, Deadline de
   try {
     like = address_towards(host, port, deadline);
   } catch (const RendezvousError&) {
-    // The interface may be the only way to the peers: without a route to compare with, its first address counts.
+    // The interface may be the only way to the peers: without a route to compare with, its first address is used.
   }
   return choose_address(*wanted, interface_addresses(), like);
 }

@@ -1,9 +1,9 @@
-// How large a job may be, and a port.
+// Limits of a job's size, and of a port.
 #pragma once
 
 namespace lockstep {
 
-inline constexpr long kMaxRanks = 4096;  // of a job: each has a connection to the store, which takes no more
+inline constexpr long kMaxRanks = 4096;  // in a job: each has a connection to the store, which accepts no more
 inline constexpr long kMaxPort = 65535;
 
 }  // namespace lockstep

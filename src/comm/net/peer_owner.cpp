@@ -18,7 +18,7 @@ namespace lockstep {
 
 namespace {
 
-// As the table writes it: the address in words of 32 bits as they lie in memory, the port as a number.
+// The form in the table: the address in 32-bit words as they are in memory, the port as a number.
 std::string table_text(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET) {
     sockaddr_in v4{};
@@ -36,7 +36,7 @@ std::string table_text(const sockaddr_storage& address) {
   return fmt::format("{}:{:04X}", text, ntohs(v6.sin6_port));
 }
 
-// Established connections alone: a socket that its process has closed is listed as root's until the kernel drops it.
+// Established connections only: the kernel lists a socket that its process has closed as root's until it drops it.
 std::optional<uid_t> owner_in_table(const char* table, const std::string& local, const std::string& remote) {
   static constexpr std::string_view kEstablished = "01";
   std::ifstream rows(table);
@@ -60,7 +60,7 @@ std::optional<uid_t> owner_of_peer(int fd) {
   socklen_t here_size = sizeof here, there_size = sizeof there;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0) return std::nullopt;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) return std::nullopt;
-  // A table that changes while it is read may leave a row out.
+  // A table that changes during the read may omit a row.
   constexpr int kTries = 3;
   for (int tries = 0; tries < kTries; ++tries)
     if (const auto owner = owner_in_table(here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6",

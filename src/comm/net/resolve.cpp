@@ -19,7 +19,7 @@ struct Answer {
   Addresses addresses;
 };
 
-// Of the waiting thread and the one that asks; the last one ends it.
+// Shared by the waiting thread and the resolving one; the last one deletes it.
 struct Question {
   std::string host, service;
   addrinfo hints{};
@@ -49,7 +49,7 @@ std::optional<Answer> ask_within(const std::string& host, const std::string& ser
   question->hints = hints;
   try {
     std::thread([question] { ask_aside(question); }).detach();
-  } catch (const std::system_error&) {  // no thread is to be had
+  } catch (const std::system_error&) {  // no thread could be started
     return ask(host, service, hints);
   }
   std::unique_lock lock(question->mutex);
@@ -57,7 +57,7 @@ std::optional<Answer> ask_within(const std::string& host, const std::string& ser
   return std::move(question->answer);
 }
 
-// getaddrinfo() calls it a failure of names when this process cannot open its files.
+// getaddrinfo() reports it as a failure of name resolution if this process cannot open its files.
 std::string reason_of(int failure) {
   const Fd probe(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!probe && (errno == EMFILE || errno == ENFILE)) return std::strerror(errno);

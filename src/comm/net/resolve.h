@@ -1,5 +1,5 @@
-// Names of hosts, within a deadline: getaddrinfo() itself knows none, and a name server that is silent keeps it for
-// many seconds.
+// Resolves host names within a deadline: getaddrinfo() has none, and an unresponsive name server blocks it for many
+// seconds.
 #pragma once
 
 #include <netdb.h>
@@ -18,9 +18,9 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-// As getaddrinfo orders them; none, and the reason in `why`. Numeric ones are found at once; for a name a thread asks,
-// which is left to itself when the deadline comes first: a `why` of an earlier attempt, which got further, is then left
-// as it is.
+// Returns the addresses in getaddrinfo's order, or none, with the reason in `why`. Numeric ones need no look-up. A name
+// is resolved in a thread, which is abandoned at the deadline; then `why` keeps the text of an earlier attempt, if
+// there was one.
 Addresses resolve(const std::string& host, std::uint16_t port, int flags, Deadline deadline, std::string& why);
 
 }  // namespace lockstep

@@ -22,8 +22,8 @@ namespace lockstep {
 namespace {
 
 constexpr auto kNameToListenOn = std::chrono::seconds(30);
-constexpr auto kOneAddress =
-    std::chrono::seconds(5);  // nothing comes back from a machine that is not there yet: the next one has its turn
+// An absent machine never answers: then try the next address.
+constexpr auto kOneAddress = std::chrono::seconds(5);
 
 Endpoint endpoint_of(const sockaddr_storage& address) {
   const bool is_v6 = address.ss_family == AF_INET6;
@@ -32,12 +32,12 @@ Endpoint endpoint_of(const sockaddr_storage& address) {
   return {numeric_host(reinterpret_cast<const sockaddr&>(address)), ntohs(port)};
 }
 
-// The far end finds this one under `from` alone.
+// The far end sees this address as the connection's source.
 int bind_to(int fd, const std::string& from) {
   std::string why;
   const Addresses addresses = resolve(from, 0, AI_NUMERICHOST, {}, why);
   if (!addresses) return EADDRNOTAVAIL;
-  const int on = 1;  // the port is chosen by connect(), when it is known what it must differ from
+  const int on = 1;  // connect() chooses the port, when the peer's address is known
   setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
   return bind(fd, addresses->ai_addr, addresses->ai_addrlen) == 0 ? 0 : errno;
 }
@@ -124,7 +124,7 @@ bool is_loopback(const std::string& host) {
 
 namespace {
 
-// The error, EINPROGRESS among them, or 0.
+// Returns 0 or the error, which may be EINPROGRESS.
 int begin_connect(Fd& fd, const addrinfo& address, const std::string& from) {
   fd = Fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno;
@@ -142,7 +142,7 @@ int connect_outcome(int fd) {
   int failure = 0;
   socklen_t size = sizeof failure;
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &size) != 0) return errno;
-  // A connect to a free local port may meet itself when the port chosen for it is the one that it asks for.
+  // A connect to a free local port may connect to itself, if the chosen source port is the port that it connects to.
   if (failure == 0 && local_endpoint(fd).text() == peer_endpoint(fd).text()) failure = ECONNREFUSED;
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -183,7 +183,7 @@ void notice_lost_machine(int fd, std::chrono::milliseconds lost_after) {
   const auto set = [&](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof value); };
   const int milliseconds = static_cast<int>(lost_after.count()), seconds = std::max(3, milliseconds / 1000);
   set(SOL_SOCKET, SO_KEEPALIVE, milliseconds == 0 ? 0 : 1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);  // while data is not acknowledged no keepalive is sent
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);  // while data is unacknowledged no keepalive is sent
   set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
   set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
   set(IPPROTO_TCP, TCP_KEEPCNT, 2);

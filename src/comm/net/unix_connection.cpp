@@ -26,7 +26,8 @@ sockaddr_un abstract_address(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   LOCKSTEP_CHECK(name.size() + 1 <= sizeof address.sun_path, "abstract socket name '{}' is too long", name);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading zero byte: not in the file system
+  std::memcpy(address.sun_path + 1, name.data(),
+              name.size());  // a leading zero byte: the name is not in the file system
   length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
@@ -37,7 +38,8 @@ bool is_own_user(int link) {
   return getsockopt(link, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
 }
 
-// Owns every descriptor that came with the message: the room for one holds two, by its padding.
+// Takes ownership of every descriptor that came with the message: the buffer for one has room for two because of its
+// padding.
 std::vector<Fd> take_descriptors(msghdr& header) {
   std::vector<Fd> received;
   for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
@@ -71,17 +73,18 @@ void UnixConnection::send(std::span<const std::byte> message, int fd, Deadline d
   while (sendmsg(socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
     const bool full = errno == EAGAIN || errno == EWOULDBLOCK;
-    const bool many_in_flight = errno == ETOOMANYREFS;  // too many descriptors under way: the receivers catch up
+    // Too many descriptors under way: wait until the receivers have read some.
+    const bool many_in_flight = errno == ETOOMANYREFS;
     if (!full && !many_in_flight) throw Error("cannot send to {}: {}", peer, errno_text());
     if (many_in_flight) poll(nullptr, 0, 1);
     const bool in_time =
         many_in_flight ? std::chrono::steady_clock::now() < deadline : wait_for(socket.get(), POLLOUT, deadline);
-    if (!in_time) throw Error("{} does not take its messages in time", peer);
+    if (!in_time) throw Error("{} did not receive its messages in time", peer);
   }
 }
 
 std::vector<std::byte> UnixConnection::receive(std::size_t limit, Fd* fd, Deadline deadline) const {
-  if (!wait_for(socket.get(), POLLIN, deadline)) throw Error("{} does not answer in time", peer);
+  if (!wait_for(socket.get(), POLLIN, deadline)) throw Error("{} did not answer in time", peer);
   std::vector<std::byte> message(limit);
   iovec part{message.data(), message.size()};
   alignas(cmsghdr) char control[kControlBytes] = {};
@@ -113,7 +116,7 @@ Fd listen_on_abstract_name(const std::string& name) {
   return listener;
 }
 
-// A blocking connect() would wait for room in the listener's queue for as long as its owner likes.
+// A blocking connect() would wait indefinitely for room in the listener's queue.
 Fd connect_to_abstract_name(const std::string& name, Deadline deadline) {
   Fd link(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!link) throw Error("cannot make a socket: {}", errno_text());
@@ -125,7 +128,7 @@ Fd connect_to_abstract_name(const std::string& name, Deadline deadline) {
       throw Error("its abstract socket cannot be reached ({}): not the same machine, or another network namespace",
                   errno_text());
     if (std::chrono::steady_clock::now() >= deadline)
-      throw Error("its abstract socket takes no connection: its queue is full");
+      throw Error("its abstract socket accepts no connections: its queue is full");
     std::this_thread::sleep_for(kFullQueuePause);
   }
   if (!is_own_user(link.get())) throw Error("its abstract socket belongs to another user: refused");
@@ -135,7 +138,7 @@ Fd connect_to_abstract_name(const std::string& name, Deadline deadline) {
 std::optional<Fd> accept_own_user(int listener, Deadline deadline) {
   while (wait_for(listener, POLLIN, deadline)) {
     Fd link(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (link && is_own_user(link.get())) return link;  // or it is gone again
+    if (link && is_own_user(link.get())) return link;  // or it has been closed again
   }
   return std::nullopt;
 }

@@ -14,23 +14,23 @@
 
 namespace lockstep {
 
-// All throw Error that says what failed; `peer` names the other side in it.
+// All functions throw Error that says what failed; `peer` is the other side's name in it.
 struct UnixConnection {
   ProcessFd socket;
   std::string peer;
 
-  // `fd` >= 0 is handed over with the message.
+  // Sends the message and, if `fd` >= 0, the descriptor.
   void send(std::span<const std::byte> message, int fd, Deadline deadline) const;
-  // A message of at most `limit` bytes; the descriptor that came with it, if any.
+  // Returns a message of at most `limit` bytes, and the descriptor that came with it, if any.
   std::vector<std::byte> receive(std::size_t limit, Fd* fd, Deadline deadline) const;
 };
 
-// Listens on a name of the abstract namespace, which belongs to this machine (to its network namespace).
+// Listens on a name in the abstract namespace of this machine (of its network namespace).
 Fd listen_on_abstract_name(const std::string& name);
-// Of a listener of this user; tries again while its queue is full. The link does not block; UnixConnection waits where
-// it must.
+// Connects to a listener of this user; retries while its queue is full. The connection is non-blocking; UnixConnection
+// waits where necessary.
 Fd connect_to_abstract_name(const std::string& name, Deadline deadline);
-// The next connection of a process of this user; others are turned away. None at the deadline.
+// The next connection from a process of this user; others are closed. nullopt at the deadline.
 std::optional<Fd> accept_own_user(int listener, Deadline deadline);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Says every 5 s which ranks a rank waits for while the job comes together: a user who starts ranks one by one sees
-// which is not there yet.
+// Logs every 5 s which ranks a rank waits for while the job starts, so that a user who starts ranks one by one sees
+// which are missing.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ class WaitNotice {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // To be called now and then. `whom` makes the text ("rank 3 of 4"), only when it is time to say it.
+  // Call it from time to time. `whom` makes the text ("rank 3 of 4"); it is called only if the time has come to log it.
   template <typename Whom>
   void look(const Whom& whom) {
     if (Clock::now() < next_) return;
@@ -22,7 +22,7 @@ class WaitNotice {
     next_ = Clock::now() + kEvery;
   }
 
-  // No single step of a wait should be longer.
+  // No single step of a wait should take longer.
   std::chrono::milliseconds until_next() const {
     return std::max(std::chrono::ceil<std::chrono::milliseconds>(next_ - Clock::now()), std::chrono::milliseconds(1));
   }

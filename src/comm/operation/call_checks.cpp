@@ -22,8 +22,8 @@ bool is_float(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
-// The memory that a call reads and writes on this rank, in parts of `count` elements, and where in the larger buffer
-// the smaller one lies when the call works in place.
+// The memory that a call reads and writes on this rank, in parts of `count` elements, and the offset of the smaller
+// buffer in the larger one if the call is in place.
 struct CallShape {
   std::size_t send_parts = 1;
   std::size_t receive_parts = 1;
@@ -60,10 +60,10 @@ CallShape shape_of(OperationKind kind, bool is_root, const Place& place) {
 
 void check_types(const Signature& call) {
   if (size_of(call.dtype) == 0)
-    throw InvalidArgument("{}: {} is no element type", name_of(call.kind), static_cast<int>(call.dtype));
+    throw InvalidArgument("{}: {} is not an element type", name_of(call.kind), static_cast<int>(call.dtype));
   if (!is_reduction(call.kind)) return;
   if (call.op > ReduceOp::kPremulSum)
-    throw InvalidArgument("{}: {} is no reduction", name_of(call.kind), static_cast<int>(call.op));
+    throw InvalidArgument("{}: {} is not a reduction", name_of(call.kind), static_cast<int>(call.op));
   if (call.op == ReduceOp::kAvg && !is_float(call.dtype))
     throw InvalidArgument("{}: the average of {} is not defined, use a sum", name_of(call.kind), name_of(call.dtype));
   if (call.op == ReduceOp::kPremulSum && !is_float(call.dtype))
@@ -91,7 +91,7 @@ void check_overlap(const Operation& operation, const CallShape& shape, const Pla
                                                                 : "send = receive + rank * count");
 }
 
-// Data that is only moved is copied byte by byte and may lie anywhere.
+// Data that is only moved is copied byte by byte and needs no alignment.
 bool is_aligned(const Signature& call, const void* data) {
   return !is_reduction(call.kind) || reinterpret_cast<std::uintptr_t>(data) % size_of(call.dtype) == 0;
 }
@@ -99,11 +99,11 @@ bool is_aligned(const Signature& call, const void* data) {
 void check_alignment(const Signature& call, const Place& place, std::string_view which, const void* data) {
   const std::size_t element = size_of(call.dtype);
   if (is_aligned(call, data)) return;
-  throw InvalidArgument("{} on rank {}: {} must be aligned to {} bytes, the size of {}, and lies at {}",
+  throw InvalidArgument("{} on rank {}: {} must be aligned to {} bytes, the size of {}; its address is {}",
                         name_of(call.kind), place.rank, which, element, name_of(call.dtype), fmt::ptr(data));
 }
 
-// One buffer of parts of unequal length.
+// Checks one buffer of parts of unequal length.
 void check_parts(const Operation& operation, const Place& place, const char* which, const void* data,
                  const std::vector<std::size_t>& counts) {
   const Signature& call = operation.signature;
@@ -113,7 +113,7 @@ void check_parts(const Operation& operation, const Place& place, const char* whi
   std::size_t all = 0;
   for (const std::size_t count : counts)
     if (count > kMostBytes / size_of(call.dtype) || (all += count) > kMostBytes / size_of(call.dtype))
-      throw InvalidArgument("{} on rank {}: the counts of `{}` are more than memory holds", name_of(call.kind),
+      throw InvalidArgument("{} on rank {}: the counts of `{}` exceed the size of memory", name_of(call.kind),
                             place.rank, which);
   if (all != 0 && data == nullptr)
     throw InvalidArgument("{} on rank {}: the pointer to {} is null", name_of(call.kind), place.rank, which);
@@ -152,14 +152,14 @@ void check_all_to_all_v(const Operation& operation, const Place& place) {
         name_of(operation.signature.kind), place.rank);
 }
 
-// Each is worked on in place: one that is there twice would be summed twice.
+// Each region is changed in place: one that appears twice would be summed twice.
 void check_regions(const Operation& operation, const Place& place) {
   const Signature& call = operation.signature;
   std::vector<Region> by_address = operation.layout->regions;
   for (std::size_t i = 0; i < operation.layout->regions.size(); ++i) {
     const Region& region = operation.layout->regions[i];
     if (region.count > kMostBytes / size_of(call.dtype))
-      throw InvalidArgument("coalesced {} on rank {}: buffer {} is more than memory holds", name_of(call.kind),
+      throw InvalidArgument("coalesced {} on rank {}: buffer {} exceeds the size of memory", name_of(call.kind),
                             place.rank, i);
     if (region.count != 0 && region.data == nullptr)
       throw InvalidArgument("coalesced {} on rank {}: the pointer to buffer {} is null", name_of(call.kind), place.rank,
@@ -187,7 +187,7 @@ void check_call(const Operation& operation, const Place& place) {
                           place.world_size - 1);
   if (call.count >
       std::numeric_limits<std::size_t>::max() / size_of(call.dtype) / static_cast<std::size_t>(place.world_size) / 2)
-    throw InvalidArgument("{}: {} elements of {} are more than memory holds", name_of(call.kind), call.count,
+    throw InvalidArgument("{}: {} elements of {} exceed the size of memory", name_of(call.kind), call.count,
                           name_of(call.dtype));
   if (call.kind == OperationKind::kAllGatherV) return check_all_gather_v(operation, place);
   if (call.kind == OperationKind::kAllToAllV) return check_all_to_all_v(operation, place);
@@ -209,19 +209,19 @@ void check_call(const Operation& operation, const Place& place) {
 
 void check_allocation(std::size_t bytes, const Place& place) {
   if (bytes > kMostBytes / static_cast<std::size_t>(place.world_size))
-    throw InvalidArgument("allocate on rank {}: {} bytes are more than memory holds", place.rank, bytes);
+    throw InvalidArgument("allocate on rank {}: {} bytes exceed the size of memory", place.rank, bytes);
 }
 
 void check_message(const Message& message, bool is_receive, const Place& place) {
   const std::string what = is_receive ? describe_receive(message) : describe_send(message);
   if (size_of(message.dtype) == 0)
-    throw InvalidArgument("{}: {} is no element type", what, static_cast<int>(message.dtype));
+    throw InvalidArgument("{}: {} is not an element type", what, static_cast<int>(message.dtype));
   const bool exists = message.peer >= 0 && message.peer < place.world_size;
   if (!exists && !(is_receive && message.peer == kAnyRank))
     throw InvalidArgument("{} on rank {}: the group has ranks 0..{}", what, place.rank, place.world_size - 1);
-  if (message.tag < 0) throw InvalidArgument("{} on rank {}: tags are not negative", what, place.rank);
+  if (message.tag < 0) throw InvalidArgument("{} on rank {}: tags must be >= 0", what, place.rank);
   if (message.count > kMostBytes / size_of(message.dtype))
-    throw InvalidArgument("{}: that is more than memory holds", what);
+    throw InvalidArgument("{}: its data exceeds the size of memory", what);
   if (message.count != 0 && message.data == nullptr)
     throw InvalidArgument("{} on rank {}: the pointer to the data is null", what, place.rank);
 }
@@ -237,8 +237,8 @@ std::string list_of(const SetOf<Enum>& set, int values) {
   return names.empty() ? "none" : names;
 }
 
-// "; choose another backend for it: host (LOCKSTEP_BACKEND)": of this build, for more than one rank and the same
-// memory.
+// "; choose another backend for it: host (LOCKSTEP_BACKEND)": lists the backends of this build that support more than
+// one rank and the same memory.
 template <typename Has>
 std::string who_has_it(bool gpu_memory, Has&& has) {
   std::string names;
@@ -262,24 +262,24 @@ void check_capabilities(const Signature& call, const Capabilities& capabilities,
   };
   const int lacking = lacks(capabilities);
   if (lacking == 0 || size_of(call.dtype) == 0 || call.op > ReduceOp::kPremulSum)
-    return;  // the latter is for check_call()
+    return;  // check_call() checks the latter
   const std::string others =
       who_has_it(capabilities.gpu_memory, [&](const Capabilities& all) { return lacks(all) == 0; });
   if (lacking == 1)
-    throw InvalidArgument("{}: backend '{}' does not have this operation; it has {}{}", name_of(call.kind), backend,
-                          list_of(capabilities.operations, kOperationKinds), others);
+    throw InvalidArgument("{}: backend '{}' does not support this operation; it supports {}{}", name_of(call.kind),
+                          backend, list_of(capabilities.operations, kOperationKinds), others);
   if (lacking == 2)
-    throw InvalidArgument("{}: backend '{}' does not take {}; it takes {}{}", name_of(call.kind), backend,
+    throw InvalidArgument("{}: backend '{}' does not support {}; it supports {}{}", name_of(call.kind), backend,
                           name_of(call.dtype), list_of(capabilities.types, kDTypes), others);
-  throw InvalidArgument("{} of {}: backend '{}' does not reduce by {}; it has {}{}", name_of(call.kind),
-                        name_of(call.dtype), backend, name_of(call.op), list_of(capabilities.reductions, kReduceOps),
-                        others);
+  throw InvalidArgument("{} of {}: backend '{}' does not support the reduction {}; it supports {}{}",
+                        name_of(call.kind), name_of(call.dtype), backend, name_of(call.op),
+                        list_of(capabilities.reductions, kReduceOps), others);
 }
 
 void check_capabilities(const Message& message, bool is_receive, const Capabilities& capabilities,
                         std::string_view backend) {
   if (capabilities.messages) return;
-  throw InvalidArgument("{}: backend '{}' has no messages{}",
+  throw InvalidArgument("{}: backend '{}' does not support messages{}",
                         is_receive ? describe_receive(message) : describe_send(message), backend,
                         who_has_it(capabilities.gpu_memory, [](const Capabilities& all) { return all.messages; }));
 }

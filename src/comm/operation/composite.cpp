@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A larger message gains nothing from a batch; smaller ones are batched to a size at which bandwidth counts.
+// A larger message gains nothing from packing; smaller ones are packed up to a size at which bandwidth counts.
 constexpr std::size_t kPackedAlone = 32 * 1024;
 constexpr std::size_t kBatchBytes = 256 * 1024;
 
@@ -29,7 +29,7 @@ void scale_half(const std::byte* in, std::byte* out, std::size_t count, double f
     reinterpret_cast<T*>(out)[i] = narrow(widen(reinterpret_cast<const T*>(in)[i]) * by);
 }
 
-// The rest of the operation's time; at least a millisecond, so that the last call fails by its own name.
+// The remaining time of the operation; at least a millisecond, so that the last call fails under its own name.
 class RemainingTime {
  public:
   explicit RemainingTime(const Operation& operation) : end_(Clock::now() + operation.timeout) {}
@@ -68,7 +68,7 @@ void CompositeCalls::run(const Operation& operation, const Execute& execute) {
   run_premultiplied(operation, execute);
 }
 
-// The multiplied values lie where the result will be, or aside where nothing may be written.
+// The multiplied values are stored where the result will be, or in a scratch buffer if that must not be written.
 void CompositeCalls::run_premultiplied(const Operation& operation, const Execute& execute) {
   const Signature& call = operation.signature;
   const auto ranks = static_cast<std::size_t>(place_.world_size);

@@ -1,8 +1,8 @@
-// Calls made of plain ones, the same way on every backend: coalesced calls and pre-multiplied sums.
+// Calls that are composed of plain ones in the same way on every backend: coalesced calls and pre-multiplied sums.
 //
-// Results do not depend on how buffers are packed: a reduction is elementwise (but between three nodes or more a
-// value's place in the message decides the order of its sum, see ring/ring_plan.h). Values are multiplied before they
-// leave their rank, in the accumulation type, and rounded to the element type: so the path that they take does not
+// Results do not depend on how buffers are packed, since a reduction is elementwise (except that among three or more
+// nodes a value's place in the message determines the order of its sum, see ring_plan.h). Values are multiplied before
+// they leave their rank, in the accumulation type, and rounded to the element type; so the path that they take does not
 // matter.
 #pragma once
 
@@ -25,7 +25,7 @@ class CompositeCalls {
   static bool is_composite(const Operation& operation) {
     return (operation.layout && !operation.layout->regions.empty()) || operation.signature.op == ReduceOp::kPremulSum;
   }
-  // Executes a composite operation as plain ones with the same signature but for the count; together they keep its
+  // Executes a composite operation as plain ones, whose signatures differ only in the count; together they keep its
   // deadline. One thread at a time.
   using Execute = std::function<void(const Operation&)>;
   void run(const Operation& operation, const Execute& execute);

@@ -10,17 +10,15 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kSkipped =
-    "Each rank must run the same passes and steps: leave a batch out on all ranks or on none (join() is for unequal "
-    "numbers of batches), "
-    "and let each loss reach the model";
+    "Each rank must run the same passes and steps: omit a batch on all ranks or on none (join() is for unequal "
+    "numbers of batches), and let each loss reach the model";
 constexpr const char* kUnequalRates =
     "Give all ranks the same rate: average a metric over the ranks before a schedule follows it";
 constexpr const char* kUnequalSets =
     "Freeze and unfreeze the same parameters on all ranks, before the module is wrapped";
 constexpr const char* kParted =
     "Load or change weights on all ranks alike, or before the module is wrapped, whose weights rank 0 then sends to "
-    "all; name those that "
-    "are each rank's own in ignored_parameters";
+    "all; name those that are each rank's own in ignored_parameters";
 
 // The differences between two ranks' positions, and advice for the first of them.
 class PassDifference {
@@ -56,7 +54,7 @@ class PassDifference {
   std::string only_one() const {
     const bool is_first = one_.pass.pass != 0;
     const CallOfRank &in_pass = is_first ? one_ : other_, &without = is_first ? other_ : one_;
-    return fmt::format("the ranks are out of step: rank {} is in the backward pass of step {}, rank {} in none. {}.",
+    return fmt::format("the ranks are out of step: rank {} is in the backward pass of step {}, rank {} is in none. {}.",
                        in_pass.rank, in_pass.pass.pass, without.rank, kSkipped);
   }
 
@@ -73,7 +71,7 @@ class PassDifference {
   const char* advice_ = nullptr;
 };
 
-// A rank with fewer steps than the others makes another call, where they go on.
+// A rank with fewer steps than the others makes another call while they go on.
 std::string text_of(const CallOfRank& call) {
   return fmt::format("rank {}: {}{}", call.rank, describe(call.signature, call.purpose),
                      call.pass.pass != 0 ? fmt::format(", the first of step {}'s backward pass", call.pass.pass) : "");

@@ -1,4 +1,4 @@
-// What to say when two ranks' signatures differ.
+// The messages for ranks whose signatures differ.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// A rank's call, as it describes it itself.
+// A rank's own description of its call.
 struct CallOfRank {
   int rank = 0;
   Signature signature;
@@ -15,8 +15,8 @@ struct CallOfRank {
   PassState pass;
 };
 
-// "the ranks make different calls: rank 0: ...; rank 1: ..."; where nothing but their positions in the training
-// differs: in what, and what to do. The lower rank comes first.
+// "the ranks make different calls: rank 0: ...; rank 1: ...". If only their positions in the training differ, the text
+// names the difference and what to do. The lower rank comes first.
 std::string describe_mismatch(const CallOfRank& one, const CallOfRank& other);
 
 }  // namespace lockstep

@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// A row is what one rank says: what it sends to each, then what it expects from each, in elements. Every rank knows its
-// own row and learns the others', so that all see the same disagreement.
+// A row has one rank's counts in elements: what it sends to each rank, then what it expects from each. Every rank knows
+// its own row and receives the others', so that all see the same mismatch.
 class AlltoallvCounts {
  public:
   explicit AlltoallvCounts(std::size_t ranks) : ranks_(ranks), counts_(ranks * 2 * ranks) {}
@@ -19,11 +19,11 @@ class AlltoallvCounts {
   std::uint64_t* row(std::size_t rank) { return counts_.data() + rank * row_length(); }
   const std::uint64_t* row(std::size_t rank) const { return counts_.data() + rank * row_length(); }
   void say(std::size_t rank, const std::vector<std::size_t>& sends, const std::vector<std::size_t>& expects);
-  // The sum of the parts that `from` sends to the ranks below `to`: where the part for `to` begins. before(from,
-  // ranks): all of it.
+  // The sum of the parts that `from` sends to the ranks below `to`, which is where the part for `to` begins.
+  // before(from, ranks) is the total.
   std::uint64_t before(std::size_t from, std::size_t to) const;
   std::uint64_t largest_row() const;
-  // "" when all ranks expect the parts that are sent to them; else the first that does not, and how much.
+  // "" if all ranks expect the parts that are sent to them; else the first mismatch.
   std::string disagreement() const;
 
  private:

@@ -1,4 +1,4 @@
-// A job's environment through a look-up, with refusals that name the variable.
+// Reads a job's environment through a look-up; errors name the variable.
 #pragma once
 
 #include <optional>

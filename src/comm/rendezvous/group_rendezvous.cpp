@@ -23,20 +23,20 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kNamesInAMessage = 16;
-constexpr const char* kOutcome =
-    "registered";            // rank 0's answer: the world's size, or what is wrong after kProblem or this:
-constexpr char kLost = '?';  // a rank that has gone
-constexpr const char* kAwaited = "awaited";  // the ranks that rank 0 waits for, once it has waited for a while
-constexpr const char* kRanks = "rank/";      // below it every rank claims a key, until it has joined
+// Rank 0's answer: the world's size, or an error after kProblem or kLost.
+constexpr const char* kOutcome = "registered";
+constexpr char kLost = '?';                  // marks a rank that has exited
+constexpr const char* kAwaited = "awaited";  // the ranks that rank 0 waits for, once it has waited for some time
+constexpr const char* kRanks = "rank/";      // the prefix of the keys that the ranks claim until they have joined
 constexpr const char* kJoined = "joined/";
 constexpr milliseconds kRestartTime(3000);
 constexpr milliseconds kRestartPause(50);
-constexpr milliseconds kJudgesFirst(
-    1000);  // by so much rank 0's waits end before the others', which then hear what it found
+// Rank 0's waits end earlier than the others' by this time, so that they receive its answer.
+constexpr milliseconds kDecidesFirst(1000);
 constexpr milliseconds kShortAnswer(1000);
-constexpr milliseconds kNewsTime(300);  // until the store hears that a connection has ended of which a peer heard first
-constexpr milliseconds kFarewellTime(
-    1000);  // the others look around every kPresenceTime, and with the store its reason would go
+constexpr milliseconds kNewsTime(300);  // until the store notices the end of a connection that a peer has noticed first
+// The others check every kPresenceTime, and its reason would end with the store.
+constexpr milliseconds kFarewellTime(1000);
 
 milliseconds time_left(Clock::time_point deadline) {
   return std::max(std::chrono::ceil<milliseconds>(deadline - Clock::now()), milliseconds(0));
@@ -44,10 +44,10 @@ milliseconds time_left(Clock::time_point deadline) {
 
 std::string key_of(int rank) { return kRanks + std::to_string(rank); }
 
-std::string who_am_i() { return fmt::format("process {} on {}", getpid(), host_name()); }
+std::string own_process() { return fmt::format("process {} on {}", getpid(), host_name()); }
 
-// The value with which a rank claims its key: "<world size> <random> <rank> <who>". The random part tells two processes
-// with equal pids apart.
+// The value with which a rank claims its key: "<world size> <random> <rank> <who>". The random part distinguishes two
+// processes with equal pids.
 struct Registration {
   int world_size = 0;
   std::string random;
@@ -67,25 +67,25 @@ struct Registration {
 Registration registration_of(const Place& place) {
   std::array<std::byte, 8> random;
   crypto::fill_random(random);
-  return {place.world_size, crypto::hex(random), place.rank, who_am_i()};
+  return {place.world_size, crypto::hex(random), place.rank, own_process()};
 }
 
-// The message on a rank whose claim is abandoned: its own reason, or that it has gone.
-std::string account_of(const std::string& claim) {
+// The message for a rank whose claim is abandoned: its own reason, or that it has exited.
+std::string reason_of(const std::string& claim) {
   if (claim.starts_with(kProblem)) return claim.substr(1);
   const Registration lost = Registration::decode(claim);
   return fmt::format(
-      "rank {} ({}) has gone: its connection to the store has ended; was it killed, or did its machine fail?",
+      "rank {} ({}) has exited: its connection to the store has ended; was it killed, or did its machine fail?",
       lost.rank, lost.who);
 }
 
-// Pods are started again one by one; users do not do that by hand for long.
+// Pods are restarted one by one; a user does not do that by hand for long.
 milliseconds restart_time(int rank) {
   if (env::text("KUBERNETES_SERVICE_HOST")) return std::chrono::hours(24);
-  return rank == 0 ? kRestartTime : kRestartTime + kJudgesFirst;
+  return rank == 0 ? kRestartTime : kRestartTime + kDecidesFirst;
 }
 
-// While ranks are still coming, one that had come and has gone may be started again, for some time.
+// While ranks are still arriving, one that had arrived and exited may be restarted for some time.
 class Restarts {
  public:
   Restarts(const Place& place, Clock::time_point deadline) : place_(place), deadline_(deadline) {}
@@ -108,10 +108,10 @@ class Restarts {
     if (claim != lost_) {
       lost_ = claim;
       until_ = std::min(deadline_, now + restart_time(place_.rank));
-      log::warn("rank {}: {} (it has {:.0f} s to be started again)", place_.rank, account_of(claim),
+      log::warn("rank {}: {} (it may be restarted within {:.0f} s)", place_.rank, reason_of(claim),
                 std::chrono::duration<double>(until_ - now).count());
     }
-    if (now >= until_) throw PeerLost("{}", account_of(claim));
+    if (now >= until_) throw PeerLost("{}", reason_of(claim));
     std::this_thread::sleep_for(kRestartPause);
   }
 
@@ -136,12 +136,12 @@ std::string names_of(const std::vector<int>& ranks, int world_size) {
 }
 
 std::string did_not_come(const std::vector<int>& missing, int world_size, milliseconds timeout) {
-  return fmt::format("{} did not come within {} s", names_of(missing, world_size),
+  return fmt::format("{} did not arrive within {} s", names_of(missing, world_size),
                      static_cast<double>(timeout.count()) / 1000);
 }
 
-// Those of the ranks from `first` on that have not set key prefix + rank by now. Told to the others, too, which would
-// all have to ask.
+// The ranks from `first` on that have not set key prefix + rank yet. Also published for the others, so that not all
+// have to look.
 std::string still_awaited(const Place& place, Store& store, const std::string& prefix, int first) {
   std::vector<int> missing;
   for (int r = first; r < place.world_size; ++r) {
@@ -160,12 +160,12 @@ std::string awaited_by_rank_zero(Store& store) {
   try {
     return store.get(kAwaited, milliseconds(0));
   } catch (const TimeoutError&) {
-    return "rank 0's word that all ranks have come";
+    return "rank 0's confirmation that all ranks have arrived";
   }
 }
 
-// The key's value, awaited until the deadline; TimeoutError then, ClaimAbandoned as soon as a rank has gone. `whom`
-// says for whom the wait is, when it is a long one.
+// Returns the key's value. Throws TimeoutError at the deadline, and ClaimAbandoned as soon as a rank has exited. `whom`
+// names the awaited ranks, if the wait is long.
 std::string get_patiently(Store& store, std::string_view key, Clock::time_point deadline, WaitNotice& notice,
                           const std::function<std::string()>& whom) {
   for (;;) {
@@ -178,19 +178,19 @@ std::string get_patiently(Store& store, std::string_view key, Clock::time_point 
   }
 }
 
-// "" when none is missing.
+// "" if none is missing.
 std::string name_missing(const std::vector<int>& missing, const Place& place, milliseconds timeout) {
   if (missing.empty()) return "";
   return did_not_come(missing, place.world_size, timeout) + ": were all ranks started, and all for this job's store?";
 }
 
-// The world size that rank `r` expects must be this rank's; what is wrong, or "".
+// Checks that rank `r` expects this rank's world size. Returns the error, or "".
 std::string compare_sizes(const Place& place, int r, const std::string& registration) {
   const int world_size = Registration::decode(registration).world_size;
   return world_size == place.world_size ? "" : world_sizes_differ(place.rank, place.world_size, r, world_size);
 }
 
-// Waits until every rank has registered, or the first one that expects another world; what is wrong, or "".
+// Waits until every rank has registered, or one expects another world size. Returns the error, or "".
 std::string await_registrations(const Place& place, Store& store, milliseconds timeout, Clock::time_point deadline) {
   std::vector<int> missing;
   WaitNotice notice;
@@ -211,8 +211,8 @@ std::string await_registrations(const Place& place, Store& store, milliseconds t
   return name_missing(missing, place, timeout);
 }
 
-// Rank 0 looks at all registrations and tells the others what came of it, so that every rank names the same culprit.
-std::string judge(const Place& place, Store& store, milliseconds timeout) {
+// Rank 0 checks all registrations and publishes the result, so that every rank names the same cause.
+std::string decide_outcome(const Place& place, Store& store, milliseconds timeout) {
   try {
     const std::string problem = await_registrations(place, store, timeout, Clock::now() + timeout);
     store.set(kOutcome, problem.empty() ? std::to_string(place.world_size) : kProblem + problem);
@@ -224,7 +224,7 @@ std::string judge(const Place& place, Store& store, milliseconds timeout) {
 }
 
 std::string await_outcome(const Place& place, Store& store, milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout + kJudgesFirst;
+  const auto deadline = Clock::now() + timeout + kDecidesFirst;
   Restarts restarts(place, deadline);
   std::string outcome;
   try {
@@ -233,7 +233,7 @@ std::string await_outcome(const Place& place, Store& store, milliseconds timeout
         [&] { return get_patiently(store, kOutcome, deadline, notice, [&] { return awaited_by_rank_zero(store); }); });
   } catch (const TimeoutError&) {
     const std::string problem = await_registrations(place, store, timeout, Clock::now());
-    return problem.empty() ? "all ranks came, but rank 0 did not say so in time" : problem;
+    return problem.empty() ? "all ranks arrived, but rank 0 did not report it in time" : problem;
   }
   if (outcome[0] == kLost) throw PeerLost("{}", outcome.substr(1));
   if (outcome[0] == kProblem) return outcome.substr(1);
@@ -244,7 +244,7 @@ std::string await_outcome(const Place& place, Store& store, milliseconds timeout
 void await_all(const Place& place, Store& store, milliseconds timeout) {
   std::string problem;
   try {
-    problem = place.rank == 0 ? judge(place, store, timeout) : await_outcome(place, store, timeout);
+    problem = place.rank == 0 ? decide_outcome(place, store, timeout) : await_outcome(place, store, timeout);
   } catch (const RendezvousError& error) {
     throw RendezvousError("rank {} of {}, waiting for the other ranks: {}", place.rank, place.world_size, error.what());
   } catch (const PeerLost& lost) {
@@ -260,7 +260,7 @@ void register_rank(const Place& place, Store& store, milliseconds timeout) {
   const std::string standing = store.claim(key_of(place.rank), mine);
   if (standing != mine)
     throw RendezvousError("rank {} is taken: {} registered it before {}; start every rank once, with a RANK of its own",
-                          place.rank, Registration::decode(standing).who, who_am_i());
+                          place.rank, Registration::decode(standing).who, own_process());
   try {
     await_all(place, store, timeout);
   } catch (const std::exception& error) {
@@ -274,11 +274,11 @@ std::string await_key(const BackendContext& context, std::string_view key, Clock
   try {
     return get_patiently(*context.store, key, deadline, notice, whom);
   } catch (const ClaimAbandoned& gone) {
-    throw PeerLost("rank {}: {}", context.place.rank, account_of(gone.what()));
+    throw PeerLost("rank {}: {}", context.place.rank, reason_of(gone.what()));
   }
 }
 
-std::string await_word(const BackendContext& context, int from, std::string_view key, milliseconds grace) {
+std::string await_value(const BackendContext& context, int from, std::string_view key, milliseconds grace) {
   const milliseconds timeout = context.store_timeout + grace;
   try {
     WaitNotice notice;
@@ -299,11 +299,11 @@ void check_presence(const BackendContext& context, Clock::time_point deadline) {
   try {
     context.store->check_claims(kRanks, std::max(time_left(deadline), kShortAnswer));
   } catch (const ClaimAbandoned& gone) {
-    throw PeerLost("rank {}: {}", context.place.rank, account_of(gone.what()));
+    throw PeerLost("rank {}: {}", context.place.rank, reason_of(gone.what()));
   }
 }
 
-void blame_who_has_gone(const BackendContext& context) {
+void throw_if_a_rank_has_exited(const BackendContext& context) {
   const auto until = Clock::now() + kNewsTime;
   for (;; std::this_thread::sleep_for(kRestartPause)) {
     check_presence(context, until);
@@ -314,10 +314,10 @@ void blame_who_has_gone(const BackendContext& context) {
 void give_up(const Place& place, Store& store, const std::string& reason) noexcept {
   try {
     store.abandon(key_of(place.rank),
-                  fmt::format("{}rank {} ({}) gave up: {}", kProblem, place.rank, who_am_i(), reason));
+                  fmt::format("{}rank {} ({}) gave up: {}", kProblem, place.rank, own_process(), reason));
     if (StoreServer::is_in_this_process() && place.world_size > 1) std::this_thread::sleep_for(kFarewellTime);
   } catch (const std::exception&) {
-    // The store is gone, or this rank has told the others already.
+    // The store has ended, or this rank has told the others already.
   }
 }
 
@@ -325,7 +325,7 @@ void finish_rendezvous(const Place& place, Store& store, milliseconds timeout,
                        const std::function<void()>& all_have_come) {
   const auto deadline = Clock::now() + timeout;
   store.set(kJoined + std::to_string(place.rank), "1");
-  store.keep(key_of(place.rank));  // from now on its end is no loss to the ranks that still join
+  store.keep(key_of(place.rank));  // from now on its exit does not affect the ranks that still join
   if (place.rank != 0) return;
   std::vector<int> missing;
   WaitNotice notice;
@@ -336,12 +336,12 @@ void finish_rendezvous(const Place& place, Store& store, milliseconds timeout,
     } catch (const TimeoutError&) {
       missing.push_back(r);
     } catch (const ClaimAbandoned& gone) {
-      throw PeerLost("rank 0: after registering: {}", account_of(gone.what()));
+      throw PeerLost("rank 0: after registering: {}", reason_of(gone.what()));
     }
   }
   if (const std::string problem = name_missing(missing, place, timeout); !problem.empty())
     throw RendezvousError("rank 0: after registering, {}", problem);
-  all_have_come();  // first: a rank that comes now must not find an empty place to wait in
+  all_have_come();  // first: a rank that arrives now must not find an empty place in which to wait
   store.erase_below("");
 }
 

@@ -21,13 +21,12 @@ long number(const EnvironmentReader& reader, const char* name, long low) {
   if (const auto value = reader.integer(name, low, kMaxRanks)) return *value;
   throw InvalidArgument(
       "environment: {} or {} is set, as mpiexec of MPICH and of Intel MPI does, but {} is not: start without "
-      "-pmi-port, or set RANK, "
-      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+      "-pmi-port, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
       kLocalRank, kLocalSize, name);
 }
 
-// When the process began, in ticks since the machine did; "" when that is not to be seen. It tells apart two that had
-// the same number.
+// The time at which the process began, in ticks since the machine's start; "" if it cannot be read. It distinguishes
+// two processes that had the same pid.
 std::string begin_of(pid_t process) {
   constexpr int kFieldsBefore = 19;  // from the state on
   std::ifstream file(fmt::format("/proc/{}/stat", process));
@@ -40,7 +39,7 @@ std::string begin_of(pid_t process) {
   return fields >> field ? field : "";
 }
 
-// One proxy a job and machine holds the other ends of these sockets.
+// One proxy for each job and machine holds the other ends of these sockets.
 std::string id_of_job(const EnvironmentReader& reader) {
   const auto fd = reader.integer(kSocket, 0, INT_MAX);
   ucred proxy{};
@@ -48,9 +47,8 @@ std::string id_of_job(const EnvironmentReader& reader) {
   const bool has_peer = fd && ::getsockopt(static_cast<int>(*fd), SOL_SOCKET, SO_PEERCRED, &proxy, &size) == 0;
   if (!has_peer || proxy.pid <= 0)
     throw InvalidArgument(
-        "environment: {} is set, but no socket of mpiexec's at {}={} says which job this is, so that two jobs on this "
-        "machine could meet: "
-        "{}, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        "environment: {} is set, but no socket of mpiexec's at {}={} identifies this job, so that two jobs on this "
+        "machine could meet: {}, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
         kRank, kSocket, reader.text(kSocket).value_or(""),
         has_peer ? "mpiexec's proxy is outside of this container's process namespace; start mpiexec in the container"
                  : "keep that file descriptor open");
@@ -78,9 +76,8 @@ void read_job(const EnvironmentReader& reader, JobEnvironment& job) {
   const auto host = reader.text(env::kMasterAddr);
   if (!host)
     throw InvalidArgument(
-        "environment: {}={} but {}={}: mpiexec started ranks on several machines, and nothing says how they meet: set "
-        "{} (rank 0's "
-        "machine), {} and LOCKSTEP_TOKEN for all of them (mpiexec -genv)",
+        "environment: {}={} but {}={}: mpiexec started ranks on several machines, and nothing tells them how to meet: "
+        "set {} (rank 0's machine), {} and LOCKSTEP_TOKEN for all of them (mpiexec -genv)",
         kSize, job.place.world_size, kLocalSize, job.place.local_world_size, env::kMasterAddr, env::kMasterPort);
   job.kind = JobEnvironment::Kind::kAddress;
   job.master_host = *host;

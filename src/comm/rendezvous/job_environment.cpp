@@ -22,7 +22,7 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kWhitespace) - begin + 1);
 }
 
-// Whitespace around it, as editors and secrets' mounts leave it, is no part of it.
+// Whitespace around the token, as editors and mounted secrets add it, is removed.
 std::string read_token(const EnvironmentReader& reader) {
   if (const auto token = reader.text(env::kToken)) {
     if (trimmed(*token).empty()) throw InvalidArgument("environment: {} is set to whitespace", env::kToken);
@@ -32,14 +32,14 @@ std::string read_token(const EnvironmentReader& reader) {
   if (!path) return "";
   std::ifstream file(*path);
   std::stringstream content;
-  // A folder opens, and fails only when it is read.
+  // Opening a folder succeeds; only reading it fails.
   if (file && file.peek() != std::ifstream::traits_type::eof()) content << file.rdbuf();
   if (!file.is_open() || file.bad())
     throw InvalidArgument("environment: {}={} cannot be read: {}; it names the file that holds the job's token",
                           env::kTokenFile, *path, std::strerror(errno));
   const std::string token = trimmed(content.str());
   if (token.empty())
-    throw InvalidArgument("environment: {}={} is empty: the job's token belongs there", env::kTokenFile, *path);
+    throw InvalidArgument("environment: {}={} is empty: it must contain the job's token", env::kTokenFile, *path);
   return token;
 }
 
@@ -52,12 +52,13 @@ void check_place(const Place& place) {
                           place.local_world_size);
 }
 
-// torchrun's agent serves a store of its own at MASTER_PORT and tells its ranks not to: ours takes the next port.
+// torchrun's agent serves its own store at MASTER_PORT and tells its ranks not to serve one there: ours uses the next
+// port.
 void leave_port_to_torchruns_agent(const EnvironmentReader& reader, JobEnvironment& job) {
   if (job.store_is_hosted || reader.text(env::kTorchrunsStore) != "True") return;
   if (job.master_port == kMaxPort)
     throw InvalidArgument(
-        "environment: {}={} is the port of torchrun's agent, and there is none behind it for Lockstep's store",
+        "environment: {}={} is the port of torchrun's agent, and there is no next port for Lockstep's store",
         env::kMasterPort, job.master_port);
   job.port_source = fmt::format("the one after {}={}, which torchrun's agent holds", env::kMasterPort, job.master_port);
   ++job.master_port;
@@ -67,7 +68,7 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.kind = JobEnvironment::Kind::kAddress;
   job.place.world_size = static_cast<int>(reader.required(env::kWorldSize, env::kRank, 1, kMaxRanks));
   job.place.rank = static_cast<int>(reader.required(env::kRank, env::kWorldSize, 0, kMaxRanks));
-  // Kubernetes' operators set no LOCAL_RANK: one rank a container.
+  // Kubernetes' operators set no LOCAL_RANK: there is one rank in each container.
   job.place.local_rank = static_cast<int>(reader.integer(env::kLocalRank, 0, kMaxRanks).value_or(0));
   job.place.local_world_size =
       static_cast<int>(reader.integer(env::kLocalWorldSize, 1, kMaxRanks).value_or(job.place.local_rank + 1));
@@ -89,7 +90,7 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
       job.master_port = static_cast<std::uint16_t>(*port);
   }
   leave_port_to_torchruns_agent(reader, job);
-  // A pod of its own for each rank: users who start several in one must number them.
+  // Assumes a pod for each rank: users who start several in one pod must set LOCAL_RANK.
   job.master_is_named_for_others =
       reader.text("KUBERNETES_SERVICE_HOST") && !reader.text(env::kLocalRank) && !reader.text(env::kLocalWorldSize);
 }
@@ -110,7 +111,7 @@ void read_open_mpi_job(const EnvironmentReader& reader, JobEnvironment& job) {
     job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, kMaxPort));
     return;
   }
-  // Which of these exist depends on Open MPI's version; together they differ between any two jobs of a machine.
+  // Which of these exist depends on Open MPI's version; together they differ between any two jobs on a machine.
   std::string identity;
   bool has_name = false;
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI2",
@@ -122,8 +123,8 @@ void read_open_mpi_job(const EnvironmentReader& reader, JobEnvironment& job) {
   if (!has_name)
     throw InvalidArgument(
         "environment: {} is set, but nothing names the job (PMIX_NAMESPACE, OMPI_MCA_orte_hnp_uri, PMIX_SERVER_URI*), "
-        "so that two jobs on "
-        "this machine could meet: start with mpirun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        "so that two jobs on this machine could meet: start with mpirun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT",
         kRankName);
   job.job_id = crypto::hex(crypto::sha256(std::as_bytes(std::span(identity)))).substr(0, 32);
 }
@@ -132,7 +133,7 @@ void read_slurm_job(const EnvironmentReader& reader, JobEnvironment& job) {
   slurm::read_job(reader, job);
   check_place(job.place);
   job.master_host = without_brackets(job.master_host);
-  // A machine's own name may be loopback to itself.
+  // A machine's own name may resolve to loopback on the machine itself.
   job.master_is_named_for_others = job.kind == JobEnvironment::Kind::kAddress;
 }
 
@@ -142,13 +143,13 @@ void read_hydra_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.master_host = without_brackets(job.master_host);
 }
 
-// Set for each of its processes by a launcher of which no more is known. A world of one in each of them would be a
+// A variable that an unsupported launcher sets for each of its processes. Running each as a world of one would give a
 // wrong result.
 struct Sign {
   const char* rank;
-  const char* size;  // null: it tells none
+  const char* size;  // null: the launcher does not set it
   const char* launcher;
-  bool is_sruns_too = false;  // by its plugins for MPI
+  bool is_sruns_too = false;  // srun's MPI plugins set it, too
 };
 constexpr Sign kSigns[] = {{"PMI_RANK", "PMI_SIZE", "a launcher that speaks PMI", true},
                            {"PMI_ID", nullptr, "a launcher that speaks PMI", true},
@@ -158,8 +159,8 @@ constexpr Sign kSigns[] = {{"PMI_RANK", "PMI_SIZE", "a launcher that speaks PMI"
                            {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "jsrun"},
                            {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "Flux"}};
 
-// Null: there is none. Variables that srun sets too say nothing in a step of its, while other launchers stand between
-// srun and this process.
+// Returns null if there is none. Variables that srun also sets are ignored in a step of it, unless another launcher is
+// between srun and this process.
 const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
   const bool has_srun = slurm::is_lone_task(reader) || slurm::is_task(reader);
   for (const Sign& sign : kSigns) {
@@ -171,15 +172,14 @@ const Sign* sign_of_unknown_launcher(const EnvironmentReader& reader) {
 
 [[noreturn]] void refuse(const Sign& sign, const EnvironmentReader& reader) {
   throw InvalidArgument(
-      "environment: {}={} says that {} started this process as one of several, which Lockstep does not understand: set "
-      "{}, {}, {}, {} and "
-      "{} from its variables (in a script that it starts), or {}=0 {}=1 for a world of one",
+      "environment: {}={} shows that {}, which Lockstep does not support, started this process as one of several: set "
+      "{}, {}, {}, {} and {} from its variables (in a script that it starts), or {}=0 {}=1 for a world of one",
       sign.rank, *reader.text(sign.rank), sign.launcher, env::kRank, env::kWorldSize, env::kLocalRank, env::kMasterAddr,
       env::kMasterPort, env::kRank, env::kWorldSize);
 }
 
-// What Kubeflow's Trainer tells a pod, for torchrun to make ranks of. Null: no such variable asks for more than one
-// rank.
+// A variable that Kubeflow's Trainer sets in a pod so that torchrun makes several ranks of it. Null: no such variable
+// requests more than one rank.
 const char* variable_for_torchrun(const EnvironmentReader& reader) {
   for (const char* name : {"PET_NNODES", "PET_NPROC_PER_NODE"}) {
     const auto value = reader.text(name);
@@ -190,9 +190,9 @@ const char* variable_for_torchrun(const EnvironmentReader& reader) {
 
 [[noreturn]] void refuse_variable_for_torchrun(const char* name, const EnvironmentReader& reader) {
   throw InvalidArgument(
-      "environment: {}={} is for a launcher, and this process was started without one: each would be a world of its "
-      "own. Start it by lockrun, "
-      "which understands the PET_ variables (command: [lockrun, ./train]), or set {}=0 {}=1 for a world of one",
+      "environment: {}={} is for a launcher, and this process was started without one, so that each would be its own "
+      "own. Start it by lockrun, which understands the PET_ variables (command: [lockrun, ./train]), or set {}=0 {}=1 "
+      "for a world of one",
       name, *reader.text(name), env::kRank, env::kWorldSize);
 }
 
@@ -208,11 +208,11 @@ ReadJob launcher_of(const EnvironmentReader& reader) {
   return nullptr;
 }
 
-// PyTorch's batch scripts export WORLD_SIZE alone and leave the rest to srun.
+// PyTorch's batch scripts export only WORLD_SIZE and leave the rest to srun.
 void check_lone_world_size(const EnvironmentReader& reader, const JobEnvironment& job) {
   const auto stated = reader.integer(env::kWorldSize, 1, kMaxRanks);
   if (!stated || *stated == job.place.world_size || reader.text(env::kRank)) return;
-  throw InvalidArgument("environment: {}={}, and what started this rank has started {}: unset {}, or start as many",
+  throw InvalidArgument("environment: {}={}, but this rank's launcher has started {} ranks: unset {}, or start as many",
                         env::kWorldSize, *stated, job.place.world_size, env::kWorldSize);
 }
 

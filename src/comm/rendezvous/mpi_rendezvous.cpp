@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::size_t kMostAddresses = 16;
 
-// Two network namespaces of one kernel are two machines here: they have addresses of their own.
+// Two network namespaces of one kernel count as two machines, since they have different addresses.
 std::string machine_name() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -73,7 +73,7 @@ std::string rank_zeros_address(const std::vector<std::string>& machines) {
   return address;
 }
 
-// The first use of MPI, which this build has and this machine may not.
+// This is the first use of MPI, which is in this build and may be missing on this machine.
 std::vector<std::string> addresses_of_all(int ranks, std::chrono::milliseconds timeout) {
   try {
     return mpi::all_gather_texts(encode_addresses(this_machine()), ranks, timeout);
@@ -83,7 +83,7 @@ std::vector<std::string> addresses_of_all(int ranks, std::chrono::milliseconds t
   }
 }
 
-// "host port token", or kProblem and what kept rank 0 from serving, so that all say the same.
+// Returns "host port token", or kProblem and the reason why rank 0 cannot serve, so that all ranks report the same.
 std::string serve(const JobEnvironment& job, const std::vector<std::string>& machines, Rendezvous& rendezvous) {
   try {
     rendezvous.token = job.token.empty() ? fresh_token() : job.token;
@@ -108,7 +108,7 @@ Rendezvous rendezvous_by_mpi(const JobEnvironment& job, std::chrono::millisecond
   std::istringstream words(contact);
   Endpoint endpoint;
   words >> endpoint.host >> endpoint.port;
-  std::getline(words >> std::ws, rendezvous.token, '\0');  // it may hold spaces and lines
+  std::getline(words >> std::ws, rendezvous.token, '\0');  // it may contain spaces and line breaks
   if (words.fail()) throw RendezvousError("rank 0 sent no address through MPI");
   rendezvous.advertise_address = own_address(endpoint.host, endpoint.port, std::chrono::steady_clock::now() + timeout);
   endpoint.host = with_scope_of(endpoint.host, rendezvous.advertise_address);
@@ -121,8 +121,7 @@ Rendezvous rendezvous_by_mpi(const JobEnvironment& job, std::chrono::millisecond
 Rendezvous rendezvous_by_mpi(const JobEnvironment& job, std::chrono::milliseconds) {
   throw InvalidArgument(
       "mpirun started {} ranks on several machines, and this build has no MPI to carry rank 0's address: install Open "
-      "MPI's headers "
-      "(libopenmpi-dev) and build again, {}",
+      "MPI's headers (libopenmpi-dev) and build again, {}",
       job.place.world_size, kWithoutMpi);
 }
 

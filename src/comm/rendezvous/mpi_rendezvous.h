@@ -1,4 +1,4 @@
-// How ranks that mpirun has started on several machines meet: MPI carries rank 0's address and the token.
+// The rendezvous of ranks that mpirun has started on several machines: MPI transfers rank 0's address and the token.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Throws InvalidArgument where the build has no MPI, RendezvousError.
+// Throws InvalidArgument if this build has no MPI, and RendezvousError.
 Rendezvous rendezvous_by_mpi(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

@@ -32,19 +32,18 @@ std::string named_port(const JobEnvironment& job) {
                                              : fmt::format("port {} ({})", job.master_port, job.port_source);
 }
 
-// Adds where the store's address comes from to what `reach` throws: users know what they have set, not what was made of
-// it.
+// Adds the source of the store's address to the error of `reach`, since users know their settings and not the address
+// that results.
 template <typename Reach>
 auto at_the_jobs_address(const JobEnvironment& job, const Reach& reach) {
   try {
     return reach();
   } catch (const RendezvousError& error) {
-    throw RendezvousError("{}; it was to be {}, {}", error.what(), named_host(job), named_port(job));
+    throw RendezvousError("{}; the address is {}, {}", error.what(), named_host(job), named_port(job));
   }
 }
 
-// The socket of the store that rank 0 serves. A name that MASTER_ADDR must be an address by may come to exist while we
-// wait.
+// The listening socket of rank 0's store. If MASTER_ADDR is a name that does not resolve yet, waits until it does.
 Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds timeout) {
   const auto chosen = env::text(env::kInterface);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
@@ -64,8 +63,8 @@ Fd listen_as_rank_zero(const JobEnvironment& job, std::chrono::milliseconds time
   }
 }
 
-// How rank 0 reaches its own store, whatever the others call it. A socket of all interfaces of IPv6 takes IPv4 as well,
-// and a machine may have the one without an address of the other.
+// The address at which rank 0 reaches its own store. An IPv6 socket on all interfaces also accepts IPv4, and a machine
+// may have loopback addresses of only one family.
 Endpoint reachable_here(Endpoint endpoint) {
   const auto own = addresses_of_this_machine();
   const bool has_loopback6 = std::find(own.begin(), own.end(), "::1") != own.end();
@@ -74,7 +73,8 @@ Endpoint reachable_here(Endpoint endpoint) {
   return endpoint;
 }
 
-// MASTER_ADDR says nothing of rank 0's own addresses: the first that others can have a route to, IPv4 before IPv6.
+// Used when MASTER_ADDR does not determine rank 0's own address: the first that others can have a route to, IPv4 before
+// IPv6.
 std::string first_routed_address() {
   std::string found;
   for (const std::string& address : addresses_of_this_machine()) {
@@ -85,8 +85,8 @@ std::string first_routed_address() {
   return found.empty() ? "127.0.0.1" : found;
 }
 
-// A name that is this machine's own may lead to loopback here (Debian's /etc/hosts gives it 127.0.1.1), where others do
-// not come.
+// A machine's own name may resolve to loopback on it (Debian's /etc/hosts maps it to 127.0.1.1), which the others
+// cannot reach.
 bool is_own_name(const JobEnvironment& job, Deadline deadline) {
   if (!job.master_is_named_for_others) return false;
   std::string why;
@@ -103,7 +103,7 @@ std::string advertised_address(const JobEnvironment& job, const Endpoint& store,
   return own_address(store.host, store.port, deadline);
 }
 
-// Where this rank asks for the store of rank 0, which listens on LOCKSTEP_INTERFACE alone when that is set.
+// The address at which this rank connects to rank 0's store, which listens only on LOCKSTEP_INTERFACE if that is set.
 Endpoint store_from_here(const JobEnvironment& job, Deadline deadline) {
   const auto chosen = env::text(env::kInterface);
   if (chosen && is_own_name(job, deadline))
@@ -111,8 +111,8 @@ Endpoint store_from_here(const JobEnvironment& job, Deadline deadline) {
   return reachable_here({job.master_host, job.master_port});
 }
 
-// Connects to this job's store and no other: all steps of a user's jobs may have one token, and if two of them have one
-// port, a rank must not join the other job.
+// Connects to this job's store and no other: all steps of a user's jobs may have the same token, and if two of them
+// have the same port, a rank must not join the other job.
 std::shared_ptr<Store> connect_to_own(const JobEnvironment& job, const Endpoint& endpoint,
                                       std::chrono::milliseconds timeout) {
   constexpr const char* kWhose = "job";
@@ -146,7 +146,7 @@ Rendezvous rendezvous_at_address(const JobEnvironment& job, std::chrono::millise
     options.insecure = job.insecure;
     rendezvous.server = std::make_shared<StoreServer>(options);
     store = reachable_here(rendezvous.server->endpoint());
-    // Debian's /etc/hosts gives a machine's own name 127.0.1.1.
+    // Debian's /etc/hosts maps a machine's own name to 127.0.1.1.
     if (!is_loopback(job.master_host) && is_loopback(rendezvous.server->endpoint().host))
       log::warn("{} is {} here: ranks on other machines cannot reach this store; name rank 0's address in numbers",
                 named_host(job), rendezvous.server->endpoint().host);
@@ -156,7 +156,7 @@ Rendezvous rendezvous_at_address(const JobEnvironment& job, std::chrono::millise
   return rendezvous;
 }
 
-// Rank 0's store, and the server that tells other ranks its address, live together.
+// Rank 0's store, and the server that sends its address to the other ranks, have the same lifetime.
 struct HostedByRankZero {
   explicit HostedByRankZero(const JobEnvironment& job, const std::string& token)
       : server({.token = token}), contact(job.job_id, {server.endpoint().port, token}) {}
@@ -174,7 +174,7 @@ Rendezvous rendezvous_on_one_machine(const JobEnvironment& job, std::chrono::mil
     rendezvous.server = std::shared_ptr<StoreServer>(hosted, &hosted->server);
     endpoint = hosted->server.endpoint();
   } else {
-    const StoreContact contact = ask_unix_rendezvous(job.job_id, timeout);
+    const StoreContact contact = query_unix_rendezvous(job.job_id, timeout);
     rendezvous.token = contact.token;
     endpoint.port = contact.port;
   }

@@ -11,10 +11,10 @@ constexpr long kMaxJob = 4'294'967'295;
 constexpr long kFirstPort = 20000, kPorts = 9973, kJobStride = 6163;
 
 [[noreturn]] void refuse(const char* variable, const std::string& value, const char* expected) {
-  throw InvalidArgument("environment: {}='{}' cannot be understood: {} is expected", variable, value, expected);
+  throw InvalidArgument("environment: {}='{}' is invalid: expected {}", variable, value, expected);
 }
 
-// A whole number at `at`, which moves behind it; -1 when there is none.
+// Reads an integer at `at` and advances `at`; returns -1 if there is none.
 long take_number(const std::string& text, std::size_t& at) {
   const std::size_t begin = at;
   long number = 0;
@@ -29,7 +29,7 @@ bool take(const std::string& text, std::size_t& at, const std::string& expected)
   return true;
 }
 
-// Of several variables the first that is set, with its name.
+// The first of several variables that is set, with its name.
 struct Setting {
   const char* name = "";
   std::string value;
@@ -49,7 +49,7 @@ int local_world_size(const EnvironmentReader& reader, const Place& place) {
   if (!tasks.value.empty()) {
     const std::vector<int> counts = parse_tasks_per_node(tasks.name, tasks.value);
     const auto node = static_cast<std::size_t>(reader.integer("SLURM_NODEID", 0, kMaxRanks).value_or(0));
-    // An allocation's list is no step's: what does not add up says nothing.
+    // The list may be the allocation's and not the step's: then the numbers do not match, and it is ignored.
     if (node < counts.size() && std::accumulate(counts.begin(), counts.end(), 0L) == place.world_size)
       return counts[node];
   }
@@ -133,7 +133,7 @@ std::uint16_t port_of_step(long job, long step) {
 
 namespace {
 
-// Tasks of the step that this process is one of; 0: it is none.
+// The number of tasks of the step to which this process belongs; 0: to none.
 long tasks_of_step(const EnvironmentReader& reader) {
   if (!reader.text("SLURM_PROCID") || !(reader.text("SLURM_STEP_ID") || reader.text("SLURM_STEPID"))) return 0;
   const Setting tasks = first_set(reader, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
@@ -169,7 +169,7 @@ std::string how_to_end_step(const EnvironmentLookup& lookup) {
   const EnvironmentReader reader(lookup);
   const Setting job = first_set(reader, {"SLURM_JOB_ID", "SLURM_JOBID"}),
                 step = first_set(reader, {"SLURM_STEP_ID", "SLURM_STEPID"});
-  // Another launcher inside the step ends its ranks by itself.
+  // Another launcher in the step ends its ranks itself.
   if (reader.text(env::kRank) || job.value.empty() || step.value.empty() || !is_task(reader)) return "";
   return fmt::format(
       " (srun waits for that rank's end unless it was told -K, --kill-on-bad-exit: `scancel {}.{}` ends the step)",

@@ -18,7 +18,7 @@ bool holds(const std::vector<std::string>& all, const std::string& one) {
 
 bool is_everywhere(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
 
-// Leading bits in which two addresses agree; none across families.
+// The number of leading bits that are equal in two addresses; 0 for different families.
 int common_bits(const std::string& a, const std::string& b) {
   if (is_ipv6(a) != is_ipv6(b)) return 0;
   std::array<unsigned char, 16> bytes_a{}, bytes_b{};
@@ -33,7 +33,7 @@ int common_bits(const std::string& a, const std::string& b) {
   return bits;
 }
 
-// With the machine that agrees least.
+// The agreement with the machine that agrees least.
 int worst_agreement(const std::string& address, const std::vector<MachineAddresses>& others) {
   int worst = 1000;
   for (const MachineAddresses& other : others) {

@@ -50,9 +50,9 @@ bool is_same_user(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
 }
 
-// Does not wait for room in the listener's queue: the process that holds the name may never make any. Empty, with
-// errno: it cannot be reached now.
-Fd knock(const AbstractName& name) {
+// Connects without waiting for room in the listener's queue, which the process that holds the name may never make.
+// Empty, with errno: it cannot be reached now.
+Fd try_connect(const AbstractName& name) {
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd && connect(fd.get(), reinterpret_cast<const sockaddr*>(&name.address), name.size) == 0) return fd;
   const int failure = errno;
@@ -65,9 +65,9 @@ constexpr const char* kTakesNone = "a process that takes no connection";
 constexpr const char* kInstead =
     "start the ranks with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and LOCKSTEP_TOKEN instead";
 
-// Why the name of this job is taken.
+// Why this job's name is taken.
 std::string name_the_holder(const AbstractName& name) {
-  const Fd holder = knock(name);
+  const Fd holder = try_connect(name);
   if (holder && is_same_user(holder.get())) return "is there a second rank 0?";
   return fmt::format("{} holds its abstract socket; {}", holder ? "another user's process" : kTakesNone, kInstead);
 }
@@ -104,7 +104,7 @@ class UnixRendezvousServer::Impl {
     while (poll(polled.data(), polled.size(), -1) >= 0 || errno == EINTR) {
       if (polled[0].revents != 0) return;
       const Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      // The message fits any socket buffer: sending does not wait.
+      // The message fits into any socket buffer, so that sending does not block.
       if (fd && is_same_user(fd.get())) send_all(fd.get(), std::as_bytes(std::span(&message_, 1)), Clock::now());
     }
   }
@@ -118,12 +118,12 @@ UnixRendezvousServer::UnixRendezvousServer(const std::string& job_id, const Stor
     : impl_(std::make_unique<Impl>(job_id, contact)) {}
 UnixRendezvousServer::~UnixRendezvousServer() = default;
 
-StoreContact ask_unix_rendezvous(const std::string& job_id, std::chrono::milliseconds timeout) {
+StoreContact query_unix_rendezvous(const std::string& job_id, std::chrono::milliseconds timeout) {
   const Deadline deadline = Clock::now() + timeout;
   const AbstractName name = name_of_job(job_id);
   WaitNotice notice;
   for (;;) {
-    const Fd fd = knock(name);
+    const Fd fd = try_connect(name);
     const bool is_full = !fd && errno == EAGAIN;
     if (fd) {
       if (!is_same_user(fd.get()))

@@ -1,7 +1,8 @@
-// How ranks of one machine that know only their job's id find rank 0's store: an abstract unix socket named by that id.
+// Lets ranks of one machine that know only their job's id find rank 0's store: an abstract unix socket whose name
+// contains that id.
 //
-// Only processes of the same user get an answer (SO_PEERCRED), nothing is left in the file system, and two jobs side by
-// side have different ids.
+// Only processes of the same user get an answer (SO_PEERCRED), nothing remains in the file system, and concurrent jobs
+// have different ids.
 #pragma once
 
 #include <chrono>
@@ -17,7 +18,7 @@ struct StoreContact {
   std::string token;
 };
 
-// Answers all processes of this user that ask, on a thread of its own, until destroyed. Throws RendezvousError when a
+// Answers all processes of this user that connect, on its own thread, until destroyed. Throws RendezvousError if a
 // process of the same job answers already (a second rank 0).
 class UnixRendezvousServer {
  public:
@@ -29,7 +30,7 @@ class UnixRendezvousServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Asks until the timeout; throws RendezvousError.
-StoreContact ask_unix_rendezvous(const std::string& job_id, std::chrono::milliseconds timeout);
+// Retries until the timeout; then throws RendezvousError.
+StoreContact query_unix_rendezvous(const std::string& job_id, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

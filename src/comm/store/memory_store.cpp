@@ -17,7 +17,7 @@ std::string MemoryStore::get(std::string_view key, std::chrono::milliseconds tim
   const auto time =
       std::clamp(timeout, std::chrono::milliseconds(0), std::chrono::milliseconds(std::chrono::hours(24 * 30)));
   if (!changed_.wait_for(lock, time, [&] { return values_.find(key) != values_.end(); }))
-    throw TimeoutError("store of this process: nobody set '{}' within {} ms", key, timeout.count());
+    throw TimeoutError("store of this process: no process set '{}' within {} ms", key, timeout.count());
   return values_.find(key)->second;
 }
 
@@ -34,7 +34,7 @@ std::string MemoryStore::set_if_absent(std::string_view key, std::string_view va
 }
 
 void MemoryStore::erase_below(std::string_view prefix) {
-  if (prefix.empty()) throw InvalidArgument("store of this process: the keys to be erased have no prefix");
+  if (prefix.empty()) throw InvalidArgument("store of this process: erase_below() needs a prefix that is not empty");
   const std::lock_guard lock(mutex_);
   const auto is_below = [&](const auto& entry) { return entry.first.starts_with(prefix); };
   std::erase_if(values_, is_below);

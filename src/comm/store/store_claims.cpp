@@ -18,7 +18,7 @@ void StoreClaims::abandon(const std::string& key, Claim& claim) {
   abandoned_.emplace(claim.abandoned, key);
 }
 
-// Of one that stood.
+// Ends a claim that was valid.
 void StoreClaims::end(const Claim& claim) {
   const auto count = standing_.find(claim.owner);
   if (--count->second == 0) standing_.erase(count);
@@ -36,7 +36,7 @@ bool StoreClaims::abandon_all(Owner owner) {
   for (auto& [key, claim] : claims_) {
     if (claim.owner != owner) continue;
     abandon(key, claim);
-    claim.owner = nullptr;  // the next connection may lie at its address
+    claim.owner = nullptr;  // the next connection may have the same address
     had_some = true;
   }
   return had_some;

@@ -1,4 +1,4 @@
-// Keys that belong to a connection: their owners, and owners that have gone. Not thread-safe.
+// Keys that belong to a connection: their owners, and which owners have gone. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace lockstep {
 
 class StoreClaims {
  public:
-  using Owner = const void*;  // a connection
+  using Owner = const void*;  // identifies a connection
 
-  // Makes the key this owner's, unless an owner that is still there has it.
+  // Gives the key to this owner, unless an owner that still exists has it.
   bool take(const std::string& key, Owner owner);
-  // False: it is not this owner's.
+  // Returns false if the key is not this owner's.
   bool abandon(const std::string& key, Owner owner);
-  // All claims of an owner that goes; false: it has none.
+  // Abandons all claims of an owner that goes. Returns false if it has none.
   bool abandon_all(Owner owner);
 
   bool has_any(Owner owner) const { return standing_.count(owner) != 0; }
@@ -27,13 +27,13 @@ class StoreClaims {
   void erase(const std::string& key);
   void erase_below(std::string_view prefix);
 
-  // Of the abandoned ones below `prefix` the first that was: owners that went later may have gone because of it.
+  // The first claim below `prefix` that was abandoned: owners that went later may have gone because of it.
   std::optional<std::string> first_abandoned(std::string_view prefix) const;
 
  private:
   struct Claim {
-    Owner owner = nullptr;        // null: it has gone
-    std::uint64_t abandoned = 0;  // its number in abandoned_; 0: it stands
+    Owner owner = nullptr;        // null: the owner has gone
+    std::uint64_t abandoned = 0;  // its number in abandoned_; 0: it is valid
   };
   using Claims = std::unordered_map<std::string, Claim>;
 
@@ -42,8 +42,8 @@ class StoreClaims {
   Claims::iterator erase(Claims::iterator claim);
 
   Claims claims_;
-  std::unordered_map<Owner, std::size_t> standing_;  // how many, of owners that have some
-  std::map<std::uint64_t, std::string> abandoned_;   // in the order of time
+  std::unordered_map<Owner, std::size_t> standing_;  // number of valid claims, for owners with at least one
+  std::map<std::uint64_t, std::string> abandoned_;   // in order of time
   std::uint64_t last_abandoned_ = 0;
 };
 

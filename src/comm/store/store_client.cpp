@@ -22,8 +22,8 @@ namespace {
 
 constexpr milliseconds kLongestWait = std::chrono::hours(24 * 30);
 constexpr auto kAbandonTime = std::chrono::seconds(2);
-constexpr auto kAnswerTime =
-    std::chrono::seconds(30);  // for a server that is alive but busy, beyond a get()'s own time
+// For a server that is alive but busy, in addition to the timeout of a get().
+constexpr auto kAnswerTime = std::chrono::seconds(30);
 
 template <typename T>
 std::span<std::byte> bytes_of(T& value) {
@@ -47,7 +47,7 @@ class TcpStore : public Store {
         call(protocol::Request::kAdd, key, {reinterpret_cast<const char*>(&amount), sizeof amount}, milliseconds(0));
     std::int64_t number = 0;
     if (sum.size() != sizeof number)
-      throw RendezvousError("store at {}: a counter of {} bytes came for '{}'", address_, sum.size(), key);
+      throw RendezvousError("store at {}: got a counter of {} bytes for '{}'", address_, sum.size(), key);
     std::memcpy(&number, sum.data(), sizeof number);
     return number;
   }
@@ -81,7 +81,7 @@ class TcpStore : public Store {
                             protocol::kMaxKeyBytes, value.size(), protocol::kMaxValueBytes);
     timeout = std::clamp(timeout, milliseconds(0), kLongestWait);
     const std::lock_guard lock(mutex_);
-    if (!fd_) throw RendezvousError("store at {}: '{}' is not asked: {}", address_, key, over_);
+    if (!fd_) throw RendezvousError("store at {}: '{}' was not requested: {}", address_, key, over_);
     const Deadline deadline = Clock::now() + timeout + answer_time;
     const protocol::RequestHeader header{request, static_cast<std::uint32_t>(key.size()),
                                          static_cast<std::uint32_t>(value.size()),
@@ -92,30 +92,30 @@ class TcpStore : public Store {
     protocol::ReplyHeader reply;
     must(receive_all(fd_.get(), bytes_of(reply), deadline), key);
     if (reply.value_bytes > protocol::kMaxValueBytes) {
-      end("given up before, when its answer was too long");
+      end("abandoned earlier, when its answer was too long");
       throw RendezvousError("store at {}: {} bytes announced for '{}'", address_, reply.value_bytes, key);
     }
     std::string answer(reply.value_bytes, '\0');
     must(receive_all(fd_.get(), std::as_writable_bytes(std::span(answer)), deadline), key);
     if (reply.reply == protocol::Reply::kTimeout)
-      throw TimeoutError("store at {}: nobody set '{}' within {} ms", address_, key, timeout.count());
+      throw TimeoutError("store at {}: no process set '{}' within {} ms", address_, key, timeout.count());
     if (reply.reply == protocol::Reply::kAbandoned) throw ClaimAbandoned("{}", answer);
     if (reply.reply != protocol::Reply::kOk)
       throw RendezvousError("store at {} refused '{}': {}", address_, key, answer);
     return answer;
   }
 
-  // A connection that failed once is out of step for good: a late reply would pass for the next call's.
+  // After a failure the connection is out of step for good: a late reply would be taken for the next call's.
   void must(IoResult result, std::string_view key) {
     if (result == IoResult::kDone) return;
     if (result == IoResult::kTimeout) {
-      end("given up before, when it did not answer");
+      end("abandoned earlier, when it did not answer");
       throw RendezvousError("store at {}: no answer about '{}'", address_, key);
     }
-    end(
-        fmt::format("the connection was closed while '{}' was asked: the process that hosts the store, rank 0 or "
-                    "lockrun, has ended",
-                    key));
+    end(fmt::format(
+        "the connection was closed during the request for '{}': the process that hosts the store, rank 0 or "
+        "lockrun, has ended",
+        key));
     throw RendezvousError("store at {}: {}", address_, over_);
   }
 
@@ -126,7 +126,7 @@ class TcpStore : public Store {
 
   std::mutex mutex_;
   ProcessFd fd_;
-  std::string over_;  // why there is none any more
+  std::string over_;  // why the connection has ended
   const std::string address_;
 };
 
@@ -175,7 +175,7 @@ Handshake shake_hands(int fd, std::string_view token, Deadline deadline) {
   return proven ? Handshake::kDone : Handshake::kTokenRefused;
 }
 
-// Not so in a network namespace whose loopback interface is down: no use in waiting for that.
+// If the loopback interface of a network namespace is down, there is no use in waiting.
 void check_that_machine_reaches_itself(const Endpoint& endpoint) {
   if (!is_loopback(endpoint.host)) return;
   try {
@@ -205,8 +205,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
         case Handshake::kTokenRefused:
           throw RendezvousError(
               "store at {}: the job's token was refused: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between this "
-              "process and the "
-              "store's, or that is another job's store{}",
+              "process and the store's, or that is another job's store{}",
               endpoint.text(), token.empty() ? "; without a token only processes of one user meet" : "");
         case Handshake::kSilent:
           why =
@@ -214,7 +213,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
               "-n)";
           break;
         case Handshake::kBroken:
-          why = "something answers there, but it is no Lockstep store";
+          why = "the process that answers there is not a Lockstep store";
       }
     }
     if (Clock::now() + pause >= deadline)

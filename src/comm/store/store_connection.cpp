@@ -12,8 +12,8 @@ namespace protocol = store_protocol;
 
 namespace {
 
-constexpr std::size_t kOwnInput = 4096;           // that a connection may hold beside the budget
-constexpr std::size_t kReadAtOnce = 1024 * 1024;  // so that no client keeps the others waiting
+constexpr std::size_t kOwnInput = 4096;           // that a connection may hold in addition to the budget
+constexpr std::size_t kReadAtOnce = 1024 * 1024;  // so that no client delays the others
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
@@ -27,7 +27,7 @@ void StoreConnection::drop_input() {
     in_.clear();
 }
 
-// Up to `limit` bytes in all, as far as they are here.
+// Reads available bytes, up to a total of `limit`.
 StoreConnection::State StoreConnection::receive_some(std::size_t limit) {
   while (in_.size() < limit) {
     std::byte small[kOwnInput];
@@ -40,7 +40,7 @@ StoreConnection::State StoreConnection::receive_some(std::size_t limit) {
     if (got < 0) return would_block() ? State::kOpen : State::kClosed;
     if (got == 0) return State::kClosed;
     if (!direct) in_.insert(in_.end(), small, small + got);
-    if (static_cast<std::size_t>(got) < asked) break;  // that was all: poll tells when there is more
+    if (static_cast<std::size_t>(got) < asked) break;  // that was all; poll reports when there is more
   }
   return State::kOpen;
 }
@@ -68,7 +68,7 @@ StoreConnection::State StoreConnection::make_room(const protocol::RequestHeader&
 }
 
 StoreConnection::State StoreConnection::receive(std::optional<Request>& request) {
-  if (!awaited.empty() || wants_to_send()) {  // it may go, but has nothing to say
+  if (!awaited.empty() || wants_to_send()) {  // it may close its sending side, but must not send
     char byte;
     const ssize_t got = recv(fd_.get(), &byte, 1, MSG_PEEK);
     return got < 0 && would_block() ? State::kOpen : State::kClosed;

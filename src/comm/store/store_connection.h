@@ -1,4 +1,4 @@
-// One client of the store's server: what came and is not understood yet, what waits to leave.
+// One client of the store's server: received bytes that are not processed yet, and replies that wait to be sent.
 #pragma once
 
 #include <chrono>
@@ -13,9 +13,8 @@
 
 namespace lockstep {
 
-// Memory for requests that are larger than what every connection may hold: a client that announces much and sends it
-// slowly, or a thousand of them, take no more than this together. Connections for which nothing is left are not read
-// until others are done.
+// The memory for requests beyond a connection's own share: a client that announces a large request and sends it slowly,
+// or a thousand of them, use no more than this in total. Connections without room are not read until others are done.
 class InputBudget {
  public:
   explicit InputBudget(std::size_t bytes) : free_(bytes) {}
@@ -35,8 +34,8 @@ class StoreConnection {
  public:
   using Clock = std::chrono::steady_clock;
   enum class State {
-    kOpen,    // may go on
-    kStuck,   // reads no more until the budget has room
+    kOpen,    // may continue
+    kStuck,   // is not read until the budget has room
     kClosed,  // to be closed
   };
   struct Request {
@@ -51,10 +50,10 @@ class StoreConnection {
 
   int fd() const { return fd_.get(); }
 
-  // Before the proof: its bytes, once all of them are there.
+  // Before the proof: returns its bytes, once all have arrived.
   State receive_proof(std::optional<store_protocol::ClientProof>& proof);
-  // Afterwards: a request, once it is complete. Requests and replies take turns: a client that sends before it was
-  // answered is closed.
+  // After the proof: returns a request, once it is complete. Requests and replies alternate: a client that sends before
+  // its reply is closed.
   State receive(std::optional<Request>& request);
   bool is_in_a_request() const { return !in_.empty(); }
   void drop_input();
@@ -67,18 +66,18 @@ class StoreConnection {
   State flush();
   bool wants_to_send() const { return sent_ < out_.size() + (value_ ? value_->size() : 0); }
 
-  // The server's notes.
+  // The server's state.
   bool proved = false;
   bool close_when_sent = false;
   bool stuck = false;
   bool closed = false;
   bool machine_is_watched = false;
   std::optional<ProofExchange> exchange;
-  std::string awaited;                         // a get() that waits for this key; empty: none
-  std::string claims;                          // prefix of those that must stand meanwhile; empty: none
+  std::string awaited;                         // the key for which a get() waits; empty: none
+  std::string claims;                          // prefix of the claims that must stand meanwhile; empty: none
   Clock::time_point deadline{};                // zero: none
   std::uint32_t events = 0;                    // that epoll watches
-  std::list<StoreConnection>::iterator place;  // of this one
+  std::list<StoreConnection>::iterator place;  // of this connection
 
  private:
   State receive_some(std::size_t limit);
@@ -89,7 +88,7 @@ class StoreConnection {
   std::vector<std::byte> in_;
   std::size_t budgeted_ = 0;
   std::string out_;
-  StoreTable::Value value_;  // follows out_
+  StoreTable::Value value_;  // sent after out_
   std::size_t sent_ = 0;     // of both
 };
 

@@ -1,8 +1,9 @@
-// The protocol between the store's clients and its server. All integers little-endian, as on every machine we run on.
+// The protocol between the store's clients and its server. All integers are little-endian, as on every machine that we
+// support.
 //
-// Handshake. Server: Hello. Client: ClientProof. Server: ServerProof, or it closes. The proofs
-// are those of token.h; the client is the connector.
-// Then requests and replies take turns: RequestHeader, key, value; ReplyHeader, value.
+// Handshake: the server sends Hello, the client ClientProof, and the server ServerProof or closes the connection. The
+// proofs are those of token.h; the client is the connector.
+// Then requests and replies alternate: RequestHeader, key, value; ReplyHeader, value.
 #pragma once
 
 #include <array>
@@ -30,7 +31,7 @@ struct ClientProof {
   crypto::Digest proof;
 };
 struct ServerProof {
-  std::uint64_t accepted;  // 1, or 0: the token is another one
+  std::uint64_t accepted;  // 1, or 0: the token differs
   crypto::Digest proof;
 };
 
@@ -46,7 +47,7 @@ enum class Request : std::uint32_t {
   kAbandon,
   kCheckClaims
 };
-// kRefused: the value says why. kAbandoned: it is the abandoned claim's.
+// kRefused: the value is the reason. kAbandoned: it is the abandoned claim's value.
 enum class Reply : std::uint32_t { kOk = 1, kTimeout, kRefused, kAbandoned };
 
 struct RequestHeader {

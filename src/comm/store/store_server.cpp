@@ -12,7 +12,6 @@
 #include <deque>
 #include <set>
 #include <thread>
-#include <unordered_map>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/error.h"
@@ -20,7 +19,7 @@
 #include "src/comm/net/limits.h"
 #include "src/comm/net/peer_owner.h"
 #include "src/comm/net/socket.h"
-#include "src/comm/store/store_claims.h"
+#include "src/comm/store/store_answers.h"
 #include "src/comm/store/store_connection.h"
 
 namespace lockstep {
@@ -29,16 +28,16 @@ namespace protocol = store_protocol;
 using Clock = std::chrono::steady_clock;
 
 namespace {
-constexpr auto kHandshakeTime = std::chrono::seconds(10);  // a connection that has not proved itself by then is closed
-constexpr auto kTransferTime =
-    std::chrono::seconds(30);  // so is one that takes longer to send a request or to take a reply
-constexpr auto kLostMachine =
-    std::chrono::seconds(15);  // and one that has a claim, whose machine is silent for so long
+constexpr auto kHandshakeTime = std::chrono::seconds(10);  // to prove the token; then the connection is closed
+// To send a request or receive a reply; then the connection is closed.
+constexpr auto kTransferTime = std::chrono::seconds(30);
+// How long the machine of a connection with a claim may be silent.
+constexpr auto kLostMachine = std::chrono::seconds(15);
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
 constexpr std::size_t kMaxConnections = 4096;
 static_assert(kMaxConnections >= kMaxRanks);
-constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest goes when one more comes
+constexpr std::size_t kMaxHalfOpen = 1024;  // the oldest is closed when there are more
 constexpr std::size_t kLargeRequestBytes = std::size_t{64} << 20;
 constexpr int kReportedRefusals = 20;
 using State = StoreConnection::State;
@@ -46,8 +45,8 @@ std::atomic<int> servers_of_this_process{0};
 
 }  // namespace
 
-// One thread serves all connections: its work for each is short, and no client waits for another one's bytes.
-class StoreServer::Impl {
+// One thread serves all connections: each request takes little work, and no client waits for another one's bytes.
+class StoreServer::Impl : StoreAnswers::Connections {
  public:
   explicit Impl(const StoreServerOptions& options) : token_(options.token), insecure_(options.insecure) {
     if (options.listen_fd >= 0) {
@@ -60,8 +59,7 @@ class StoreServer::Impl {
     if (token_.empty() && !options.insecure && !is_loopback(endpoint_.host))
       throw RendezvousError(
           "store: refusing to serve {} without a token, anyone on the network could join the job: set LOCKSTEP_TOKEN "
-          "or "
-          "LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
+          "or LOCKSTEP_TOKEN_FILE on every rank, or LOCKSTEP_INSECURE=1 on a network that you trust",
           endpoint_.text());
     wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
@@ -98,9 +96,9 @@ class StoreServer::Impl {
           handle(*static_cast<StoreConnection*>(event.data.ptr), event.events);
       }
       expire();
-      read_stuck_ones();
-      tell_of_abandoned_claims();
-      gone_.clear();  // no event of this turn speaks of them any more
+      read_stuck_connections();
+      answers_.notify_of_abandoned_claims();
+      gone_.clear();  // no event of this turn refers to them any more
     }
   }
 
@@ -121,12 +119,12 @@ class StoreServer::Impl {
     return next == Clock::time_point::max() ? -1 : remaining_ms(next);
   }
 
-  // Some at a time: a flood at the door must not keep the members waiting.
+  // Accepts only some at a time: a flood of connections must not delay the members.
   void accept_some() {
     for (int turn = 0; turn < kAcceptAtOnce; ++turn) {
       Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) {
-        // Without descriptors or memory the listener stays readable: come back later instead of spinning.
+        // Without descriptors or memory the listener stays readable: retry later instead of spinning.
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
         if (!std::exchange(said_what_is_missing_, true))
           log::warn("store: {}: new connections wait until others end; 'ulimit -n' must allow for every rank",
@@ -135,7 +133,7 @@ class StoreServer::Impl {
         listen_again(EPOLL_CTL_MOD);
         return;
       }
-      if (half_open_.size() + members_.size() >= kMaxConnections) continue;  // closes it
+      if (half_open_.size() + members_.size() >= kMaxConnections) continue;  // destroys, and so closes, the connection
       if (half_open_.size() >= kMaxHalfOpen) close(half_open_.front());
       StoreConnection& connection = half_open_.emplace_back(std::move(fd), budget_);
       connection.place = std::prev(half_open_.end());
@@ -153,29 +151,27 @@ class StoreServer::Impl {
   void close(StoreConnection& connection) {
     if (std::exchange(connection.closed, true)) return;
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
-    connection.drop_input();  // now: others wait for what it takes
-    if (claims_.abandon_all(&connection)) claims_changed_ = true;
+    connection.drop_input();  // now: others wait for its memory
+    answers_.forget(connection);
     set_deadline(connection, {});
-    stop_waiting(connection);
     if (connection.stuck) stuck_.erase(std::find(stuck_.begin(), stuck_.end(), &connection));
     gone_.splice(gone_.end(), connection.proved ? members_ : half_open_, connection.place);
   }
 
-  void set_deadline(StoreConnection& connection, Clock::time_point when) {
+  // -- StoreAnswers::Connections
+
+  void set_deadline(StoreConnection& connection, Clock::time_point when) override {
     if (connection.deadline != Clock::time_point{}) deadlines_.erase({connection.deadline, &connection});
     connection.deadline = when;
     if (when != Clock::time_point{}) deadlines_.insert({when, &connection});
   }
 
-  void stop_waiting(StoreConnection& connection) {
-    if (connection.awaited.empty()) return;
-    const auto waiters = waiting_.find(connection.awaited);
-    waiters->second.erase(&connection);
-    if (waiters->second.empty()) waiting_.erase(waiters);
-    connection.awaited.clear();
+  void has_reply(StoreConnection& connection) override {
+    set_deadline(connection, {});
+    settle(connection, connection.flush());
   }
 
-  // After anything was done for a connection: what it waits for next, and for how long.
+  // After any progress of a connection: updates what it waits for, and for how long.
   void settle(StoreConnection& connection, State state) {
     if (state == State::kClosed) return close(connection);
     if (state == State::kStuck && !std::exchange(connection.stuck, true)) stuck_.push_back(&connection);
@@ -183,7 +179,7 @@ class StoreServer::Impl {
     if (connection.wants_to_send()) events |= EPOLLOUT;
     if (!connection.stuck) events |= EPOLLIN;
     if (events != connection.events) watch(EPOLL_CTL_MOD, connection.fd(), connection.events = events, &connection);
-    if (!connection.proved || !connection.awaited.empty()) return;  // they have their deadline
+    if (!connection.proved || !connection.awaited.empty()) return;  // they have their own deadlines
     const bool in_transfer = !connection.stuck && (connection.wants_to_send() || connection.is_in_a_request());
     if (!in_transfer)
       set_deadline(connection, {});
@@ -191,7 +187,7 @@ class StoreServer::Impl {
       set_deadline(connection, Clock::now() + kTransferTime);
   }
 
-  // Ends what takes too long and answers get()s whose time is over.
+  // Closes connections that take too long and answers get()s whose time is over.
   void expire() {
     const auto now = Clock::now();
     if (accept_again_ != Clock::time_point{} && now >= accept_again_) {
@@ -204,15 +200,12 @@ class StoreServer::Impl {
         close(connection);
         continue;
       }
-      stop_waiting(connection);
-      set_deadline(connection, {});
-      connection.reply(protocol::Reply::kTimeout, nullptr);
-      settle(connection, connection.flush());
+      answers_.time_out(connection);
     }
   }
 
-  // Those whose large request found no room, in the order in which they came.
-  void read_stuck_ones() {
+  // Reads connections whose large request found no room, in the order of arrival.
+  void read_stuck_connections() {
     for (std::size_t turns = stuck_.size();
          turns > 0 && budget_.free() >= protocol::kMaxValueBytes + protocol::kMaxKeyBytes + 64; --turns) {
       StoreConnection& connection = *stuck_.front();
@@ -235,15 +228,15 @@ class StoreServer::Impl {
     std::optional<StoreConnection::Request> request;
     const State state = connection.receive(request);
     if (state != State::kOpen || !request) return state;
-    if (!answer(connection, *request)) return State::kClosed;
+    if (!answers_.answer(connection, *request)) return State::kClosed;
     watch_machine(connection);
     return state;
   }
 
-  // While others count on it. Without a claim it may be cut off for longer: a job's later groups meet by the same
-  // connection.
+  // Watches the machine while others depend on it. Without a claim it may be unreachable for longer: a job's later
+  // groups meet over the same connection.
   void watch_machine(StoreConnection& connection) const {
-    const bool has_claim = claims_.has_any(&connection);
+    const bool has_claim = answers_.has_claim(connection);
     if (has_claim == std::exchange(connection.machine_is_watched, has_claim)) return;
     notice_lost_machine(connection.fd(), has_claim ? kLostMachine : std::chrono::seconds(0));
   }
@@ -277,127 +270,16 @@ class StoreServer::Impl {
               refusal_reason(token_), end);
   }
 
-  // False: a request that this version does not know.
-  bool answer(StoreConnection& connection, StoreConnection::Request& request) {
-    using protocol::Reply;
-    switch (request.header.request) {
-      case protocol::Request::kSet:
-        return stored(connection, request.key, table_.set(request.key, std::move(request.value)), false);
-      case protocol::Request::kSetIfAbsent:
-        return stored(connection, request.key, table_.set_if_absent(request.key, std::move(request.value)), true);
-      case protocol::Request::kAdd: {
-        const auto sum = table_.add(request.key, request.value);
-        if (sum) return stored(connection, request.key, *sum, true);
-        connection.reply(Reply::kRefused, std::make_shared<const std::string>("the key holds no counter"));
-        return true;
-      }
-      case protocol::Request::kGet:
-        if (request.value.size() > protocol::kMaxKeyBytes) return false;
-        answer_get(connection, request);
-        return true;
-      case protocol::Request::kEraseBelow:
-        table_.erase_below(request.key);
-        claims_.erase_below(request.key);
-        connection.reply(Reply::kOk, nullptr);
-        return true;
-      case protocol::Request::kClaim:
-        return claimed(connection, request);
-      case protocol::Request::kKeep:
-        claims_.erase(request.key);
-        connection.reply(Reply::kOk, nullptr);
-        return true;
-      case protocol::Request::kAbandon:
-        if (!claims_.abandon(request.key, &connection)) {
-          connection.reply(Reply::kRefused, std::make_shared<const std::string>("it is no claim of this connection"));
-          return true;
-        }
-        claims_changed_ = true;
-        return stored(connection, request.key, table_.set(request.key, std::move(request.value)), false);
-      case protocol::Request::kCheckClaims:
-        if (!tell_if_abandoned(connection, request.key)) connection.reply(Reply::kOk, nullptr);
-        return true;
-    }
-    return false;
-  }
-
-  void answer_get(StoreConnection& connection, StoreConnection::Request& request) {
-    const StoreTable::Value value = table_.find(request.key);
-    // An abandoned claim is no key that a client has set: its value is the reason.
-    if (!request.value.empty() && claims_.is_abandoned(request.key))
-      return connection.reply(protocol::Reply::kAbandoned, value);
-    if (value) return connection.reply(protocol::Reply::kOk, value);
-    if (!request.value.empty() && tell_if_abandoned(connection, request.value)) return;
-    connection.awaited = request.key;
-    connection.claims = std::move(request.value);
-    waiting_[request.key].insert(&connection);
-    set_deadline(connection, Clock::now() + std::chrono::milliseconds(request.header.timeout_ms));
-  }
-
-  // -- claims
-
-  bool claimed(StoreConnection& connection, StoreConnection::Request& request) {
-    const StoreTable::Value standing = table_.find(request.key);
-    if (standing && (!claims_.holds(request.key) || !claims_.take(request.key, &connection))) {
-      connection.reply(protocol::Reply::kOk, standing);
-      return true;
-    }
-    const StoreTable::Value value = table_.set(request.key, std::move(request.value));
-    if (value) claims_.take(request.key, &connection);
-    return stored(connection, request.key, value, true);
-  }
-
-  bool tell_if_abandoned(StoreConnection& connection, std::string_view claims) {
-    const auto key = claims_.first_abandoned(claims);
-    if (key) connection.reply(protocol::Reply::kAbandoned, table_.find(*key));
-    return key.has_value();
-  }
-
-  // The clients that wait for a key from a client that has gone.
-  void tell_of_abandoned_claims() {
-    while (std::exchange(claims_changed_, false)) {
-      std::vector<StoreConnection*> waiters;
-      for (const auto& [_, of_key] : waiting_) waiters.insert(waiters.end(), of_key.begin(), of_key.end());
-      for (StoreConnection* waiter : waiters) {
-        if (waiter->awaited.empty() || waiter->claims.empty() || !tell_if_abandoned(*waiter, waiter->claims)) continue;
-        stop_waiting(*waiter);
-        set_deadline(*waiter, {});
-        settle(*waiter, waiter->flush());
-      }
-    }
-  }
-
-  // Answers, and wakes those who wait for the key.
-  bool stored(StoreConnection& connection, const std::string& key, const StoreTable::Value& value, bool wants_it) {
-    if (!value) {
-      const auto full = fmt::format("the store is full: {} keys, {} bytes", table_.keys(), table_.bytes());
-      connection.reply(protocol::Reply::kRefused, std::make_shared<const std::string>(full));
-      return true;
-    }
-    connection.reply(protocol::Reply::kOk, wants_it ? value : nullptr);
-    const auto waiters = waiting_.extract(key);
-    if (waiters.empty()) return true;
-    for (StoreConnection* waiter : waiters.mapped()) {
-      waiter->awaited.clear();
-      set_deadline(*waiter, {});
-      waiter->reply(protocol::Reply::kOk, value);
-      settle(*waiter, waiter->flush());
-    }
-    return true;
-  }
-
   const std::string token_;
   const bool insecure_;
   ProcessFd listener_;
   Fd wake_, epoll_;
   Endpoint endpoint_;
-  Clock::time_point accept_again_{};  // zero: now; everything below belongs to the server's thread
+  Clock::time_point accept_again_{};  // zero: now; the members below belong to the server's thread
   InputBudget budget_{kLargeRequestBytes};
-  StoreTable table_;
-  StoreClaims claims_;
-  bool claims_changed_ = false;
+  StoreAnswers answers_{*this};
   List half_open_, members_, gone_;
   std::set<std::pair<Clock::time_point, StoreConnection*>> deadlines_;
-  std::unordered_map<std::string, std::set<StoreConnection*>> waiting_;  // by key
   std::deque<StoreConnection*> stuck_;
   int refusals_ = 0;
   bool said_what_is_missing_ = false;

@@ -38,7 +38,7 @@ void StoreTable::erase_below(std::string_view prefix) {
 }
 
 std::optional<StoreTable::Value> StoreTable::add(const std::string& key, const std::string& amount) {
-  std::uint64_t sum = 0, more = 0;  // wraps
+  std::uint64_t sum = 0, more = 0;  // may wrap
   const Value before = find(key);
   if (amount.size() != sizeof more || (before && !before->empty() && before->size() != sizeof sum)) return std::nullopt;
   std::memcpy(&more, amount.data(), sizeof more);

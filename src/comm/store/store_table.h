@@ -15,20 +15,20 @@ class StoreTable {
  public:
   struct Limits {
     std::size_t keys = 100'000;
-    std::size_t bytes =
-        std::size_t{512} << 20;  // of values, those that were replaced and still leave for a slow reader included
+    // The bytes of values, including replaced ones that are still being sent to a slow reader.
+    std::size_t bytes = std::size_t{512} << 20;
   };
-  // Shared with replies that are under way, so that a thousand of them cost no more than one.
+  // Shared with replies that are under way, so that a thousand of them use no more memory than one.
   using Value = std::shared_ptr<const std::string>;
 
   StoreTable() = default;
   explicit StoreTable(const Limits& limits) : limits_(limits) {}
 
   Value find(const std::string& key) const;
-  // The value that stands afterwards; null: the table is full.
+  // Returns the key's value afterwards; null: the table is full.
   Value set(const std::string& key, std::string value);
   Value set_if_absent(const std::string& key, std::string value);
-  // A counter of eight bytes. Nullopt: the key, or the amount, is none.
+  // A counter of eight bytes. nullopt: the key's value, or `amount`, is not a counter.
   std::optional<Value> add(const std::string& key, const std::string& amount);
 
   void erase_below(std::string_view prefix);

@@ -37,7 +37,7 @@ DelayCost delay_cost_from_environment() {
 
 namespace {
 
-// Of this rank's own data, which is the result.
+// The bytes of this rank's own data, which is the result.
 std::size_t bytes_of(const Operation& operation) {
   if (operation.signature.kind == OperationKind::kBarrier) return 0;
   if (operation.signature.kind == OperationKind::kAllToAllV)
@@ -48,7 +48,7 @@ std::size_t bytes_of(const Operation& operation) {
 
 }  // namespace
 
-// When each operation is over is known when it is issued: a caller has only to wait for the clock.
+// The end of each operation is known when it is issued: a caller only has to wait for the clock.
 class DelayBackend::Wire : public CompletionQueue {
  public:
   explicit Wire(const DelayCost& cost) : cost_(cost) {}
@@ -71,7 +71,7 @@ class DelayBackend::Wire : public CompletionQueue {
 
   bool done(std::uint64_t ticket) override {
     const std::lock_guard lock(mutex_);
-    if (end_of(ticket) <= Clock::now()) return true;  // what was complete stays complete
+    if (end_of(ticket) <= Clock::now()) return true;  // a complete operation stays complete
     throw_if_aborted();
     return false;
   }
@@ -133,11 +133,11 @@ Work DelayBackend::start(const Operation& operation) {
     CompositeCalls(Place{}).run(operation, copy);
   else
     copy(operation);
-  flight::note_finished(operation.flight);  // when it is over is known already
+  flight::note_finished(operation.flight);  // the time of its end is already known
   return Work(wire_, ticket);
 }
 
-// Its data is there when it is issued; only the wire takes its time.
+// Its data is complete when it is issued; only the time of the transfer is missing.
 Work DelayBackend::start_chained(const Operation& operation, const Work& first) {
   const Work made = run_chained(operation, cpu_device().default_stream());
   return operation.chained.makes_call ? made : first;

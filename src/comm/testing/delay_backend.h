@@ -1,8 +1,8 @@
-// A wire that takes its time and nothing else: an operation lasts alpha + bytes * beta, uses no processor, moves no
+// A simulated network that only takes time: an operation lasts alpha + bytes * beta, uses no CPU time, and moves no
 // data.
 //
-// For tests and benchmarks of overlap. Every rank sees its own data as the result, as in a world of one. Operations
-// take turns like messages on one wire: each starts when it is issued and the one before has ended.
+// For tests and benchmarks of overlap. Every rank gets its own data as the result, as in a world of one. Operations are
+// serialized like messages on one link: each starts when it has been issued and the previous one has ended.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@
 namespace lockstep {
 
 struct DelayCost {
-  std::chrono::nanoseconds alpha{20'000};  // an operation's fixed cost; LOCKSTEP_DELAY_ALPHA_US
+  std::chrono::nanoseconds alpha{20'000};  // fixed cost of an operation; LOCKSTEP_DELAY_ALPHA_US
   double gigabytes_per_second = 10;        // 1 / beta; LOCKSTEP_DELAY_GBPS
   std::chrono::nanoseconds of(std::size_t bytes) const;
 };
 DelayCost delay_cost_from_environment();
 
-// One operation on the wire; times are of steady_clock.
+// One operation on the simulated network; the times are of steady_clock.
 struct DelayEvent {
   OperationKind kind;
   std::int32_t purpose_index;
@@ -43,7 +43,7 @@ class DelayBackend : public Backend {
   void leave() noexcept override {}
   TransportCounters counters() const override { return {}; }
 
-  // The operations on the wire since the last clear_events(), in order; finished may lie in the future.
+  // The operations since the last clear_events(), in order; `finished` may be in the future.
   std::vector<DelayEvent> events() const;
   void clear_events();
 

@@ -53,7 +53,7 @@ class RecordingBackend::Record : public CompletionQueue {
       throw PeerLost("recording: call {} was to fail when it is waited for", failures_.waiting);
   }
 
-  // Reads or changes what is kept.
+  // Reads or changes the record.
   template <typename Use>
   auto with(Use&& use) {
     const std::lock_guard lock(mutex_);
@@ -66,7 +66,7 @@ class RecordingBackend::Record : public CompletionQueue {
   }
 
   std::vector<RecordedCall> calls_;
-  std::vector<Work> works_;  // theirs
+  std::vector<Work> works_;  // of the calls
   std::vector<RecordedMessage> messages_;
   std::vector<std::size_t> allocations_;
   PlannedFailures failures_;
@@ -78,7 +78,7 @@ class RecordingBackend::Record : public CompletionQueue {
   }
 
   mutable std::mutex mutex_;
-  std::uint64_t cleared_ = 0;  // calls that were forgotten
+  std::uint64_t cleared_ = 0;  // number of calls that were forgotten
 };
 
 RecordingBackend::RecordingBackend(std::unique_ptr<Backend> inner)
@@ -144,7 +144,8 @@ void RecordingBackend::plan(const PlannedFailures& failures) {
 
 RecordingBackend& recorded(Backend& backend) {
   auto* const recording = dynamic_cast<RecordingBackend*>(&backend);
-  if (recording == nullptr) throw InvalidArgument("backend '{}' records nothing: choose 'recording'", backend.name());
+  if (recording == nullptr)
+    throw InvalidArgument("backend '{}' does not record calls: choose 'recording'", backend.name());
   return *recording;
 }
 

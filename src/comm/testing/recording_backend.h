@@ -1,5 +1,4 @@
-// Keeps every call on its way to another backend, for tests to read: what was asked, in which order, from which memory,
-// when.
+// Records every call on its way to another backend, for tests: operation, order, memory and time.
 #pragma once
 
 #include <chrono>
@@ -15,7 +14,7 @@ struct RecordedCall {
   Operation operation;
   bool is_async = false;
   std::chrono::steady_clock::time_point issued, completed;
-  bool is_complete = false;  // of an asynchronous call: once a thread waited for it, or asked and it was done
+  bool is_complete = false;  // an asynchronous call: once a thread has waited for it, or polled it when it was done
 };
 
 struct RecordedMessage {
@@ -24,13 +23,13 @@ struct RecordedMessage {
   std::chrono::steady_clock::time_point issued;
 };
 
-// Failures to order: calls count from 1, 0 is none.
+// Failures to inject; calls count from 1, 0 is no call.
 struct PlannedFailures {
-  std::size_t starting = 0;  // the call throws PeerLost when it is issued, and is not kept
+  std::size_t starting = 0;  // the call throws PeerLost when it is issued, and is not recorded
   std::size_t waiting = 0;   // the call is executed; waiting for it throws PeerLost
 };
 
-// Any thread may read; calls as in Backend.
+// Any thread may read; the other calls are as in Backend.
 class RecordingBackend : public Backend {
  public:
   explicit RecordingBackend(std::unique_ptr<Backend> inner);
@@ -53,11 +52,11 @@ class RecordingBackend : public Backend {
   TransportCounters counters() const override { return inner_->counters(); }
   void on_over(std::function<void(const std::string&)> call) override { inner_->on_over(std::move(call)); }
 
-  // In the order of the calls. Room for `calls` more, so that keeping them allocates nothing.
+  // The calls in order. reserve() makes room for `calls` more, so that recording them needs no allocation.
   std::vector<RecordedCall> calls() const;
   std::vector<RecordedMessage> messages() const;
   std::vector<std::size_t> allocations() const;  // bytes of each
-  std::size_t completed() const;                 // how many of the calls are known to be complete
+  std::size_t completed() const;                 // number of calls that are known to be complete
   void clear_calls();
   void reserve(std::size_t calls);
   void plan(const PlannedFailures& failures);
@@ -68,7 +67,7 @@ class RecordingBackend : public Backend {
   std::unique_ptr<Backend> inner_;
 };
 
-// The record of a group's calls; throws InvalidArgument when it does not record.
+// The record of a group's calls; throws InvalidArgument if the group does not record.
 RecordingBackend& recorded(Backend& backend);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Where a thread stands in its data: a DataLoader says it, and a wrapper compares it over the ranks.
+// The position of a thread in its data. A DataLoader sets it, and a wrapper compares it between ranks.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 namespace lockstep {
 
 struct BatchPosition {
-  std::uint64_t pass = 0;   // of a loader, a number of its own in this process; 0: the thread stands at no batch
+  std::uint64_t pass = 0;   // a number that a loader's pass has in this process; 0: the thread is at no batch
   std::uint32_t batch = 0;  // of that pass, from 1
-  int ranks = 0;            // among which the sampler deals
+  int ranks = 0;            // ranks among which the sampler distributes
 
   bool operator==(const BatchPosition&) const = default;
 };

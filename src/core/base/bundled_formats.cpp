@@ -1,7 +1,6 @@
-// fmt and spdlog, which distributions ship as shared libraries, as one object file: for programs that must not need
-// those
-// (-Dself_contained). Compiled from their headers with every inline function kept, so that the rest of the code finds
-// what it finds in the libraries elsewhere.
+// fmt and spdlog, which distributions ship as shared libraries, compiled into one object file: for programs that must
+// not need those (-Dself_contained). Compiled from their headers with every inline function kept, so that the other
+// code finds the symbols that the libraries would provide.
 #define FMT_HEADER_ONLY 1
 #undef SPDLOG_COMPILED_LIB
 #undef SPDLOG_SHARED_LIB
@@ -13,7 +12,7 @@
 #include <ctime>
 #include <string>
 
-// Templates that the libraries instantiate: of the log's sink, and of times, whose formatting asks for the locale.
+// Templates that the libraries instantiate: those of the log's sink, and of times, whose formatting uses the locale.
 template class spdlog::sinks::stdout_sink_base<spdlog::details::console_mutex>;
 template class spdlog::sinks::stderr_sink<spdlog::details::console_mutex>;
 [[gnu::used]] static std::string format_time(const std::tm& time) { return fmt::format("{:%c}", time); }

@@ -44,7 +44,7 @@ Digest sha256(std::span<const std::byte> data) {
 Digest hmac_sha256(std::string_view key, std::span<const std::byte> message) {
   Digest digest;
   unsigned int length = 0;
-  // HMAC() takes a null key for "the one before": an empty key must still be a pointer.
+  // HMAC() interprets a null key as "the previous one", so an empty key must still be a pointer.
   const char* key_data = key.empty() ? "" : key.data();
   if (HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()), bytes_of(message.data()), message.size(),
            bytes_of(digest.data()), &length) == nullptr ||

@@ -1,7 +1,7 @@
 // float16 (IEEE binary16) and bfloat16 <-> float, in integer steps that compilers turn into vector code.
 //
-// Rounding is to nearest, ties to even. Instructions for this exist, but not on every CPU that a run may include, and
-// all ranks must get the same bits.
+// Rounding is to nearest, ties to even. There are instructions for this, but not on every CPU that a job may include,
+// and all ranks must compute the same bits.
 #pragma once
 
 #include <bit>
@@ -34,7 +34,7 @@ LOCKSTEP_HALF_INLINE BFloat16 narrow_bfloat16(float value) {
   return {static_cast<std::uint16_t>(is_nan ? quiet_nan : rounded)};
 }
 
-// The exponent's bias differs by 112: a multiplication by 2^112 mends it, and normalises subnormal numbers on the way.
+// The biases of the exponents differ by 112: a multiplication by 2^112 corrects that, and normalises subnormal numbers.
 LOCKSTEP_HALF_INLINE float widen(Float16 value) {
   const std::uint32_t magnitude = static_cast<std::uint32_t>(value.bits & 0x7fff) << 13;
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000) << 16;
@@ -47,7 +47,8 @@ LOCKSTEP_HALF_INLINE Float16 narrow_float16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000;
   const std::uint32_t magnitude = bits & 0x7fffffff;
-  // Normal result: mend the bias, round at bit 13; a carry into the exponent is what rounding up means.
+  // Normal result: correct the bias and round at bit 13; a carry into the exponent is the correct result of rounding
+  // up.
   const std::uint32_t normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
   // Subnormal result (below 2^-14): adding 0.5 leaves the number, rounded to multiples of 2^-24, in the low bits.
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;

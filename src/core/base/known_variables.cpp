@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array kForTests = {"TEST_", "SOAK_", "FUZZ_"};
 
-// Levenshtein's: how many letters to insert, remove or replace.
+// Levenshtein distance: the number of letters to insert, remove or replace.
 std::size_t distance_between(std::string_view one, std::string_view other) {
   std::vector<std::size_t> row(other.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -33,7 +33,7 @@ std::size_t distance_between(std::string_view one, std::string_view other) {
   return row.back();
 }
 
-// ": did you mean X?", or "" where no variable's name is near.
+// ": did you mean X?", or "" if no variable's name is similar.
 std::string guess_at(const std::string& name) {
   const auto& known = known_variables();
   const std::string& nearest =
@@ -44,9 +44,8 @@ std::string guess_at(const std::string& name) {
   return distance_between(name, nearest) * 2 <= own ? fmt::format(": did you mean {}?", nearest) : "";
 }
 
-// Kubernetes describes each Service of the namespace to its pods: of one called lockstep-x, by LOCKSTEP_X_SERVICE_HOST,
-// LOCKSTEP_X_PORT
-// ("tcp://10.0.0.1:80") and others.
+// Kubernetes describes each Service of the namespace to its pods: for a service lockstep-x it sets
+// LOCKSTEP_X_SERVICE_HOST, LOCKSTEP_X_PORT ("tcp://10.0.0.1:80") and others.
 bool is_of_kubernetes(const std::string& name, const std::string& value) {
   static const std::regex kNames("_SERVICE_(HOST|PORT)(_|$)|_PORT_[0-9]+_(TCP|UDP|SCTP)(_|$)");
   static const std::regex kAddress("(tcp|udp|sctp)://.*");
@@ -107,7 +106,7 @@ std::vector<std::string> doubts_about(const std::vector<std::string>& environmen
     if (!name.starts_with(prefix) || std::any_of(kForTests.begin(), kForTests.end(), is_for)) continue;
     const auto& known = known_variables();
     if (std::find(known.begin(), known.end(), name) != known.end() || is_of_kubernetes(name, value)) continue;
-    doubts.push_back(fmt::format("environment: {} is set, and Lockstep has no such variable{}", name, guess_at(name)));
+    doubts.push_back(fmt::format("environment: {} is set, but Lockstep has no such variable{}", name, guess_at(name)));
   }
   return doubts;
 }

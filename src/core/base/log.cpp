@@ -12,7 +12,7 @@ namespace lockstep::log {
 namespace {
 
 spdlog::logger& logger() {
-  // Never destroyed: threads and destructors may log until the very end of the process.
+  // Never destroyed: threads and destructors may log until the end of the process.
   static spdlog::logger* const kLogger = [] {
     auto* made = new spdlog::logger("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("lockstep %l: %v");
@@ -24,12 +24,12 @@ spdlog::logger& logger() {
 }
 
 struct Sink {
-  std::recursive_mutex mutex;  // a sink may end itself
+  std::recursive_mutex mutex;  // a sink may remove itself
   std::function<void(Level, const std::string&)> write;
 };
 
 Sink& sink() {
-  static Sink* const kSink = new Sink;  // as the logger
+  static Sink* const kSink = new Sink;  // never destroyed, like the logger
   return *kSink;
 }
 
@@ -38,7 +38,7 @@ thread_local bool is_in_sink = false;
 void write_to_sink(Level level, const std::string& text) {
   if (is_in_sink) return;
   const std::lock_guard lock(sink().mutex);
-  const auto write = sink().write;  // a copy: that stays while it runs
+  const auto write = sink().write;  // a copy, which stays valid while it runs
   if (!write) return;
   is_in_sink = true;
   try {
@@ -80,7 +80,7 @@ void write(Level level, fmt::string_view format, fmt::format_args args) {
     logger().log(as_spdlog(level), spdlog::string_view_t(text));
     write_to_sink(level, text);
   } catch (...) {
-    return;  // a line that cannot be shown is no reason to end a training; destructors log as well
+    return;  // failure to log is no reason to end a training; destructors log as well
   }
 }
 

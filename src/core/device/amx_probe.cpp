@@ -24,20 +24,20 @@ bool is_advertised() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTiles) != 0 && (d & kBfloat16) != 0;
 }
 
-// Intel's "Software Developer's Manual", volume 1, 13.3; Linux' Documentation/arch/x86/xstate.rst.
+// See Intel's "Software Developer's Manual", volume 1, 13.3, and Linux' Documentation/arch/x86/xstate.rst.
 bool is_permitted() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// 2 x 3 in one pair of one row of two tiles.
+// Multiplies 2 x 3 in one element of two tiles.
 __attribute__((target("amx-tile,amx-bf16"))) bool multiplies() {
   struct alignas(64) Shapes {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
     std::uint16_t row_bytes[16] = {4, 4, 4};
     std::uint8_t rows[16] = {1, 1, 1};
   };
-  // Static, as the compiler does not know what tile operations read and write.
+  // Static, because the compiler does not know what tile operations read and write.
   static constexpr Shapes kShapes;
   static constexpr std::uint32_t kTwo = 0x4000, kThree = 0x4040;
   static volatile float product;
@@ -54,7 +54,7 @@ __attribute__((target("amx-tile,amx-bf16"))) bool multiplies() {
 
 sigjmp_buf after_fault;
 
-// While one lives, a fault of this thread jumps to after_fault, also in a thread that blocks all signals.
+// While it lives, a fault of this thread jumps to after_fault, even if the thread blocks all signals.
 class FaultTrap {
  public:
   FaultTrap() {

@@ -3,13 +3,14 @@
 
 namespace lockstep {
 
-// Asks the processor, then the system, then tries a product: some virtual machines advertise instructions that fault.
-// Linux lends the tiles' registers to the whole process, on demand; from then on it refuses signal stacks too small for
-// them (some 12 KB; sigaltstack), and it lends nothing where a thread has such a stack. Never throws; not to be called
-// by two threads at once, as it takes SIGILL and SIGSEGV meanwhile.
+// Queries the processor, requests permission from the system, then tries a product, because some virtual machines
+// advertise instructions that fault. Linux grants the tiles' registers to the entire process on request. From then on
+// it refuses signal stacks that are too small for them (about 12 KB; sigaltstack), and it grants nothing if a thread
+// already has such a stack. Never throws. Must not be called by two threads at once, because it temporarily handles
+// SIGILL and SIGSEGV.
 bool amx_works();
 
-// What `trial` returns, and false if it meets an instruction that faults.
+// Returns the result of `trial`, or false if it executes an instruction that faults.
 bool runs_without_fault(bool (*trial)());
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kAlignment = 64;  // a cache line, and an AVX-512 vector
 constexpr std::size_t kSmallest = 64;
 
-// Size classes: 64, 80, 96, 112, 128, 160, ...: four to each power of two.
+// Size classes: 64, 80, 96, 112, 128, 160, ...: four for each power of two.
 struct SizeClass {
   std::size_t index;
   std::size_t bytes;
@@ -74,8 +74,8 @@ Buffer CachingAllocator::allocate(std::size_t bytes) {
     block = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
     const std::lock_guard lock(mutex_);
     if (block == nullptr)
-      throw Error("cpu allocator: {} bytes asked, {} in use, {} held, and the system has no more", bytes,
-                  stats_.bytes_in_use, stats_.bytes_held);
+      throw Error("cpu allocator: out of memory: {} bytes requested, {} in use, {} held, and the system has no more",
+                  bytes, stats_.bytes_in_use, stats_.bytes_held);
     ++stats_.system_allocations;
     stats_.bytes_in_use += size_class.bytes;
     stats_.bytes_held += size_class.bytes;
@@ -93,14 +93,14 @@ void CachingAllocator::empty_cache() {
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t index = 0; index < kClasses; ++index) {
-      if (free_[index].empty()) continue;  // also the classes beyond what a size_t can count
+      if (free_[index].empty()) continue;  // also the classes beyond the range of size_t
       stats_.bytes_held -= free_[index].size() * bytes_of_class(index);
       for (std::byte* block : free_[index]) std::free(block);
       free_[index].clear();
     }
   }
 #ifdef __GLIBC__
-  malloc_trim(0);  // free() keeps what lies between other blocks
+  malloc_trim(0);  // free() keeps memory that lies between other blocks
 #endif
 }
 
@@ -125,8 +125,7 @@ void CpuDevice::copy(void* destination, const void* source, std::size_t bytes, S
 }
 
 void CpuDevice::begin_capture(Stream&) {
-  throw InvalidArgument(
-      "cpu: what is queued here is done when the call returns: there is nothing to record as a graph");
+  throw InvalidArgument("cpu: work is done when its call returns, so there is nothing to record as a graph");
 }
 std::unique_ptr<Graph> CpuDevice::end_capture(Stream&) { throw InvalidArgument("cpu: no graph is being recorded"); }
 

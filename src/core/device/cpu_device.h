@@ -1,4 +1,4 @@
-// The CPU as a device: a caching allocator over aligned malloc, streams that have always finished.
+// The CPU as a device: a caching allocator over aligned malloc, and streams whose work is always finished.
 #pragma once
 
 #include <array>
@@ -12,19 +12,16 @@
 
 namespace lockstep {
 
-// Kernel families that replace entries of the reference table; each lives in its folder below kernels/.
-void use_fast_cpu_kernels(KernelTable& table);  // kernels/cpu: vector loops
-void use_onednn_kernels(KernelTable& table);    // kernels/onednn: convolution, matrix products
+// The CPU's kernels. This is the one function that core calls and does not define: kernels/cpu/cpu_table.cpp does. The
+// kernels cannot register themselves, because a program takes an object of a static library only when it refers to it.
+KernelTable cpu_kernels();
 
-// For a build without the latter: the table's first large convolution or product logs that it is slow, and the remedy.
-void tell_of_slow_products(KernelTable& table);
-
-// Freed blocks are kept by size class (powers of two with three steps between: at most 25 % waste) and handed out
-// again, so that a training step asks the system for nothing.
+// Freed blocks are kept by size class (powers of two with three steps between them: at most 25 % waste) and reused, so
+// that a training step requests no memory from the system.
 class CachingAllocator {
  public:
   explicit CachingAllocator(Device& device) : device_(device) {}
-  ~CachingAllocator();  // after its last buffer
+  ~CachingAllocator();  // must run after its last buffer is freed
   Buffer allocate(std::size_t bytes);
   AllocatorStats stats() const;
   void empty_cache();
@@ -41,7 +38,7 @@ class CachingAllocator {
 
 class CpuDevice : public Device {
  public:
-  // Logical device `index`; of a single one the name is "cpu".
+  // Logical device `index`; if it is the only one, its name is "cpu".
   explicit CpuDevice(const KernelTable& kernels, int index = 0, bool single = true);
   DeviceKind kind() const override { return DeviceKind::kCpu; }
   int index() const override { return index_; }
@@ -58,7 +55,7 @@ class CpuDevice : public Device {
   Stream& default_stream() override { return *default_stream_; }
   std::unique_ptr<Stream> new_stream() override;
   std::unique_ptr<Event> new_event() override;
-  const KernelTable& kernels() const override { return kernels_; }
+  const KernelTable& own_kernels() const override { return kernels_; }
 
  private:
   Buffer take_pinned(std::size_t bytes) override { return allocate(bytes); }

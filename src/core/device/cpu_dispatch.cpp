@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-// AMX is asked for only where it is wanted: the system lends it to the whole process.
+// AMX is only requested where it is wanted, because the system grants it to the entire process.
 Isa supported(Isa wanted) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -28,7 +28,7 @@ Isa wanted() {
   if (*name == "avx512") return Isa::kAvx512;
   if (*name == "avx2") return Isa::kAvx2;
   if (*name == "baseline") return Isa::kBaseline;
-  throw InvalidArgument("environment: {}='{}' is none of baseline, avx2, avx512, amx", env::kIsa, *name);
+  throw InvalidArgument("environment: {}=expected baseline, avx2, avx512 or amx, got '{}'", env::kIsa, *name);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The interface of the CUDA part. It is a library of its own, loaded when a program first asks for a GPU: one build
+// The interface of the CUDA part, a separate library that is loaded when a program first requests a GPU: so one build
 // runs on machines with a driver and without.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace lockstep::cuda {
 
-// Changes with all that passes between program and library: by hand with the classes, by itself with the kernel table
-// (FNV-1a of its list).
+// Identifies everything that passes between program and library. Change it by hand with the classes; the kernel table's
+// share (FNV-1a of its list) changes automatically.
 inline constexpr int kLibraryVersion = [] {
   constexpr std::string_view kInterface = "5"
 #define LOCKSTEP_OPERATOR(name, ...) " " #name "(" #__VA_ARGS__ ")"
@@ -28,15 +28,15 @@ inline constexpr int kLibraryVersion = [] {
 class Library {
  public:
   virtual ~Library() = default;
-  // Makes no CUDA context. Throws NoGpu (no driver, no device) or Error (a driver older than the toolkit), both with
-  // the remedy.
+  // Creates no CUDA context. Throws NoGpu (no driver, no device) or Error (a driver older than the toolkit); both
+  // messages have the remedy.
   virtual const std::vector<Gpu>& gpus() = 0;
-  // The device of this name on that GPU. Made at the first call, kept for good; later policies are ignored. Throws
-  // InvalidArgument for a GPU that is not there, Error for one that this build has no code for.
+  // The device of this name on that GPU. Created by the first call and never destroyed; later policies are ignored.
+  // Throws InvalidArgument if the GPU does not exist, and Error if this build has no code for it.
   virtual Device& device(int ordinal, const std::string& name, const MemoryPolicy& policy) = 0;
 };
 
-// The library's one symbol; null: it was built for another version.
+// The library's only symbol. Returns null if it was built for another version.
 using LibraryEntry = Library* (*)(int version);
 inline constexpr const char* kLibraryEntry = "lockstep_cuda_library";
 inline constexpr const char* kLibraryFile = "liblockstep_cuda.so";

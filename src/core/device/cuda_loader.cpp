@@ -21,7 +21,7 @@ cuda::Library* open(const fs::path& file) {
   cuda::Library* const library = entry == nullptr ? nullptr : entry(cuda::kLibraryVersion);
   if (library == nullptr)
     throw Error("{} {}: install program and library from one build", file.string(),
-                entry == nullptr ? "is no CUDA part of Lockstep" : "belongs to another version of Lockstep");
+                entry == nullptr ? "is not a CUDA part of Lockstep" : "belongs to another version of Lockstep");
   return library;
 }
 
@@ -34,10 +34,11 @@ cuda::Library* find() {
     if (place.has_parent_path()) continue;
     if (void* const handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL); handle != nullptr) return open(place);
     const std::string why = dlerror();
-    if (why.rfind(place.string(), 0) != 0) throw Error("{}", explain_load_failure(place.string(), why));  // it is there
+    if (why.rfind(place.string(), 0) != 0)
+      throw Error("{}", explain_load_failure(place.string(), why));  // the file exists
   }
   throw cuda::NoGpu(
-      "this installation has no CUDA part: {} is neither beside the program nor in ../lib, ../src/cuda or on the "
+      "this installation has no CUDA part: {} is neither next to the program nor in ../lib, ../src/cuda or on the "
       "library path (build with "
       "-Dcuda=enabled, or name the file in {})",
       cuda::kLibraryFile, env::kCudaLibrary);
@@ -56,15 +57,16 @@ constexpr Vendor kVendors[] = {
 
 }  // namespace
 
-// The loader's words: "FILE: cannot open shared object file: No such file or directory", and FILE is what is missing.
+// Parses the loader's message "FILE: cannot open shared object file: No such file or directory", where FILE is missing.
 std::string explain_load_failure(const std::string& library, const std::string& error) {
   const std::string missing = error.substr(0, error.find(':'));
   const bool absent = error.find("cannot open shared object file") != std::string::npos;
-  if (absent && missing == library) return fmt::format("the CUDA part cannot be loaded: there is no file {}", library);
+  if (absent && missing == library)
+    return fmt::format("the CUDA part cannot be loaded: the file {} does not exist", library);
   for (const Vendor& vendor : kVendors) {
     if (!absent || missing.rfind(vendor.file, 0) != 0) continue;
     return fmt::format(
-        "the CUDA part cannot be loaded: {} ({}) is not found: install it (NVIDIA's package {}), or put its folder "
+        "the CUDA part cannot be loaded: {} ({}) was not found: install it (NVIDIA's package {}), or put its folder "
         "into LD_LIBRARY_PATH",
         vendor.product, missing, vendor.remedy);
   }
@@ -84,7 +86,7 @@ std::vector<fs::path> cuda_library_places(const std::string& set, const fs::path
 }
 
 cuda::Library& cuda_library() {
-  static cuda::Library* const kLibrary = find();  // a failure is tried again by the next call
+  static cuda::Library* const kLibrary = find();  // after a failure the next call tries again
   return *kLibrary;
 }
 

@@ -9,15 +9,15 @@
 
 namespace lockstep {
 
-// Loads it once in a process. Throws NoGpu: there is none; Error: not loadable (what it misses, and the remedy), of
-// another version.
+// Loads it once per process. Throws NoGpu if there is none; Error if it cannot be loaded (with what it lacks, and the
+// remedy) or has another version.
 cuda::Library& cuda_library();
 
-// Where it may lie, for a program at `program`: LOCKSTEP_CUDA_LIBRARY (`set`) alone, or beside the program, in ../lib,
-// in the build tree, and last where the system looks.
+// The places to search, for a program at `program`: only LOCKSTEP_CUDA_LIBRARY (`set`) if it is given; otherwise next
+// to the program, in ../lib, in the build tree, and finally where the system searches.
 std::vector<std::filesystem::path> cuda_library_places(const std::string& set, const std::filesystem::path& program);
 
-// A sentence for what dlopen said of `library`: what is missing and where to get it. Pure.
+// Explains an error of dlopen for `library` in a sentence: what is missing and where to get it.
 std::string explain_load_failure(const std::string& library, const std::string& error);
 
 }  // namespace lockstep

@@ -16,7 +16,7 @@ namespace {
 constexpr long kMaxOrdinal = 1023;
 constexpr const char* kNoDriver = "no NVIDIA driver is installed (there is no libcuda.so.1)";
 
-// The driver library that the CUDA runtime itself would load. Opened, it does nothing yet.
+// The driver library that the CUDA runtime would load. Opening it has no effect yet.
 bool has_driver() {
   static void* const kDriver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   return kDriver != nullptr;
@@ -35,19 +35,20 @@ DeviceChoice parse_device_choice(const std::string& text) {
   if (text == "cpu") return {Kind::kCpu};
   if (text == "cuda") return {Kind::kCuda};
   if (!std::string_view(text).starts_with(kNumbered))
-    throw InvalidArgument("{}='{}' is none of auto, cpu, cuda, cuda:N", env::kDevice, text);
+    throw InvalidArgument("{}='{}' is invalid: expected auto, cpu, cuda or cuda:N", env::kDevice, text);
   try {
     return {Kind::kCuda,
             static_cast<int>(env::parse_integer(env::kDevice, text.substr(kNumbered.size()), 0, kMaxOrdinal))};
   } catch (const InvalidArgument&) {
-    throw InvalidArgument("{}='{}': after cuda: comes a GPU's number, 0 to {}", env::kDevice, text, kMaxOrdinal);
+    throw InvalidArgument("{}='{}' is invalid: cuda: must be followed by a GPU's number, 0 to {}", env::kDevice, text,
+                          kMaxOrdinal);
   }
 }
 
 GpuSearch find_gpus(const GpuSources& sources) {
   if (!sources.named && !sources.has_driver()) return {{}, kNoDriver};
   try {
-    return {sources.ask_driver(), ""};
+    return {sources.query_driver(), ""};
   } catch (const cuda::NoGpu& none) {
     return {{}, none.what()};
   }
@@ -74,7 +75,7 @@ int gpu_of_local_rank(int local_rank, int gpus, int share, bool own) {
   const int ordinal = local_rank / share;
   if (ordinal < gpus) return ordinal;
   throw InvalidArgument(
-      "local rank {} has no GPU: this process sees {}, for {} rank{} each. Start as many ranks a machine as it has "
+      "local rank {} has no GPU: this process sees {}, for {} rank{} each. Start as many ranks per machine as it has "
       "GPUs, let several "
       "use one ({}=K; lockrun --share-gpu K), or compute on the CPU with {}=cpu",
       local_rank, gpus, share, share == 1 ? "" : "s", env::kShareGpu, env::kDevice);

@@ -1,4 +1,4 @@
-// Which device a rank computes on: what was asked for, what there is, and the rule between them.
+// Chooses the device on which a rank computes, from the user's request and the hardware.
 #pragma once
 
 #include <cstddef>
@@ -13,49 +13,49 @@
 
 namespace lockstep {
 
-inline constexpr int kMaxShare = 64;  // ranks on one GPU
+inline constexpr int kMaxShare = 64;  // ranks that share one GPU
 
 struct DeviceChoice {
   enum class Kind { kAuto, kCpu, kCuda };
   Kind kind = Kind::kAuto;
-  std::optional<int> ordinal = {};  // of kCuda: this GPU; none: that of the local rank
+  std::optional<int> ordinal = {};  // for kCuda: this GPU; empty: that of the local rank
 
   bool operator==(const DeviceChoice&) const = default;
 };
 
-// LOCKSTEP_DEVICE: "auto", "cpu", "cuda", "cuda:N". Throws InvalidArgument.
+// Parses LOCKSTEP_DEVICE: "auto", "cpu", "cuda", "cuda:N". Throws InvalidArgument.
 DeviceChoice parse_device_choice(const std::string& text);
 
 struct GpuSearch {
   std::vector<cuda::Gpu> gpus;
-  std::string why_none;  // when there are none
+  std::string why_none;  // the reason if there are none
 };
 
 struct GpuSources {
-  bool named = false;                // LOCKSTEP_CUDA_LIBRARY says which CUDA part: then it is loaded in any case
-  std::function<bool()> has_driver;  // cheap: the CUDA part takes a second to load
-  std::function<std::vector<cuda::Gpu>()> ask_driver;  // loads the CUDA part; throws NoGpu and Error
+  bool named = false;                // LOCKSTEP_CUDA_LIBRARY names the CUDA part: then it is always loaded
+  std::function<bool()> has_driver;  // cheap, while loading the CUDA part takes a second
+  std::function<std::vector<cuda::Gpu>()> query_driver;  // loads the CUDA part; throws NoGpu and Error
 };
 
-// Throws Error when there is a driver, or a named CUDA part, and it cannot be used.
+// Throws Error if there is a driver, or a named CUDA part, that cannot be used.
 GpuSearch find_gpus(const GpuSources& sources);
-GpuSearch find_gpus();  // of this machine; makes no CUDA context
+GpuSearch find_gpus();  // for this machine; creates no CUDA context
 
-// The same answer where it is clear at once: no CUDA part is named, the kernel shows none of the `traces` that a driver
-// leaves, and its library is not installed. A library alone is no such case: a GPU's first use may load the rest.
-// Absent: find_gpus() has to look.
+// The same answer if it is clear without loading the CUDA part: none is named, the system shows none of the `traces`
+// that a driver leaves, and the driver's library is not installed. A library alone does not count as clear, because a
+// GPU's first use may load the rest. nullopt: find_gpus() has to search.
 std::optional<GpuSearch> clearly_no_gpus(const GpuSources& sources, const std::vector<std::filesystem::path>& traces);
-std::optional<GpuSearch> clearly_no_gpus();  // of this machine; where there is a driver it stays unopened
+std::optional<GpuSearch> clearly_no_gpus();  // for this machine; does not open a driver
 
-// The GPU of a rank to which no launcher gave one: `share` ranks take each. `own`: CUDA_VISIBLE_DEVICES is set, and so
-// a single GPU may be what the job's manager (srun --gpus-per-task) gave to this rank alone. Throws InvalidArgument
-// when there are too few.
+// The GPU of a rank to which no launcher assigned one; `share` ranks use each GPU. `own`: CUDA_VISIBLE_DEVICES is set,
+// so a single GPU may be the one that the job's manager (srun --gpus-per-task) gave to this rank. Throws
+// InvalidArgument if there are too few.
 int gpu_of_local_rank(int local_rank, int gpus, int share, bool own);
 
-// Of a GPU that `share` ranks use: a tenth stays for contexts and libraries.
+// The memory for each of `share` ranks on a GPU; a tenth remains for contexts and libraries.
 std::size_t memory_share(std::size_t gpu_bytes, int share);
 
-// LOCKSTEP_GPU_MEMORY, or the right policy when it is not set: a rank's share, or as much as is needed.
+// LOCKSTEP_GPU_MEMORY, or the default policy if it is not set: a rank's share, or as much as is needed.
 MemoryPolicy memory_policy_of(const std::optional<std::string>& asked, std::size_t gpu_bytes, int share);
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@ namespace {
 constexpr long kMaxGpu = 1023;
 constexpr const char* kConfigure = "Device::configure";
 
-// The text up to the next separator; what is left stays in `text`.
+// The text up to the next separator; the rest remains in `text`.
 std::string_view take_until(std::string_view& text, char separator) {
   const std::size_t end = std::min(text.find(separator), text.size());
   const std::string_view part = text.substr(0, end);
@@ -24,9 +24,10 @@ std::string_view take_until(std::string_view& text, char separator) {
 
 [[noreturn]] void refuse(const std::string& source, std::string_view entry) {
   throw InvalidArgument(
-      "{}: '{}' is none of cpu:2x (the CPU as two devices), cuda:0:2x (GPU 0 as two), cuda:0:1G+3G (GPU 0 as two with "
-      "so much memory); "
-      "1 to {} of each, several entries with commas between",
+      "{}: '{}' is invalid: expected cpu:2x (the CPU as two devices), cuda:0:2x (GPU 0 as two) or cuda:0:1G+3G (GPU 0 "
+      "as two with "
+      "this much memory); "
+      "1 to {} of each, several entries separated by commas",
       source, entry, kMaxLogicalDevices);
 }
 
@@ -43,12 +44,13 @@ int parts_of(const std::string& source, std::string_view entry, std::string_view
 std::size_t limit_of(const std::string& source, const std::string& text) {
   const MemoryPolicy policy = parse_memory_policy(source, text);
   if (policy.kind == MemoryPolicy::Kind::kLimit) return policy.bytes;
-  throw InvalidArgument("{}: memory '{}' of a logical device: an amount is needed, such as 1G or 512M", source, text);
+  throw InvalidArgument("{}: memory '{}' of a logical device is invalid: expected an amount such as 1G or 512M", source,
+                        text);
 }
 
 GpuSplit split_of_limits(const std::string& source, const std::vector<std::string>& texts) {
   if (texts.size() > static_cast<std::size_t>(kMaxLogicalDevices))
-    throw InvalidArgument("{}: {} logical devices of one GPU, at most {} make sense", source, texts.size(),
+    throw InvalidArgument("{}: {} logical devices of one GPU are too many: at most {}", source, texts.size(),
                           kMaxLogicalDevices);
   GpuSplit split{static_cast<int>(texts.size())};
   for (const std::string& text : texts) split.limits.push_back(limit_of(source, text));
@@ -107,25 +109,26 @@ DeviceConfiguration changed_by(const DeviceConfiguration& before, const DeviceOp
   DeviceConfiguration after = before;
   if (options.cpu) {
     if (*options.cpu < 1 || *options.cpu > kMaxLogicalDevices)
-      throw InvalidArgument("{}: the CPU as {} logical devices: 1 to {} make sense", kConfigure, *options.cpu,
+      throw InvalidArgument("{}: {} logical devices of the CPU are invalid: expected 1 to {}", kConfigure, *options.cpu,
                             kMaxLogicalDevices);
     after.cpus = *options.cpu;
   }
   if (options.gpu.has_value() != !options.memory.empty())
     throw InvalidArgument(
-        "{}: .gpu and .memory go together: {{.gpu = 0, .memory = {{\"1G\", \"1G\"}}}} makes two devices of GPU 0",
+        "{}: .gpu and .memory must be set together: {{.gpu = 0, .memory = {{\"1G\", \"1G\"}}}} makes two devices of "
+        "GPU 0",
         kConfigure);
   if (options.gpu) {
     if (*options.gpu < 0)
-      throw InvalidArgument("{}: GPU {} does not exist: they count from 0", kConfigure, *options.gpu);
+      throw InvalidArgument("{}: GPU {} does not exist: numbers begin with 0", kConfigure, *options.gpu);
     after.splits[*options.gpu] = split_of_limits(kConfigure, options.memory);
   }
   if (options.visible) {
     std::set<int> seen;
     for (const int gpu : *options.visible)
       if (gpu < 0 || !seen.insert(gpu).second)
-        throw InvalidArgument("{}: .visible names GPU {}, which {}", kConfigure, gpu,
-                              gpu < 0 ? "does not exist: they count from 0" : "it names already");
+        throw InvalidArgument("{}: .visible contains GPU {}, which {}", kConfigure, gpu,
+                              gpu < 0 ? "does not exist: numbers begin with 0" : "it contains already");
     after.visible = options.visible;
   }
   if (options.grow) after.grow = options.grow;
@@ -142,7 +145,7 @@ void check_gpus_exist(const DeviceConfiguration& configuration, const GpuSearch&
   for (const auto& [gpu, split] : configuration.splits) {
     check(gpu);
     if (!configuration.sees(gpu))
-      throw InvalidArgument("logical devices: GPU {} is to be split and is not among the visible ones", gpu);
+      throw InvalidArgument("logical devices: GPU {} is to be split, but is not among the visible ones", gpu);
     const std::size_t memory = found.gpus[static_cast<std::size_t>(gpu)].memory_bytes;
     std::size_t left = memory;
     const bool fits = std::all_of(split.limits.begin(), split.limits.end(), [&](std::size_t limit) {

@@ -1,5 +1,4 @@
-// What Device::configure() and LOCKSTEP_LOGICAL_DEVICES ask for: into how many logical devices each physical one is
-// split.
+// The request of Device::configure() and LOCKSTEP_LOGICAL_DEVICES: the number of logical devices of each physical one.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +13,9 @@
 
 namespace lockstep {
 
-inline constexpr int kMaxLogicalDevices = 64;  // of one physical device
+inline constexpr int kMaxLogicalDevices = 64;  // per physical device
 
-// A GPU as several: `parts` of the same size, or one for each of `limits` (bytes).
+// A GPU divided into `parts` of the same size, or one for each of `limits` (bytes).
 struct GpuSplit {
   int parts = 1;
   std::vector<std::size_t> limits = {};
@@ -34,17 +33,17 @@ struct DeviceConfiguration {
   bool operator==(const DeviceConfiguration&) const = default;
 };
 
-// "cpu:2x", "cuda:0:2x", "cuda:0:1G+3G", several of them with commas between. Throws InvalidArgument that names
-// `source` and the forms.
+// Parses "cpu:2x", "cuda:0:2x", "cuda:0:1G+3G", or several of them separated by commas. Throws InvalidArgument that
+// names `source` and the valid forms.
 DeviceConfiguration parse_logical_devices(const std::string& source, const std::string& text);
 
-// What `options` make of `before`. Throws InvalidArgument for numbers that make no sense, whatever this machine has.
+// `before`, changed by `options`. Throws InvalidArgument for numbers that are invalid on any machine.
 DeviceConfiguration changed_by(const DeviceConfiguration& before, const DeviceOptions& options);
 
-// Throws InvalidArgument for a GPU that is not there, and for limits whose sum is above the GPU's memory.
+// Throws InvalidArgument if a GPU does not exist, or if the limits add up to more than the GPU's memory.
 void check_gpus_exist(const DeviceConfiguration& configuration, const GpuSearch& found);
 
-// "cuda:0" of a GPU that is whole, "cuda:0/1" of a part.
+// "cuda:0" for an undivided GPU, "cuda:0/1" for a part.
 std::string gpu_device_name(int gpu, const GpuSplit& split, int part);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The list of devices: the one place in core/ that knows which device kinds and CPU kernel families are built in.
+// The list of devices: the only file in core/ that knows the built-in kinds of devices.
 #include <mutex>
 #include <optional>
 
@@ -18,31 +18,20 @@ namespace lockstep {
 
 namespace {
 
-KernelTable cpu_kernels() {
-  KernelTable table = reference_kernels();
-  use_fast_cpu_kernels(table);
-#if LOCKSTEP_WITH_ONEDNN
-  use_onednn_kernels(table);
-#else
-  tell_of_slow_products(table);
-#endif
-  return table;
-}
-
-// Asked once: devices come and go with the process.
+// Searched once: GPUs do not change while the process runs.
 const GpuSearch& gpus_here() {
-  static const GpuSearch kFound = find_gpus();  // a failure is tried again by the next call
+  static const GpuSearch kFound = find_gpus();  // after a failure the next call tries again
   return kFound;
 }
 
-// What was asked for, until it is used.
+// The requested configuration, until it is used.
 class Configured {
  public:
   DeviceConfiguration now() {
     const std::lock_guard lock(mutex_);
     return current();
   }
-  // From now on that kind stays as it is.
+  // From now on the configuration of that kind cannot be changed.
   DeviceConfiguration use(DeviceKind kind) {
     const std::lock_guard lock(mutex_);
     const DeviceConfiguration configuration = current();
@@ -82,14 +71,14 @@ class Configured {
 };
 
 Configured& configured() {
-  static auto* const kOne = new Configured;  // never destroyed, as the devices
+  static auto* const kOne = new Configured;  // never destroyed, like the devices
   return *kOne;
 }
 
 // Never destroyed: buffers may outlive static destruction.
 const std::vector<Device*>& cpu_devices() {
   static const std::vector<Device*>* const kDevices = [] {
-    const int count = configured().use(DeviceKind::kCpu).cpus;  // throws for a LOCKSTEP_LOGICAL_DEVICES that is none
+    const int count = configured().use(DeviceKind::kCpu).cpus;  // throws if LOCKSTEP_LOGICAL_DEVICES is invalid
     const KernelTable kernels = cpu_kernels();
     auto* devices = new std::vector<Device*>;
     for (int i = 0; i < count; ++i) devices->push_back(new CpuDevice(kernels, i, count == 1));
@@ -185,8 +174,8 @@ std::string describe_devices() {
 
 namespace {
 
-// Said by one rank a machine, once; lockrun says it itself and then asks for the CPU.
-void tell_that_the_cpu_computes(int local_rank, const std::string& why) {
+// Logged by one rank per machine, once; lockrun logs it itself and then requests the CPU.
+void log_use_of_the_cpu(int local_rank, const std::string& why) {
   static const bool kTold = [&] {
     if (local_rank == 0) log::info("computing on the CPU: {}", why);
     return true;
@@ -201,11 +190,11 @@ Device& local_device(int local_rank) {
   if (choice.kind == DeviceChoice::Kind::kCpu) return cpu_device();
   const GpuSearch& found = gpus_here();
   if (found.gpus.empty() && choice.kind == DeviceChoice::Kind::kAuto) {
-    tell_that_the_cpu_computes(local_rank, found.why_none);
+    log_use_of_the_cpu(local_rank, found.why_none);
     return cpu_device();
   }
   if (found.gpus.empty())
-    throw cuda::NoGpu("{} asks for a GPU: {}; {}=cpu computes without one", env::kDevice, found.why_none, env::kDevice);
+    throw cuda::NoGpu("{} requests a GPU: {}; {}=cpu computes without one", env::kDevice, found.why_none, env::kDevice);
   const int share = static_cast<int>(env::integer(env::kShareGpu, 1, kMaxShare).value_or(1));
   if (choice.ordinal) return gpu(*choice.ordinal, share);
   const bool own = env::text("CUDA_VISIBLE_DEVICES").has_value();

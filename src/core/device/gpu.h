@@ -1,4 +1,4 @@
-// A GPU as the driver describes it, and the error that says that there is none.
+// A GPU as the driver describes it, and the error for the case that there is none.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace lockstep::cuda {
 
-// A GPU that this process may use, at its ordinal among them: what CUDA_VISIBLE_DEVICES leaves, in its order.
+// A GPU that this process may use, at its ordinal among those that CUDA_VISIBLE_DEVICES selects, in its order.
 struct Gpu {
   int ordinal = 0;
   std::string name;  // "NVIDIA H200"
@@ -18,8 +18,8 @@ struct Gpu {
   int compute_major = 0, compute_minor = 0;
 };
 
-// There is no GPU to use, and nothing is broken: no driver, no device, no CUDA part. A program that did not ask for one
-// computes on the CPU. All else that keeps a GPU from being used (a driver too old, a library missing) is a plain
+// There is no GPU to use, and nothing is broken: no driver, no device, or no CUDA part. A program that did not request
+// a GPU then uses the CPU. All other reasons why a GPU cannot be used (a driver too old, a missing library) are a plain
 // Error, for every program.
 class NoGpu : public Error {
  public:

@@ -31,7 +31,8 @@ MemoryPolicy parse_memory_policy(const std::string& source, const std::string& t
   if (const std::size_t bytes = parse_size(std::string_view(text).substr(all ? kAllOf.size() : 0)); bytes != 0)
     return {all ? Kind::kAll : Kind::kLimit, bytes};
   throw InvalidArgument(
-      "{}: '{}' is no amount of memory: grow, all, 8G (at most that), or all:8G (that, at once); K, M and G are powers "
+      "{}: '{}' is not an amount of memory: expected grow, all, 8G (at most that), or all:8G (that, at once); K, M and "
+      "G are powers "
       "of 1024",
       source, text);
 }

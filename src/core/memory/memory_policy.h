@@ -8,9 +8,9 @@ namespace lockstep {
 
 struct MemoryPolicy {
   enum class Kind {
-    kGrow,   // as needed; what was freed is kept for the next allocation
+    kGrow,   // as needed; freed memory is kept for the next allocation
     kLimit,  // the same up to `bytes`, then an error
-    kAll,    // `bytes` (0: what is free, less a reserve for libraries) at the start: no asking later, and no other
+    kAll,    // `bytes` (0: all free memory, less a reserve for libraries) at the start: no later requests, and no other
              // process takes it
   };
   Kind kind = Kind::kGrow;
@@ -19,7 +19,8 @@ struct MemoryPolicy {
   bool operator==(const MemoryPolicy&) const = default;
 };
 
-// "grow", "all", "all:20G", "8G", "512M", "1000000". Throws InvalidArgument that names `source` and shows the forms.
+// Parses "grow", "all", "all:20G", "8G", "512M", "1000000". Throws InvalidArgument that names `source` and shows the
+// forms.
 MemoryPolicy parse_memory_policy(const std::string& source, const std::string& text);
 
 }  // namespace lockstep

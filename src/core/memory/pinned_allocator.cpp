@@ -11,9 +11,9 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kLargestStaged = std::size_t{4} << 20;  // more is copied from where it lies, and waited for
-constexpr std::size_t kMostUnderWay = std::size_t{64}
-                                      << 20;  // pinned at once by copies that the device has yet to make
+constexpr std::size_t kLargestStaged = std::size_t{4} << 20;  // larger sources are copied directly, and waited for
+// The limit of memory pinned by copies that the device has not made yet.
+constexpr std::size_t kMostUnderWay = std::size_t{64} << 20;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Buffer PinnedAllocator::allocate(std::size_t bytes) {
   if (block == nullptr) block = source_.take(size);
   if (block == nullptr)
     throw Error(
-        "{}: {:.1f} MiB of pinned host memory are not to be had: use a smaller batch, or fewer batches made ahead",
+        "{}: {:.1f} MiB of pinned host memory are not available: use a smaller batch, or prefetch fewer batches",
         device_.name(), static_cast<double>(size) / (1 << 20));
   return Buffer(block, bytes, &device_, [this, block, size] { release(block, size); });
 }
@@ -49,7 +49,7 @@ void Uploader::upload(void* destination, const void* source, std::size_t bytes, 
   if (bytes == 0) return;
   if (stream.is_capturing())
     throw InvalidArgument(
-        "{}: {} bytes of host memory are copied to the device while a graph is recorded, which would repeat these very "
+        "{}: {} bytes of host memory are copied to the device while a graph is recorded, which would repeat the same "
         "bytes: copy them "
         "into a tensor of the device before the step",
         device_.name(), bytes);

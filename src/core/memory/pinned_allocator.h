@@ -1,4 +1,4 @@
-// Pinned host memory of a GPU: a cache of blocks, and copies from any host memory by way of it.
+// Pinned host memory of a GPU: a cache of blocks, and copies from any host memory through it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// Where blocks come from: cudaMallocHost, or what tests put in its place.
+// The source of blocks: cudaMallocHost, or a replacement for tests.
 class PinnedSource {
  public:
   virtual ~PinnedSource() = default;
@@ -20,13 +20,13 @@ class PinnedSource {
   virtual void give_back(std::byte* block) noexcept = 0;
 };
 
-// Keeps every block that is freed: pinning costs far more than a copy. Must outlive its buffers.
+// Keeps every freed block, because pinning costs far more than a copy. Must outlive its buffers.
 class PinnedAllocator {
  public:
   PinnedAllocator(Device& device, PinnedSource& source) : device_(device), source_(source) {}
   ~PinnedAllocator();
 
-  // A block that was freed serves if it is at most a quarter too large. Throws Error when the system has no more.
+  // Reuses a freed block if it is at most a quarter too large. Throws Error if the system has no more memory.
   Buffer allocate(std::size_t bytes);
 
  private:
@@ -38,7 +38,8 @@ class PinnedAllocator {
   std::multimap<std::size_t, std::byte*> free_;
 };
 
-// Device::upload: the bytes are copied to pinned memory at once, from there by the device. Threads may share one.
+// Implements Device::upload: the bytes are copied to pinned memory at once, and from there by the device. Threads may
+// share it.
 class Uploader {
  public:
   Uploader(Device& device, PinnedAllocator& pinned) : device_(device), pinned_(pinned) {}
@@ -56,7 +57,7 @@ class Uploader {
   std::mutex mutex_;
   std::deque<UnderWay> under_way_;  // oldest first
   std::size_t bytes_under_way_ = 0;
-  std::vector<std::unique_ptr<Event>> events_;  // free ones
+  std::vector<std::unique_ptr<Event>> events_;  // unused ones
 };
 
 }  // namespace lockstep

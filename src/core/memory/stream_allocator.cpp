@@ -12,8 +12,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kUnit = 512;  // sizes are rounded up to it, as the driver does
-constexpr std::size_t kLeftToLibraries = std::size_t{512}
-                                         << 20;  // of "all": CUDA, NCCL and cuDNN take memory of their own
+// Not allocated by "all", because CUDA, NCCL and cuDNN need memory, too.
+constexpr std::size_t kLeftToLibraries = std::size_t{512} << 20;
 
 double mib(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
@@ -24,12 +24,13 @@ StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryP
   if (policy_.kind != MemoryPolicy::Kind::kAll) return;
   const std::size_t free = pool_.free_on_device();
   if (policy_.bytes == 0) policy_.bytes = free > 2 * kLeftToLibraries ? free - kLeftToLibraries : free / 2;
-  std::byte* const block =
-      policy_.bytes <= device_bytes_ ? pool_.take(policy_.bytes) : nullptr;  // CUDA has other errors for more
+  // For more than the device has, CUDA reports other errors.
+  std::byte* const block = policy_.bytes <= device_bytes_ ? pool_.take(policy_.bytes) : nullptr;
   if (block == nullptr)
     throw Error(
-        "{}: {:.0f} MiB were to be taken at the start, but only {:.0f} of its {:.0f} MiB are free: end what else uses "
-        "it, or ask for less",
+        "{}: {:.0f} MiB were to be allocated at the start, but only {:.0f} of its {:.0f} MiB are free: end other "
+        "programs that use "
+        "it, or request less",
         device_.name(), mib(policy_.bytes), mib(free), mib(device_bytes_));
   pool_.give_back(block, policy_.bytes);  // the pool keeps it
   stats_.system_allocations = 1;
@@ -38,8 +39,8 @@ StreamAllocator::StreamAllocator(Device& device, MemoryPool& pool, const MemoryP
 
 StreamAllocator::~StreamAllocator() { empty_kept(); }
 
-// Of one capture. A block goes to and fro between the arena and the buffers of the capture's thread; all go back at the
-// end.
+// The memory of one capture. Blocks move between the arena and the buffers of the capture's thread; all are freed at
+// the end.
 class StreamAllocator::Arena {
  public:
   explicit Arena(StreamAllocator& allocator) : allocator_(allocator) {}
@@ -62,7 +63,8 @@ class StreamAllocator::Arena {
       ++allocator_.stats_.cache_hits;
       return block;
     }
-    // A graph is launched on the default stream, in whose order its blocks are free when it has gone.
+    // A graph is launched on the default stream, so its blocks are free in the order of that stream when the graph is
+    // destroyed.
     blocks_.push_back({nullptr, allocator_.take(order, rounded, asked), rounded});
     return blocks_.back().block;
   }
@@ -70,7 +72,7 @@ class StreamAllocator::Arena {
   void forget(Stream& stream) {
     for (Block& each : blocks_)
       if (each.order == &stream) each.order = nullptr;
-    free_.erase(&stream);  // another stream may come to lie there
+    free_.erase(&stream);  // another stream may get the same address
   }
 
  private:
@@ -150,8 +152,9 @@ std::byte* StreamAllocator::take_from_pool(Stream* order, std::size_t rounded) {
     block = take_in_order(order, rounded);
   }
   if (block != nullptr) return block;
-  pool_.settle(policy_.kind == MemoryPolicy::Kind::kAll ? policy_.bytes
-                                                        : 0);  // what was taken at the start stays this process's
+  pool_.settle(policy_.kind == MemoryPolicy::Kind::kAll
+                   ? policy_.bytes
+                   : 0);  // memory that was allocated at the start stays with this process
   return take_in_order(order, rounded);
 }
 
@@ -191,7 +194,7 @@ void StreamAllocator::empty_cache() {
 void StreamAllocator::begin_capture() {
   const std::lock_guard lock(mutex_);
   if (arena_) throw InvalidArgument("{}: a graph is being recorded already: one at a time", device_.name());
-  empty_kept();  // until the end it could not be given back, whatever is short
+  empty_kept();  // until the end of the capture it could not be returned, whatever is short
   arena_ = std::make_shared<Arena>(*this);
   arenas_.insert(arena_.get());
   capturing_ = std::this_thread::get_id();
@@ -211,10 +214,11 @@ void StreamAllocator::report_exhausted(std::size_t bytes) const {
   const std::string limit =
       policy_.kind == MemoryPolicy::Kind::kGrow ? "" : fmt::format(", of at most {:.1f}", mib(policy_.bytes));
   throw Error(
-      "{}: out of memory: {:.1f} MiB asked; this process uses {:.1f} MiB{} and holds {:.1f}; {:.1f} of the device's "
+      "{}: out of memory: {:.1f} MiB requested; this process uses {:.1f} MiB{} and holds {:.1f}; {:.1f} of the "
+      "device's "
       "{:.1f} MiB are free. "
       "Use a "
-      "smaller batch, or end what else uses the device",
+      "smaller batch, or end other programs that use the device",
       device_.name(), mib(bytes), mib(stats_.bytes_in_use), limit, mib(stats_.bytes_held), mib(pool_.free_on_device()),
       mib(device_bytes_));
 }

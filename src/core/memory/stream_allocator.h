@@ -1,10 +1,10 @@
-// A GPU's caching allocator: policy, accounts and errors, above a pool that the driver keeps (cudaMallocAsync's).
+// A GPU's caching allocator: policy, statistics and errors, on top of the driver's pool (cudaMallocAsync's).
 //
-// Memory is taken and given back in the order of the device's default stream, so that a block may be handed out again
-// while the GPU still works on what was queued before: nobody waits. What is given back is kept by size: a step that
-// repeats itself asks the driver for nothing. Where a new size finds no room any more, where more is kept than twice
-// what was ever in use, and before a capture, what is kept goes back to the pool, which makes other sizes of it.
-// Operators' workspaces on other streams are kept for each in its own order. Apart from the pool, which tests replace.
+// Memory is allocated and freed in the order of the device's default stream, so a block may be reused while the GPU
+// still works on earlier operations: nobody waits. Freed blocks are cached by size, so a step that repeats itself does
+// not call the driver. If a new size does not fit any more, if the cache exceeds twice the peak use, and before a
+// capture, the cache is returned to the pool, which can form other sizes from it. Operators' workspaces on other
+// streams are cached per stream, in its order. Tests replace the pool.
 #pragma once
 
 #include <cstddef>
@@ -24,44 +24,43 @@ class MemoryPool {
  public:
   virtual ~MemoryPool() = default;
   virtual std::byte* take(std::size_t bytes) = 0;  // null: exhausted
-  // The same apart from the order of the default stream: nothing that was queued uses the block, and nothing is queued
-  // for it.
+  // The same without the order of the default stream: no queued work uses the block.
   virtual std::byte* take_apart(std::size_t bytes) = 0;
   virtual void give_back(std::byte* block, std::size_t bytes) noexcept = 0;
   // In the order of another stream.
   virtual std::byte* take_on(Stream& stream, std::size_t bytes) = 0;
   virtual void give_back_on(Stream& stream, std::byte* block, std::size_t bytes) noexcept = 0;
-  // Waits until what was given back is free, and returns to the system what is not in use, down to `keep` bytes: then
-  // blocks beside each other are one. Never while the default stream is captured.
+  // Waits until freed memory can be reused, and returns unused memory to the system, down to `keep` bytes; adjacent
+  // blocks are merged. Must not be called while the default stream is captured.
   virtual void settle(std::size_t keep) = 0;
   virtual std::size_t held() const = 0;  // from the system, in use or not
-  // Of the whole device, whichever process holds it.
+  // On the entire device, over all processes.
   virtual std::size_t free_on_device() const = 0;
   virtual std::size_t size_of_device() const = 0;
 };
 
 class StreamAllocator {
  public:
-  // With MemoryPolicy::kAll takes the memory now; throws Error when it is not to be had.
+  // With MemoryPolicy::kAll allocates the memory now; throws Error if it is not available.
   StreamAllocator(Device& device, MemoryPool& pool, const MemoryPolicy& policy);
-  ~StreamAllocator();  // after its last buffer
+  ~StreamAllocator();  // must run after its last buffer is freed
   StreamAllocator(const StreamAllocator&) = delete;
   StreamAllocator& operator=(const StreamAllocator&) = delete;
 
-  // Throws Error: what was asked, what this process holds and uses, what is free, and what to do.
+  // Throws Error with the requested size, what this process holds and uses, what is free, and what to do.
   Buffer allocate(std::size_t bytes) { return allocate_for(nullptr, bytes); }
-  // For the length of an operator on that stream, which is this device's.
+  // Memory for the duration of an operator on that stream, which belongs to this device.
   Buffer allocate_on(Stream& stream, std::size_t bytes);
-  void forget(Stream& stream) noexcept;  // before it goes
+  void forget(Stream& stream) noexcept;  // must be called before the stream is destroyed
   AllocatorStats stats() const;
-  // Returns what is kept, and not in use, to the system; waits for the device. Nothing while a graph is recorded.
+  // Returns unused cached memory to the system; waits for the device. Does nothing while a graph is recorded.
   void empty_cache();
 
-  // While the default stream is captured, and others along with it, nothing may be taken or given back in their order:
-  // that would become part of the graph. What this thread allocates comes from an arena that hands blocks out again, to
-  // the same stream, in the order of the calls, which is the order in which every replay uses them; what is freed of
-  // older blocks stays, since the graph may use it. Both until the arena goes: the graph, and the buffers that outlive
-  // the capture, keep it. Other threads' blocks are taken apart, and given back afterwards.
+  // While the default stream, and possibly others, are captured, nothing may be allocated or freed in their order: that
+  // would become part of the graph. This thread's allocations come from an arena, which reuses blocks for the same
+  // stream in the order of the calls; every replay uses them in this order. Older blocks that are freed stay allocated,
+  // because the graph may use them. Both lasts until the arena is destroyed; the graph, and buffers that outlive the
+  // capture, keep it. Other threads' blocks are allocated separately and freed afterwards.
   void begin_capture();
   std::shared_ptr<void> end_capture();
 
@@ -70,8 +69,8 @@ class StreamAllocator {
   [[noreturn]] void report_exhausted(std::size_t bytes) const;
   using Kept = std::map<std::size_t, std::vector<std::byte*>>;  // by size
   Buffer allocate_for(Stream* order, std::size_t bytes);
-  // The mutex is held in those below. `order`: the stream's, null: the default one's.
-  std::byte* take(Stream* order, std::size_t rounded, std::size_t asked);  // and accounts
+  // Call these with the mutex held. `order`: the stream; null: the default stream.
+  std::byte* take(Stream* order, std::size_t rounded, std::size_t asked);  // and updates the statistics
   std::byte* take_kept(Stream* order, std::size_t rounded);                // null: there is none of the size
   std::byte* take_from_pool(Stream* order, std::size_t rounded);           // null: exhausted
   std::byte* take_in_order(Stream* order, std::size_t rounded) {
@@ -88,10 +87,10 @@ class StreamAllocator {
   const std::size_t device_bytes_;
   mutable std::mutex mutex_;
   AllocatorStats stats_;
-  std::map<Stream*, Kept> kept_;                 // in the order of each stream; null: the default one
-  std::size_t kept_bytes_ = 0, peak_bytes_ = 0;  // peak: of the bytes in use
-  std::shared_ptr<Arena> arena_;                 // of the capture that is under way
-  std::set<Arena*> arenas_;                      // that one, and those that graphs and buffers keep
+  std::map<Stream*, Kept> kept_;                 // for each stream; null: the default stream
+  std::size_t kept_bytes_ = 0, peak_bytes_ = 0;  // peak of the bytes in use
+  std::shared_ptr<Arena> arena_;                 // of the current capture
+  std::set<Arena*> arenas_;                      // the current one, and those that graphs and buffers keep
   std::thread::id capturing_;
 };
 

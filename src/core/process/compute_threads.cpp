@@ -31,14 +31,14 @@ constexpr int kMaxCores = 8192;
 
 std::atomic<int> threads_set{0};
 
-// Of this thread, see ComputeShare; number -1: none.
+// The share of this thread, see ComputeShare; number -1: none.
 thread_local int share_number = -1, share_count = 1;
 
-// This thread computes parts of a crew's job. What such a part splits again is done here, one after the other: the crew
-// is at work, and a thread must not try a mutex that it holds.
+// True while this thread computes parts of the pool's job. If such a part splits its work again, this thread computes
+// it alone, one part after the other: the pool is busy, and a thread must not try a mutex that it holds.
 thread_local bool computes_part = false;
 
-// 0: unset, or nothing that OpenMP would understand.
+// 0: unset, or a value that OpenMP would not understand.
 int threads_of_environment() {
   const std::string text = env::text("OMP_NUM_THREADS").value_or("");
   int threads = 0;
@@ -74,12 +74,12 @@ class Job {
   std::exception_ptr failure_;
 };
 
-// Threads that wait for jobs, one at a time. They end with the process.
-class Crew {
+// Threads that wait for jobs, one job at a time. They run until the process ends.
+class ThreadPool {
  public:
   pid_t owner() const { return owner_; }
 
-  // False, and nothing done: it is at work for another thread.
+  // Returns false, and does nothing, if the pool is busy with another thread's job.
   bool run(Job& job, int helpers) {
     const std::unique_lock use(in_use_, std::try_to_lock);
     if (!use) return false;
@@ -99,8 +99,8 @@ class Crew {
   }
 
  private:
-  // Fewer where the system allows no more. Signals are for the program's own threads, but for those of a thread's own
-  // faults: a handler that writes a stack must see them.
+  // Starts fewer threads if the system allows no more. The threads block all signals, which belong to the program's own
+  // threads, except faults: a handler that writes a stack trace must see them.
   void hire(int helpers) {
     sigset_t blocked, before;
     sigfillset(&blocked);
@@ -134,14 +134,14 @@ class Crew {
   int hired_ = 0, wanted_ = 0, at_work_ = 0;
 };
 
-// This process's, or that of this thread's share. A forked child has its parent's memory and not its threads: it makes
-// a crew of its own.
-Crew& crew() {
-  static std::array<std::atomic<Crew*>, kMaxComputeShares + 1> all{};
-  std::atomic<Crew*>& one = all[static_cast<std::size_t>(share_number + 1)];
-  Crew* standing = one.load();
+// The pool of this process, or of this thread's share. A forked child has its parent's memory but not its threads, so
+// it creates its own pool.
+ThreadPool& thread_pool() {
+  static std::array<std::atomic<ThreadPool*>, kMaxComputeShares + 1> all{};
+  std::atomic<ThreadPool*>& one = all[static_cast<std::size_t>(share_number + 1)];
+  ThreadPool* standing = one.load();
   while (standing == nullptr || standing->owner() != ::getpid()) {
-    auto made = std::make_unique<Crew>();
+    auto made = std::make_unique<ThreadPool>();
     if (one.compare_exchange_strong(standing, made.get())) return *made.release();
   }
   return *standing;
@@ -173,7 +173,7 @@ int threads_of_process() {
       const int cores = static_cast<int>(affinity().size());
       return quota ? std::min(cores, quota->cores) : cores;
     } catch (const Error&) {
-      return 1;  // the system does not say
+      return 1;  // the system does not report it
     }
   }();
   return kAll;
@@ -198,7 +198,7 @@ void set_compute_threads(int threads) { threads_set = threads; }
 void in_parallel(std::int64_t parts, const PartOfWork& work) {
   const int helpers = static_cast<int>(std::min<std::int64_t>(parts, compute_threads())) - 1;
   Job job(parts, work);
-  if (helpers < 1 || computes_part || !crew().run(job, helpers)) job.help();
+  if (helpers < 1 || computes_part || !thread_pool().run(job, helpers)) job.help();
   job.rethrow();
 }
 

@@ -1,4 +1,4 @@
-// What a file is that a reader cannot take: usual mistakes of downloads, by their first bytes.
+// Recognises files that a reader cannot use because of common mistakes in downloading, by their first bytes.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// " It is a Git LFS pointer, ...": a sentence that says what to do, with a space in front; "" for anything else.
+// " It is a Git LFS pointer, ...": a sentence that says what to do, beginning with a space; "" for any other content.
 std::string mistaken_download(std::span<const std::byte> begin);
 
 }  // namespace lockstep

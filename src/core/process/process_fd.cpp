@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-// The descriptors of all ProcessFds. Locked while the process forks, so that a child finds the list whole.
+// The descriptors of all ProcessFds. Locked during a fork, so that the child finds the list consistent.
 class Registry {
  public:
   static Registry& get() {

@@ -1,9 +1,9 @@
-// Ownership of a descriptor that belongs to this process alone: a forked child does not get it.
+// Ownership of a descriptor that belongs only to this process: a forked child does not inherit it.
 //
-// That a pipe or a connection has ended tells peers that the process behind it has. A child that fork() has made holds
-// copies of all that is open (exec would close them), and may live on: its parent's death would go unseen. So fork()
-// puts /dev/null in the place of each; the number stays taken, and the child's copies of its parent's objects cannot do
-// harm with it.
+// The end of a pipe or connection tells peers that the process at its other end has exited. A child made by fork()
+// holds copies of all open descriptors (exec would close them) and may live on, so its parent's death would go
+// unnoticed. Therefore fork() replaces each of them by /dev/null in the child; the number stays in use, and the child's
+// copies of its parent's objects can do no harm with it.
 #pragma once
 
 #include "src/core/process/fd.h"
@@ -13,7 +13,7 @@ namespace lockstep {
 class ProcessFd {
  public:
   ProcessFd() = default;
-  ProcessFd(Fd fd);  // not explicit: any Fd may become the process's
+  ProcessFd(Fd fd);  // not explicit: any Fd may become a ProcessFd
   ProcessFd(ProcessFd&&) noexcept = default;
   ProcessFd& operator=(ProcessFd&& other) noexcept {
     if (this != &other) {

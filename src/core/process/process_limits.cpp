@@ -22,8 +22,8 @@ bool lists_controller(const std::string& controllers, const std::string& one) {
   return ("," + controllers + ",").find("," + one + ",") != std::string::npos;
 }
 
-// Where a controller of this process's control group lies: version 2 has one hierarchy, version 1 one of its own for
-// it.
+// The folder of a controller for this process's control group: version 2 has one hierarchy, version 1 one per
+// controller.
 fs::path control_group(const std::string& controller) {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -36,7 +36,7 @@ fs::path control_group(const std::string& controller) {
   return {};
 }
 
-// The smallest of the group and those above it; nullopt: none has one, or the system does not say.
+// The smallest limit of the group and its ancestors; nullopt: none has one, or the system does not report it.
 std::optional<long> limit_of_control_group() {
   std::optional<long> smallest;
   for (fs::path group = control_group("pids"); group.string().starts_with(kControlGroups);
@@ -47,8 +47,8 @@ std::optional<long> limit_of_control_group() {
   return smallest;
 }
 
-// The time that a group may compute in a period, in periods: in one file of version 2, in two of version 1. 0: as long
-// as it wants.
+// The time that a group may compute in a period, in periods: in one file of version 2, in two of version 1. 0: no
+// limit.
 double quota_of(const fs::path& group) {
   double time = 0, period = 0;
   if (std::ifstream both(group / "cpu.max"); both)
@@ -74,7 +74,7 @@ std::optional<CpuQuota> cpu_quota() { return smallest_cpu_quota(control_group("c
 
 namespace {
 
-// A thread's stack counts as address space. The system says EAGAIN for one that does not fit, as for a thread too many.
+// A thread's stack counts as address space. The system reports EAGAIN if it does not fit, as for too many threads.
 std::string full_address_space() {
   rlimit space{}, stack{};
   if (::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) return "";
@@ -84,8 +84,9 @@ std::string full_address_space() {
   const bool has_size = ::getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur != RLIM_INFINITY;
   constexpr rlim_t kUsualStack = 8 << 20;
   if (used + (has_size ? stack.rlim_cur : kUsualStack) <= space.rlim_cur) return "";
-  return fmt::format("this process's address space is full: {} of {} MiB are in use (RLIMIT_AS, ulimit -v); allow more",
-                     used >> 20, space.rlim_cur >> 20);
+  return fmt::format(
+      "this process's address space is full: {} of {} MiB are in use (RLIMIT_AS, ulimit -v); raise the limit",
+      used >> 20, space.rlim_cur >> 20);
 }
 
 }  // namespace
@@ -107,14 +108,14 @@ std::string why_not_started(int error) {
   if (error != EAGAIN && error != ENOMEM) return text;
   if (const std::string space = full_address_space(); !space.empty()) return text + ": " + space;
   if (error != EAGAIN) return text;
-  text += ": no further process or thread is allowed";
+  text += ": no other process or thread may be started";
   rlimit of_user{};
   if (::getrlimit(RLIMIT_NPROC, &of_user) == 0 && of_user.rlim_cur != RLIM_INFINITY)
     text += fmt::format("; this user may have at most {} processes and threads (RLIMIT_NPROC, ulimit -u)",
                         of_user.rlim_cur);
   if (const auto of_group = limit_of_control_group())
-    text += fmt::format("; this container or service at most {} (pids.max of its control group)", *of_group);
-  return text + "; allow more, or start fewer ranks";
+    text += fmt::format("; this container or service may have at most {} (pids.max of its control group)", *of_group);
+  return text + "; raise the limit, or start fewer ranks";
 }
 
 }  // namespace lockstep

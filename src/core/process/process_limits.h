@@ -1,5 +1,5 @@
-// The system's limits for this process: processor time, and why no further process or thread starts, in words (its own
-// are "Resource temporarily unavailable").
+// The system's limits for this process: processor time, and the reason why no other process or thread can be started,
+// in words (the system's own are "Resource temporarily unavailable").
 #pragma once
 
 #include <filesystem>
@@ -8,27 +8,28 @@
 
 namespace lockstep {
 
-// The text of an error number. For EAGAIN and ENOMEM also the limits that stand in the way, and what to do. Only of
-// calls that start a process or a thread.
+// The text of an error number. For EAGAIN and ENOMEM also the limits that were reached, and what to do. Only for calls
+// that start a process or a thread.
 std::string why_not_started(int error);
 
 // How often the system has killed a process of this process's control group because memory ran out; nullopt: it does
-// not say.
+// not report that.
 std::optional<long> out_of_memory_kills();
 
-// The same of the file of a group: memory.events of version 2, memory.oom_control of version 1.
+// The same from the file of a group: memory.events of version 2, memory.oom_control of version 1.
 std::optional<long> out_of_memory_kills_in(const std::filesystem::path& group);
 
-// A container's or service's: as much time as so many cores have, shared by all processes of a control group.
+// The processor time of a container or service, in cores, shared by all processes of a control group.
 struct CpuQuota {
-  int cores = 1;  // a part of one counts as one
+  int cores = 1;  // rounded up
   std::filesystem::path group;
 };
 
-// The smallest of this process's control group and those above it; nullopt: none has one, or the system does not say.
+// The smallest quota of this process's control group and its ancestors; nullopt: none has one, or the system does not
+// report it.
 std::optional<CpuQuota> cpu_quota();
 
-// The same from `group` up to `top`; cpu_quota()'s are those below /sys/fs/cgroup.
+// The same from `group` up to `top`; cpu_quota() searches below /sys/fs/cgroup.
 std::optional<CpuQuota> smallest_cpu_quota(const std::filesystem::path& group, const std::filesystem::path& top);
 
 }  // namespace lockstep

@@ -35,8 +35,8 @@ void check_is_regular(mode_t mode, const std::string& path) {
 
 RegularFile open_regular_file(const std::string& path) {
   struct stat info {};
-  // Asked before opening, which does something to some devices, and again behind it: the name may stand for another
-  // file by then.
+  // Checked before opening, which has side effects on some devices, and again afterwards, because the name may refer to
+  // another file by then.
   if (::stat(path.c_str(), &info) != 0) fail(path, "cannot be opened");
   check_is_regular(info.st_mode, path);
   RegularFile file{Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK))};

@@ -1,4 +1,4 @@
-// Opening a file that is to be read: a FIFO, a device or a folder in its place is named at once.
+// Opens a file for reading. If a FIFO, a device or a folder is in its place, that is reported at once.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ struct RegularFile {
   std::uint64_t bytes = 0;
 };
 
-// Never waits: opening a FIFO would wait for a writer. Throws FileError with path and reason.
+// Never blocks, although opening a FIFO would wait for a writer. Throws FileError with path and reason.
 RegularFile open_regular_file(const std::string& path);
 
-// From the file's present place; fewer only at its end. `path` is for the FileError.
+// Reads from the file's present position; returns fewer bytes only at its end. `path` is for the FileError.
 std::size_t read_some(const Fd& file, void* data, std::size_t bytes, const std::string& path);
 
 }  // namespace lockstep

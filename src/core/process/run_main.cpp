@@ -1,4 +1,4 @@
-// Apart from error.cpp, which is also in the CUDA part: that one has no main and no signals of its own.
+// Separate from error.cpp, which is also part of the CUDA library, which has no main and no signals of its own.
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -28,9 +28,9 @@ int report(const char* program, const char* message, int exit_code) {
   return exit_code;
 }
 
-// torchrun names the rank with the earliest time in such a file as the cause, in the form that PyTorch's record()
-// writes; the time of a rank without one is that at which torchrun sees its end. What cannot be written is left: the
-// message has gone to stderr.
+// torchrun blames the rank with the earliest time in such a file, in the format of PyTorch's record(); for a rank
+// without a file it uses the time at which it notices its exit. Errors of writing are ignored, because the message has
+// been written to stderr.
 void write_torchruns_error_file(const char* message, std::chrono::seconds delay) {
   const auto path = env::text(env::kTorchrunsErrorFile);
   if (!path) return;
@@ -46,9 +46,9 @@ int fail(const char* program, const char* message, int exit_code) {
   return report(program, message, exit_code);
 }
 
-// After another rank's failure. Launchers other than lockrun name the first process that leaves as the cause, so that
-// the rank that failed gets a head start; torchrun looks for processes that have left every few seconds at most, and
-// the time for it is one that it sees later.
+// Runs after another rank's failure. Launchers other than lockrun blame the first process that exits, so this rank
+// waits to let the failed rank exit first. torchrun looks for exited processes every few seconds at most, so for it the
+// time in the file is later, too.
 int follow(const char* program, const char* message) {
   constexpr auto kHeadStart = std::chrono::milliseconds(500);
   constexpr auto kLaterThanTheCause = std::chrono::seconds(60);
@@ -58,7 +58,7 @@ int follow(const char* program, const char* message) {
   return kPeerLostExitCode;
 }
 
-// All output must have been written: a full disk is no success.
+// All output must have been written: a full disk is not success.
 int finish(const char* program, int exit_code) {
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (!written && exit_code == 0)
@@ -84,7 +84,7 @@ int run_main(const char* program, int (*body)(int argc, char** argv), int argc, 
   } catch (const InvalidArgument& error) {
     return fail(program, error.what(), 2);
   } catch (const std::system_error& error) {
-    // std::thread's text is the number's and no more.
+    // std::thread only reports the text of the error number.
     const bool is_of_thread = error.code().value() == EAGAIN && error.what() == std::string_view(std::strerror(EAGAIN));
     return fail(program, is_of_thread ? why_not_started(EAGAIN).c_str() : error.what(), 1);
   } catch (const std::exception& error) {

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// open() takes the lowest number that is free: in this order, the one that is looked at.
+// open() takes the lowest free number: in this order, the one that is checked.
 void occupy_standard_streams() noexcept {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF &&

@@ -7,11 +7,11 @@
 
 namespace lockstep::data {
 
-// Does a file begin as gzip does?
+// Returns whether a file begins with the magic bytes of gzip.
 bool is_gzip(std::span<const std::uint8_t> bytes);
 
-// What a gzip file of one or more members holds, whose checksums are compared. Memory grows with what is unpacked, up
-// to max_bytes. Throws FileError with `path`: damaged, truncated, or more than max_bytes.
+// Unpacks a gzip file with one or more members and verifies their checksums. Memory grows with the unpacked size, up to
+// max_bytes. Throws FileError with `path` for damaged or truncated data, and for more than max_bytes.
 std::vector<std::uint8_t> gunzip(std::span<const std::uint8_t> packed, const std::string& path,
                                  std::uint64_t max_bytes);
 

@@ -1,4 +1,4 @@
-// A file in memory, read-only, for as long as the object lives.
+// A file mapped read-only into memory for the lifetime of the object.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace lockstep::data {
 
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path);  // throws FileError naming the path
+  explicit MappedFile(const std::string& path);  // throws FileError with the path
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&&) = delete;

@@ -48,7 +48,7 @@ void append_character(std::string& text, char32_t character) {
 void check_utf8(std::string_view text, const std::string& path) {
   for (std::size_t at = 0; at < text.size();)
     if (!next_character(text, at))
-      throw FileError("{}: byte {} (line {}), 0x{:02x}, begins no UTF-8 character: convert the file to UTF-8", path, at,
+      throw FileError("{}: byte {} (line {}), 0x{:02x}, is not UTF-8: convert the file to UTF-8", path, at,
                       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1,
                       static_cast<unsigned char>(text[at]));
 }

@@ -6,20 +6,20 @@ namespace lockstep::data {
 
 std::size_t Batch::checked(std::size_t number) const {
   if (number >= tensors_.size())
-    throw InvalidArgument("Batch: tensor {} was asked of a batch of {} tensors", number, tensors_.size());
+    throw InvalidArgument("Batch: tensor {} does not exist; the batch has {} tensors", number, tensors_.size());
   return number;
 }
 
 void Batch::check_size(std::size_t wanted) const {
   if (tensors_.size() != wanted)
     throw InvalidArgument(
-        "Batch: taken apart into {} tensors, but it has {}: use batch.tensors<{}>(), or batch[0], batch[1], ...",
+        "Batch: cannot be destructured into {} tensors; it has {}: use batch.tensors<{}>(), or batch[0], batch[1], ...",
         wanted, tensors_.size(), tensors_.size());
 }
 
 const Tensor& Row::tensor(std::size_t i) const {
   if (i >= stacked_.size())
-    throw InvalidArgument("Row: tensor {} was asked of a sample of {} tensors", i, stacked_.size());
+    throw InvalidArgument("Row: tensor {} does not exist; the sample has {} tensors", i, stacked_.size());
   return stacked_[i];
 }
 

@@ -1,4 +1,4 @@
-// Makes batches in host memory: in place where the data set's samples have one shape, else by a collate function.
+// Makes batches in host memory: in place when all samples of the data set have one shape, else with a collate function.
 #pragma once
 
 #include <atomic>
@@ -12,26 +12,26 @@
 
 namespace lockstep::data {
 
-// What a maker throws in front of the next sample once `stop` is true.
+// Thrown by a maker instead of reading another sample once `stop` is true.
 struct MakingStopped {};
 
-// All members may be called from several threads at once. What the data set or `collate` throws comes with the samples'
-// numbers. `stop` ends a batch of slow samples that nobody wants any more.
+// All members may be called from several threads at once. Exceptions of the data set or of `collate` carry the samples'
+// indices. `stop` ends a batch of slow samples that is no longer needed.
 class BatchMaker {
  public:
-  // An empty `collate` stands for stack(). The data set must outlive the maker.
+  // An empty `collate` means stack(). The data set must outlive the maker.
   BatchMaker(const Dataset& dataset, Collate collate);
 
-  // Of a sample, where batches are made in place; else empty.
+  // The tensors of a sample when batches are made in place; else empty.
   const std::vector<TensorSpec>& spec() const { return spec_; }
   bool in_place() const { return !spec_.empty(); }
 
-  // Into `stacked`, (N, ...) of spec().
+  // Fills `stacked`, (N, ...) of spec().
   void fill(std::span<const std::int64_t> indices, std::int64_t epoch, std::span<const Tensor> stacked,
             const std::atomic<bool>& stop) const;
-  // New tensors, on the CPU.
+  // Returns new CPU tensors.
   Batch make(std::span<const std::int64_t> indices, std::int64_t epoch, const std::atomic<bool>& stop) const;
-  // Images as they are stored; `targets` (N) int64.
+  // Reads images as they are stored; `targets` is (N) int64.
   void fill_images(std::span<const std::int64_t> indices, std::int64_t epoch, const PackedImages& packed,
                    const Tensor& targets, const std::atomic<bool>& stop) const;
 

@@ -14,25 +14,25 @@ DeviceFeed::~DeviceFeed() {
   for (Leaving& leaving : leaving_) leaving.left->synchronize();
 }
 
-void DeviceFeed::mark_writable(Berth& berth) {
-  berth.writable = device_.new_event();
-  berth.writable->record(device_.default_stream());
-  berth.copied = device_.new_event();
+void DeviceFeed::mark_writable(DeviceBatch& batch) {
+  batch.writable = device_.new_event();
+  batch.writable->record(device_.default_stream());
+  batch.copied = device_.new_event();
 }
 
-DeviceFeed::Berth DeviceFeed::allocate(std::span<const TensorSpec> spec, std::int64_t rows) {
+DeviceFeed::DeviceBatch DeviceFeed::allocate(std::span<const TensorSpec> spec, std::int64_t rows) {
   std::vector<Tensor> tensors;
   for (const TensorSpec& each : spec)
     tensors.push_back(Tensor::empty(stacked_shape(rows, each.shape), each.dtype, device_));
-  Berth berth{.batch = Batch(std::move(tensors)), .images = {}, .pinned = {}, .writable = {}, .copied = {}};
-  if (images_ != nullptr) berth.images = device_.allocate(PackedImages::bytes(image_shape(rows)));
-  mark_writable(berth);
-  return berth;
+  DeviceBatch batch{.batch = Batch(std::move(tensors)), .images = {}, .pinned = {}, .writable = {}, .copied = {}};
+  if (images_ != nullptr) batch.images = device_.allocate(PackedImages::bytes(image_shape(rows)));
+  mark_writable(batch);
+  return batch;
 }
 
-Batch DeviceFeed::take(Berth& berth) {
-  berth.copied->stream_wait(device_.default_stream());
-  return std::move(berth.batch);
+Batch DeviceFeed::take(DeviceBatch& batch) {
+  batch.copied->stream_wait(device_.default_stream());
+  return std::move(batch.batch);
 }
 
 void DeviceFeed::drop_the_rest() {
@@ -62,7 +62,7 @@ std::vector<Tensor> DeviceFeed::host_batch(std::int64_t number, std::span<const 
   return tensors;
 }
 
-void DeviceFeed::copy(std::int64_t number, std::span<const Tensor> from, Berth& to) {
+void DeviceFeed::copy(std::int64_t number, std::span<const Tensor> from, DeviceBatch& to) {
   to.writable->stream_wait(*stream_);
   for (std::size_t i = 0; i < from.size(); ++i) {
     const Buffer& buffer = i == 0 && images_ != nullptr ? to.images : to.batch[i].buffer();
@@ -78,7 +78,7 @@ void DeviceFeed::copy(std::int64_t number, std::span<const Tensor> from, Berth& 
   to.copied->record(*stream_);
 }
 
-DeviceFeed::Berth DeviceFeed::pin(const Batch& batch) {
+DeviceFeed::DeviceBatch DeviceFeed::pin(const Batch& batch) {
   std::vector<Tensor> pinned;
   for (const Tensor& tensor : batch) {
     const Tensor copy = Tensor::wrap(device_.allocate_pinned(tensor.bytes()), tensor.shape(), tensor.dtype());
@@ -88,20 +88,20 @@ DeviceFeed::Berth DeviceFeed::pin(const Batch& batch) {
   return {.batch = {}, .images = {}, .pinned = Batch(std::move(pinned)), .writable = {}, .copied = {}};
 }
 
-void DeviceFeed::start(Berth& berth) {
+void DeviceFeed::start(DeviceBatch& batch) {
   while (!leaving_.empty() && leaving_.front().left->done()) leaving_.pop_front();
   std::vector<Tensor> tensors;
-  for (const Tensor& tensor : berth.pinned) tensors.push_back(Tensor::empty(tensor.shape(), tensor.dtype(), device_));
-  mark_writable(berth);
-  leaving_.push_back({std::move(berth.pinned), device_.new_event()});
+  for (const Tensor& tensor : batch.pinned) tensors.push_back(Tensor::empty(tensor.shape(), tensor.dtype(), device_));
+  mark_writable(batch);
+  leaving_.push_back({std::move(batch.pinned), device_.new_event()});
   const Leaving& leaving = leaving_.back();
-  leaving.left->record(*stream_);  // so that it can be waited for whatever happens below
-  berth.writable->stream_wait(*stream_);
+  leaving.left->record(*stream_);  // recorded here so that it can be waited for whatever happens below
+  batch.writable->stream_wait(*stream_);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     device_.copy(tensors[i].buffer().data(), leaving.pinned[i].buffer().data(), tensors[i].bytes(), *stream_);
   leaving.left->record(*stream_);
-  berth.copied->record(*stream_);
-  berth.batch = Batch(std::move(tensors));
+  batch.copied->record(*stream_);
+  batch.batch = Batch(std::move(tensors));
 }
 
 }  // namespace lockstep::data

@@ -1,14 +1,14 @@
-// Batches on their way into a GPU: filled in pinned memory and copied on a stream of their own, beside the computation.
+// Moves batches to a GPU: threads fill pinned memory, and a separate stream copies it while the GPU computes.
 //
-// Images of an ImageSource travel as bytes; the device makes the inputs of them, on the same stream.
+// Images of an ImageSource travel as bytes; the GPU makes the inputs from them on the same stream.
 //
-// The thread that computes allocates the device's memory, in whose stream's order memory is handed out, and takes the
-// batches; the loader's threads fill pinned memory. Between the streams stand two events a batch: the memory may be
-// written; the batch is there. The computing host waits for neither.
+// The computing thread allocates the device memory, because memory is reused in the order of its stream, and takes the
+// batches. The loader's threads fill the pinned memory. Two events per batch connect the streams: one says that the
+// memory may be written, the other that the batch is complete. The computing host waits for neither.
 //
-// Batches of known shapes: memory on both sides is there before they are, and a loader's thread queues their copies.
-// Batches of a collate function: their shapes are known when they are there, so the computing thread allocates and
-// queues.
+// When the batches' shapes are known, memory on both sides is allocated in advance and a loader thread queues the
+// copies. With a collate function the shapes are known only when a batch is complete, so the computing thread allocates
+// the memory and queues the copy.
 #pragma once
 
 #include <cstddef>
@@ -24,34 +24,34 @@ namespace lockstep::data {
 
 class DeviceFeed {
  public:
-  // Pinned memory for batches of known shapes has `turns` places: batch b is filled in place b % turns.
+  // Pinned memory for batches of known shapes has `turns` places: batch b uses place b % turns.
   DeviceFeed(Device& device, const ImageSource* images, std::size_t turns)
       : device_(device), images_(images), stream_(device.new_stream()), host_(turns) {}
-  ~DeviceFeed();  // waits for copies that are under way
+  ~DeviceFeed();  // blocks until pending copies are complete
 
-  // Device memory for one batch, and the marks of its journey.
-  struct Berth {
+  // Device memory for one batch, and the events that order its copy.
+  struct DeviceBatch {
     Batch batch;
-    Buffer images;  // as they came, of an ImageSource
-    Batch pinned;   // of a collate function, until start()
+    Buffer images;  // stored images of an ImageSource
+    Batch pinned;   // batch of a collate function, until start()
     std::unique_ptr<Event> writable, copied;
   };
 
-  // The computing thread's. Memory for `rows` samples of `spec`.
-  Berth allocate(std::span<const TensorSpec> spec, std::int64_t rows);
-  // Allocates memory for what pin() gave, and queues its copy.
-  void start(Berth& berth);
-  Batch take(Berth& berth);  // the default stream goes on when the batch is there
-  // Drops the batches that were not taken: the default stream, in whose order their memory is used again, waits for the
+  // For the computing thread. Allocates memory for `rows` samples of `spec`.
+  DeviceBatch allocate(std::span<const TensorSpec> spec, std::int64_t rows);
+  // Allocates memory for the result of pin() and queues its copy.
+  void start(DeviceBatch& batch);
+  Batch take(DeviceBatch& batch);  // the default stream waits until the copy is complete
+  // Drops the batches that were not taken. The default stream, which orders the reuse of their memory, waits for their
   // copies.
   void drop_the_rest();
 
-  // A loader's thread's. Host memory for batch `number`, which waits until the copy of the last batch in its place has
-  // left it. Of an ImageSource the inputs are bytes: PackedImages.
+  // For a loader thread. Returns host memory for batch `number`; blocks until the previous batch in its place is
+  // copied. For an ImageSource, tensor 0 holds PackedImages as bytes.
   std::vector<Tensor> host_batch(std::int64_t number, std::span<const TensorSpec> spec, std::int64_t rows);
-  Berth pin(const Batch& batch);  // a copy in pinned memory
-  // One thread at a time. Queues the copy of batch `number`.
-  void copy(std::int64_t number, std::span<const Tensor> from, Berth& to);
+  DeviceBatch pin(const Batch& batch);  // copies into pinned memory
+  // Queues the copy of batch `number`. One thread at a time.
+  void copy(std::int64_t number, std::span<const Tensor> from, DeviceBatch& to);
 
   ImageShape image_shape(std::int64_t batch) const { return {batch, images_->side(), images_->crop()}; }
   const ImageSource* images() const { return images_; }
@@ -59,20 +59,20 @@ class DeviceFeed {
  private:
   struct HostMemory {
     std::vector<Buffer> tensors;
-    std::unique_ptr<Event> left;  // copied out of it
+    std::unique_ptr<Event> left;  // records that the memory was copied
   };
   struct Leaving {
     Batch pinned;
     std::unique_ptr<Event> left;
   };
   HostMemory& place_of(std::int64_t number) { return host_[static_cast<std::size_t>(number) % host_.size()]; }
-  void mark_writable(Berth& berth);
+  void mark_writable(DeviceBatch& batch);
 
   Device& device_;
   const ImageSource* images_;  // may be null
   std::unique_ptr<Stream> stream_;
   std::vector<HostMemory> host_;
-  std::deque<Leaving> leaving_;  // batches of a collate function that are being copied
+  std::deque<Leaving> leaving_;  // batches of a collate function whose copies are pending
 };
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// A set is told from others of its size by some of its samples: to hash all of them would read all of them.
+// Only some samples are hashed, because hashing all of them would read the entire set.
 #include "src/data/loading/fingerprint.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ void add_bytes(crypto::Sha256& hash, std::span<const std::byte> bytes) {
   hash.update(bytes);
 }
 
-// As it is stored: what an epoch does to it may change with the run's options.
+// Hashes the stored image: its augmentation in an epoch may change with the run's options.
 void add_image(crypto::Sha256& hash, const ImageSource& images, std::int64_t index) {
   std::vector<std::uint8_t> planes(static_cast<std::size_t>(3 * images.side() * images.side()));
   Augmentation how;

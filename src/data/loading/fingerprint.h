@@ -1,4 +1,4 @@
-// A short text that differs where lists differ, for samplers' states.
+// A short text that identifies a list, for samplers' states.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace lockstep::data {
 
-// The first 64 bits of the values' SHA-256.
+// Returns the first 64 bits of the values' SHA-256.
 template <typename T>
 std::string fingerprint(std::span<const T> values) {
   const crypto::Digest digest = crypto::sha256(std::as_bytes(values));

@@ -28,45 +28,46 @@ void check_loader(const Dataset& dataset, const Sampler& sampler, const DataLoad
                           options.batch_size, options.prefetch, options.num_workers);
   if (sampler.set_size() > dataset.size())
     throw InvalidArgument(
-        "DataLoader: rank {}: the sampler is for {} samples, the data set has {}: make it with this set's size(), or "
-        "with fewer for a "
+        "DataLoader: rank {}: the sampler is for {} samples, but the data set has {}: make it with this set's size(), "
+        "or with fewer for a "
         "subset",
         sampler.place().rank, sampler.set_size(), dataset.size());
   if (sampler.makes_batches() && (options.batch_size != 1 || options.drop_last))
     throw InvalidArgument(
-        "DataLoader: rank {}: batch_size {} and drop_last {} beside a sampler that makes the batches: leave both out, "
-        "and give the "
+        "DataLoader: rank {}: batch_size {} and drop_last {} do not go with a sampler that makes the batches: leave "
+        "both out, and give the "
         "sampler the size",
         sampler.place().rank, options.batch_size, options.drop_last);
   if (options.drop_last && sampler.size() < options.batch_size)
     throw InvalidArgument(
-        "DataLoader: a batch of {} is larger than the {} samples of rank {}: nothing is left to train on",
+        "DataLoader: a batch of {} is larger than the {} samples of rank {}, so drop_last leaves no batch: use a "
+        "smaller batch",
         options.batch_size, sampler.size(), sampler.place().rank);
 }
 
-// Where a thread stands in its data.
-struct Standing {
+// A thread's position in its data.
+struct ReadPosition {
   SampleNumbers numbers;
   BatchPosition batch;
 };
 
-// Where this thread stood before each of its passes that are under way, in the order of their beginnings.
-thread_local std::vector<std::weak_ptr<Standing>> before_passes;
+// The positions that this thread had before each of its unfinished passes, in the order in which these began.
+thread_local std::vector<std::weak_ptr<ReadPosition>> before_passes;
 
-std::shared_ptr<Standing> keep_standing() {
-  auto before = std::make_shared<Standing>(Standing{sample_numbers(), this_threads_batch});
+std::shared_ptr<ReadPosition> keep_position() {
+  auto before = std::make_shared<ReadPosition>(ReadPosition{sample_numbers(), this_threads_batch});
   before_passes.push_back(before);
   return before;
 }
 
-// At the end of a pass. One that began later, and goes on, restores it in its place.
-void restore_standing(const std::shared_ptr<Standing>& before, std::uint64_t number) {
+// Called at the end of a pass. If a later pass is still running, that one restores the position at its own end.
+void restore_position(const std::shared_ptr<ReadPosition>& before, std::uint64_t number) {
   auto& passes = before_passes;
   std::erase_if(passes, [](const auto& pass) { return pass.expired(); });
   const auto own = std::find_if(passes.begin(), passes.end(), [&](const auto& pass) { return pass.lock() == before; });
   if (own == passes.end() || own + 1 == passes.end()) {
     set_sample_numbers(before->numbers);
-    if (this_threads_batch.pass == number) this_threads_batch = before->batch;  // it may be another pass's by now
+    if (this_threads_batch.pass == number) this_threads_batch = before->batch;  // another pass may have changed it
   } else {
     *(own + 1)->lock() = *before;
   }
@@ -80,9 +81,9 @@ std::uint64_t next_pass() {
 
 }  // namespace
 
-// Workers claim the numbers of batches in order, and make them at the same time. Each waits with its batch until all
-// before it have been handed over, and there is room: so batches, and an exception among them, come in the order of one
-// worker. Between `queued_` and `claimed_` lie at most num_workers batches.
+// Workers claim batch numbers in order and make the batches in parallel. Each holds its batch until all earlier ones
+// have been handed over and there is room, so batches and exceptions arrive in the order of a single worker. At most
+// num_workers batches lie between `queued_` and `claimed_`.
 class DataLoader::Impl {
  public:
   Impl(const Dataset& dataset, const Sampler& sampler, const DataLoaderOptions& options)
@@ -96,12 +97,12 @@ class DataLoader::Impl {
   ~Impl() { stop(); }
 
   std::int64_t batches() const {
-    const std::int64_t left = sampler_.remaining();  // of batches, where the sampler makes these: batch_size is 1
+    const std::int64_t left = sampler_.remaining();  // batches when the sampler makes them; batch_size is then 1
     return left / options_.batch_size + (!options_.drop_last && left % options_.batch_size != 0 ? 1 : 0);
   }
 
-  // Ranks that had batches of b samples have consumed the first batches x b x n positions behind the pass's begin; a
-  // smaller batch is the last, so the rest of the pass is consumed with it.
+  // After k batches of b samples on each of n ranks, the first k x b x n positions of the pass are consumed. A smaller
+  // batch is the last one and consumes the rest of the pass.
   SamplerState state() const {
     if (!begun_ || sampler_.jumps_ != jumps_) return sampler_.state();
     const std::int64_t whole = sampler_.whole_size(), end = sampler_.end_of_pass(first_, whole);
@@ -120,21 +121,21 @@ class DataLoader::Impl {
     first_ = sampler_.state_.consumed;
     jumps_ = sampler_.jumps_;
     begun_ = true;
-    standing_before_ = keep_standing();
+    position_before_ = keep_position();
     pass_ = next_pass();
     taken_ = handed_out_ = claimed_ = queued_ = 0;
     failure_ = nullptr;
     stop_ = false;
     if (allocates_ahead())
       for (std::int64_t b = 0; b < std::min<std::int64_t>(options_.prefetch, batches_); ++b)
-        berths_.push_back(berth_of(b));
+        allocated_.push_back(allocate_batch(b));
     for (std::int64_t worker = 0; worker < std::min<std::int64_t>(options_.num_workers, batches_); ++worker)
       workers_.emplace_back([this] { work(); });
     advance();
   }
 
-  // Waits for the next batch; rethrows what the data set threw. At the end of a pass, for either reason, no thread
-  // reads the data set any more.
+  // Blocks until the next batch is complete; rethrows the data set's exception. When the pass has ended, for either
+  // reason, no thread reads the data set.
   void advance() {
     current_.reset();
     if (taken_ == batches_) {
@@ -142,8 +143,8 @@ class DataLoader::Impl {
       return stop();
     }
     const std::int64_t next = taken_ + options_.prefetch;
-    std::optional<DeviceFeed::Berth> berth;
-    if (allocates_ahead() && next < batches_) berth = berth_of(next);
+    std::optional<DeviceFeed::DeviceBatch> batch;
+    if (allocates_ahead() && next < batches_) batch = allocate_batch(next);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !ready_.empty() || failure_; });
     if (ready_.empty()) {
@@ -154,17 +155,17 @@ class DataLoader::Impl {
       std::rethrow_exception(failure);
     }
     if (feed_ && !maker_.in_place())
-      for (DeviceFeed::Berth& each : ready_)
+      for (DeviceFeed::DeviceBatch& each : ready_)
         if (!each.copied) feed_->start(each);
     current_ = feed_ ? feed_->take(ready_.front()) : std::move(ready_.front().batch);
     ready_.pop_front();
-    if (berth) berths_.push_back(std::move(*berth));
+    if (batch) allocated_.push_back(std::move(*batch));
     ++taken_;
     ++handed_out_;
     lock.unlock();
-    // As the sampler deals: of all ranks' samples of a step, rank r has r, r + n, r + 2n, ...
+    // The sampler gives rank r the samples r, r + n, r + 2n, ... of all ranks' samples of a step.
     set_sample_numbers({sampler_.place().rank, sampler_.place().world_size});
-    // Only batches that ranks take together are compared: one rank alone may look at others.
+    // Ranks are compared only on batches that they take together; a rank may read other batches alone.
     if (sampler_.place().world_size > 1)
       this_threads_batch = {pass_, static_cast<std::uint32_t>(handed_out_), sampler_.place().world_size};
     changed_.notify_all();
@@ -172,15 +173,15 @@ class DataLoader::Impl {
 
   bool at_end() const { return !current_; }
   Batch& current() {
-    LOCKSTEP_CHECK(current_.has_value(), "a batch was read past the end");
+    LOCKSTEP_CHECK(current_.has_value(), "the iterator was dereferenced at the end of the pass");
     return *current_;
   }
 
  private:
-  // What a worker makes before its turn: one of the two.
+  // A worker's batch before its turn. One of the two is set.
   struct Made {
     std::vector<Tensor> stacked;  // in the feed's pinned memory
-    DeviceFeed::Berth whole;
+    DeviceFeed::DeviceBatch whole;
   };
 
   void stop() {
@@ -191,10 +192,10 @@ class DataLoader::Impl {
     changed_.notify_all();
     for (std::thread& worker : workers_) worker.join();
     workers_.clear();
-    if (standing_before_) restore_standing(std::exchange(standing_before_, nullptr), pass_);
+    if (position_before_) restore_position(std::exchange(position_before_, nullptr), pass_);
     if (feed_ && !ready_.empty()) feed_->drop_the_rest();
     ready_.clear();
-    berths_.clear();
+    allocated_.clear();
   }
 
   void work() {
@@ -216,7 +217,7 @@ class DataLoader::Impl {
     return claimed_++;
   }
 
-  // Waits for the turn of batch `number`. Returns whether there may be more to make.
+  // Blocks until it is the turn of batch `number`. Returns whether there may be more batches to make.
   bool hand_over(std::int64_t number, Made& made, std::exception_ptr failure) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stop_ || failure_ || (queued_ == number && (failure || has_room())); });
@@ -235,16 +236,16 @@ class DataLoader::Impl {
 
   void queue(std::int64_t number, Made& made) {
     if (allocates_ahead()) {
-      made.whole = std::move(berths_.front());
-      berths_.pop_front();
-      feed_->copy(number, made.stacked, made.whole);  // queues, and does not wait
+      made.whole = std::move(allocated_.front());
+      allocated_.pop_front();
+      feed_->copy(number, made.stacked, made.whole);  // does not block
     }
     ready_.push_back(std::move(made.whole));
   }
 
   bool allocates_ahead() const { return feed_ && maker_.in_place(); }
   bool has_room() const {
-    return allocates_ahead() ? !berths_.empty() : ready_.size() < static_cast<std::size_t>(options_.prefetch);
+    return allocates_ahead() ? !allocated_.empty() : ready_.size() < static_cast<std::size_t>(options_.prefetch);
   }
 
   void cut_batches() {
@@ -261,7 +262,7 @@ class DataLoader::Impl {
     return std::span(order_.indices).subspan(begin, static_cast<std::size_t>(order_.batch_ends[at]) - begin);
   }
 
-  DeviceFeed::Berth berth_of(std::int64_t number) {
+  DeviceFeed::DeviceBatch allocate_batch(std::int64_t number) {
     return feed_->allocate(maker_.spec(), static_cast<std::int64_t>(indices_of(number).size()));
   }
 
@@ -288,24 +289,24 @@ class DataLoader::Impl {
   const DataLoaderOptions options_;
   const BatchMaker maker_;
   std::unique_ptr<DeviceFeed> feed_;  // null: batches stay on the CPU
-  SampleOrder order_;                 // of the present pass, with its batches
+  SampleOrder order_;                 // of the present pass, cut into batches
   std::int64_t epoch_ = 0, batches_ = 0, taken_ = 0;
   bool begun_ = false;
-  std::int64_t first_ = 0,
-               handed_out_ = 0;  // where the pass began, over all ranks; batches that the iterator has stood at
-  std::uint64_t jumps_ = 0;      // the sampler's when the pass began
+  std::int64_t first_ = 0;       // position at which the pass began, over all ranks
+  std::int64_t handed_out_ = 0;  // batches that the iterator has reached
+  std::uint64_t jumps_ = 0;      // the sampler's count when the pass began
   std::optional<Batch> current_;
-  std::shared_ptr<Standing> standing_before_;  // of the pass under way
-  std::uint64_t pass_ = 0;                     // its number
+  std::shared_ptr<ReadPosition> position_before_;  // from before the pass in progress
+  std::uint64_t pass_ = 0;                         // number of the pass
   std::vector<std::thread> workers_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::int64_t claimed_ = 0, queued_ = 0;  // how many batches were begun, and handed over
-  std::deque<DeviceFeed::Berth> ready_;    // on the CPU without marks
-  std::deque<DeviceFeed::Berth> berths_;   // on a GPU: memory for the batches after these
+  std::int64_t claimed_ = 0, queued_ = 0;          // numbers of batches begun and handed over
+  std::deque<DeviceFeed::DeviceBatch> ready_;      // without events on the CPU
+  std::deque<DeviceFeed::DeviceBatch> allocated_;  // on a GPU: memory for the following batches
   std::exception_ptr failure_;
-  std::atomic<bool> stop_ = false;  // set with the mutex held; workers that make a batch look at it without
+  std::atomic<bool> stop_ = false;  // set under the mutex; workers read it without the mutex while they make a batch
 };
 
 DataLoader::DataLoader(const Dataset& dataset, const Sampler& sampler, const DataLoaderOptions& options)

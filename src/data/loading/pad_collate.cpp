@@ -19,7 +19,7 @@ void store(double value, std::byte* to) {
 
 template <typename T>
 bool store_integer(double value, std::byte* to) {
-  // The limits of int64 are no doubles: 2^63 is the first beyond them.
+  // int64's maximum is not a double, so compare with 2^63, the first value beyond it.
   const double low = static_cast<double>(std::numeric_limits<T>::min()),
                beyond = std::ldexp(1.0, std::numeric_limits<T>::digits);
   if (!(value >= low && value < beyond) || value != std::trunc(value)) return false;
@@ -54,13 +54,13 @@ bool store_as(DType dtype, double value, std::byte* to) {
   return false;
 }
 
-// Padding of one type, element after element.
+// Fills memory with a padding value of one type.
 class Padding {
  public:
   Padding(DType dtype, double value) : size_(size_of(dtype)) {
     if (!store_as(dtype, value, element_))
       throw InvalidArgument(
-          "pad_collate: the value {} is no {}: set PadCollateOptions::value to one that the tensors' type has", value,
+          "pad_collate: the value {} is not representable as {}: set PadCollateOptions::value to one that is", value,
           name_of(dtype));
   }
   void fill(std::span<std::byte> memory) const {
@@ -89,9 +89,10 @@ void check_fits(const Sample& sample, std::size_t number, const Sample& first) {
     if (!equal_but_for_length(actual, expected))
       throw SampleMismatch(
           number, 0,
-          fmt::format("pad_collate: tensor {} of sample {} of the batch is {}, that of sample 0 is {}: only first "
-                      "extents may differ",
-                      i, number, text_of(actual), text_of(expected)));
+          fmt::format(
+              "pad_collate: tensor {} of sample {} of the batch is {}, but tensor {} of sample 0 is {}: only first "
+              "extents may differ",
+              i, number, text_of(actual), i, text_of(expected)));
   }
 }
 
@@ -100,14 +101,14 @@ class PadCollate {
   explicit PadCollate(const PadCollateOptions& options) : options_(options) {
     if (options.max_length < 0 || (options.to_max_length && options.max_length == 0))
       throw InvalidArgument(
-          "pad_collate: max_length {} must be positive, or 0 for as long as each batch's longest (without "
+          "pad_collate: max_length {} must be positive, or 0 for the length of each batch's longest sample (without "
           "to_max_length)",
           options.max_length);
   }
 
   Batch operator()(std::span<const Sample> samples) const {
     if (samples.empty() || samples[0].empty())
-      throw InvalidArgument("pad_collate: there is nothing to stack: no samples, or samples of no tensor");
+      throw InvalidArgument("pad_collate: got no samples, or samples without tensors; at least one of each is needed");
     for (std::size_t n = 0; n < samples.size(); ++n) check_fits(samples[n], n, samples[0]);
     std::vector<Tensor> tensors;
     for (std::size_t i = 0; i < samples[0].size(); ++i) tensors.push_back(padded(samples, i));

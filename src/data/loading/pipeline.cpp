@@ -10,7 +10,7 @@ PipelineEpoch::PipelineEpoch(KeptDataset set, DistributedSampler sampler, const 
       sampler_(std::make_unique<DistributedSampler>(std::move(sampler))),
       loader_(std::make_unique<DataLoader>(*set_, *sampler_, options)) {}
 
-// The loader's threads read set and sampler: it goes first.
+// The loader's threads read the set and the sampler, so the loader is replaced first.
 PipelineEpoch& PipelineEpoch::operator=(PipelineEpoch&& other) noexcept {
   if (this == &other) return *this;
   loader_ = std::move(other.loader_);
@@ -21,8 +21,8 @@ PipelineEpoch& PipelineEpoch::operator=(PipelineEpoch&& other) noexcept {
 
 void Pipeline::check_samples(const char* call) const {
   if (batch_size_ > 0)
-    throw InvalidArgument(
-        "Pipeline::{}() behind batch(): it is of samples here, not of batches: put it in front of batch()", call);
+    throw InvalidArgument("Pipeline::{}() after batch(): it works on samples, not on batches: call it before batch()",
+                          call);
 }
 
 Pipeline Pipeline::map(std::function<Sample(Sample sample)> function) const {
@@ -39,7 +39,7 @@ Pipeline Pipeline::map(MappedDataset::Function function, std::uint64_t seed) con
   return next;
 }
 
-// Behind shuffle() the samples stand in the order of epoch 0, as tf.data's with reshuffle_each_iteration = False.
+// After shuffle() the samples are in the order of epoch 0, as in tf.data with reshuffle_each_iteration = False.
 KeptDataset Pipeline::in_order() const {
   if (!shuffles_ || size() == 0) return set_;
   return Subset(set_,
@@ -68,8 +68,9 @@ Pipeline Pipeline::cache() const {
 
 Pipeline Pipeline::shuffle(std::int64_t buffer, std::uint64_t seed) const {
   if (buffer < 0)
-    throw InvalidArgument("Pipeline::shuffle({}): the buffer is negative; 0 shuffles the whole set", buffer);
-  if (shuffles_) throw InvalidArgument("Pipeline::shuffle(): it is shuffled already: leave one of them out");
+    throw InvalidArgument("Pipeline::shuffle({}): the buffer must not be negative; 0 shuffles the entire set", buffer);
+  if (shuffles_)
+    throw InvalidArgument("Pipeline::shuffle(): the pipeline is shuffled already: remove one of the calls");
   Pipeline next = *this;
   next.shuffles_ = true;
   next.buffer_ = buffer;
@@ -80,7 +81,7 @@ Pipeline Pipeline::shuffle(std::int64_t buffer, std::uint64_t seed) const {
 Pipeline Pipeline::batch(std::int64_t size, Collate collate) const {
   if (size < 1) throw InvalidArgument("Pipeline::batch({}): at least one sample is needed", size);
   if (batch_size_ > 0)
-    throw InvalidArgument("Pipeline::batch({}): there are batches of {} already: leave one of them out", size,
+    throw InvalidArgument("Pipeline::batch({}): the pipeline has batches of {} already: remove one of the calls", size,
                           batch_size_);
   Pipeline next = *this;
   next.batch_size_ = size;
@@ -102,10 +103,10 @@ std::int64_t Pipeline::batches() const { return batch_size_ == 0 ? 0 : size() / 
 PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) const {
   const Place& place = options.place;
   check_place("Pipeline", place);
-  if (batch_size_ == 0) throw InvalidArgument("Pipeline::epoch(): call batch() first: it has samples, not batches");
+  if (batch_size_ == 0) throw InvalidArgument("Pipeline::epoch(): the pipeline has no batches: call batch() first");
   if (batch_size_ % place.world_size != 0)
     throw InvalidArgument(
-        "Pipeline: rank {}: a batch of {} samples cannot be shared out evenly among {} ranks: choose a multiple of {}",
+        "Pipeline: rank {}: a batch of {} samples cannot be divided evenly among {} ranks: choose a multiple of {}",
         place.rank, batch_size_, place.world_size, place.world_size);
   if (size() == 0)
     throw InvalidArgument("Pipeline: rank {}: the data set is empty: at least one sample is needed", place.rank);
@@ -115,7 +116,7 @@ PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) c
                           batch_size_, size());
   const std::int64_t batches = drops ? size() / batch_size_ : (size() + batch_size_ - 1) / batch_size_;
   if (options.first_batch < 0 || options.first_batch >= batches)
-    throw InvalidArgument("Pipeline: rank {}: first_batch is {}, and an epoch has batches 0 to {}", place.rank,
+    throw InvalidArgument("Pipeline: rank {}: first_batch is {}, but an epoch has batches 0 to {}", place.rank,
                           options.first_batch, batches - 1);
   DistributedSampler sampler(size(), place, {shuffles_, seed_, options.remainder, buffer_});
   sampler.set_epoch(epoch);

@@ -22,21 +22,22 @@ template <typename... Kinds>
   std::throw_with_nested(Error("{}", text));
 }
 
-[[noreturn]] void rethrow_behind(const std::string& about) {
+[[noreturn]] void rethrow_with_prefix(const std::string& about) {
   try {
     throw;
   } catch (const std::exception& error) {
     throw_as_one_of<InvalidArgument, FileError, RendezvousError, MismatchError, TimeoutError, PeerLost>(
         error, fmt::format("DataLoader: {}: {}", about, error.what()));
   } catch (...) {
-    std::throw_with_nested(Error("DataLoader: {}: something that is no std::exception was thrown", about));
+    std::throw_with_nested(
+        Error("DataLoader: {}: an exception was thrown that does not derive from std::exception", about));
   }
 }
 
 }  // namespace
 
 void rethrow_for_sample(std::int64_t index, std::int64_t epoch) {
-  rethrow_behind(fmt::format("sample {} of epoch {}", index, epoch));
+  rethrow_with_prefix(fmt::format("sample {} of epoch {}", index, epoch));
 }
 
 void rethrow_for_batch(std::span<const std::int64_t> indices, std::int64_t epoch) {
@@ -51,7 +52,7 @@ void rethrow_for_batch(std::span<const std::int64_t> indices, std::int64_t epoch
       about += fmt::format("{}{}", about.empty() ? "the batch of samples " : ", ", index);
     about += fmt::format("{} of epoch {}", indices.size() > kNamed ? ", ..." : "", epoch);
   }
-  rethrow_behind(about);
+  rethrow_with_prefix(about);
 }
 
 }  // namespace lockstep::data

@@ -25,7 +25,7 @@ Shape stacked_shape(std::int64_t rows, const Shape& sample) {
 
 void copy_to_row(const Tensor& tensor, std::size_t i, const Row& row) {
   const std::span<std::byte> to = row.bytes(i);
-  LOCKSTEP_CHECK(to.size() == tensor.bytes(), "{} bytes for a row of {}", tensor.bytes(), to.size());
+  LOCKSTEP_CHECK(to.size() == tensor.bytes(), "got {} bytes for a row of {}", tensor.bytes(), to.size());
   if (!to.empty()) std::memcpy(to.data(), tensor.buffer().data(), to.size());
 }
 
@@ -41,9 +41,10 @@ void check_equal(const Sample& sample, std::size_t number, const Sample& first) 
     if (actual != expected)
       throw SampleMismatch(
           number, 0,
-          fmt::format("stack: tensor {} of sample {} of the batch is {}, that of sample 0 is {}: for sequences of "
-                      "different lengths set DataLoaderOptions::collate = pad_collate()",
-                      i, number, text_of(actual), text_of(expected)));
+          fmt::format(
+              "stack: tensor {} of sample {} of the batch is {}, but tensor {} of sample 0 is {}: for sequences of "
+              "different lengths set DataLoaderOptions::collate = pad_collate()",
+              i, number, text_of(actual), i, text_of(expected)));
   }
 }
 
@@ -51,7 +52,7 @@ void check_equal(const Sample& sample, std::size_t number, const Sample& first) 
 
 Batch stack(std::span<const Sample> samples) {
   if (samples.empty() || samples[0].empty())
-    throw InvalidArgument("stack: there is nothing to stack: no samples, or samples of no tensor");
+    throw InvalidArgument("stack: got no samples, or samples without tensors; at least one of each is needed");
   for (std::size_t n = 0; n < samples.size(); ++n) check_equal(samples[n], n, samples[0]);
   const auto rows = static_cast<std::int64_t>(samples.size());
   std::vector<Tensor> stacked;

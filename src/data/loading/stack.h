@@ -1,4 +1,4 @@
-// Samples of equal shapes become rows of stacked tensors.
+// Copies samples of equal shapes into rows of stacked tensors.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace lockstep::data {
 
-// Two samples of a batch do not fit together; the loader adds which samples of the set they are.
+// Two samples of a batch do not fit together. The loader adds their indices in the set.
 class SampleMismatch : public InvalidArgument {
  public:
   SampleMismatch(std::size_t number, std::size_t other, const std::string& message)
@@ -27,7 +27,7 @@ std::string text_of(const TensorSpec& spec);
 // Throws InvalidArgument for a tensor that is undefined or not on the CPU.
 TensorSpec spec_of(const Tensor& tensor);
 
-// (rows, ...) of a sample's (...). Throws InvalidArgument when there is no room for another extent.
+// Returns (rows, ...) for a sample's (...). Throws InvalidArgument when the shape already has the most extents.
 Shape stacked_shape(std::int64_t rows, const Shape& sample);
 
 void copy_to_row(const Tensor& tensor, std::size_t i, const Row& row);

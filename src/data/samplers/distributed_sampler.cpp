@@ -17,8 +17,7 @@ std::string options_text(const DistributedSamplerOptions& options) {
   return fmt::format("shuffle {}{}", options.shuffle, buffer);
 }
 
-// What waits stands from `next` on: a sample that is drawn changes places with the one at `next`, and the window moves
-// on.
+// The buffer starts at `next`: the drawn sample swaps with the one at `next`, then the window moves on.
 void shuffle_by_buffer(std::vector<std::int64_t>& order, std::int64_t buffer, Philox& random) {
   for (std::size_t next = 0; next + 1 < order.size(); ++next) {
     const std::size_t waiting = std::min(static_cast<std::size_t>(buffer), order.size() - next);
@@ -33,7 +32,8 @@ DistributedSampler::DistributedSampler(std::int64_t size, const Place& place, co
       shuffle_(options.shuffle),
       buffer_(options.shuffle_buffer) {
   if (buffer_ < 0)
-    throw InvalidArgument("DistributedSampler: shuffle_buffer {} is negative; 0 shuffles the whole set", buffer_);
+    throw InvalidArgument("DistributedSampler: shuffle_buffer {} must not be negative; 0 shuffles the entire set",
+                          buffer_);
   check_not_all_dropped();
 }
 

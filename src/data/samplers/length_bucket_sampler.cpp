@@ -14,7 +14,7 @@ namespace {
 
 using Lengths = std::vector<std::int64_t>;
 
-// A range of an order.
+// A range of positions in an order.
 struct Range {
   std::int64_t begin, end;
 };
@@ -22,9 +22,8 @@ struct Range {
 void check_options(const LengthBucketSamplerOptions& options, const Place& place) {
   if (options.batch_size < 1 || options.max_tokens < 0 || options.pool_batches < 0)
     throw InvalidArgument(
-        "LengthBucketSampler: rank {}: batch_size {}, max_tokens {} and pool_batches {}: a batch of 1 or more was "
-        "expected, and limits of "
-        "0 (none) or more",
+        "LengthBucketSampler: rank {}: batch_size {}, max_tokens {} and pool_batches {}: expected a "
+        "batch_size of 1 or more, and limits of 0 (no limit) or more",
         place.rank, options.batch_size, options.max_tokens, options.pool_batches);
 }
 
@@ -35,13 +34,12 @@ void check_lengths(std::int64_t size, std::span<const std::int64_t> lengths, con
                           place.rank, lengths.size(), size);
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] < 0)
-      throw InvalidArgument("LengthBucketSampler: rank {}: the length of sample {} is {}: 0 or more was expected",
+      throw InvalidArgument("LengthBucketSampler: rank {}: the length of sample {} is {}, expected 0 or more",
                             place.rank, i, lengths[i]);
     if (options.max_tokens > 0 && lengths[i] > options.max_tokens)
       throw InvalidArgument(
-          "LengthBucketSampler: rank {}: sample {} has {} tokens, a batch at most {} (max_tokens): cut the sample, "
-          "leave it out, or "
-          "raise the limit",
+          "LengthBucketSampler: rank {}: sample {} has {} tokens, but max_tokens is {}: cut the sample, "
+          "leave it out, or raise the limit",
           place.rank, i, lengths[i], options.max_tokens);
   }
 }
@@ -51,14 +49,14 @@ std::string text_of(std::span<const std::int64_t> lengths, const LengthBucketSam
                      options.max_tokens, options.pool_batches, options.shuffle, fingerprint(lengths));
 }
 
-// Samples of a pool: at most `size`, and all where that is 0 or overflows.
+// Returns the samples per pool: `size` when the options set no limit or the product would overflow.
 std::int64_t pool_of(std::int64_t size, const LengthBucketSamplerOptions& options) {
   return options.pool_batches == 0 || options.pool_batches > size / options.batch_size
              ? size
              : options.pool_batches * options.batch_size;
 }
 
-// Cuts a pool, sorted by length: the last sample of a batch is its longest.
+// Cuts a pool that is sorted by length. The last sample of a batch is its longest.
 void cut(std::span<const std::int64_t> order, Range pool, const Lengths& lengths,
          const LengthBucketSamplerOptions& options, std::vector<Range>& batches) {
   for (std::int64_t begin = pool.begin, at = begin; at < pool.end; begin = at) {
@@ -109,8 +107,8 @@ SampleOrder LengthBucketSampler::whole_order(std::uint64_t seed, std::int64_t ep
 }
 
 std::int64_t LengthBucketSampler::whole_size(std::uint64_t seed, std::int64_t epoch) const {
-  if (options_.max_tokens == 0) return 1 + (set_size() - 1) / options_.batch_size;   // pools are whole batches
-  if (last_cut_.epoch != epoch || last_cut_.seed != seed) whole_order(seed, epoch);  // keeps the number
+  if (options_.max_tokens == 0) return 1 + (set_size() - 1) / options_.batch_size;   // pools are full batches
+  if (last_cut_.epoch != epoch || last_cut_.seed != seed) whole_order(seed, epoch);  // stores the number
   return last_cut_.batches;
 }
 

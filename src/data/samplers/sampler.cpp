@@ -35,15 +35,15 @@ Sampler::Sampler(const char* kind, std::int64_t set_size, const Place& place, st
     : kind_(kind), place_(place), remainder_(remainder), makes_batches_(makes_batches) {
   constexpr std::int64_t kLargest = std::numeric_limits<std::uint32_t>::max();
   check_place(kind, place);
-  if (set_size < 1) throw InvalidArgument("{}: the set has {} samples, at least one is needed", kind, set_size);
+  if (set_size < 1) throw InvalidArgument("{}: the set has {} samples, but at least one is needed", kind, set_size);
   if (set_size > kLargest)
-    throw InvalidArgument("{}: {} samples, at most {} can be shuffled", kind, set_size, kLargest);
+    throw InvalidArgument("{}: the set has {} samples, but at most {} can be shuffled", kind, set_size, kLargest);
   state_ = {seed, 0, 0, set_size, fmt::format("{}({}, remainder {})", kind, options, name_of(remainder))};
 }
 
 void Sampler::check_not_all_dropped() const {
   if (total() == 0)
-    throw InvalidArgument("{}: {} {} for {} ranks: dropping the remainder leaves nothing", kind_, whole_size(),
+    throw InvalidArgument("{}: got {} {} for {} ranks: dropping the remainder leaves none", kind_, whole_size(),
                           makes_batches_ ? "batches" : "samples", place_.world_size);
 }
 
@@ -60,9 +60,9 @@ void Sampler::begin_pass() const {
   if (!std::exchange(was_passed_, false) || std::exchange(has_warned_, true)) return;
   if (whole_order(state_.seed, state_.epoch).indices == whole_order(state_.seed, state_.epoch + 1).indices) return;
   log::warn(
-      "{}: rank {}: a second pass begins in epoch {}, with the order and augmentation of the first: set_epoch(epoch) "
-      "before each pass "
-      "gives each its own",
+      "{}: rank {}: a second pass begins in epoch {} with the order and augmentation of the first: call "
+      "set_epoch(epoch) "
+      "before each pass",
       kind_, place_.rank, state_.epoch);
 }
 
@@ -98,7 +98,7 @@ SampleOrder Sampler::order() const {
   return mine;
 }
 
-// What padding repeated is no position of its own: "all consumed" is the same on any number of ranks.
+// Repeated padding does not count as positions, so "all consumed" is the same with any number of ranks.
 SamplerState Sampler::state_at(std::int64_t consumed) const {
   SamplerState state = state_;
   state.consumed = std::min(consumed, whole_size());
@@ -110,29 +110,28 @@ SamplerState Sampler::state() const { return state_at(state_.consumed); }
 void Sampler::check(const SamplerState& state) const {
   if (state.set_size != 0 && state.set_size != set_size())
     throw InvalidArgument(
-        "{}: rank {} cannot take this state: it is of a data set of {} samples, this sampler's has {}: give it the "
-        "data set of the run "
-        "that saved the state, or begin an epoch with set_epoch()",
+        "{}: rank {} cannot restore this state: its data set has {} samples, this sampler's has {}: use the data set "
+        "of "
+        "the run that saved the state, or begin an epoch with set_epoch()",
         kind_, place_.rank, state.set_size, set_size());
   if (!state.fingerprint.empty() && !state_.fingerprint.empty() && state.fingerprint != state_.fingerprint)
     throw InvalidArgument(
-        "{}: rank {} cannot take this state: it is of another data set of {} samples, with the fingerprint {}, this "
-        "sampler's set has {}: "
-        "give it the data set of the run that saved the state, or begin an epoch with set_epoch()",
+        "{}: rank {} cannot restore this state: it belongs to another data set of {} samples, with fingerprint {} "
+        "instead "
+        "of {}: use the data set of the run that saved the state, or begin an epoch with set_epoch()",
         kind_, place_.rank, set_size(), state.fingerprint, state_.fingerprint);
   if (!state.options.empty() && state.options != state_.options)
     throw InvalidArgument(
-        "{}: rank {} cannot take this state: it is of a {}, this sampler is a {}: make it with the options of the run "
-        "that saved the "
-        "state, or begin an epoch with set_epoch()",
+        "{}: rank {} cannot restore this state: it belongs to {}, but this sampler is {}: make it with the options of "
+        "the run that saved the state, or begin an epoch with set_epoch()",
         kind_, place_.rank, state.options, state_.options);
-  // Version 0.1 counted what padding repeats.
+  // Version 0.1 also counted repeated padding.
   const std::int64_t positions = state.epoch < 0 ? 0 : whole_size(state.seed, state.epoch);
   const std::int64_t most = state.set_size == 0 ? std::max(positions, end_of_pass(0, positions)) : positions;
   if (state.epoch < 0 || state.consumed < 0 || state.consumed > most)
     throw InvalidArgument(
-        "{}: rank {} cannot resume behind {} {} of epoch {}: an epoch, from 0 on, has {}: the state is damaged", kind_,
-        place_.rank, state.consumed, makes_batches_ ? "batches" : "samples", state.epoch, most);
+        "{}: rank {} cannot resume after {} {} of epoch {}: epochs count from 0 and have {}: the state is damaged",
+        kind_, place_.rank, state.consumed, makes_batches_ ? "batches" : "samples", state.epoch, most);
 }
 
 void Sampler::restore(const SamplerState& state) {

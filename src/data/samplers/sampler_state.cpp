@@ -15,7 +15,7 @@ void read(const nlohmann::json& json, const char* name, bool may_be_missing, T& 
   const auto found = json.find(name);
   if (found == json.end()) {
     if (!may_be_missing)
-      throw InvalidArgument("SamplerState: the JSON has no '{}': {}: a sampler's whole state was expected", name,
+      throw InvalidArgument("SamplerState: the JSON has no '{}': {}: expected the complete state of a sampler", name,
                             json.dump());
     return;
   }
@@ -24,8 +24,8 @@ void read(const nlohmann::json& json, const char* name, bool may_be_missing, T& 
                         ? found->is_number_unsigned() || (found->is_number_integer() && *found >= 0)
                         : found->is_number_integer();
   if (!fits)
-    throw InvalidArgument("SamplerState: '{}' is {} in the JSON, {} was expected", name, found->dump(),
-                          std::is_same_v<T, std::string>     ? "a text"
+    throw InvalidArgument("SamplerState: '{}' is {} in the JSON, expected {}", name, found->dump(),
+                          std::is_same_v<T, std::string>     ? "a string"
                           : std::is_same_v<T, std::uint64_t> ? "an integer of 0 or more"
                                                              : "an integer");
   found->get_to(value);
@@ -39,7 +39,7 @@ void to_json(nlohmann::json& json, const SamplerState& state) {
 }
 
 void from_json(const nlohmann::json& json, SamplerState& state) {
-  if (!json.is_object()) throw InvalidArgument("SamplerState: the JSON is {}, an object was expected", json.dump());
+  if (!json.is_object()) throw InvalidArgument("SamplerState: the JSON is {}, expected an object", json.dump());
   SamplerState read_state;
   read(json, "seed", false, read_state.seed);
   read(json, "epoch", false, read_state.epoch);

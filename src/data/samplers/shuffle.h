@@ -1,4 +1,4 @@
-// A random order, by Fisher and Yates.
+// Shuffling by the algorithm of Fisher and Yates.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-// At most 2^32 - 1 items.
+// `items` has at most 2^32 - 1 elements.
 template <typename T>
 void shuffle(std::vector<T>& items, Philox& random) {
   for (std::size_t left = items.size(); left > 1; --left)

@@ -1,4 +1,4 @@
-// Weighted draws: a binary tree of partial sums.
+// Draws by weight from a binary tree of partial sums.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,9 @@
 
 namespace lockstep::data {
 
-// Node i has the children 2i and 2i + 1; nodes n to 2n - 1 are the weights, node 1 is their sum. A changed weight
-// changes the sums above it by adding anew, never by subtracting, so what is 0 stays exactly 0 and is never drawn.
+// Node i has the children 2i and 2i + 1; nodes n to 2n - 1 are the weights and node 1 is their sum. A changed weight
+// updates the sums above it by adding anew, never by subtracting, so a sum of zero weights stays exactly 0 and is never
+// drawn.
 class SumTree {
  public:
   explicit SumTree(std::span<const double> weights) : count_(weights.size()), nodes_(2 * count_) {
@@ -16,7 +17,7 @@ class SumTree {
     for (std::size_t node = count_ - 1; node > 0; --node) nodes_[node] = nodes_[2 * node] + nodes_[2 * node + 1];
   }
 
-  // A weight above 0, found by walking `uniform`, in [0, 1), of the sum. The sum must be above 0.
+  // Returns the weight above 0 at the fraction `uniform`, in [0, 1), of the sum. The sum must be above 0.
   std::size_t find(double uniform) const {
     double left = uniform * nodes_[1];
     std::size_t node = 1;

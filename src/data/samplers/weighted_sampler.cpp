@@ -26,28 +26,28 @@ void check_weights(std::int64_t size, std::span<const double> weights, const Pla
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0 && std::isfinite(weights[i])))
       throw InvalidArgument(
-          "WeightedSampler: rank {}: the weight of sample {} is {}: a finite number of 0 or more was expected",
-          place.rank, i, weights[i]);
+          "WeightedSampler: rank {}: the weight of sample {} is {}, expected a finite number of 0 or more", place.rank,
+          i, weights[i]);
     sum += weights[i];
   }
   if (!(sum > 0 && std::isfinite(sum)))
     throw InvalidArgument("WeightedSampler: rank {}: the sum of the {} weights is {}: {}", place.rank, weights.size(),
-                          sum, sum > 0 ? "give smaller ones" : "at least one must be above 0");
+                          sum, sum > 0 ? "give smaller weights" : "at least one weight must be above 0");
 }
 
 void check_samples(std::span<const double> weights, const WeightedSamplerOptions& options, const Place& place) {
   if (options.samples < 0)
     throw InvalidArgument(
-        "WeightedSampler: rank {}: {} samples in an epoch: a number of 0 (as many as the set has) or more was expected",
-        place.rank, options.samples);
+        "WeightedSampler: rank {}: got {} samples per epoch, expected 0 (as many as the set has) or more", place.rank,
+        options.samples);
   if (options.replacement) return;
   const auto drawable = weights.size() - static_cast<std::size_t>(std::count(weights.begin(), weights.end(), 0.0));
   const std::size_t wanted = options.samples == 0 ? weights.size() : static_cast<std::size_t>(options.samples);
   if (wanted > drawable)
     throw InvalidArgument(
-        "WeightedSampler: rank {}: {} samples in an epoch without replacement, only {} have a weight above 0: draw at "
-        "most {} "
-        "(`samples`), or with replacement",
+        "WeightedSampler: rank {}: got {} samples per epoch without replacement, but only {} have a weight above 0: "
+        "draw "
+        "at most {} (`samples`), or with replacement",
         place.rank, wanted, drawable, drawable);
 }
 

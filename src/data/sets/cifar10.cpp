@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 bool is_training_file(const fs::path& path) {
-  // Not a browser's "data_batch_1 (1).bin": its images would count twice.
+  // Excludes a browser's "data_batch_1 (1).bin", whose images would count twice.
   constexpr std::string_view kBegin = "data_batch_", kEnd = ".bin";
   const std::string name = path.filename().string();
   if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || name.size() <= kBegin.size() + kEnd.size()) return false;
@@ -32,14 +32,14 @@ std::vector<std::string> training_files(const std::string& folder) {
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(folder, failure))
     if (is_training_file(entry.path())) files.push_back(entry.path().string());
-  std::sort(files.begin(), files.end());  // the order of a folder is no order
+  std::sort(files.begin(), files.end());  // folder order is arbitrary
   return files;
 }
 
 void check(const MappedFile& file) {
   const auto bytes = file.bytes();
   if (bytes.empty() || bytes.size() % kCifar10RecordBytes != 0)
-    throw FileError("{}: {} bytes are no whole number of {}-byte CIFAR-10 records: is the file truncated?{}",
+    throw FileError("{}: {} bytes are not a multiple of the {}-byte CIFAR-10 record: is the file truncated?{}",
                     file.path(), bytes.size(), kCifar10RecordBytes, mistaken_download(std::as_bytes(bytes)));
   for (std::size_t record = 0; record < bytes.size() / kCifar10RecordBytes; ++record)
     if (const int label = bytes[record * kCifar10RecordBytes]; label >= kCifar10Classes)
@@ -113,8 +113,7 @@ std::string find_cifar10(const std::string& wanted) {
     if (found.empty())
       throw FileError(
           "{}: holds no CIFAR-10 (data_batch_*.bin), nor do its folders cifar10 and cifar-10-batches-bin; "
-          "scripts/fetch-data cifar10 "
-          "downloads it",
+          "scripts/fetch-data cifar10 downloads it",
           wanted);
     return found;
   }

@@ -14,7 +14,8 @@ namespace lockstep::data {
 namespace {
 
 void check_index(const char* set, std::int64_t index, std::int64_t size) {
-  if (index < 0 || index >= size) throw InvalidArgument("{}: sample {} was asked of a set of {}", set, index, size);
+  if (index < 0 || index >= size)
+    throw InvalidArgument("{}: sample {} does not exist; the set has {}", set, index, size);
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ TensorDataset::TensorDataset(std::vector<Tensor> tensors) : tensors_(std::move(t
     const TensorSpec spec = spec_of(tensors_[i]);
     if (spec.shape.dims() == 0 || spec.shape[0] != tensors_[0].shape()[0])
       throw InvalidArgument(
-          "TensorDataset: tensor {} is {}, tensor 0 is {}: their first extents, the samples, must be equal", i,
+          "TensorDataset: tensor {} is {}, but tensor 0 is {}: their first extents, the samples, must be equal", i,
           spec.shape.text(), tensors_[0].shape().text());
   }
 }
@@ -57,7 +58,7 @@ MappedDataset::MappedDataset(KeptDataset set, Function function, std::uint64_t s
 }
 
 Sample MappedDataset::get(std::int64_t index, std::int64_t epoch) const {
-  // The streams of images' augmentation, far behind the numbers that it takes.
+  // Uses the random streams of image augmentation, far beyond the numbers that augmentation draws.
   constexpr std::uint64_t kFirstBlock = std::uint64_t{1} << 32;
   const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
   Philox random(seed_, random_stream(RandomUse::kAugmentation, number), kFirstBlock);
@@ -76,7 +77,7 @@ MappedDataset map(KeptDataset set, MappedDataset::Function function, std::uint64
 
 // -- cache
 
-// Two threads may read a sample at the same time; the first to finish puts it in place.
+// Two threads may read the same sample at the same time; the first to finish stores it.
 struct CachedDataset::State {
   explicit State(KeptDataset kept) : set(std::move(kept)), samples(static_cast<std::size_t>(set->size())) {}
   ~State() {
@@ -110,11 +111,11 @@ Sample CachedDataset::get(std::int64_t index, std::int64_t) const {
 void CachedDataset::read(std::int64_t index, std::int64_t, const Row& row) const {
   const Sample& sample = state_->sample(index);
   if (sample.size() != row.size())
-    throw InvalidArgument("CachedDataset: get() of its set returned {} tensors, element_spec() promises {}",
+    throw InvalidArgument("CachedDataset: get() of its set returned {} tensors, but element_spec() promises {}",
                           sample.size(), row.size());
   for (std::size_t i = 0; i < sample.size(); ++i) {
     if (sample[i].bytes() != row.bytes(i).size())
-      throw InvalidArgument("CachedDataset: get() of its set returned {} as tensor {}, element_spec() promises {}",
+      throw InvalidArgument("CachedDataset: get() of its set returned {} as tensor {}, but element_spec() promises {}",
                             text_of(spec_of(sample[i])), i, text_of(element_spec()[i]));
     copy_to_row(sample[i], i, row);
   }
@@ -145,12 +146,12 @@ void Subset::read_image(std::int64_t index, std::int64_t epoch, std::span<std::u
 
 namespace {
 
-Subset range_of(const char* operation, KeptDataset set, std::int64_t count, bool behind) {
+Subset range_of(const char* operation, KeptDataset set, std::int64_t count, bool after) {
   const std::int64_t size = set->size();
   if (count < 0 || count > size)
-    throw InvalidArgument("{}: {} samples were asked of a set of {}", operation, count, size);
-  std::vector<std::int64_t> indices(static_cast<std::size_t>(behind ? size - count : count));
-  std::iota(indices.begin(), indices.end(), behind ? count : 0);
+    throw InvalidArgument("{}: cannot select {} samples from a set of {}", operation, count, size);
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(after ? size - count : count));
+  std::iota(indices.begin(), indices.end(), after ? count : 0);
   return {std::move(set), std::move(indices)};
 }
 
@@ -163,15 +164,15 @@ std::vector<Subset> random_split(KeptDataset set, const std::vector<std::int64_t
   std::int64_t total = 0;
   for (const std::int64_t size : sizes) {
     if (size < 0 || size > set->size())
-      throw InvalidArgument("random_split: a part of {} samples of a set of {}", size, set->size());
+      throw InvalidArgument("random_split: cannot select a part of {} samples from a set of {}", size, set->size());
     total += size;
   }
   if (total != set->size())
-    throw InvalidArgument("random_split: the parts have {} samples, the set has {}", total, set->size());
+    throw InvalidArgument("random_split: the parts have {} samples together, but the set has {}", total, set->size());
   std::vector<std::int64_t> order(static_cast<std::size_t>(total));
   std::iota(order.begin(), order.end(), 0);
   Philox random(seed, random_stream(RandomUse::kOrder, 0),
-                std::uint64_t{1} << 40);  // far behind the numbers of a sampler's epoch 0
+                std::uint64_t{1} << 40);  // far beyond the numbers of a sampler's epoch 0
   shuffle(order, random);
   std::vector<Subset> parts;
   auto begin = order.begin();

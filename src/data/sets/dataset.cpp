@@ -11,13 +11,13 @@ void Dataset::read(std::int64_t index, std::int64_t epoch, const Row& row) const
   const Sample sample = get(index, epoch);
   const std::vector<TensorSpec> expected = element_spec();
   if (sample.size() != expected.size())
-    throw InvalidArgument("Dataset: get() returned {} tensors, element_spec() promises {}", sample.size(),
+    throw InvalidArgument("Dataset: get() returned {} tensors, but element_spec() promises {}", sample.size(),
                           expected.size());
   for (std::size_t i = 0; i < sample.size(); ++i) {
     const TensorSpec actual = spec_of(sample[i]);
     if (actual != expected[i])
-      throw InvalidArgument("Dataset: get() returned {} as tensor {}, element_spec() promises {}", text_of(actual), i,
-                            text_of(expected[i]));
+      throw InvalidArgument("Dataset: get() returned {} as tensor {}, but element_spec() promises {}", text_of(actual),
+                            i, text_of(expected[i]));
     copy_to_row(sample[i], i, row);
   }
 }

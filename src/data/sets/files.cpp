@@ -20,9 +20,10 @@ std::vector<std::uint8_t> read_file(const std::string& path, std::uint64_t max_b
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.bytes));
   const std::size_t got = read_some(file.fd, bytes.data(), bytes.size(), path);
   if (got != bytes.size())
-    throw FileError("{}: had {} bytes, and ends after {}: does somebody write to it?", path, bytes.size(), got);
+    throw FileError("{}: had {} bytes when opened but ended after {}: is another process writing to it?", path,
+                    bytes.size(), got);
   if (is_gzip(bytes)) return gunzip(bytes, path, max_bytes);
-  // A pointer is never what a reader wants; a web page may be.
+  // A Git LFS pointer is never the intended content; a web page may be.
   if (const std::string why = mistaken_download(std::as_bytes(std::span(bytes))); why.find("LFS") != std::string::npos)
     throw FileError("{}: cannot be read.{}", path, why);
   return bytes;

@@ -1,7 +1,7 @@
-// The generated stand-in for CIFAR-10: ten textures in random colours, phases and polarities.
+// The generated substitute for CIFAR-10: ten textures in random colours, phases and polarities.
 //
-// Local structure makes a class; every pixel by itself has the same distribution in all classes, so that a linear
-// model finds nothing. No two classes are mirror images of each other, since training flips images.
+// Only local structure distinguishes the classes. Each single pixel has the same distribution in all classes, so a
+// linear model learns nothing. No two classes are mirror images of each other, because training flips images.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,16 +20,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Where an image's texture lies; drawn anew for each image.
+// The placement of an image's texture, drawn for each image.
 struct Texture {
   float x0, y0;    // phase
-  float period;    // of fine textures; coarse ones have twice as much
-  bool other_way;  // direction of diagonals
+  float period;    // for fine textures; coarse ones have about twice that
+  bool other_way;  // direction of the diagonals
 };
 
 bool stripe(float position, float period) { return position / period - std::floor(position / period) < 0.5f; }
 
-// Is the pixel in the texture's foreground?
+// Returns whether the pixel is in the texture's foreground.
 bool is_foreground(int label, float x, float y, const Texture& t) {
   const float u = x + t.x0, v = y + t.y0;
   const float coarse = 2.2f * t.period;
@@ -59,7 +59,7 @@ bool is_foreground(int label, float x, float y, const Texture& t) {
   }
 }
 
-// Two colours that differ clearly in every channel, either way round.
+// Draws two colours that differ clearly in every channel; either may be the brighter one.
 void draw_colours(Philox& random, std::array<float, 3>& foreground, std::array<float, 3>& background) {
   for (std::size_t channel = 0; channel < 3; ++channel) {
     const float middle = random.uniform(80, 175), half = random.uniform(20, 70);
@@ -95,8 +95,8 @@ void write_file(const fs::path& path, const std::vector<std::uint8_t>& records) 
 
 std::vector<std::uint8_t> generate_cifar10(const GeneratedCifar10& what, bool train) {
   if (what.train_images < 1 || what.test_images < 1)
-    throw InvalidArgument("generated set: {} training and {} test images, each must be positive", what.train_images,
-                          what.test_images);
+    throw InvalidArgument("generated set: got {} training and {} test images; both numbers must be positive",
+                          what.train_images, what.test_images);
   const auto images = static_cast<std::size_t>(train ? what.train_images : what.test_images);
   const std::uint64_t first_number = train ? 0 : std::uint64_t{1} << 40;
   std::vector<std::uint8_t> records(images * kCifar10RecordBytes);
@@ -111,7 +111,7 @@ void write_generated_cifar10(const std::string& folder, const GeneratedCifar10& 
   const std::vector<std::uint8_t> train = generate_cifar10(what, true), test = generate_cifar10(what, false);
   std::error_code failure;
   fs::create_directories(folder, failure);
-  if (failure) throw FileError("{}: cannot be made: {}", folder, failure.message());
+  if (failure) throw FileError("{}: cannot be created: {}", folder, failure.message());
   write_file(fs::path(folder) / "data_batch_1.bin", train);
   write_file(fs::path(folder) / "test_batch.bin", test);
 }

@@ -59,8 +59,8 @@ void convert(std::span<const std::uint8_t> from, const IdxType& type, std::byte*
   }
 }
 
-// "train-images-idx3-ubyte", or as some archives unpack it "train-images.idx3-ubyte", each also with .gz; the first
-// that is there, else the name under which it is published.
+// Finds "train-images-idx3-ubyte", or "train-images.idx3-ubyte" as some archives unpack it, each with or without .gz.
+// Returns the first that exists, else the published name.
 std::string file_of(const std::string& folder, const std::string& part, const char* kind) {
   const std::filesystem::path published = std::filesystem::path(folder) / (part + "-" + kind + ".gz");
   for (const char* separator : {"-", "."})
@@ -87,13 +87,13 @@ Tensor read_idx(const std::string& path, std::uint64_t max_bytes) {
   const std::optional<IdxType> type =
       bytes.size() >= 4 && bytes[0] == 0 && bytes[1] == 0 ? idx_type(bytes[2]) : std::nullopt;
   if (!type)
-    throw FileError("{}: is no IDX file: it does not begin with two zero bytes and the code of a type.{}", path,
+    throw FileError("{}: is not an IDX file: it does not begin with two zero bytes and the code of a type.{}", path,
                     mistaken_download(std::as_bytes(std::span(bytes))));
   const std::size_t dims = bytes[3], header = 4 + 4 * dims;
   if (dims < 1 || dims > Shape::kMaxDims)
     throw FileError("{}: has {} extents, expected 1 to {}: is the file damaged?", path, dims, Shape::kMaxDims);
   if (bytes.size() < header)
-    throw FileError("{}: {} bytes end within the header of {}: is the file truncated?", path, bytes.size(), header);
+    throw FileError("{}: {} bytes, but the header alone has {}: is the file truncated?", path, bytes.size(), header);
   std::vector<std::int64_t> extents;
   std::uint64_t expected = type->stored_bytes;
   bool overflow = false;
@@ -102,8 +102,8 @@ Tensor read_idx(const std::string& path, std::uint64_t max_bytes) {
     overflow = __builtin_mul_overflow(expected, static_cast<std::uint64_t>(extents.back()), &expected) || overflow;
   }
   if (overflow || expected != bytes.size() - header)
-    throw FileError("{}: has {} bytes behind its header, whose extents say {}: is the file truncated or damaged?", path,
-                    bytes.size() - header, overflow ? "more than 64 bits count" : std::to_string(expected));
+    throw FileError("{}: has {} bytes after its header, but its extents require {}: is the file truncated or damaged?",
+                    path, bytes.size() - header, overflow ? "more than 64 bits count" : std::to_string(expected));
   const Tensor tensor = Tensor::empty(shape_of(extents, path), type->dtype);
   convert(std::span(bytes).subspan(header), *type, tensor.buffer().data());
   return tensor;
@@ -128,7 +128,8 @@ std::vector<TensorSpec> Mnist::element_spec() const {
 }
 
 void Mnist::read(std::int64_t index, std::int64_t, const Row& row) const {
-  if (index < 0 || index >= size()) throw InvalidArgument("Mnist: sample {} was asked of a set of {}", index, size());
+  if (index < 0 || index >= size())
+    throw InvalidArgument("Mnist: sample {} does not exist; the set has {}", index, size());
   const auto to = row.span<float>(0);
   const std::uint8_t* const from = images_.data<std::uint8_t>() + static_cast<std::size_t>(index) * to.size();
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<float>(from[i]) / 255.f;

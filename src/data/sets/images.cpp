@@ -19,7 +19,7 @@ void check_normalization(const ImageNormalization& by) {
 
 ImageAugmentation checked(ImageAugmentation recipe, std::int64_t side) {
   if (recipe.crop == 0) recipe.crop = side;
-  constexpr std::int64_t kBeyond = std::int64_t{1} << 30;  // places are 32 bits wide
+  constexpr std::int64_t kBeyond = std::int64_t{1} << 30;  // positions are 32 bits wide
   if (side < 1 || side >= kBeyond || recipe.padding < 0 || recipe.padding >= kBeyond || recipe.crop < 1 ||
       recipe.crop > side + 2 * recipe.padding)
     throw InvalidArgument(
@@ -28,8 +28,8 @@ ImageAugmentation checked(ImageAugmentation recipe, std::int64_t side) {
   if (!(recipe.contrast_low <= recipe.contrast_high) || !(recipe.brightness >= 0) ||
       !std::isfinite(recipe.contrast_low) || !std::isfinite(recipe.contrast_high) || !std::isfinite(recipe.brightness))
     throw InvalidArgument(
-        "ImageAugmentation: contrast {} to {} and brightness {}: low must not be above high, nor brightness below 0, "
-        "and all are finite",
+        "ImageAugmentation: contrast {} to {} and brightness {}: low must not be above high, "
+        "brightness must not be negative, and all must be finite",
         recipe.contrast_low, recipe.contrast_high, recipe.brightness);
   check_normalization(recipe.normalization);
   return recipe;
@@ -42,7 +42,7 @@ std::int64_t checked_side(const Tensor& images, const Tensor& labels) {
     throw InvalidArgument(
         "ImageTensors: expected images (N, 3, side, side) uint8 and labels (N) int64, got {} {} and {} {}",
         shape.text(), name_of(images.dtype()), label_shape.text(), name_of(labels.dtype()));
-  images.span<std::uint8_t>();  // on the CPU, or throws
+  images.span<std::uint8_t>();  // throws when not on the CPU
   labels.span<std::int64_t>();
   return shape[3];
 }
@@ -90,7 +90,7 @@ std::vector<TensorSpec> ImageDataset::element_spec() const {
 }
 
 Augmentation ImageDataset::augmentation_of(std::int64_t index, std::int64_t epoch) const {
-  // 2^28 epochs of 2^32 samples: each has a stream of its own.
+  // Gives each of 2^28 epochs x 2^32 samples its own stream.
   const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
   Philox random(seed_, random_stream(RandomUse::kAugmentation, number));
   return draw_augmentation(recipe_, side_, random);
@@ -119,7 +119,7 @@ ImageTensors::ImageTensors(const Tensor& images, const Tensor& labels, const Ima
 
 ImageDataset::Stored ImageTensors::stored(std::int64_t index) const {
   if (index < 0 || index >= size())
-    throw InvalidArgument("ImageTensors: sample {} was asked of a set of {}", index, size());
+    throw InvalidArgument("ImageTensors: sample {} does not exist; the set has {}", index, size());
   return {images_.data<std::uint8_t>() + index * (3 * side() * side()), labels_.data<std::int64_t>()[index]};
 }
 

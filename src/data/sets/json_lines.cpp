@@ -16,7 +16,7 @@ namespace lockstep::data {
 
 namespace {
 
-// What Python's json.dumps() writes of numbers that JSON does not have; "" for any other text.
+// Returns the word that Python's json.dumps() writes for a number that JSON does not have; "" for any other text.
 std::string_view foreign_number(std::string_view line, std::size_t byte) {
   for (const std::string_view word : {"-Infinity", "Infinity", "NaN"})
     for (std::size_t begin = byte < 3 ? 0 : byte - 3; begin < std::min(byte + 1, line.size()); ++begin)
@@ -34,7 +34,7 @@ nlohmann::json parse_line(std::string_view line, const std::string& path, std::s
           "allow_nan=False))",
           path, number, error.byte, word);
     const std::string why = number == 1 ? mistaken_download(std::as_bytes(std::span(line))) : "";
-    throw FileError("{}: line {}, byte {}: is no JSON value in UTF-8: every line must be one.{}", path, number,
+    throw FileError("{}: line {}, byte {}: is not a JSON value in UTF-8: every line must be one.{}", path, number,
                     error.byte, why);
   } catch (const nlohmann::json::exception& error) {
     throw FileError("{}: line {}: {}", path, number, error.what());
@@ -45,7 +45,7 @@ Sample sample_of(const nlohmann::json& record, const JsonToSample& to_sample, co
                  std::size_t number) {
   try {
     Sample sample = to_sample(record);
-    if (sample.empty()) throw InvalidArgument("the function made a sample of no tensor");
+    if (sample.empty()) throw InvalidArgument("the function returned a sample without tensors");
     for (const Tensor& tensor : sample) spec_of(tensor);
     return sample;
   } catch (const std::exception& error) {
@@ -85,7 +85,7 @@ JsonLines::JsonLines(const std::string& path, const JsonToSample& to_sample, std
   if (!to_sample) throw InvalidArgument("JsonLines: {}: the function that makes samples is empty", path);
   const std::vector<std::uint8_t> bytes = read_file(path, max_bytes);
   std::string_view text = without_mark({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);  // empty lines at the end are none
+  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);  // drop empty lines at the end
   std::vector<Sample> samples;
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
@@ -93,13 +93,13 @@ JsonLines::JsonLines(const std::string& path, const JsonToSample& to_sample, std
     samples.push_back(sample_of(parse_line(text.substr(0, end), path, number), to_sample, path, number));
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
   }
-  if (samples.empty()) throw FileError("{}: holds no line", path);
+  if (samples.empty()) throw FileError("{}: has no lines", path);
   samples_ = std::make_shared<const std::vector<Sample>>(std::move(samples));
 }
 
 Sample JsonLines::get(std::int64_t index, std::int64_t) const {
   if (index < 0 || index >= size())
-    throw InvalidArgument("JsonLines: sample {} was asked of a set of {}", index, size());
+    throw InvalidArgument("JsonLines: sample {} does not exist; the set has {}", index, size());
   Sample sample;
   for (const Tensor& tensor : (*samples_)[static_cast<std::size_t>(index)]) sample.push_back(tensor.clone());
   return sample;

@@ -1,4 +1,5 @@
-// A batch of images as they travel to a device, in one piece of memory: what happens to each, then the planes of all.
+// The memory layout of a batch of images on its way to a device: the augmentation of each image, then the planes of
+// all.
 #pragma once
 
 #include <cstddef>

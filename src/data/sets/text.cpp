@@ -10,14 +10,14 @@ namespace lockstep::data {
 
 namespace {
 
-// Throws InvalidArgument; the text of a file was checked before, with its path.
+// Throws InvalidArgument. A file's text was checked before, with its path.
 template <typename Visit>
 void visit_characters(std::string_view text, Visit&& visit) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t begin = at;
     const std::optional<char32_t> character = next_character(text, at);
     if (!character)
-      throw InvalidArgument("CharacterVocabulary: byte {}, 0x{:02x}, begins no UTF-8 character", begin,
+      throw InvalidArgument("CharacterVocabulary: byte {}, 0x{:02x}, is not UTF-8", begin,
                             static_cast<unsigned char>(text[begin]));
     visit(*character, begin);
   }
@@ -64,7 +64,7 @@ std::vector<std::int64_t> CharacterVocabulary::encode(std::string_view text) con
     const auto place = std::lower_bound(characters_.begin(), characters_.end(), character);
     if (place == characters_.end() || *place != character)
       throw InvalidArgument(
-          "CharacterVocabulary: byte {} is the character U+{:04X}, which is none of the vocabulary's {}", at,
+          "CharacterVocabulary: byte {} is the character U+{:04X}, which is not in the vocabulary of {}", at,
           static_cast<std::uint32_t>(character), size());
     numbers.push_back(place - characters_.begin());
   });
@@ -75,7 +75,7 @@ std::string CharacterVocabulary::decode(std::span<const std::int64_t> numbers) c
   std::string text;
   for (const std::int64_t number : numbers) {
     if (number < 0 || number >= size())
-      throw InvalidArgument("CharacterVocabulary: number {} is none of 0 to {}", number, size() - 1);
+      throw InvalidArgument("CharacterVocabulary: number {} is out of range 0 to {}", number, size() - 1);
     append_character(text, characters_[static_cast<std::size_t>(number)]);
   }
   return text;
@@ -94,7 +94,7 @@ CharacterDataset::CharacterDataset(const std::string& path, const CharacterDatas
   const std::vector<std::int64_t> numbers = numbers_in(text, vocabulary_, path);
   numbers_ = std::make_shared<const std::vector<std::int32_t>>(numbers.begin(), numbers.end());
   if (characters() <= length_)
-    throw FileError("{}: has {} characters, a window of {} and the one behind it need more: choose a smaller length",
+    throw FileError("{}: has {} characters, too few for a window of {} and its next character: choose a smaller length",
                     path, characters(), length_);
 }
 
@@ -106,7 +106,7 @@ std::vector<TensorSpec> CharacterDataset::element_spec() const {
 
 void CharacterDataset::read(std::int64_t index, std::int64_t, const Row& row) const {
   if (index < 0 || index >= size())
-    throw InvalidArgument("CharacterDataset: sample {} was asked of a set of {}", index, size());
+    throw InvalidArgument("CharacterDataset: sample {} does not exist; the set has {}", index, size());
   const auto from = numbers_->begin() + index * stride_;
   std::copy_n(from, length_, row.span<std::int64_t>(0).begin());
   std::copy_n(from + 1, length_, row.span<std::int64_t>(1).begin());

@@ -9,7 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels.h"
 #include "lockstep/core/log.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/ddp/checks/missing_gradients.h"
 #include "src/ddp/wrapper/agreed_options.h"
 
@@ -17,7 +17,7 @@ namespace lockstep {
 
 namespace {
 
-// The largest norm that stays as it is.
+// Returns the largest norm that is not clipped.
 float limit_of(const DistributedDataParallelOptions& options) {
   if (options.max_grad_norm > 0) return options.max_grad_norm;
   return options.on_nonfinite_gradient == OnNonfiniteGradient::kIgnore ? 0 : INFINITY;
@@ -81,20 +81,21 @@ void GradientCheck::follow(const Reducer& reducer) {
   present_.reserve(order_.size());
 }
 
-// The error of a gradient that is no number is none, and goes into the next one.
+// The error of a gradient with NaN is NaN and would be added to the next one.
 void GradientCheck::check_hook() const {
   if (!hook_ || on_nonfinite_ != OnNonfiniteGradient::kSkipStep) return;
   for (const HookState& state : hook_->state())
     if (state.count > 0 && state.dtype == DType::kFloat32)
       throw InvalidArgument(
-          "DistributedDataParallel: on_nonfinite_gradient kSkipStep goes not with the comm_hook {}: what it keeps of a "
-          "gradient that is no "
-          "number ('{}') would spoil all later ones: take kThrow, or a hook without such state (bf16, fp16, int8)",
+          "DistributedDataParallel: on_nonfinite_gradient kSkipStep cannot be combined with the comm_hook {}: the "
+          "error that it keeps of a NaN gradient ('{}') would corrupt all later ones: use kThrow, or a hook without "
+          "such "
+          "state (bf16, fp16, int8)",
           hook_->describe(), state.name);
 }
 
 void GradientCheck::sum_squares(std::size_t bucket, const Tensors& tensors, const Tensor& sums) const {
-  if (partial_ != nullptr && partial_->keeps_own()) return;  // report() and the partner take what they need
+  if (partial_ != nullptr && partial_->keeps_own()) return;  // report() and the partner read them
   const std::size_t begin = begins_[bucket], end = begins_[bucket + 1];
   device_->kernels().square_sums(std::span(tensors).subspan(begin, end - begin), sums.data<double>() + begin,
                                  device_->default_stream());
@@ -121,20 +122,19 @@ void GradientCheck::stop(std::uint64_t step) {
   drop_gradients();
   if (on_nonfinite_ == OnNonfiniteGradient::kThrow)
     throw Error(
-        "{}. Look at the samples and the loss of that rank in this step, clip the gradients, or lower the learning "
-        "rate; "
-        ".on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep goes on without such a step",
+        "{}. Check the samples and the loss of that rank in this step, clip the gradients, or lower the learning "
+        "rate; .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep skips such steps",
         text);
   last_skipped_ = std::move(text);
   ++skipped_steps_;
   if (group_.rank() != 0) return;
   if (loss_scaler_ == nullptr)
     log::warn("{}: the step is skipped on all ranks", last_skipped_);
-  else  // as happens while the scale is sought
-    log::info("{}: the step is skipped on all ranks, and the loss scale falls", last_skipped_);
+  else  // normal while the scale is adjusted
+    log::info("{}: the step is skipped on all ranks, and the loss scale is lowered", last_skipped_);
 }
 
-// A gradient that no rank has computed is zero in its bucket; a hook may make something of it.
+// A gradient that no rank has computed is zero in its bucket, but a hook may change it, so it is not counted.
 void GradientCheck::take_norm() {
   const KernelTable& kernels = device_->kernels();
   Stream& stream = device_->default_stream();
@@ -158,7 +158,7 @@ void GradientCheck::clip() {
   device_->kernels().scale_gradients(present_, {factor}, device_->default_stream());
 }
 
-// Waits for the device.
+// Blocks until the device is done.
 bool GradientCheck::has_nonfinite(const Tensor& sums) {
   Stream& stream = device_->default_stream();
   device_->copy(host_sums_.data(), sums.data<double>(), sums.bytes(), stream);
@@ -166,7 +166,7 @@ bool GradientCheck::has_nonfinite(const Tensor& sums) {
   return std::any_of(host_sums_.begin(), host_sums_.end(), [](double sum) { return !std::isfinite(sum); });
 }
 
-// Which rank has what: told only now, as it happens seldom.
+// Exchanges which rank has which bad gradients. Only done now, because it is rare.
 std::string GradientCheck::report(std::uint64_t step) {
   constexpr unsigned kOwn = 1, kAverage = 2;
   const std::size_t count = parameters_.size(), ranks = static_cast<std::size_t>(group_.world_size());
@@ -191,15 +191,14 @@ std::string GradientCheck::report(std::uint64_t step) {
     }
     if (!names.empty()) where.push_back(fmt::format("on rank {}: {}", rank, quoted(names)));
   }
-  std::vector<std::string> names;  // each rank's is finite, and the sum is not
+  std::vector<std::string> names;  // finite on each rank, but not in the sum
   for (std::size_t i = 0; i < count; ++i)
     if (anywhere[i] == kAverage) names.push_back(parameters_[i].name);
-  if (!names.empty()) where.push_back(fmt::format("in the average alone, which overflowed: {}", quoted(names)));
-  return fmt::format("DistributedDataParallel: step {}: gradients are infinite or no number, {}", step,
-                     joined(where, "; "));
+  if (!names.empty()) where.push_back(fmt::format("only in the average, which overflowed: {}", quoted(names)));
+  return fmt::format("DistributedDataParallel: step {}: gradients are infinite or NaN, {}", step, joined(where, "; "));
 }
 
-// An optimizer then changes nothing; with a loss scaler it lowers the scale.
+// Without gradients an optimizer changes nothing; with a loss scaler it lowers the scale.
 void GradientCheck::drop_gradients() {
   for (const NamedTensor& parameter : parameters_)
     if (requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
@@ -211,7 +210,7 @@ void GradientCheck::drop_gradients() {
 float GradientCheck::last_norm() const {
   if (!is_on())
     throw InvalidArgument(
-        "DistributedDataParallel::last_grad_norm: nothing asked for it: set .max_grad_norm (INFINITY: without "
+        "DistributedDataParallel::last_grad_norm: it is not computed: set .max_grad_norm (INFINITY: without "
         "clipping)");
   return Tensor::wrap(result_.buffer().window(0, sizeof(float)), {}).item();
 }

@@ -1,7 +1,7 @@
-// What becomes of the averages before backward returns: the norm over all of them, by which they are clipped, and a
-// search for those that are infinite or no number. Both follow from the sum of squares of each gradient, which is such
-// a number itself when one of its values is. It is taken bucket by bucket, while later buckets travel. Averages are the
-// same bits on all ranks, and so is what follows from them.
+// Checks of the averages before backward returns: their norm, for clipping, and a search for values that are infinite
+// or NaN. Both follow from each gradient's sum of squares, which is not finite if one of its values is not. The sums
+// are computed bucket by bucket while later buckets are in flight. All ranks have the same bits of the averages, and so
+// of the results.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace lockstep {
 
-// Of a pass that leaves no rank all averages (ZeroRedundancyOptimizer): which of them a rank has, and how the ranks
-// come to the sums of all.
+// For a pass after which no rank has all averages (ZeroRedundancyOptimizer): which of them a rank has, and how the
+// ranks get the sums over all.
 class PartialAverages {
  public:
   virtual ~PartialAverages() = default;
-  // True: gradients stay each rank's own, and sum_squares() reads those of all ranks.
+  // Returns true if gradients stay unreduced, and sum_squares() reads those of all ranks.
   virtual bool keeps_own() const = 0;
-  // Else, of gradient i, by the reducer's index: where this rank's averages begin, and how many they are, in elements.
+  // Otherwise returns the start and number, in elements, of this rank's averages of gradient i (the reducer's index).
   virtual std::pair<std::size_t, std::size_t> range_of(std::size_t gradient) const = 0;
-  // At the end of a pass, on all ranks. `sums`, on the device, in the order of buckets and slots: of the squares of
-  // this rank's averages; afterwards of all averages, the same bits on all ranks.
+  // Called at the end of a pass, on all ranks. `sums` is on the device, in the order of buckets and slots. It holds the
+  // sums of squares of this rank's averages and receives those of all averages, with the same bits on all ranks.
   virtual void sum_squares(const Tensor& sums) = 0;
 };
 
@@ -37,23 +37,23 @@ class GradientCheck {
   GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                 const DistributedDataParallelOptions& options);
 
-  // Adds what the reducer is to call, if anything is asked for.
+  // Adds the reducer's callbacks if an option needs them.
   ReducerOptions watching(ReducerOptions options);
-  // Where the gradients lie from now on. The first time: InvalidArgument for a comm hook that a skipped step would
-  // spoil.
+  // Sets where the gradients are from now on. The first call throws InvalidArgument for a comm hook whose state a
+  // skipped step would corrupt.
   void follow(const Reducer& reducer);
-  // From the next pass on; null: each rank has all averages. It must outlive its passes.
+  // Applies from the next pass on. Null: each rank has all averages. `partial` must outlive its passes.
   void set_partial(const Reducer& reducer, PartialAverages* partial);
 
-  // At the end of a pass, once it is known which parameters have a gradient: clips them. Where one is not finite, and
-  // is not to be ignored: collective; no parameter keeps its gradient; throws Error on all ranks if that was asked.
-  // `step` is for messages.
+  // Called at the end of a pass, when it is known which parameters have a gradient. Clips the gradients. If one is not
+  // finite and that is not to be ignored, it is collective: no parameter keeps its gradient, and it throws Error on all
+  // ranks if requested. `step` is for messages.
   void finish(std::uint64_t step);
 
   bool is_on() const { return max_norm_ > 0; }  // with max_grad_norm or on_nonfinite_gradient
   float last_norm() const;
-  // The factor by which the last pass's gradients were clipped, or, where they stay each rank's own, by which their
-  // averages are to be. Null: gradients are not clipped.
+  // Returns the factor by which the last pass's gradients were clipped, or by which their averages must be if they stay
+  // unreduced. Null: no clipping.
   const float* clip_factor() const;
   OnNonfiniteGradient on_nonfinite() const { return on_nonfinite_; }
   std::int64_t skipped_steps() const { return skipped_steps_; }
@@ -73,21 +73,21 @@ class GradientCheck {
 
   ProcessGroup& group_;
   const std::vector<NamedTensor>& parameters_;
-  const float max_norm_;  // INFINITY: nothing is clipped; 0: nothing is asked for
+  const float max_norm_;  // INFINITY: no clipping; 0: no check
   const OnNonfiniteGradient on_nonfinite_;
   optim::LossScaler* const loss_scaler_;
   const CommHook hook_;
   Device* device_ = nullptr;
-  // In the order of buckets and slots:
+  // These are in the order of buckets and slots.
   std::vector<std::size_t> order_;   // parameters
   Tensors tensors_;                  // their gradients
-  Tensors averages_;                 // the parts of them that hold averages after the reduction
-  std::vector<std::size_t> begins_;  // of each bucket, and the end of the last
+  Tensors averages_;                 // the parts that hold averages after the reduction
+  std::vector<std::size_t> begins_;  // start of each bucket, and the end of the last
   PartialAverages* partial_ = nullptr;
-  Tensor own_sums_, sums_;  // on the device: of squares, before and after the reduction
+  Tensor own_sums_, sums_;  // on the device: sums of squares before and after the reduction
   std::vector<double> host_sums_;
   Tensor result_;                      // on the device: a NormResult
-  std::vector<UpdateTensor> present_;  // what is clipped
+  std::vector<UpdateTensor> present_;  // gradients to be clipped
   std::int64_t skipped_steps_ = 0;
   std::string last_skipped_;
 };

@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t kBits = 8;  // of an element of used_
+constexpr std::size_t kBits = 8;  // per element of used_
 
 }  // namespace
 
@@ -65,11 +65,11 @@ void MissingGradients::refuse(std::uint64_t step) {
       fmt::format(
           "DistributedDataParallel: rank {}, step {}: backward did not reach {} of {} parameters: {}. Use them in "
           "forward() and the loss, freeze them before the module is wrapped, or set .find_unused_parameters = true, "
-          "or .static_graph = true where they are the same in each step",
+          "or .static_graph = true if they are the same in each step",
           group_.rank(), step, names.size(), parameters_.size(), quoted(names)));
 }
 
-// Unless it asks, by what the ranks said in the first pass.
+// Gives parameters that other ranks have used the average. If not `ask`, uses the ranks' answers from the first pass.
 void MissingGradients::take_what_others_have(bool ask) {
   if (ask) {
     std::fill(used_.begin(), used_.end(), std::uint8_t{0xff});

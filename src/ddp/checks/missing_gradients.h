@@ -1,4 +1,4 @@
-// The parameters that a pass leaves without a gradient: refused, found out each pass, or fixed by the first one.
+// The parameters that a pass leaves without a gradient: refused, detected in each pass, or fixed by the first one.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-bool wants_and_has_grad(const Tensor& parameter);  // a frozen one has none
+bool wants_and_has_grad(const Tensor& parameter);  // false for a frozen one
 
 class MissingGradients {
  public:
@@ -19,15 +19,15 @@ class MissingGradients {
   MissingGradients(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                    const DistributedDataParallelOptions& options);
 
-  // At the end of a pass, all buckets reduced: `missing` are the indices of the parameters whose gradients never came
-  // on this rank. Those that other ranks have hold the average from now on. Throws InvalidArgument, after ending the
-  // group, for those that may not be missing. Frozen ones never count. `step` is for messages, from 1.
+  // Called at the end of a pass, with all buckets reduced. `missing` has the indices of the parameters without a
+  // gradient on this rank. Those that other ranks have now hold the average. Ends the group and throws InvalidArgument
+  // for those that may not be missing. Frozen ones never count. `step` is for messages and counts from 1.
   void settle(const std::vector<std::size_t>& missing, std::uint64_t step);
 
-  // The same for a rank without data, which takes part in the others' pass: none of its own is missing.
+  // The same for a rank without data, which takes part in the others' pass and misses none of its own gradients.
   void follow(const std::vector<std::size_t>& missing);
 
-  // Of that pass: the parameters whose gradients came on no rank, frozen ones among them.
+  // The parameters that had a gradient on no rank in that pass, including frozen ones.
   const std::vector<std::size_t>& unused() const { return unused_; }
 
   bool asks_each_pass() const { return policy_ == Policy::kFind; }
@@ -42,9 +42,9 @@ class MissingGradients {
   ProcessGroup& group_;
   const std::vector<NamedTensor>& parameters_;
   const Policy policy_;
-  std::vector<std::size_t> missing_;  // of this pass, frozen ones left out
+  std::vector<std::size_t> missing_;  // of this pass, without frozen ones
   std::vector<std::size_t> unused_;
-  std::vector<std::uint8_t> used_;                 // a bit a parameter: does any rank have its gradient
+  std::vector<std::uint8_t> used_;                 // one bit per parameter: whether any rank has its gradient
   std::optional<std::vector<std::size_t>> fixed_;  // static graph: missing_ of the first pass
 };
 

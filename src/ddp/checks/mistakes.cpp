@@ -14,7 +14,7 @@ void warn_of_unregistered_leaves(int rank, const std::vector<NamedTensor>& param
   if (rank != 0) return;
   std::string unregistered;
   for (const auto& [found, reader, has_hooks] : leaves_of_backward()) {
-    const Tensor& leaf = found;  // a lambda takes no structured binding in Clang 14
+    const Tensor& leaf = found;  // in Clang 14 a lambda cannot capture a structured binding
     const bool is_ours = std::any_of(parameters.begin(), parameters.end(),
                                      [&](const NamedTensor& own) { return own.tensor.is_same(leaf); });
     const bool is_input =
@@ -24,12 +24,9 @@ void warn_of_unregistered_leaves(int rank, const std::vector<NamedTensor>& param
   }
   if (unregistered.empty()) return;
   log::warn(
-      "rank {}: backward computed gradients of tensors that are no parameters of the module in "
-      "DistributedDataParallel; each rank keeps "
-      "its "
-      "own: {}. If these are parameters of the module, add() the layer or add_parameter() the tensor, and unfreeze "
-      "them, before it is "
-      "wrapped",
+      "rank {}: backward computed gradients of tensors that are not parameters of the module in "
+      "DistributedDataParallel; they are not averaged: {}. If these are parameters of the module, add() the layer or "
+      "add_parameter() the tensor, and unfreeze them, before it is wrapped",
       rank, unregistered);
 }
 
@@ -40,10 +37,8 @@ bool warn_of_frozen(int rank, const std::vector<NamedTensor>& parameters) {
     if (!requires_grad(tensor)) frozen += (frozen.empty() ? "'" : ", '") + name + "'";
   if (frozen.empty()) return false;
   log::warn(
-      "rank {}: frozen after the module was wrapped in DistributedDataParallel: {}. Their gradients still travel, as "
-      "zeros, and an "
-      "optimizer "
-      "that holds them refuses to go on: freeze them first, then wrap the module",
+      "rank {}: frozen after the module was wrapped in DistributedDataParallel: {}. Their gradients are still sent, as "
+      "zeros, and an optimizer that has them refuses to step: freeze them first, then wrap the module",
       rank, frozen);
   return true;
 }

@@ -1,5 +1,5 @@
-// Warnings of mistakes that users of DistributedDataParallel make, before they show in the weights. Each function says
-// nothing when all is well, nor on a rank other than 0: the ranks run one program.
+// Warnings about common mistakes with DistributedDataParallel, before they affect the weights. Only rank 0 logs them,
+// because all ranks run the same program.
 #pragma once
 
 #include <deque>
@@ -9,12 +9,12 @@
 
 namespace lockstep {
 
-// During a backward pass: warns of leaves that got a gradient and are neither among `parameters` nor among the `inputs`
-// of the module. Leaves with hooks are another wrapper's.
+// Call it during a backward pass. Warns about leaves that got a gradient and are neither among `parameters` nor among
+// the module's `inputs`. Leaves with hooks belong to another wrapper.
 void warn_of_unregistered_leaves(int rank, const std::vector<NamedTensor>& parameters,
                                  const std::deque<Tensor>& inputs);
 
-// Warns of parameters that want no gradient any more. Returns whether there are any.
+// Warns about parameters that no longer require a gradient. Returns whether there are any.
 bool warn_of_frozen(int rank, const std::vector<NamedTensor>& parameters);
 
 }  // namespace lockstep

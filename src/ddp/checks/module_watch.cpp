@@ -23,7 +23,7 @@ Wrapped& wrapped() {
   return all;
 }
 
-// Calls the function for each tensor of the module in the order of named_parameters(), until it returns false.
+// Calls the function for each tensor of the module in the order of named_parameters() until it returns false.
 template <typename Function>
 bool each_tensor(const nn::Module& module, const std::vector<NamedTensor>& (nn::Module::*own)() const,
                  const Function& function) {
@@ -54,16 +54,16 @@ std::string ModuleWatch::change(const nn::Module& module) const {
     if (next == tensors_.size())
       difference = fmt::format("'{}' was added", name);
     else if (!tensor.is_same(tensors_[next].tensor))
-      difference = fmt::format("'{}' stands where '{}' was", name, tensors_[next].name);
+      difference = fmt::format("'{}' replaces '{}'", name, tensors_[next].name);
     else if (device != devices_[next] && device != nullptr && devices_[next] != nullptr)
       difference =
-          fmt::format("'{}' is on {}, and was on {}", tensors_[next].name, device->name(), devices_[next]->name());
+          fmt::format("'{}' is on {}, but was on {}", tensors_[next].name, device->name(), devices_[next]->name());
     ++next;
     return difference.empty();
   };
   for (const auto& list : {&nn::Module::own_parameters, &nn::Module::own_buffers})
     if (!each_tensor(module, list, compare)) return difference;
-  return next < tensors_.size() ? fmt::format("'{}' is gone", tensors_[next].name) : "";
+  return next < tensors_.size() ? fmt::format("'{}' was removed", tensors_[next].name) : "";
 }
 
 std::string ModuleWatch::unfrozen() const {
@@ -71,8 +71,7 @@ std::string ModuleWatch::unfrozen() const {
     if (!requires_grad(tensor)) continue;
     const std::lock_guard lock(wrapped().mutex);
     if (wrapped().parameters.count(tensor.autograd_meta()) == 0)
-      return fmt::format("'{}' was frozen, and is no longer, so that each rank would train it by its own samples",
-                         name);
+      return fmt::format("'{}' is no longer frozen, so each rank would train it with its own samples only", name);
   }
   return "";
 }
@@ -81,7 +80,7 @@ std::string moved_gradient(const std::vector<NamedTensor>& parameters, const std
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& [name, tensor] = parameters[i];
     if (requires_grad(tensor) && grad_buffer(tensor).data() != slots[i])
-      return fmt::format("'{}' was moved, and its gradient is no longer in its bucket", name);
+      return fmt::format("'{}' was moved, so its gradient is no longer in its bucket", name);
   }
   return "";
 }
@@ -91,9 +90,9 @@ std::string WrapperClaim::take(const std::vector<NamedTensor>& parameters, const
   for (const auto& [name, tensor] : parameters)
     if (wrapped().parameters.count(tensor.autograd_meta()) != 0)
       return fmt::format(
-          "parameter '{}' belongs to another DistributedDataParallel, which still lives: destroy that one first, leave "
-          "one of them out, or "
-          "name the parameter in ignored_parameters",
+          "parameter '{}' belongs to another DistributedDataParallel that still exists: destroy that one first, use "
+          "only "
+          "one of them, or list the parameter in ignored_parameters",
           name);
   for (const auto& [name, tensor] : parameters) {
     wrapped().parameters.emplace(tensor.autograd_meta(), &replicated);

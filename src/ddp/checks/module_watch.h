@@ -1,5 +1,5 @@
-// A wrapped module must stay as it was wrapped, and a parameter has one wrapper at a time, which says what it keeps
-// equal on all ranks.
+// Detects changes of a wrapped module. A parameter has one wrapper at a time, which declares what it keeps equal on all
+// ranks.
 #pragma once
 
 #include <functional>
@@ -13,36 +13,38 @@ namespace lockstep {
 
 class ModuleWatch {
  public:
-  // The parameters and buffers of the module as they are now.
+  // Records the current parameters and buffers of the module.
   ModuleWatch(const nn::Module& module, const std::vector<std::string>& ignored);
 
-  // "", or how the module differs from what it was: a parameter or buffer more, less, another one, or on another
-  // device. Allocates nothing when all is well.
+  // Returns "", or how the module changed: a parameter or buffer was added, removed, replaced or moved to another
+  // device. Does not allocate if nothing changed.
   std::string change(const nn::Module& module) const;
-  // "", or how a parameter that was frozen is no longer, the ignored ones aside: no wrapper averages its gradients.
+  // Returns "", or that a frozen parameter is no longer frozen, except ignored ones: no wrapper averages its gradients.
   std::string unfrozen() const;
 
  private:
-  std::vector<NamedTensor> tensors_;  // parameters, buffers
+  std::vector<NamedTensor> tensors_;  // parameters and buffers
   std::vector<const Device*> devices_;
   std::vector<NamedTensor> frozen_;
 };
 
-// "", or the parameter whose gradient no longer lies in its slot: .to() there and back gives it other memory.
+// Returns "", or the parameter whose gradient is no longer in its slot, because .to() to another device and back moved
+// it.
 std::string moved_gradient(const std::vector<NamedTensor>& parameters, const std::vector<const void*>& slots);
 
-// What a wrapper keeps equal on all ranks.
+// The tensors that a wrapper keeps equal on all ranks.
 struct ReplicatedTensors {
   ProcessGroup* group = nullptr;
-  std::vector<NamedTensor> parameters;  // frozen ones, too; not the ignored ones
-  // On all ranks alike: they differ between two averages of weights; ranks in join() have unequal numbers of steps.
+  std::vector<NamedTensor> parameters;  // including frozen ones, without the ignored ones
+  // Whether they may differ between two averages of weights, and whether ranks in join() have unequal numbers of steps.
+  // The same on all ranks.
   std::function<bool()> may_differ, is_joining;
 };
 
-// Holds the parameters for one wrapper, in this process.
+// Claims the parameters for one wrapper in this process.
 class WrapperClaim {
  public:
-  // "", and they are held until the claim goes; or why they cannot be: one of them is held already.
+  // Returns "" and claims them until it is destroyed, or returns why not: another wrapper has one of them.
   std::string take(const std::vector<NamedTensor>& parameters, const ReplicatedTensors& replicated);
   WrapperClaim() = default;
   ~WrapperClaim();
@@ -53,7 +55,7 @@ class WrapperClaim {
   std::vector<const void*> held_;
 };
 
-// Of the wrappers that hold parameters of the module, in their order.
+// Returns those of the wrappers that have parameters of the module, in the wrappers' order.
 std::vector<const ReplicatedTensors*> replicated_tensors_of(const nn::Module& module);
 
 }  // namespace lockstep

@@ -25,15 +25,17 @@ Buffer memory_on(Device& device, const Buffer& memory) {
 
 std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer& optimizer) {
   if (PassAccess::partner(ddp) != nullptr)
-    return "another ZeroRedundancyOptimizer or StepInBackward works with the wrapper: a wrapper has one at a time";
+    return "another ZeroRedundancyOptimizer or StepInBackward is active on the wrapper: a wrapper can have one at a "
+           "time";
   if (const optim::StepOwner* owner = optim::StepParts(optimizer).owner(); owner != nullptr)
-    return fmt::format("{} belongs to a {} already", optimizer.kind(), owner->name());
-  if (optimizer.slice_ranks() > 1)
-    return fmt::format("{} has slices of its state alone, of a ZeroRedundancyOptimizer that is gone: make a new one",
-                       optimizer.kind());
+    return fmt::format("{} already belongs to a {}", optimizer.kind(), owner->name());
+  if (optimizer.slice_holders() > 1)
+    return fmt::format(
+        "{} has only slices of its state, of a ZeroRedundancyOptimizer that was destroyed: make a new one",
+        optimizer.kind());
   if (ddp.is_joining() || !ddp.synchronizes())
-    return "it is made within join() or no_sync(): make it before the training";
-  if (ddp.reducer().in_pass()) return "it is made while backward runs: make it before the training";
+    return "it is made inside join() or no_sync(): make it before the training";
+  if (ddp.reducer().in_pass()) return "it is made during backward: make it before the training";
   const std::vector<NamedTensor> wrapped = ddp.parameters();
   for (const auto& [name, tensor] : wrapped)
     if (find_in(optimizer.parameters(), tensor) == nullptr)
@@ -41,8 +43,7 @@ std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer
                          optimizer.kind());
   for (const auto& [name, tensor] : optimizer.parameters())
     if (find_in(wrapped, tensor) == nullptr)
-      return fmt::format("the optimizer's parameter '{}' is none that the wrapper averages: give it ddp.parameters()",
-                         name);
+      return fmt::format("the wrapper does not average the optimizer's parameter '{}': give it ddp.parameters()", name);
   return "";
 }
 

@@ -1,4 +1,4 @@
-// An optimizer that takes part in a wrapper's passes: ZeroRedundancyOptimizer, StepInBackward. A wrapper has one at a
+// An optimizer that takes part in a wrapper's passes: ZeroRedundancyOptimizer or StepInBackward. A wrapper has one at a
 // time.
 #pragma once
 
@@ -17,35 +17,35 @@ class PassWatch;
 class PassPartner {
  public:
   virtual ~PassPartner() = default;
-  // "", or why the two do not go together; JoinOptions are the same on all ranks.
+  // Returns "", or why the two cannot be combined. JoinOptions are the same on all ranks.
   virtual std::string refusal_of_join(const JoinOptions&) const { return ""; }
   virtual const char* reason_against_capture() const = 0;
-  // A pass that is reduced begins. `step`: its number, the same on all ranks. The second: one of the others' that a
-  // rank without data follows.
+  // Called when a reduced pass begins. `step` is its number, the same on all ranks. The second function is for a rank
+  // without data that follows the others' pass.
   virtual void begin_pass(std::uint64_t step) = 0;
   virtual void begin_followed_pass(std::uint64_t step) { begin_pass(step); }
-  // All buckets are reduced, and it is settled which parameters have a gradient.
+  // Called when all buckets are reduced and it is known which parameters have a gradient.
   virtual void end_pass() = 0;
 };
 
-// What partners, and CapturedStep, see of a wrapper.
+// Access to a wrapper's internals for partners and CapturedStep.
 struct PassAccess {
   static Reducer& reducer(DistributedDataParallel& ddp);
   static PassWatch& in_step(DistributedDataParallel& ddp);
   static PassPartner* partner(const DistributedDataParallel& ddp);
-  static void set_partner(DistributedDataParallel& ddp, PassPartner* partner);  // null: none
+  static void set_partner(DistributedDataParallel& ddp, PassPartner* partner);  // null: no partner
   static GradientCheck& check(DistributedDataParallel& ddp);            // of max_grad_norm, on_nonfinite_gradient
   static bool may_leave_gradients(const DistributedDataParallel& ddp);  // find_unused_parameters, static_graph
 };
 
-// Memory of a bucket, or like one, as memory of a parameter's device: the CPU's logical devices share theirs, and a
-// bucket there may hold gradients of each, as a model has whose parts lie on several.
+// Returns memory of a bucket, or similar memory, as memory of a parameter's device. The CPU's logical devices share
+// memory, and a bucket may hold gradients of several of them if the model's parts are on several.
 Buffer memory_on(Device& device, const Buffer& memory);
 
-// "", or why `optimizer` cannot work within passes of `ddp`: it must hold the wrapper's parameters, all of them and no
-// others, and neither may have a partner or owner.
+// Returns "", or why `optimizer` cannot work in the passes of `ddp`: it must have exactly the wrapper's parameters, and
+// neither may already have a partner or owner.
 std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer& optimizer);
-// By index into ddp.parameters(), the index into optimizer.parameters().
+// Maps indices into ddp.parameters() to indices into optimizer.parameters().
 std::vector<std::size_t> indices_in(const optim::Optimizer& optimizer, const DistributedDataParallel& ddp);
 
 }  // namespace lockstep

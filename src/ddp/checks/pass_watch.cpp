@@ -21,7 +21,8 @@ class Hash {
   std::uint64_t hash_ = 0xcbf29ce484222325;
 };
 
-// The bits of one element, folded to 32; of a NaN, whose bits may depend on the CPU, the same for all.
+// Returns the bits of one element, folded to 32. All NaNs give the same value, because their bits may depend on the
+// CPU.
 std::uint32_t bits_of(const Tensor& tensor, std::size_t element) {
   const std::size_t bytes = size_of(tensor.dtype());
   const std::byte* const at = tensor.buffer().data() + element * bytes;
@@ -42,8 +43,8 @@ PassWatch::PassWatch(ProcessGroup& group, const std::vector<NamedTensor>& traine
   find_optimizers(/*are_new=*/false);
 }
 
-// An optimizer that was there before the wrapper may have made steps, not the same number on all ranks: one may have
-// joined the job later.
+// An optimizer that existed before the wrapper may have made different numbers of steps on the ranks, because one may
+// have joined the job later.
 void PassWatch::find_optimizers(bool are_new) {
   const std::uint64_t generation = optim::LiveOptimizers::generation();
   if (generation == generation_) return;
@@ -55,7 +56,7 @@ void PassWatch::find_optimizers(bool are_new) {
     const std::uint32_t begun = optim::LiveOptimizers::begun(*optimizer),
                         steps = optim::LiveOptimizers::steps(*optimizer);
     const auto is_known =
-        [&, here = optimizer](const Watched& each) {  // and not another one at the place of one that is gone
+        [&, here = optimizer](const Watched& each) {  // and not another one at the address of one that was destroyed
           return each.optimizer == here && each.begun <= begun && each.steps <= steps;
         };
     const auto known = std::find_if(optimizers_.begin(), optimizers_.end(), is_known);
@@ -94,8 +95,8 @@ void PassWatch::add_trained(PassState& state) const {
   state.trained_hash = set.value();
 }
 
-// Ranks may gather unequal numbers of batches under no_sync(): those do not count, but for one that a pass with
-// averages uses as well.
+// Ranks may accumulate unequal numbers of batches under no_sync(). These do not count, except a batch that a reduced
+// pass also uses.
 std::uint32_t PassWatch::batch() {
   const BatchPosition& here = this_threads_batch;
   if (here.pass == 0 || here.ranks != group_.world_size()) return 0;
@@ -120,7 +121,8 @@ std::uint32_t PassWatch::weights(std::uint64_t step) const {
     const std::uint64_t look = step * looks + k;
     const Tensor& tensor = replicated_[look % replicated_.size()].tensor;
     if (tensor.count() == 0 || tensor.device().kind() != DeviceKind::kCpu) continue;
-    const std::uint64_t spread = look * 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: another element each time
+    const std::uint64_t spread =
+        look * 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: selects a different element each time
     hash.add(bits_of(tensor, static_cast<std::size_t>((spread >> 20) % static_cast<std::uint64_t>(tensor.count()))));
   }
   return hash.value();

@@ -1,4 +1,4 @@
-// Whether the ranks are in step: before a pass's first call each rank says where it stands, and that call compares it.
+// Checks that the ranks are in step: before a pass's first call each rank sets its position, which that call compares.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,28 @@
 
 namespace lockstep {
 
-// Numbers count from the wrapper's construction. Of the weights, each pass looks at some elements of up to kLooks
-// tensors, in turns: replicas that have parted differ in nearly all, and reading all would cost a step's time. A GPU's
-// are not read: its host would wait for it.
+// Numbers count from the wrapper's construction. Each pass reads some elements of up to kLooks weight tensors, in turn:
+// diverged replicas differ in nearly all elements, and reading all would take as long as a step. Weights on a GPU are
+// not read, because its host would have to wait.
 class PassWatch {
  public:
   // `trained`: the parameters that are reduced; `replicated`: all that are equal on all ranks. Both must outlive it.
-  // Collective only in that all ranks make it.
+  // All ranks must construct it, but it does not communicate.
   PassWatch(ProcessGroup& group, const std::vector<NamedTensor>& trained, const std::vector<NamedTensor>& replicated);
 
-  // A pass that is reduced begins: the group's next call compares where this rank stands. Allocates nothing once all
-  // optimizers are known.
+  // A reduced pass begins: the group's next call compares this rank's position. Does not allocate once all optimizers
+  // are known.
   void begin_pass(std::uint64_t step);
-  // A recorded step runs again: a pass and a step that no code of the host's has counted.
+  // A recorded step is replayed: a pass and a step that host code has not counted.
   void begin_replay();
-  // The same in join(), where ranks with data and without do unequal things: the pass and the set of trained
-  // parameters.
+  // The same in join(), where ranks with and without data behave differently. Compares only the pass and the set of
+  // trained parameters.
   void begin_pass_in_join(std::uint64_t step);
-  // A pass that stays on this rank, under no_sync().
+  // A pass without reduction, under no_sync().
   void note_local_pass();
-  // Counts begin anew on all ranks, with the next pass: after join(), in which they were unequal.
+  // Resets the counts on all ranks from the next pass on, after join(), in which they were unequal.
   void restart() noexcept { restarts_ = true; }
-  // Weights may differ from now on: something averages them from time to time.
+  // Weights may differ from now on, because something averages them only at intervals.
   void let_weights_differ() { weights_may_differ_ = true; }
   bool weights_may_differ() const { return weights_may_differ_; }
 
@@ -42,7 +42,7 @@ class PassWatch {
   static constexpr std::size_t kLooks = 32;
   struct Watched {  // an optimizer
     const optim::Optimizer* optimizer;
-    std::uint32_t begun, steps;  // before the wrapper
+    std::uint32_t begun, steps;  // counts before the wrapper
   };
   void find_optimizers(bool are_new);
   void add_optimizers(PassState& state);
@@ -59,8 +59,8 @@ class PassWatch {
   std::uint64_t generation_ = 0;
   std::vector<optim::LiveOptimizers::Found> groups_;
   std::vector<Watched> optimizers_;
-  BatchPosition last_local_;         // at which a pass under no_sync() was
-  std::uint32_t local_batches_ = 0;  // of the loader's pass, that such passes used up
+  BatchPosition last_local_;         // where a pass under no_sync() was
+  std::uint32_t local_batches_ = 0;  // batches of the loader's pass that such passes used up
   bool weights_may_differ_ = false;
 };
 

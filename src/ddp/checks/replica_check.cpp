@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/ddp/checks/module_watch.h"
 #include "src/optim/swapped_weights.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 using Hashes = std::vector<std::uint64_t>;
 
-// Not against malice: eight bytes at a time, in a fraction of the time that the file's SHA-256 takes.
+// Not a cryptographic hash: it takes eight bytes at a time, in a fraction of the time of SHA-256.
 std::uint64_t hash_of_bytes(std::span<const std::byte> bytes) {
   std::uint64_t hash = 0x243f6a8885a308d3 ^ bytes.size();  // fractional digits of pi
   const auto add = [&](std::uint64_t word) {
@@ -39,7 +39,7 @@ std::uint64_t hash_of_bytes(std::span<const std::byte> bytes) {
 Hashes hashes_of(const std::vector<NamedTensor>& tensors) {
   Hashes hashes;
   for (const auto& [name, tensor] :
-       optim::with_weights(tensors)) {  // while they hold averages: the weights that are saved
+       optim::with_weights(tensors)) {  // while they hold averages, hash the weights that are saved
     const Tensor host = tensor.to(cpu_device());
     hashes.push_back(hash_of_bytes({host.buffer().data(), host.bytes()}));
   }
@@ -53,7 +53,7 @@ Hashes gathered(ProcessGroup& group, const Hashes& own) {
   return all;
 }
 
-// "rank 1" or "ranks 0, 2": those whose hash is another than that of most ranks; of two, than rank 0's.
+// Returns "rank 1" or "ranks 0, 2": those whose hash differs from the most common one, or of two ranks, from rank 0's.
 std::string odd_ranks(const Hashes& hashes) {
   const auto votes = [&](std::uint64_t hash) { return std::count(hashes.begin(), hashes.end(), hash); };
   std::uint64_t most = hashes[0];
@@ -65,7 +65,7 @@ std::string odd_ranks(const Hashes& hashes) {
   return (odd.size() == 1 ? "rank " : "ranks ") + joined(odd, ", ");
 }
 
-// "", or the first parameter that differs, and where.
+// Returns "", or the first parameter that differs and on which ranks.
 std::string first_difference(ProcessGroup& group, const std::vector<NamedTensor>& parameters) {
   const Hashes own = hashes_of(parameters);
   const std::uint64_t whole = hash_of_bytes(std::as_bytes(std::span(own)));
@@ -98,13 +98,13 @@ void check_replicas(const nn::Module& module, ProcessGroup* call, const char* op
     if (difference.empty()) continue;
     if (!wrapper->may_differ())
       throw MismatchError(
-          "{}: the replicas have parted: {}. Load and change weights on all ranks alike, or before the module is "
-          "wrapped; parameters that "
-          "are each rank's own belong in ignored_parameters",
+          "{}: the replicas differ: {}. Load and change weights in the same way on all ranks, or before the module is "
+          "wrapped; list parameters that may differ between ranks in ignored_parameters",
           operation, difference);
     if (call->rank() == 0)
       log::warn(
-          "{}: rank 0's weights are saved, and the ranks' differ: {}. Call PeriodicModelAverager::average_now() before",
+          "{}: rank 0's weights are saved, but the ranks' weights differ: {}. Call "
+          "PeriodicModelAverager::average_now() before",
           operation, difference);
   }
 }

@@ -68,8 +68,8 @@ void check_replicas_equal(ProcessGroup& group, const std::vector<NamedTensor>& t
     if (hashes[r] != hashes[0]) different += fmt::format("{}{}", different.empty() ? "" : ", ", r);
   if (!different.empty())
     throw MismatchError(
-        "{} of rank {} differ from rank 0's ({} tensors compared by SHA-256): the replicas are no longer in lockstep",
-        what, different, tensors.size());
+        "{} of rank {} differ from rank 0's ({} tensors compared by SHA-256): the replicas are no longer equal", what,
+        different, tensors.size());
 }
 
 }  // namespace lockstep

@@ -29,16 +29,16 @@ SharedSquares::SharedSquares(ProcessGroup& group, std::span<const std::int64_t> 
   for (std::size_t k = 0; k < counts.size(); ++k)
     if (ranks_of[k] == group.rank()) {
       own_.push_back(k);
-      ranks_.push_back({.grads = {&grads_[k * world], world}, .copies = {}});
+      updates_.push_back({.grads = {&grads_[k * world], world}, .copies = {}});
     }
   for (std::size_t i = 0; i < own_.size(); ++i) {
     tensors_.push_back({nullptr, nullptr, {}, counts[own_[i]]});
-    tensors_.back().ranks = &ranks_[i];
+    tensors_.back().shared = &updates_[i];
   }
   own_sums_.resize(own_.size());
   for (std::byte* const copy : group.peer_addresses(memory_.data(), memory_.bytes()))
     copies_.push_back(reinterpret_cast<double*>(copy));
-  LOCKSTEP_CHECK(copies_.size() == world, "{} ranks of {} have mapped the sums of squares", copies_.size(), world);
+  LOCKSTEP_CHECK(copies_.size() == world, "{} of {} ranks have mapped the sums of squares", copies_.size(), world);
 }
 
 void SharedSquares::sum(const Tensor& sums, std::int32_t pass) {

@@ -22,11 +22,11 @@ double number_of(Shares::Act act) { return static_cast<double>(act); }
 
 }  // namespace
 
-Shares::Shares(ProcessGroup& group) : group_(group), cards_(static_cast<std::size_t>(group.world_size())) {}
+Shares::Shares(ProcessGroup& group) : group_(group), all_(static_cast<std::size_t>(group.world_size())) {}
 
 Shares::~Shares() {
   try {
-    work_.wait();  // the cards belong to it
+    work_.wait();  // it uses their memory
   } catch (const std::exception& error) {
     log::debug("DistributedDataParallel: dropped an exchange of weights: {}", error.what());
   }
@@ -46,9 +46,9 @@ void Shares::begin_join(const JoinOptions& options) {
 void Shares::begin_epoch(std::int64_t steps) const {
   if (join_)
     throw InvalidArgument(
-        "DistributedDataParallel::begin_epoch: called in join(), where ranks have unequal numbers of steps and make no "
-        "calls but the "
-        "wrapper's passes: call it before join(), or leave it out");
+        "DistributedDataParallel::begin_epoch: called in join(), where ranks have different numbers of steps and make "
+        "no "
+        "calls except the wrapper's passes: call it before join(), or not at all");
   std::vector<std::int64_t> all(static_cast<std::size_t>(group_.world_size()));
   group_.all_gather(&steps, all.data(), 1, DType::kInt64, {.purpose = {"steps of an epoch"}});
   std::map<std::int64_t, std::string> ranks_by_steps;
@@ -61,52 +61,51 @@ void Shares::begin_epoch(std::int64_t steps) const {
   for (const auto& [number, ranks] : ranks_by_steps)
     text += fmt::format("{}{} on rank {}", text.empty() ? "" : "; ", number, ranks);
   throw MismatchError(
-      "DistributedDataParallel::begin_epoch: the ranks have different numbers of steps before them: {}. Give each as "
-      "many batches (a "
-      "DistributedSampler does), or train in join()",
+      "DistributedDataParallel::begin_epoch: the ranks will run different numbers of steps: {}. Give each the "
+      "same number of batches (DistributedSampler does), or train in join()",
       text);
 }
 
 void Shares::exchange(Act act, std::uint64_t step) {
   if (join_ && has_ended_join_)
     throw InvalidArgument(
-        "DistributedDataParallel::join: an error of step {} has ended it on all ranks: let it leave `train`", step_);
-  std::exchange(work_, {}).wait();  // of a pass that an exception ended
+        "DistributedDataParallel::join: an error of step {} has ended it on all ranks: do not catch it in `train`",
+        step_);
+  std::exchange(work_, {}).wait();  // of a pass that ended with an exception
   own_ = {number_of(act), act == Act::kNothing ? 0 : weight_.value_or(1)};
   has_data_ = act != Act::kNothing;
   step_ = step;
   exchanging_ = true;
-  work_ = group_.all_gather_async(&own_, cards_.data(), 2, DType::kFloat64, {.purpose = {"weights"}});
+  work_ = group_.all_gather_async(&own_, all_.data(), 2, DType::kFloat64, {.purpose = {"weights"}});
 }
 
 Shares::Act Shares::read() {
   exchanging_ = false;
   std::exchange(work_, {}).wait();
-  has_ended_join_ = join_.has_value();  // unless this returns: a pure function of the cards
+  has_ended_join_ = join_.has_value();  // unless this function returns; every rank computes the same from the exchange
   int first = -1, first_without = -1;
   for (int rank = 0; rank < group_.world_size(); ++rank) {
-    const Card& card = cards_[static_cast<std::size_t>(rank)];
-    if (card.act == number_of(Act::kNothing)) {
+    const Status& status = all_[static_cast<std::size_t>(rank)];
+    if (status.act == number_of(Act::kNothing)) {
       if (first_without < 0) first_without = rank;
       continue;
     }
     if (first < 0) first = rank;
-    const double expected = cards_[static_cast<std::size_t>(first)].act;
-    if (card.act != expected)
+    const double expected = all_[static_cast<std::size_t>(first)].act;
+    if (status.act != expected)
       throw MismatchError(
           "DistributedDataParallel::join: step {}: rank {} {}, rank {} {}: ranks with data must do the same", step_,
-          first, kActs[static_cast<int>(expected)], rank, kActs[static_cast<int>(card.act)]);
+          first, kActs[static_cast<int>(expected)], rank, kActs[static_cast<int>(status.act)]);
   }
   const bool all_have_ended = first < 0;
   if (!all_have_ended) first_with_data_ = first;
   was_uneven_ = was_uneven_ || (!all_have_ended && first_without >= 0);
-  const auto act = all_have_ended ? Act::kNothing : static_cast<Act>(cards_[static_cast<std::size_t>(first)].act);
+  const auto act = all_have_ended ? Act::kNothing : static_cast<Act>(all_[static_cast<std::size_t>(first)].act);
   if (act == Act::kThrow) return act;
   if (!all_have_ended && first_without >= 0 && join_ && join_->throw_on_early_termination)
     throw Error(
         "DistributedDataParallel::join: step {}: rank {} has no data left, rank {} has, and throw_on_early_termination "
-        "is set: give the "
-        "ranks equal numbers of batches, or leave it away",
+        "is set: give the ranks equal numbers of batches, or do not set it",
         step_, first_without, first);
   has_ended_join_ = false;
   return act;
@@ -118,26 +117,24 @@ Shares::Act Shares::announce(Act own, std::uint64_t step) {
 }
 
 void Shares::begin_pass(std::uint64_t step) {
-  exchanging_ = false;  // of a pass that an exception ended
+  exchanging_ = false;  // of a pass that ended with an exception
   if (!weight_ && !join_) return;
   exchange(weight_ ? Act::kWeightedPass : Act::kPass, step);
-  weight_.reset();  // of this pass alone, however it ends
+  weight_.reset();  // it applies to this pass only, however it ends
 }
 
 void Shares::check_weights() const {
-  for (std::size_t rank = 0; rank < cards_.size(); ++rank)
-    if (const auto& [act, weight] = cards_[rank];
+  for (std::size_t rank = 0; rank < all_.size(); ++rank)
+    if (const auto& [act, weight] = all_[rank];
         act != number_of(Act::kNothing) && !(weight > 0 && std::isfinite(weight)))
       throw InvalidArgument(
           "DistributedDataParallel: step {}: rank {} set the weight {}, expected the number of its samples, above 0: a "
-          "rank without "
-          "samples "
-          "takes part by join()",
+          "rank without samples takes part with join()",
           step_, rank, weight);
 }
 
-// Buckets are averaged over all ranks: of the mean by weights, rank r's values are multiplied with weight * ranks / sum
-// of weights. Ranks of equal weights have the factor 1, and so the bits of the plain mean.
+// Buckets are averaged over all ranks. For the mean by weights, rank r's values are multiplied by weight * ranks / sum
+// of weights. Ranks with equal weights have the factor 1, and so the bits of the plain mean.
 float Shares::factor() {
   if (exchanging_)
     read();
@@ -147,22 +144,23 @@ float Shares::factor() {
   check_weights();
   double smallest = INFINITY, largest = 0;
   int with_data = 0;
-  for (const auto& [act, weight] : cards_) {
+  for (const auto& [act, weight] : all_) {
     if (act == number_of(Act::kNothing)) continue;
     weighted = act == number_of(Act::kWeightedPass);
     smallest = std::min(smallest, weight);
     largest = std::max(largest, weight);
     ++with_data;
   }
-  if (!has_data_) return 1;  // of zeros
+  if (!has_data_) return 1;  // its values are zeros
   const bool are_equal = smallest == largest;
   if (are_equal && (with_data == group_.world_size() || (!weighted && join_->divide_by_initial_world_size))) return 1;
   const double ranks = group_.world_size();
   if (are_equal) return static_cast<float>(ranks / with_data);
-  int exponent = 0;  // of the largest: by powers of two the sum neither overflows nor is rounded otherwise
+  int exponent =
+      0;  // of the largest weight: scaling by a power of two prevents overflow and does not change the rounding
   std::frexp(largest, &exponent);
   double sum = 0;
-  for (const auto& [act, weight] : cards_)
+  for (const auto& [act, weight] : all_)
     if (act != number_of(Act::kNothing)) sum += std::ldexp(weight, -exponent);
   return static_cast<float>(std::ldexp(own_.weight, -exponent) * ranks / sum);
 }

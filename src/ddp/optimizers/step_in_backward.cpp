@@ -16,8 +16,8 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kUsed =
-    "StepInBackward has made the step by it, so that a change comes too late. To clip or change gradients, call step() "
-    "after backward() "
+    "StepInBackward has already used it for the step, so a change would be too late. To clip or change gradients, call "
+    "step() after backward() "
     "instead";
 
 }  // namespace
@@ -29,7 +29,7 @@ class StepInBackward::Impl : public PassPartner, public optim::StepOwner {
     refuse_on_all_ranks(ddp.group(), name(), refusal());
     check_same_on_all_ranks(ddp.group(), name(), {"optimizer " + optimizer.kind()}, "have different optimizers");
     indices_ = indices_in(optimizer, ddp);
-    PassAccess::reducer(ddp).tell_reduced([this](std::size_t bucket) { update(bucket); });
+    PassAccess::reducer(ddp).set_on_reduced([this](std::size_t bucket) { update(bucket); });
     PassAccess::set_partner(ddp, this);
     parts_.set_owner(*this);
   }
@@ -37,25 +37,25 @@ class StepInBackward::Impl : public PassPartner, public optim::StepOwner {
   ~Impl() override {
     Reducer& reducer = PassAccess::reducer(ddp_);
     reducer.abandon_pass();
-    reducer.tell_reduced({});
+    reducer.set_on_reduced({});
     PassAccess::set_partner(ddp_, nullptr);
   }
 
   const char* name() const override { return "StepInBackward"; }
 
   void step() override {
-    throw InvalidArgument("{}::step: StepInBackward makes each step while backward runs: leave step() out",
+    throw InvalidArgument("{}::step: StepInBackward makes each step during backward: do not call step()",
                           optimizer_.kind());
   }
 
   const char* reason_against_capture() const override {
-    return "StepInBackward: the host looks for averages that have come, and a replayed graph runs none of its code: "
+    return "StepInBackward: the host checks for complete averages, but a replayed graph runs no host code: "
            "call the step directly";
   }
 
   void begin_pass(std::uint64_t) override { parts_.begin(); }
 
-  // A rank without data has zeros of its own for all parameters.
+  // A rank without data has zeros as its own gradients of all parameters.
   void begin_followed_pass(std::uint64_t step) override {
     for (const auto& [name, tensor] : parameters_)
       if (requires_grad(tensor)) mark_grad_written(tensor);
@@ -72,18 +72,15 @@ class StepInBackward::Impl : public PassPartner, public optim::StepOwner {
   std::string refusal() {
     if (std::string reason = refusal_of_pair(ddp_, optimizer_); !reason.empty()) return reason;
     if (PassAccess::may_leave_gradients(ddp_))
-      return "the wrapper has find_unused_parameters or static_graph: which parameters keep no gradient, and must stay "
-             "as they are, is "
-             "known "
-             "when backward has ended";
+      return "the wrapper has find_unused_parameters or static_graph: which parameters have no gradient, and must "
+             "not change, is known only at the end of backward";
     if (PassAccess::check(ddp_).is_on())
-      return "the wrapper has max_grad_norm or on_nonfinite_gradient: what they find is known when all gradients have "
-             "come, after the "
-             "first "
+      return "the wrapper has max_grad_norm or on_nonfinite_gradient: their result is known when all gradients are "
+             "ready, after the first "
              "updates";
     if (parts_.scales_loss())
       return fmt::format(
-          "{} has a loss_scaler, which skips a step for one bad gradient: all must have come before the first update",
+          "{} has a loss_scaler, which skips a step for one bad gradient, so all must be ready before the first update",
           optimizer_.kind());
     return "";
   }
@@ -99,7 +96,7 @@ class StepInBackward::Impl : public PassPartner, public optim::StepOwner {
   optim::Optimizer& optimizer_;
   optim::StepParts parts_;
   const std::vector<NamedTensor> parameters_;  // by the reducer's index
-  std::vector<std::size_t> indices_;           // in the optimizer
+  std::vector<std::size_t> indices_;           // indices into the optimizer's parameters
   std::vector<std::size_t> bucket_parameters_;
 };
 

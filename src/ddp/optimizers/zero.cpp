@@ -12,7 +12,7 @@
 #include "lockstep/core/error.h"
 #include "src/ddp/checks/pass_partner.h"
 #include "src/ddp/checks/replicas.h"
-#include "src/ddp/optimizers/shared_squares.h"
+#include "src/ddp/optimizers/shared_slices.h"
 #include "src/ddp/wrapper/agreed_options.h"
 #include "src/optim/step_parts.h"
 
@@ -21,17 +21,15 @@ namespace lockstep {
 namespace {
 
 using Slice = optim::StepParts::Slice;
-using Addresses = std::vector<std::vector<std::byte*>>;  // by bucket and rank
 
 constexpr const char* kInSlices =
-    "under ZeroRedundancyOptimizer no rank has the whole average. Call zero_grad() first; to clip by the norm, set "
-    ".max_grad_norm of "
-    "DistributedDataParallelOptions; to look at gradients, or to change them by hand, train without it";
+    "with ZeroRedundancyOptimizer no rank has the complete average. Call zero_grad() first; to clip by the norm, set "
+    "DistributedDataParallelOptions::max_grad_norm; to read or change gradients, train without it";
 constexpr const char* kOfOneRank =
-    "is this rank's own, of a backward under no_sync() or outside of the wrapper: one that reduces it must follow "
-    "before step()";
+    "is only this rank's, from a backward under no_sync() or outside the wrapper: run one that reduces it before "
+    "step()";
 
-// The part of a gradient, in elements, that lies in bytes [begin, end) of its bucket.
+// Returns the part of a gradient, in elements, that is in bytes [begin, end) of its bucket.
 Slice part_between(const Slot& slot, std::size_t count, std::size_t element, std::size_t begin, std::size_t end) {
   const auto elements_before = [&](std::size_t byte) {
     return byte <= slot.offset ? std::size_t{0} : std::min((byte - slot.offset) / element, count);
@@ -40,9 +38,9 @@ Slice part_between(const Slot& slot, std::size_t count, std::size_t element, std
   return {first, elements_before(end) - first};
 }
 
-// What the ranks must have in common.
+// Returns what must be the same on all ranks.
 std::vector<std::string> lines_of(optim::Optimizer& optimizer, const optim::StepParts& parts) {
-  std::vector<std::string> lines = {fmt::format("optimizer {} with {} groups, {} loss_scaler, {} loop of its own",
+  std::vector<std::string> lines = {fmt::format("optimizer {} with {} groups, {} loss_scaler, {} custom loop",
                                                 optimizer.kind(), optimizer.groups(), parts.scales_loss() ? "a" : "no",
                                                 parts.can_share() ? "no" : "a")};
   for (const NamedTensor& parameter : optimizer.parameters())
@@ -52,7 +50,7 @@ std::vector<std::string> lines_of(optim::Optimizer& optimizer, const optim::Step
 
 }  // namespace
 
-// Gradients of a pass end up in one of three ways:
+// The gradients of a pass end up in one of three ways:
 //   whole    a comm_hook has left the averages on every rank, as without this class;
 //   slices   each bucket is reduce-scattered;
 //   own      nothing was reduced: ranks that share memory read each other's gradients.
@@ -78,7 +76,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     if (averages_are_whole()) follow_local_gradients();
     PassAccess::set_partner(ddp, this);
     parts_.set_owner(*this);
-    parts_.share(ranks_);
+    if (shared_) parts_.share(shared_->updates());
   }
 
   ~Impl() override {
@@ -101,13 +99,12 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
 
   std::string refusal_of_join(const JoinOptions& options) const override {
     if (options.after_step) return "";
-    return "ZeroRedundancyOptimizer: a step gathers weights of all ranks, and a rank without data makes none: set "
-           ".after_step to the "
-           "optimizer's step()";
+    return "ZeroRedundancyOptimizer: a step gathers the weights of all ranks, but a rank without data makes none: set "
+           ".after_step to the optimizer's step()";
   }
   const char* reason_against_capture() const override {
-    return "ZeroRedundancyOptimizer: withheld gradients are the host's to keep, and a replayed graph runs none of its "
-           "code: call the step "
+    return "ZeroRedundancyOptimizer: the host manages the withheld gradients, but a replayed graph runs no host code: "
+           "call the step "
            "directly";
   }
 
@@ -118,8 +115,8 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
         abort_and_throw(
             group_,
             fmt::format("ZeroRedundancyOptimizer: rank {}, step {}: backward adds to the gradient of '{}', of which no "
-                        "rank has the whole average: call zero_grad() before each backward but those "
-                        "that follow one under no_sync()",
+                        "rank has the complete average: call zero_grad() before each backward, except "
+                        "after one under no_sync()",
                         group_.rank(), step, name));
   }
 
@@ -130,13 +127,13 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
       if (requires_grad(tensor) && has_grad(tensor)) withhold_grad(tensor, kInSlices);
   }
 
-  bool keeps_own() const override { return !averages_are_whole() && !ranks_.empty(); }
+  bool keeps_own() const override { return !averages_are_whole() && shared_.has_value(); }
   std::pair<std::size_t, std::size_t> range_of(std::size_t gradient) const override {
     const Slice& slice = slices_[indices_[gradient]];
     return {slice.begin, slice.count};
   }
   void sum_squares(const Tensor& sums) override {
-    if (keeps_own()) return squares_->sum(sums, pass_);
+    if (keeps_own()) return shared_->squares().sum(sums, pass_);
     Device& device = sums.device();
     group_
         .all_reduce_async(sums.data<double>(), static_cast<std::size_t>(sums.count()), DType::kFloat64, ReduceOp::kSum,
@@ -147,12 +144,12 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   void step() override {
     check_step();
     parts_.begin();
-    ranks_.empty() ? step_by_calls() : step_in_shared_memory();
+    shared_ ? step_in_shared_memory() : step_by_calls();
     parts_.end();
   }
 
  private:
-  // Bucket by bucket: while one bucket's weights are gathered, the next one's slice is updated.
+  // Updates bucket by bucket: while one bucket's weights are gathered, the next one's slice is updated.
   void step_by_calls() {
     agree_on_bad_gradients();
     const std::vector<BucketLayout>& buckets = ddp_.reducer().buckets();
@@ -161,17 +158,17 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
       for (const Slot& slot : buckets[b].slots)
         if (has_grad(parameters_[slot.gradient].tensor)) bucket_parameters_.push_back(indices_[slot.gradient]);
       works_[b] = {};
-      if (bucket_parameters_.empty()) continue;  // on all ranks
+      if (bucket_parameters_.empty()) continue;  // the same on all ranks
       parts_.update(bucket_parameters_);
       works_[b] = gather(b);
     }
     for (std::size_t b = 0; b < buckets.size(); ++b) works_[b].stream_wait(weights_[b].device()->default_stream());
   }
 
-  // One pass over this rank's slices reads the gradients of all ranks, or its averages where they are whole, updates,
-  // and writes to all ranks' weights: between two barriers, the first behind the last use of the weights, the second
-  // before the next. They also compare what no call in backward has: that the ranks are in the same pass, and update as
-  // many parameters.
+  // One pass over this rank's slices reads the gradients of all ranks, or its averages if they are whole, updates, and
+  // writes the weights of all ranks. It runs between two barriers: the first after the last use of the weights, the
+  // second before the next use. As no call in backward does so, they also compare the pass's number and the number of
+  // updated parameters.
   void step_in_shared_memory() {
     bucket_parameters_.clear();
     for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -185,13 +182,13 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     if (std::string reason = refusal_of_pair(ddp_, optimizer_); !reason.empty()) return reason;
     if (ddp_.comm_hook() && !ddp_.comm_hook()->averages())
       return fmt::format(
-          "the comm_hook {} leaves each rank its own gradients, and each slice of the weights would follow one rank's "
-          "alone: "
-          "take a hook that averages, or train without ZeroRedundancyOptimizer",
+          "the comm_hook {} leaves each rank its own gradients, so each slice of the weights would follow only one "
+          "rank's: "
+          "use a hook that averages, or train without ZeroRedundancyOptimizer",
           ddp_.comm_hook()->describe());
     if (!parts_.is_elementwise())
       return fmt::format(
-          "{} is not elementwise: the update of an element reads others of its tensor, and a rank has slices of "
+          "{} is not elementwise: the update of an element reads others of its tensor, but a rank has slices of "
           "tensors",
           optimizer_.kind());
     return "";
@@ -214,8 +211,8 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     return bytes_of_slice(bucket) * static_cast<std::size_t>(group_.rank());
   }
 
-  // The weights of a bucket lie as its gradients do. Those of one bucket at a time are there twice: what they leave
-  // nothing else asks for.
+  // Moves the weights into buckets with the same layout as the gradients. One bucket at a time exists twice; its old
+  // memory is returned to the system, because nothing allocates blocks of these sizes again.
   void move_weights() {
     const Reducer& reducer = ddp_.reducer();
     places_.resize(parameters_.size());
@@ -235,7 +232,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     works_.resize(weights_.size());
   }
 
-  // By the optimizer's index.
+  // Indexed like the optimizer's parameters.
   std::vector<Slice> slices() const {
     std::vector<Slice> slices(parameters_.size());
     const Reducer& reducer = ddp_.reducer();
@@ -248,54 +245,16 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     return slices;
   }
 
-  // Where all ranks have mapped each other's buckets. Not under loss scaling, whose step depends on all averages.
+  // Gradients and weights in shared memory, if all ranks have mapped each other's buckets. Not with loss scaling, where
+  // a step depends on all averages.
   void find_ranks() {
-    const auto world = static_cast<std::size_t>(group_.world_size());
-    if (world == 1 || parts_.scales_loss() || !parts_.can_share()) return;
-    const Reducer& reducer = ddp_.reducer();
-    Addresses gradients, weights;
-    for (std::size_t b = 0; b < weights_.size(); ++b) {
-      const DeviceKind device = reducer.buckets()[b].device;
-      gradients.push_back(group_.peer_addresses(reducer.memory(b).data(), weights_[b].bytes(), device));
-      weights.push_back(group_.peer_addresses(weights_[b].data(), weights_[b].bytes(), device));
-      if (gradients.back().empty() || weights.back().empty()) return;
-    }
-    if (averages_are_whole())  // on this rank, too
-      for (std::vector<std::byte*>& of_ranks : gradients)
-        of_ranks = {of_ranks[static_cast<std::size_t>(group_.rank())]};
-    share_slices(gradients, weights);
-    if (check_.is_on() && !averages_are_whole()) share_squares(gradients);
-  }
-
-  void share_slices(const Addresses& gradients, const Addresses& weights) {
-    const std::size_t others = weights.front().size() - 1, grads = gradients.front().size();
-    grads_.resize(parameters_.size() * grads);
-    copies_.resize(parameters_.size() * others);
-    ranks_.resize(parameters_.size());
-    const float* const factor = averages_are_whole() ? nullptr : check_.clip_factor();
-    for (std::size_t b = 0; b < weights.size(); ++b)
-      for (const Slot& slot : ddp_.reducer().buckets()[b].slots) {
-        const std::size_t i = indices_[slot.gradient], first = slot.offset + slices_[i].begin * sizeof(float);
-        const float** grad = &grads_[i * grads];
-        float** copy = &copies_[i * others];
-        ranks_[i] = {{grad, grads}, {copy, others}, factor};
-        for (std::byte* const of_rank : gradients[b]) *grad++ = reinterpret_cast<const float*>(of_rank + first);
-        for (std::size_t rank = 0; rank <= others; ++rank)
-          if (rank != static_cast<std::size_t>(group_.rank()))
-            *copy++ = reinterpret_cast<float*>(weights[b][rank] + first);
-      }
-  }
-
-  void share_squares(const Addresses& gradients) {
-    std::vector<std::int64_t> counts;
-    std::vector<const float*> grads;
-    for (std::size_t b = 0; b < gradients.size(); ++b)
-      for (const Slot& slot : ddp_.reducer().buckets()[b].slots) {
-        counts.push_back(parameters_[slot.gradient].tensor.count());
-        for (std::byte* const of_rank : gradients[b])
-          grads.push_back(reinterpret_cast<const float*>(of_rank + slot.offset));
-      }
-    squares_.emplace(group_, counts, std::move(grads));
+    if (group_.world_size() == 1 || parts_.scales_loss() || !parts_.can_share()) return;
+    const bool are_whole = averages_are_whole();
+    shared_.emplace(group_, SharedSlices::Layout{ddp_.reducer(), weights_, indices_, slices_},
+                    SharedSlices::Options{.averages_are_whole = are_whole,
+                                          .sums_squares = check_.is_on() && !are_whole,
+                                          .clip_factor = are_whole ? nullptr : check_.clip_factor()});
+    if (shared_->updates().empty()) shared_.reset();
   }
 
   Work scatter(std::size_t b) const {
@@ -313,7 +272,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
                                    {.purpose = {"weights", static_cast<std::int32_t>(b)}, .device = layout.device});
   }
 
-  // A rank sees its slices alone: what one finds bad all skip.
+  // A rank has only its slices, so a bad gradient on one rank makes all skip.
   void agree_on_bad_gradients() {
     LossScaleState* const scale = parts_.find_bad_gradients();
     if (scale == nullptr) return;
@@ -342,19 +301,16 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   optim::StepParts parts_;
   GradientCheck& check_;
   const std::vector<NamedTensor> parameters_;  // by the reducer's index
-  std::vector<std::size_t> indices_;           // in the optimizer
+  std::vector<std::size_t> indices_;           // indices into the optimizer's parameters
   std::vector<Buffer> weights_;                // by bucket
-  std::vector<const void*> places_;            // of the parameters within them
+  std::vector<const void*> places_;            // addresses of the parameters in them
   std::vector<Work> works_;
-  std::vector<Slice> slices_;        // by the optimizer's index, as those below
-  std::vector<const float*> grads_;  // by parameter and rank, where they are not whole
-  std::vector<float*> copies_;       // of the other ranks
-  std::vector<UpdateRanks> ranks_;   // views of both; empty: gradients and weights travel by calls
-  std::optional<SharedSquares> squares_;
+  std::vector<Slice> slices_;           // indexed like the optimizer's parameters
+  std::optional<SharedSlices> shared_;  // empty: gradients and weights are exchanged by calls
   std::vector<std::size_t> bucket_parameters_;
   std::vector<HookHandle> hooks_;
-  std::vector<std::uint8_t> is_local_;  // whole averages: is a gradient there that no pass has averaged?
-  std::int32_t pass_ = 0;               // the last one's number
+  std::vector<std::uint8_t> is_local_;  // whole averages: whether a gradient has not been averaged by a pass
+  std::int32_t pass_ = 0;               // number of the last pass
 };
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(DistributedDataParallel& ddp, optim::Optimizer& optimizer)

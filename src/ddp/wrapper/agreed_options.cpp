@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/ddp/wrapper/has_sync_batch_norm.h"
 #include "src/nn/module/trainable.h"
@@ -17,29 +17,27 @@ namespace lockstep {
 
 namespace {
 
-constexpr double kMiB = 1 << 20, kLargestCap = 1 << 20;  // MiB; a TiB
+constexpr double kMiB = 1 << 20, kLargestCap = 1 << 20;  // in MiB: one TiB
 constexpr std::size_t kNamesInMessages = 20;
 
 bool has_name(std::span<const NamedTensor> tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
 }
 
-// Pairs of options that cannot be, each with its reason; docs/ddp.md has them in its table.
+// Returns why a pair of options cannot be combined, or "". docs/ddp.md lists the pairs.
 std::string refused_pair(const DistributedDataParallelOptions& options) {
   if (options.find_unused_parameters && options.static_graph)
     return "find_unused_parameters lets the unused parameters differ from step to step, static_graph says that they do "
-           "not: set one of "
+           "not: set only one of "
            "them";
   if (options.find_unused_parameters && options.comm_hook && !options.comm_hook->averages())
     return fmt::format(
-        "find_unused_parameters gives a parameter that a rank left alone the others' average, and the comm_hook {} "
-        "leaves each rank its "
-        "own: set one of them",
+        "find_unused_parameters gives a parameter that a rank did not use the others' average, but the comm_hook {} "
+        "leaves each rank its own gradients: set only one of them",
         options.comm_hook->describe());
   if (options.loss_scaler != nullptr && options.on_nonfinite_gradient == OnNonfiniteGradient::kThrow)
     return "on_nonfinite_gradient kThrow ends a training whose scaled gradients overflow, as they do while a "
-           "loss_scaler seeks its scale: "
-           "take kSkipStep, which lowers the scale";
+           "loss_scaler adjusts its scale: use kSkipStep, which lowers the scale";
   return "";
 }
 
@@ -47,7 +45,7 @@ bool looks_at_gradients(const DistributedDataParallelOptions& options) {
   return options.max_grad_norm > 0 || options.on_nonfinite_gradient != OnNonfiniteGradient::kIgnore;
 }
 
-// "", or why the norm over these parameters cannot be taken: on GPUs one device holds the sums.
+// Returns "", or why the norm over these parameters cannot be computed: on GPUs one device holds the sums.
 std::string refused_parameters(const std::vector<NamedTensor>& trained) {
   for (const auto& [name, tensor] : trained) {
     if (tensor.dtype() != DType::kFloat32)
@@ -56,47 +54,48 @@ std::string refused_parameters(const std::vector<NamedTensor>& trained) {
     const Device &device = tensor.device(), &first = trained.front().tensor.device();
     if (&device != &first && (device.kind() != DeviceKind::kCpu || first.kind() != DeviceKind::kCpu))
       return fmt::format(
-          "max_grad_norm and on_nonfinite_gradient take all gradients on one device: '{}' is on {}, '{}' on {}", name,
-          device.name(), trained.front().name, first.name());
+          "max_grad_norm and on_nonfinite_gradient need all gradients on one device: '{}' is on {}, but '{}' is on {}",
+          name, device.name(), trained.front().name, first.name());
   }
   return "";
 }
 
-// "" when the options can be.
+// Returns "", or why the options are invalid.
 std::string refusal_of(const nn::Module& module, const DistributedDataParallelOptions& options) {
   if (options.bucket_cap_mb.empty())
-    return "bucket_cap_mb is empty: name a cap in MiB, {25}, or one for each bucket, {1, 25}";
+    return "bucket_cap_mb is empty: set a cap in MiB, {25}, or one for each bucket, {1, 25}";
   for (const double cap : options.bucket_cap_mb)
     if (!(cap > 0) || !(cap <= kLargestCap))
-      return fmt::format("bucket_cap_mb holds {}, expected MiB above 0, at most {}", cap, kLargestCap);
+      return fmt::format("bucket_cap_mb has {}, expected MiB above 0 and at most {}", cap, kLargestCap);
   if (std::string pair = refused_pair(options); !pair.empty()) return pair;
   if (!(options.max_grad_norm >= 0))
-    return fmt::format("max_grad_norm is {}, expected a norm above 0, or 0 for none", options.max_grad_norm);
+    return fmt::format("max_grad_norm is {}, expected a norm above 0, or 0 for no clipping", options.max_grad_norm);
   if (options.loss_scaler != nullptr && !looks_at_gradients(options))
-    return "loss_scaler is used by max_grad_norm and on_nonfinite_gradient alone: set one of them, or give the scaler "
-           "to the optimizer "
-           "only";
+    return "loss_scaler is used only by max_grad_norm and on_nonfinite_gradient: set one of them, or give "
+           "the scaler only to the optimizer";
   const std::vector<NamedTensor> parameters = module.named_parameters(), buffers = module.named_buffers();
   for (const std::string& name : options.ignored_parameters)
     if (!has_name(parameters, name) && !has_name(buffers, name))
       return fmt::format(
-          "ignored_parameters names '{}', which is no parameter or buffer of the module: see named_parameters()", name);
+          "ignored_parameters has '{}', which is not a parameter or buffer of the module: see named_parameters()",
+          name);
   const std::vector<Tensor> ignored = tensors_named(module, options.ignored_parameters);
   for (const std::string& name : options.delayed_parameters) {
     const auto found =
         std::find_if(parameters.begin(), parameters.end(), [&](const NamedTensor& p) { return p.name == name; });
     if (found == parameters.end() || !requires_grad(found->tensor))
       return fmt::format(
-          "delayed_parameters names '{}', which is no parameter that requires a gradient: see named_parameters()",
+          "delayed_parameters has '{}', which is not a parameter that requires a gradient: see named_parameters()",
           name);
     if (is_among(found->tensor, ignored))
       return fmt::format(
-          "'{}' is among ignored_parameters and delayed_parameters: what is ignored is not reduced, early or late",
+          "'{}' is in both ignored_parameters and delayed_parameters, but ignored parameters are not reduced: remove "
+          "one",
           name);
   }
   const std::vector<NamedTensor> trained = nn::trainable_parameters(module);
   if (!trained.empty() && without(module, trained, options.ignored_parameters).empty())
-    return "ignored_parameters names all parameters that require a gradient: nothing is left to reduce";
+    return "ignored_parameters has all parameters that require a gradient, so none are left to reduce";
   return looks_at_gradients(options) ? refused_parameters(without(module, trained, options.ignored_parameters)) : "";
 }
 
@@ -144,17 +143,15 @@ bool is_among(const Tensor& tensor, const std::vector<Tensor>& tensors) {
 
 std::string refusal_of_join(const nn::Module& module, bool is_static, const CommHook& hook) {
   if (is_static)
-    return "not with static_graph, by which each rank's first step says what the later ones use, and a rank without "
-           "data has none: set "
-           ".find_unused_parameters instead";
+    return "not with static_graph, where each rank's first step decides what later steps use, because a rank without "
+           "data has no first step: set .find_unused_parameters instead";
   if (hook && !hook->averages())
     return fmt::format(
-        "not with the comm_hook {}, which leaves each rank its own gradients: a rank without data has none",
+        "not with the comm_hook {}, which leaves each rank its own gradients, because a rank without data has none",
         hook->describe());
   if (has_sync_batch_norm(module))
     return "not with SyncBatchNorm, whose forward needs the samples of all ranks: give the ranks equal numbers of "
-           "batches (begin_epoch() "
-           "compares them), or leave the layers as BatchNorm";
+           "batches (begin_epoch() compares them), or keep the layers as BatchNorm";
   return "";
 }
 
@@ -184,9 +181,8 @@ std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const
   for (const std::string& name : names) {
     const auto found = by_name.find(name);
     if (found == by_name.end())
-      throw InvalidArgument(
-          "DistributedDataParallel::rebuild_buckets: '{}' is none of the {} parameters that are reduced", name,
-          parameters.size());
+      throw InvalidArgument("DistributedDataParallel::rebuild_buckets: '{}' is not one of the {} reduced parameters",
+                            name, parameters.size());
     order.push_back(found->second);
   }
   return order;

@@ -18,7 +18,7 @@ namespace lockstep {
 
 namespace {
 
-// A graph under way on a device and in the group. It is dropped unless it is finished.
+// A graph that is being recorded on a device and in the group. It is dropped unless it is finished.
 class Recording {
  public:
   Recording(Device& device, ProcessGroup& group) : device_(device), group_(group) {
@@ -71,48 +71,45 @@ class CapturedStep::Impl {
     if (!step_) throw InvalidArgument("capture: the step is an empty function");
     if (options_.warm_up < 1)
       throw InvalidArgument(
-          "capture: warm_up is {}: at least one step runs eagerly, in which libraries choose their kernels",
+          "capture: warm_up is {}: at least one eager step is needed, in which libraries choose their kernels",
           options_.warm_up);
     if (ddp_.finds_unused_parameters())
       throw InvalidArgument(
-          "capture: find_unused_parameters asks the other ranks at the end of each backward, and a replayed graph runs "
-          "no code of the "
-          "host's: set .static_graph = true, which asks once, or use every parameter");
+          "capture: find_unused_parameters exchanges data at the end of each backward, but a replayed graph runs no "
+          "host "
+          "code: set .static_graph = true, which exchanges it once, or use every parameter");
     if (ddp_.on_nonfinite_gradient() != OnNonfiniteGradient::kIgnore)
       throw InvalidArgument(
-          "capture: on_nonfinite_gradient has the host look at the gradients at the end of each backward, and a "
-          "replayed graph runs no "
-          "code "
-          "of the host's: leave it at kIgnore, and let a LossScaler skip such steps on the device");
+          "capture: on_nonfinite_gradient makes the host check the gradients at the end of each backward, but a "
+          "replayed graph runs no host code: leave it at kIgnore, and let a LossScaler skip such steps on the device");
     if (const CommHook& hook = ddp_.comm_hook(); hook && !hook->can_be_captured())
       throw InvalidArgument(
-          "capture: the comm_hook {} counts its passes on the host, and a replayed graph runs no code of the host's: "
-          "call the step "
+          "capture: the comm_hook {} counts its passes on the host, but a replayed graph runs no host code: call the "
+          "step "
           "directly, or choose bf16, fp16, int8 or top_k, which can be captured",
           hook->describe());
     if (has_sync_batch_norm(ddp_.module()))
       throw InvalidArgument(
-          "capture: SyncBatchNorm tells the other ranks its statistics in each forward, and a replayed graph runs no "
-          "code of the host's: "
-          "call "
+          "capture: SyncBatchNorm exchanges statistics in each forward, but a replayed graph runs no host code: call "
           "the step directly");
     if (device_.kind() == DeviceKind::kCpu)
       throw InvalidArgument(
-          "capture: the model is on the CPU, where there is nothing to record: each call is done when it returns. Call "
+          "capture: the model is on the CPU, where nothing can be recorded because each call is done when it returns: "
+          "call "
           "the step directly");
     for (const auto& list : {ddp_.module().named_parameters(), ddp_.module().named_buffers()})
       for (const auto& [name, tensor] : list) memory_.push_back(tensor);
     for (const auto& [name, tensor] : parameters_) memory_.push_back(grad(tensor));
   }
 
-  // The ranks may be steps ahead of their devices: the last step is seen to its end before anything of it goes.
+  // The host may be steps ahead of its device. Wait for the last step before anything that it uses is destroyed.
   ~Impl() {
     try {
       last_replay_.wait();
     } catch (const std::exception& error) {
       log::debug("capture: the last replay did not end well: {}", error.what());
     }
-    graph_.reset();  // first: NCCL's communicator, of which the replay may be the last user, waits for it
+    graph_.reset();  // first, because NCCL's communicator waits for the graph, which may be its last user
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -122,9 +119,9 @@ class CapturedStep::Impl {
       throw InvalidArgument("capture: {}", partner->reason_against_capture());
     if (ddp_.has_weight() || ddp_.is_joining())
       throw InvalidArgument(
-          "capture: set_weight() and join() tell the other ranks in each backward, and a replayed graph runs no code "
-          "of the host's: call "
-          "the step directly where there is one of them");
+          "capture: set_weight() and join() exchange data in each backward, but a replayed graph runs no host code: "
+          "call "
+          "the step directly with either of them");
     const bool moves_gradients = ddp_.rebuilds_buckets() && ddp_.synchronizes();
     if (counts_.eager < static_cast<std::size_t>(options_.warm_up) || moves_gradients || has_changed())
       return run_eagerly();
@@ -138,22 +135,22 @@ class CapturedStep::Impl {
   const Counts& counts() const { return counts_; }
 
  private:
-  // The host's values that go into a recording beside the places of its memory: when one differs, the graph is of
-  // another step.
-  struct Surroundings {
+  // The host values, besides memory addresses, that a recording depends on. If one differs, the graph does not match
+  // the step.
+  struct HostState {
     bool is_training = false, synchronizes = false, records_no_tape = false;
     DType cast = DType::kFloat32;
-    bool operator==(const Surroundings&) const = default;
+    bool operator==(const HostState&) const = default;
   };
-  Surroundings surroundings() const {
+  HostState host_state() const {
     return {ddp_.module().is_training(), ddp_.synchronizes(), NoGrad::active(), AutoCast::active()};
   }
-  // Which gradients backward adds to, instead of overwriting them.
+  // Records which gradients backward adds to instead of overwriting them.
   void note_grads(std::vector<bool>& all) const {
     all.clear();
     for (const auto& [name, tensor] : parameters_) all.push_back(has_grad(tensor));
   }
-  // A replay leaves the gradients as the step did.
+  // Marks the gradients as the step did, after a replay.
   void set_has_grads(const std::vector<bool>& wanted) const {
     for (std::size_t i = 0; i < wanted.size(); ++i)
       if (wanted[i])
@@ -162,12 +159,12 @@ class CapturedStep::Impl {
         clear_grad(parameters_[i].tensor);
   }
 
-  // Before every replay: allocates nothing.
+  // Called before every replay, so it does not allocate.
   bool has_changed() const {
-    if (surroundings() != surroundings_) return true;
+    if (host_state() != host_state_) return true;
     for (std::size_t i = 0; i < memory_.size(); ++i)
       if (memory_[i].buffer().data() != places_[i]) return true;
-    if (!graph_) return false;  // a recording finds the gradients as they are
+    if (!graph_) return false;  // a recording may start with any gradients
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (has_grad(parameters_[i].tensor) != found_grads_[i]) return true;
     return false;
@@ -178,9 +175,9 @@ class CapturedStep::Impl {
     for (const Tensor& tensor : memory_) places_.push_back(tensor.buffer().data());
   }
 
-  // Runs the user's code and keeps what it took from the host.
+  // Runs the user's code and records the host values that it depends on.
   Tensor run_step() {
-    surroundings_ = surroundings();
+    host_state_ = host_state();
     note_places();
     note_grads(found_grads_);
     Tensor result = step_();
@@ -195,7 +192,7 @@ class CapturedStep::Impl {
     ++counts_.eager;
     const bool moves_gradients = ddp_.rebuilds_buckets();
     Tensor result = run_step();
-    if (moves_gradients) note_places();  // they moved at its end
+    if (moves_gradients) note_places();  // they moved at the end of the step
     return result;
   }
 
@@ -205,7 +202,7 @@ class CapturedStep::Impl {
       Recording recording(device_, ddp_.group());
       result_ = run_step();
       if (&result_.device() != &device_)
-        throw InvalidArgument("the result is on {}, the model on {}: return a tensor of the device",
+        throw InvalidArgument("the result is on {}, but the model is on {}: return a tensor on the model's device",
                               result_.device().name(), device_.name());
       graph = recording.finish();
     } catch (const InvalidArgument& error) {
@@ -220,7 +217,7 @@ class CapturedStep::Impl {
     return result_;
   }
 
-  // Not of a group that is over: its collectives would find no peers and leave garbage behind.
+  // Throws if the group is over, because its collectives would find no peers and leave garbage in memory.
   void launch() {
     ddp_.group().backend(DeviceKind::kCuda).throw_if_over([] { return std::string("the launch of a captured step"); });
     PassAccess::in_step(ddp_).begin_replay();
@@ -232,13 +229,13 @@ class CapturedStep::Impl {
   DistributedDataParallel& ddp_;
   const std::function<Tensor()> step_;
   const CaptureOptions options_;
-  const std::vector<NamedTensor> parameters_;  // that have gradients
+  const std::vector<NamedTensor> parameters_;  // with gradients
   Device& device_;
-  std::vector<Tensor> memory_;  // the module's, and its gradients
+  std::vector<Tensor> memory_;  // of the module and its gradients
   Counts counts_;
-  // Of the last run of the user's code.
-  Surroundings surroundings_;
-  std::vector<const void*> places_;  // of `memory_`
+  // From the last run of the user's code.
+  HostState host_state_;
+  std::vector<const void*> places_;  // addresses of `memory_`
   std::vector<bool> found_grads_, left_grads_;
 
   std::unique_ptr<Graph> graph_;

@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-// Does a layer of the module exchange its statistics with other ranks in each forward?
+// Returns whether a layer of the module exchanges its statistics with other ranks in each forward.
 bool has_sync_batch_norm(const nn::Module& module);
 
 }  // namespace lockstep

@@ -9,11 +9,11 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kOneRanksOwn =
-    "is of this rank's samples alone: backward ran under no_sync(), and no backward has averaged it since. Run the "
-    "last backward of each "
-    "window, of the epoch's last one too, outside of no_sync(), or drop the gradient by zero_grad(). A program that "
-    "averages it by other "
-    "means says mark_grad_written(parameter) then; one that averages weights makes a PeriodicModelAverager";
+    "has only this rank's samples: backward ran under no_sync(), and no backward has averaged it since. Run the last "
+    "backward of each window, including the epoch's last one, outside no_sync(), or drop the gradient with "
+    "zero_grad(). "
+    "If the program averages it in another way, call mark_grad_written(parameter) afterwards; if it averages weights, "
+    "make a PeriodicModelAverager";
 
 }  // namespace
 

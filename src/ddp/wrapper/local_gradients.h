@@ -1,4 +1,4 @@
-// Gradients that no_sync() has left to one rank: no optimizer may step by them before a pass has averaged them.
+// Gradients that no_sync() has left on one rank. No optimizer may use them in a step before a pass has averaged them.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,10 @@ namespace lockstep {
 
 class LocalGradients {
  public:
-  explicit LocalGradients(const std::vector<NamedTensor>& parameters)
-      : parameters_(parameters) {}  // which must outlive it
+  explicit LocalGradients(const std::vector<NamedTensor>& parameters) : parameters_(parameters) {}  // must outlive it
 
   void keep(std::size_t parameter);  // until release(), zero_grad() or mark_grad_written()
-  void release();                    // all of them: they are averages
+  void release();                    // marks all as averaged
 
  private:
   const std::vector<NamedTensor>& parameters_;

@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-// Parameters that one call can take.
+// Parameters that one call can average.
 struct Alike {
   DType dtype;
   Device* device;
@@ -28,17 +28,18 @@ PeriodicModelAverager::PeriodicModelAverager(DistributedDataParallel& ddp, const
       {fmt::format("period {}", options.period), fmt::format("warmup_steps {}", options.warmup_steps)},
       "have different options");
   if (options.period < 1 || options.warmup_steps < 0)
-    throw InvalidArgument("PeriodicModelAverager: a period of {} after {} steps; expected 1 or more after 0 or more",
-                          options.period, options.warmup_steps);
+    throw InvalidArgument(
+        "PeriodicModelAverager: got a period of {} after {} warm-up steps, expected 1 or more after 0 or more",
+        options.period, options.warmup_steps);
   PassAccess::in_step(ddp).let_weights_differ();
 }
 
 void PeriodicModelAverager::refuse_in_join() const {
   if (ddp_.is_joining())
     throw InvalidArgument(
-        "PeriodicModelAverager: called in join(), where ranks have unequal numbers of steps and make no calls but the "
-        "wrapper's: give the "
-        "ranks equal numbers, by begin_epoch(), or average behind join()");
+        "PeriodicModelAverager: called in join(), where ranks have different numbers of steps and make no calls except "
+        "the "
+        "wrapper's: give the ranks equal numbers of steps (begin_epoch()), or average after join()");
 }
 
 bool PeriodicModelAverager::average_parameters() {

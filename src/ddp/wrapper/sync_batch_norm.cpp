@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-// Over the ranks of a group.
+// Exchanges statistics over the ranks of a group.
 class RankStatistics : public StatisticsExchange {
  public:
   explicit RankStatistics(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
@@ -30,7 +30,8 @@ class RankStatistics : public StatisticsExchange {
 };
 
 std::shared_ptr<StatisticsExchange> exchange_over(const char* caller, std::shared_ptr<ProcessGroup> group) {
-  if (!group) throw InvalidArgument("{}: there is no group: give the one that trains, init_process_group()'s", caller);
+  if (!group)
+    throw InvalidArgument("{}: the group is null: pass the one that trains, from init_process_group()", caller);
   return std::make_shared<RankStatistics>(std::move(group));
 }
 

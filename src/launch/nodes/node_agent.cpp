@@ -15,9 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Node 0 decides within seconds of the first report; one that is frozen keeps its connection.
-constexpr seconds kWaitForVerdict(15);
-// Node 0 gives up by itself, and says so: this is for one that is frozen.
+// Node 0 decides within seconds of the first report; a frozen one keeps its connection.
+constexpr seconds kWaitForDecision(15);
+// Node 0 gives up and reports it by itself; this is for a frozen one.
 constexpr int kCoordinatorPatience = 2;
 
 }  // namespace
@@ -25,7 +25,7 @@ constexpr int kCoordinatorPatience = 2;
 NodeAgent::NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience)
     : NodeLink(std::move(own), patience), coordinator_(coordinator), token_(std::move(token)) {
   connect();
-  // As this machine reaches it: no rank has a name to look up.
+  // The address that this machine uses, so that ranks need not resolve a name.
   store_ = channel_->peer_address();
   channel_->send({.kind = NodeMessage::Kind::kJoin, .nodes = {own_}});
   await_start();
@@ -47,14 +47,14 @@ void NodeAgent::connect() {
           "node {}: node 0 did not answer at {} within {} s ({}): is its lockrun running, and does --master-addr name "
           "it?",
           own_.node, coordinator_.text(), waiting.timeout_s(), why);
-    if (waiting.word_is_due())
+    if (waiting.report_is_due())
       fmt::print(stderr, "lockrun: node {} waits for node 0 at {}: {} {}\n", own_.node, coordinator_.text(), why,
                  waiting.progress());
     std::this_thread::sleep_for(kPauseBetweenTries);
   }
 }
 
-// False: worth another try.
+// Returns false if another attempt is worth while.
 bool NodeAgent::shake_hands(Clock::time_point until) {
   using State = NodeChannel::State;
   while (channel_->state() == State::kShaking && Clock::now() < until) {
@@ -65,8 +65,7 @@ bool NodeAgent::shake_hands(Clock::time_point until) {
   if (channel_->state() == State::kRefused && token_.empty())
     throw RendezvousError(
         "node {}: refused: node 0 at {} is another user's process or has a token, and this node has none: give all "
-        "nodes the same "
-        "LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE)",
+        "nodes the same LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE)",
         own_.node, coordinator_.text());
   if (channel_->state() == State::kRefused)
     throw RendezvousError(
@@ -74,8 +73,8 @@ bool NodeAgent::shake_hands(Clock::time_point until) {
         own_.node, coordinator_.text());
   if (channel_->state() == State::kStore)
     throw RendezvousError(
-        "node {}: the job at {} runs already, with all its nodes: this lockrun came too late, or another one has its "
-        "--node-rank",
+        "node {}: the job at {} is already running with all its nodes: this lockrun came too late, or another one has "
+        "its --node-rank",
         own_.node, coordinator_.text());
   return channel_->state() == State::kOpen;
 }
@@ -92,19 +91,19 @@ void NodeAgent::await_start() {
     }
     if (channel_->state() != NodeChannel::State::kOpen)
       throw RendezvousError("node {}: node 0 at {} left before the start{}", own_.node, coordinator_.text(),
-                            last_word_.empty() ? "" : ", while it waited for " + last_word_);
+                            last_status_.empty() ? "" : ", while it waited for " + last_status_);
     if (Clock::now() >= silent_since + kCoordinatorPatience * kHandshakeTime)
-      throw RendezvousError("node {}: node 0 at {} has said nothing for {} s: is it stopped?", own_.node,
+      throw RendezvousError("node {}: node 0 at {} has sent nothing for {} s: is it stopped?", own_.node,
                             coordinator_.text(), std::chrono::seconds(kCoordinatorPatience * kHandshakeTime).count());
   }
 }
 
-// While waiting for the start; true when it has come.
+// Handles a message while waiting for the start. Returns true when the start has come.
 bool NodeAgent::obey(const NodeMessage& message) {
   if (message.kind == NodeMessage::Kind::kRefusal)
-    throw RendezvousError("node {}: node 0 at {} says: {}", own_.node, coordinator_.text(), message.why);
+    throw RendezvousError("node {}: node 0 at {} reports: {}", own_.node, coordinator_.text(), message.why);
   if (message.kind == NodeMessage::Kind::kWaiting) {
-    last_word_ = message.why;
+    last_status_ = message.why;
     fmt::print(stderr, "lockrun: node {} has joined and waits for {}\n", own_.node, message.why);
   }
   if (message.kind != NodeMessage::Kind::kStart) return false;
@@ -118,34 +117,34 @@ bool NodeAgent::obey(const NodeMessage& message) {
 }
 
 void NodeAgent::add_descriptors(std::vector<pollfd>& polled) const {
-  if (const pollfd entry = channel_->to_poll(); entry.fd >= 0 && !verdict_) polled.push_back(entry);
+  if (const pollfd entry = channel_->to_poll(); entry.fd >= 0 && !decision_) polled.push_back(entry);
 }
 
 void NodeAgent::move() {
-  if (verdict_) return;
+  if (decision_) return;
   channel_->move();
   while (auto message = channel_->next()) hear(std::move(*message));
-  if (!verdict_ && heartbeat_) await_verdict();
-  if (verdict_) return;
+  if (!decision_ && heartbeat_) await_decision();
+  if (decision_) return;
   if (channel_->state() != NodeChannel::State::kOpen)
-    verdict_ = loss_of(nodes_.front(), Clock::now());
-  else if (reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForVerdict)
-    verdict_ = silence_of(nodes_.front(), kWaitForVerdict);
+    decision_ = loss_of(nodes_.front(), Clock::now());
+  else if (reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForDecision)
+    decision_ = silence_of(nodes_.front(), kWaitForDecision);
 }
 
 void NodeAgent::hear(NodeMessage message) {
-  if (heartbeat_) heartbeat_->heard();
+  if (heartbeat_) heartbeat_->note_heartbeat();
   if (message.kind == NodeMessage::Kind::kHeartbeatRequest) channel_->send({.kind = NodeMessage::Kind::kHeartbeat});
-  if (message.kind == NodeMessage::Kind::kEnd && !verdict_ && message.report.node >= 0 &&
+  if (message.kind == NodeMessage::Kind::kEnd && !decision_ && message.report.node >= 0 &&
       message.report.node < own_.nodes)
-    verdict_ = std::move(message.report);
+    decision_ = std::move(message.report);
 }
 
-// This node's ranks have finished, and node 0 has yet to say that the others' have.
-void NodeAgent::await_verdict() {
+// This node's ranks have finished, and node 0 has not reported yet that the others' have.
+void NodeAgent::await_decision() {
   const auto now = Clock::now();
   if (heartbeat_->look(now)) channel_->send({.kind = NodeMessage::Kind::kHeartbeatRequest});
-  if (heartbeat_->is_missing()) verdict_ = stall_of(nodes_.front(), patience_.without_heartbeat, now);
+  if (heartbeat_->is_missing()) decision_ = stall_of(nodes_.front(), patience_.without_heartbeat, now);
 }
 
 void NodeAgent::report(NodeReport report) {

@@ -38,7 +38,7 @@ struct CoordinatorProof {
   crypto::Digest proof;
 };
 
-// A machine that is lost without a word is noticed within 8 s.
+// Notices a machine that vanishes within 8 s.
 void notice_lost_machines(int fd) {
   const int on = 1, idle_s = 2, interval_s = 1, probes = 6, user_timeout_ms = 8000;
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -163,7 +163,7 @@ void NodeChannel::flush() {
     const ssize_t sent = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (sent < 0) {
-      out_.clear();  // the peer reads no more; read() finds the end, and before it the peer's last messages
+      out_.clear();  // the peer does not read any more; read() finds the end, and before it the peer's last messages
       break;
     }
     out_.erase(0, static_cast<std::size_t>(sent));
@@ -171,7 +171,7 @@ void NodeChannel::flush() {
   if (close_when_sent_) fd_.reset();
 }
 
-// Messages that came before the end are still delivered.
+// Messages that arrived before the end are still delivered.
 void NodeChannel::read() {
   std::array<char, 1 << 16> bytes;
   const bool is_unauthenticated = side_ == Side::kCoordinator && state_ == State::kShaking;

@@ -1,7 +1,8 @@
-// One connection between two lockruns: proves the job's token, then carries messages both ways. Never blocks.
+// One connection between two lockruns. It proves the job's token, then carries messages in both directions. Never
+// blocks.
 //
-// Handshake, as with the store, whose port it is: Hello (a nonce) from node 0, the token's proof from the other one,
-// node 0's own proof, or its refusal. Then each message is a length and JSON.
+// The handshake is like the store's, which has the same port: node 0 sends Hello (a nonce), the other side the token's
+// proof, and node 0 its own proof or its refusal. Then each message is a length and JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,21 +23,21 @@ struct pollfd;
 
 namespace lockstep::launch {
 
-inline constexpr int kLookMs = 100;  // at most, between two looks at what has come
-inline constexpr std::chrono::milliseconds kPauseBetweenTries(
-    200);  // of a name that does not resolve, a node 0 that is not there yet
+inline constexpr int kLookMs = 100;  // the longest time between two checks for messages
+// After a name did not resolve, or node 0 was not reachable.
+inline constexpr std::chrono::milliseconds kPauseBetweenTries(200);
 inline constexpr std::chrono::seconds kHandshakeTime(10);
 
 // A message from one lockrun to another.
 struct NodeMessage {
   enum class Kind {
     kJoin,              // to node 0: nodes[0] is the sender
-    kRefusal,           // from node 0: why
-    kWaiting,           // from node 0: why, the nodes for which the job waits
-    kStart,             // from node 0: nodes, all of them
+    kRefusal,           // from node 0: the reason in `why`
+    kWaiting,           // from node 0: `why` names the missing nodes
+    kStart,             // from node 0: all nodes
     kReport,            // to node 0
-    kEnd,               // from node 0: the report that is the verdict
-    kHeartbeatRequest,  // to a lockrun whose verdict or report is awaited: is it there?
+    kEnd,               // from node 0: the report that decides for the job
+    kHeartbeatRequest,  // to a lockrun whose decision or report is awaited
     kHeartbeat,         // the answer
   };
   Kind kind = Kind::kJoin;
@@ -45,7 +46,7 @@ struct NodeMessage {
   NodeReport report;
 };
 std::string encode(const NodeMessage& message);
-std::optional<NodeMessage> decode(std::string_view text);  // nothing when it is no message of this version
+std::optional<NodeMessage> decode(std::string_view text);  // nullopt: not a message of this version
 
 class NodeChannel {
  public:
@@ -53,8 +54,8 @@ class NodeChannel {
   enum class State {
     kShaking,
     kOpen,
-    kRefused,       // the token is another one
-    kStore,         // agent: a store answers, so the job runs already
+    kRefused,       // the token differs
+    kStore,         // agent: a store answers, so the job is already running
     kOtherService,  // agent: another service answers
     kClosed,
   };
@@ -66,12 +67,12 @@ class NodeChannel {
   Endpoint peer_address() const { return peer_endpoint(fd_.get()); }
   Clock::time_point since() const { return since_; }
 
-  void send(const NodeMessage& message);  // once open; leaves when the socket takes it
-  std::optional<NodeMessage> next();      // one that has arrived
+  void send(const NodeMessage& message);  // once open; it is sent when the socket accepts it
+  std::optional<NodeMessage> next();      // the next message that has arrived
   pollfd to_poll() const;
-  void move();  // writes and reads what can be
-  // Ranks have lost a peer: is the other side still there? From now on it counts as gone when it does not acknowledge
-  // data within 3 s.
+  void move();  // writes and reads as much as possible
+  // Checks the other side after ranks have lost a peer: from now on it counts as gone if it does not acknowledge data
+  // within 3 s.
   void doubt() const;
   void close() { state_ = State::kClosed, fd_.reset(); }
 

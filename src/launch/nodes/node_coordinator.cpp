@@ -17,11 +17,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::size_t kMaxUnauthenticated = 256;  // the oldest goes when one more comes
+constexpr std::size_t kMaxUnauthenticated = 256;  // the oldest is closed when there are more
 constexpr int kReportedRefusals = 20;
-// Once in doubt, a connection to a node that is gone ends within 3 s: the cause comes soon after the consequence.
+// Once doubted, a connection to a node that is gone ends within 3 s: the cause follows soon after its consequence.
 constexpr seconds kWaitForCause(4);
-// Beyond the verdict: other nodes give their ranks up to 5 s to save and leave, and use the store meanwhile.
+// In addition to the decision: other nodes give their ranks up to 5 s to save and exit, and use the store meanwhile.
 constexpr seconds kWaitForNodes(10);
 
 }  // namespace
@@ -40,13 +40,13 @@ void NodeCoordinator::gather() {
   for (std::vector<int> missing = roster_.missing(); !missing.empty(); missing = roster_.missing()) {
     if (waiting.is_over()) {
       const std::string why = fmt::format(
-          "{} of {} did not come to {} within {} s: was lockrun started there, with the same --master-addr and "
+          "{} of {} did not arrive to {} within {} s: was lockrun started there, with the same --master-addr and "
           "--master-port?",
           list_nodes(missing), own_.nodes, store_.text(), waiting.timeout_s());
       send_to_all({.kind = NodeMessage::Kind::kRefusal, .why = why});
       throw RendezvousError("node 0: {}", why);
     }
-    if (waiting.word_is_due()) {
+    if (waiting.report_is_due()) {
       fmt::print(
           stderr, "lockrun: node 0 waits at {} for {} {}{}\n", store_.text(), list_nodes(missing), waiting.progress(),
           is_loopback(store_.host) ? "; lockruns on other machines cannot reach that address, see --master-addr" : "");
@@ -57,7 +57,7 @@ void NodeCoordinator::gather() {
     ::poll(polled.data(), polled.size(), kLookMs);
     accept_all();
     admit_all();
-    dismiss_the_closed();
+    remove_closed_agents();
   }
 }
 
@@ -94,8 +94,8 @@ void NodeCoordinator::admit(Connection& agent, const NodeFacts& facts) {
   agent.channel.send({.kind = NodeMessage::Kind::kRefusal, .why = problem});
 }
 
-// Before the start: a node that has left may join again.
-void NodeCoordinator::dismiss_the_closed() {
+// Before the start a node that has left may join again.
+void NodeCoordinator::remove_closed_agents() {
   agents_.remove_if([this](const Connection& agent) {
     const auto state = agent.channel.state();
     const bool is_slow =
@@ -122,7 +122,7 @@ void NodeCoordinator::add_descriptors(std::vector<pollfd>& polled) const {
 void NodeCoordinator::move() {
   for (Connection& agent : agents_) {
     hear(agent);
-    if (agent.heartbeat && !verdict_) await_report_of(agent);
+    if (agent.heartbeat && !decision_) await_report_of(agent);
   }
   decide();
 }
@@ -131,7 +131,7 @@ void NodeCoordinator::hear(Connection& agent) {
   agent.channel.move();
   while (auto message = agent.channel.next()) {
     agent.has_answered = in_doubt_;
-    if (agent.heartbeat) agent.heartbeat->heard();
+    if (agent.heartbeat) agent.heartbeat->note_heartbeat();
     if (message->kind == NodeMessage::Kind::kHeartbeatRequest)
       agent.channel.send({.kind = NodeMessage::Kind::kHeartbeat});
     if (message->kind != NodeMessage::Kind::kReport) continue;
@@ -142,7 +142,7 @@ void NodeCoordinator::hear(Connection& agent) {
   if (agent.channel.state() != NodeChannel::State::kOpen) enter(reports_, loss_of(facts_of(agent.node), Clock::now()));
 }
 
-// This node's ranks have finished, and those of the agent have not, or no lockrun is left there to report it.
+// This node's ranks have finished and the agent's have not, or its lockrun is gone and cannot report it.
 void NodeCoordinator::await_report_of(Connection& agent) {
   const auto is_its = [&](const NodeReport& report) { return report.node == agent.node; };
   if (std::any_of(reports_.begin(), reports_.end(), is_its)) return agent.heartbeat.reset();
@@ -160,15 +160,15 @@ void NodeCoordinator::report(NodeReport report) {
   decide();
 }
 
-// Ranks of some node have lost a peer: requests a heartbeat of each node. A connection that does not acknowledge it
-// ends; a lockrun that acknowledges and does not answer is stopped.
+// Ranks of some node have lost a peer: requests a heartbeat from each node. A connection that does not acknowledge it
+// ends; a lockrun that acknowledges but does not answer is stopped.
 void NodeCoordinator::doubt_all() {
   for (Connection& agent : agents_) agent.channel.doubt();
   send_to_all({.kind = NodeMessage::Kind::kHeartbeatRequest});
   in_doubt_ = true;
 }
 
-// The node that has neither reported nor answered since there is doubt: what its ranks did is not known here.
+// The node that has neither reported nor answered since the doubt began: the state of its ranks is unknown here.
 const NodeCoordinator::Connection* NodeCoordinator::silent_agent() const {
   const auto is_silent = [this](const Connection& agent) {
     return !agent.has_answered && std::none_of(reports_.begin(), reports_.end(),
@@ -181,17 +181,17 @@ const NodeCoordinator::Connection* NodeCoordinator::silent_agent() const {
 void NodeCoordinator::decide() {
   const auto is_bad = [](const NodeReport& report) { return report.kind != NodeReport::Kind::kFinished; };
   if (!in_doubt_ && std::any_of(reports_.begin(), reports_.end(), is_bad)) doubt_all();
-  if (!verdict_ && (verdict_ = judge_nodes(reports_, nodes_.size(), Clock::now(), kWaitForCause))) {
-    if (const Connection* silent = verdict_->kind == NodeReport::Kind::kConsequence ? silent_agent() : nullptr)
-      verdict_ = stall_of(facts_of(silent->node), kWaitForCause, Clock::now());
-    send_to_all({.kind = NodeMessage::Kind::kEnd, .report = *verdict_});
+  if (!decision_ && (decision_ = decide_for_nodes(reports_, nodes_.size(), Clock::now(), kWaitForCause))) {
+    if (const Connection* silent = decision_->kind == NodeReport::Kind::kConsequence ? silent_agent() : nullptr)
+      decision_ = stall_of(facts_of(silent->node), kWaitForCause, Clock::now());
+    send_to_all({.kind = NodeMessage::Kind::kEnd, .report = *decision_});
     leave_by_ = Clock::now() + kWaitForNodes;
   }
 }
 
 bool NodeCoordinator::may_leave() const {
   const auto is_gone = [](const Connection& agent) { return agent.channel.state() != NodeChannel::State::kOpen; };
-  return verdict_ && (Clock::now() >= leave_by_ || std::all_of(agents_.begin(), agents_.end(), is_gone));
+  return decision_ && (Clock::now() >= leave_by_ || std::all_of(agents_.begin(), agents_.end(), is_gone));
 }
 
 }  // namespace lockstep::launch

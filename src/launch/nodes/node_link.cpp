@@ -42,9 +42,9 @@ bool means_loopback(const std::string& host) {
   return is_loopback(host) || host == "ip6-localhost" || host == "ip6-loopback";
 }
 
-// The interface that --master-addr names. Debian's /etc/hosts gives a machine's own name 127.0.1.1, a training operator
-// calls it localhost in the pod itself: meant for the others, such a name stands for LOCKSTEP_INTERFACE or all
-// interfaces, where only a peer that knows the token is served.
+// The addresses for --master-addr. A machine's own name may resolve to loopback on it (Debian's /etc/hosts maps it to
+// 127.0.1.1, a training operator maps it to localhost in the pod itself). Such a name is meant for the others: then the
+// addresses are LOCKSTEP_INTERFACE's or all interfaces, where only peers that know the token are served.
 std::vector<std::string> addresses_to_listen_on(const LaunchSpec& spec, bool has_token, Deadline deadline,
                                                 std::string& why) {
   const auto resolved = resolve_host(spec.master_host, deadline, why);
@@ -57,7 +57,7 @@ std::vector<std::string> addresses_to_listen_on(const LaunchSpec& spec, bool has
                          chosen ? choose_address(*chosen, interface_addresses(), "") : "");
 }
 
-// A name may not exist yet.
+// The name may not resolve yet.
 Fd listen_for_nodes(const LaunchSpec& spec, bool has_token, milliseconds timeout) {
   Waiting waiting(timeout);
   for (std::string why;;) {
@@ -73,7 +73,7 @@ Fd listen_for_nodes(const LaunchSpec& spec, bool has_token, milliseconds timeout
     if (waiting.is_over())
       throw RendezvousError("node 0: --master-addr {} did not resolve within {} s ({})", spec.master_host,
                             waiting.timeout_s(), why);
-    if (waiting.word_is_due())
+    if (waiting.report_is_due())
       fmt::print(stderr, "lockrun: node 0 waits until --master-addr {} resolves: {} {}\n", spec.master_host, why,
                  waiting.progress());
     std::this_thread::sleep_for(kPauseBetweenTries);
@@ -102,9 +102,9 @@ void NodeLink::part() {
 std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token) {
   if (spec.node_rank < 0 || spec.node_rank >= spec.nodes || spec.master_host.empty())
     throw InvalidArgument(
-        "launch: node {} of {} at '{}': a node below the number of nodes and the host of node 0 are needed",
+        "launch: node {} of {} at '{}': expected a node below the number of nodes, and the host of node 0",
         spec.node_rank, spec.nodes, spec.master_host);
-  end_on_signals_as_first_process();  // there is no rank to end yet
+  end_on_signals_as_first_process();  // there are no ranks to end yet
   warn_of_open_token_file();
   check_token(spec, token, env::integer(env::kInsecure, 0, 1).value_or(0) == 1);
   const NodePatience patience{seconds_of(env::kStoreTimeout, 60), seconds_of(env::kStallTimeout, 30)};

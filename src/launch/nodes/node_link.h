@@ -1,10 +1,10 @@
 // The links between the lockruns of a job while it runs. Node 0's lockrun is the coordinator; that of every other node
-// is an agent, which is connected with the coordinator alone. A lockrun that waits for another one after its own ranks
-// have finished asks it for heartbeats (heartbeat.h).
+// is an agent, which is connected only to the coordinator. A lockrun that waits for another one after its own ranks
+// have finished requests heartbeats from it (heartbeat.h).
 //
-// Each agent reports how its node's ranks ended, and the coordinator decides for all (node_plan.h). The port at which
-// the coordinator waits for the agents becomes the store's once all have joined. Everything happens in the caller's
-// thread, between its polls: ranks are forked from a process without threads.
+// Each agent reports how its node's ranks ended, and the coordinator decides for all (node_plan.h). The coordinator's
+// port becomes the store's once all agents have joined. Everything runs in the caller's thread, between its polls,
+// since ranks are forked from a process without threads.
 #pragma once
 
 #include <chrono>
@@ -36,17 +36,17 @@ class NodeLink {
   const std::vector<NodeFacts>& nodes() const { return nodes_; }
   const NodeFacts& facts_of(int node) const { return nodes_[static_cast<std::size_t>(node)]; }
   const Endpoint& store() const { return store_; }  // numeric, as this node reaches it
-  virtual Fd take_listener() { return Fd(); }       // node 0: the socket on which ranks find the store
+  virtual Fd take_listener() { return Fd(); }       // node 0: the socket of the store
 
   virtual void add_descriptors(std::vector<pollfd>& polled) const = 0;
-  virtual void move() = 0;                     // reads and writes what there is
-  virtual bool needs_clock() const = 0;        // something is pending that a clock decides: move() is due every 100 ms
+  virtual void move() = 0;                     // reads and writes what is ready
+  virtual bool needs_clock() const = 0;        // a decision depends on the clock: call move() every 100 ms
   virtual void report(NodeReport report) = 0;  // how this node's ranks ended, see enter()
   virtual bool may_leave() const = 0;          // once this node's ranks are gone: no other lockrun needs this one
 
-  const std::optional<NodeReport>& verdict() const { return verdict_; }
+  const std::optional<NodeReport>& decision() const { return decision_; }
 
-  // Moves until may_leave(): for a lockrun that has no ranks (any more).
+  // Moves until may_leave(): for a lockrun without running ranks.
   void part();
 
  protected:
@@ -54,43 +54,43 @@ class NodeLink {
   const NodePatience patience_;
   std::vector<NodeFacts> nodes_;
   Endpoint store_;
-  std::optional<NodeReport> verdict_;
+  std::optional<NodeReport> decision_;
 };
 
-// Node 0's end.
+// The side of node 0.
 class NodeCoordinator : public NodeLink {
  public:
-  // Waits on `listener` for the others to join, and prints every few seconds which are missing.
-  // Throws RendezvousError when nodes are missing at the deadline.
+  // Waits on `listener` until all others have joined, and prints the missing ones every few seconds. Throws
+  // RendezvousError if nodes are missing at the deadline.
   NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience);
 
   Fd take_listener() override { return std::move(listener_); }
   void add_descriptors(std::vector<pollfd>& polled) const override;
   void move() override;
-  bool needs_clock() const override { return is_undecided() || verdict_.has_value(); }
+  bool needs_clock() const override { return is_undecided() || decision_.has_value(); }
   void report(NodeReport report) override;
   bool may_leave() const override;
 
  private:
   struct Connection {
     NodeChannel channel;
-    int node = -1;                            // once it has joined
+    int node = -1;                            // set when it has joined
     std::optional<Heartbeat> heartbeat = {};  // while its report is awaited
-    bool has_answered = false;                // since there is doubt
+    bool has_answered = false;                // since the doubt began
   };
 
   void gather();
   void accept_all();
   void admit_all();
   void admit(Connection& agent, const NodeFacts& facts);
-  void dismiss_the_closed();
+  void remove_closed_agents();
   void send_to_all(const NodeMessage& message);
   void hear(Connection& agent);
   void await_report_of(Connection& agent);
   void doubt_all();
   void decide();
   const Connection* silent_agent() const;
-  bool is_undecided() const { return !verdict_ && !reports_.empty(); }
+  bool is_undecided() const { return !decision_ && !reports_.empty(); }
 
   Fd listener_;
   const std::string token_;
@@ -101,23 +101,23 @@ class NodeCoordinator : public NodeLink {
   Clock::time_point leave_by_{};
 };
 
-// Any other node's end.
+// The side of any other node.
 class NodeAgent : public NodeLink {
  public:
-  // Connects to node 0, joins, waits for the start. Throws RendezvousError: no lockrun answers, the token is refused,
-  // the job runs already, node 0 refuses this node or has given up.
+  // Connects to node 0, joins, and waits for the start. Throws RendezvousError if no lockrun answers, the token is
+  // refused, the job is already running, or node 0 refuses this node or has given up.
   NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience);
 
   void add_descriptors(std::vector<pollfd>& polled) const override;
   void move() override;
-  bool needs_clock() const override { return (reported_ != Clock::time_point() || heartbeat_) && !verdict_; }
+  bool needs_clock() const override { return (reported_ != Clock::time_point() || heartbeat_) && !decision_; }
   void report(NodeReport report) override;
-  bool may_leave() const override { return verdict_.has_value(); }
+  bool may_leave() const override { return decision_.has_value(); }
 
  private:
   void connect();
   void hear(NodeMessage message);
-  void await_verdict();
+  void await_decision();
   bool shake_hands(Clock::time_point until);
   void await_start();
   bool obey(const NodeMessage& message);
@@ -125,14 +125,14 @@ class NodeAgent : public NodeLink {
   const Endpoint coordinator_;
   const std::string token_;
   std::optional<NodeChannel> channel_;
-  std::string last_word_;               // of node 0, while waiting
-  Clock::time_point reported_{};        // something that node 0 decides at once
+  std::string last_status_;             // from node 0, while waiting
+  Clock::time_point reported_{};        // set by a report on which node 0 decides at once
   std::optional<Heartbeat> heartbeat_;  // of node 0, once this node's ranks have finished
 };
 
-// Joins as the spec says and waits until all nodes have, before there is any rank. A signal ends this process as it
-// would any other: there is nothing to clear up yet. `token` may be empty: then the job stays on loopback, unless
-// LOCKSTEP_INSECURE=1. Throws InvalidArgument, RendezvousError.
+// Joins the nodes of the spec and waits until all have joined, before there are any ranks. A signal ends this process
+// as it would any other, as there is nothing to clean up yet. `token` may be empty: then the job stays on loopback,
+// unless LOCKSTEP_INSECURE=1. Throws InvalidArgument, RendezvousError.
 std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token);
 
 }  // namespace lockstep::launch

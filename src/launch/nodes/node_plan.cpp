@@ -31,7 +31,7 @@ Roster::Roster(const NodeFacts& zero) { present_[zero.node] = zero; }
 std::string Roster::admit(const NodeFacts& facts) {
   const NodeFacts& zero = present_.begin()->second;
   if (facts.nodes != zero.nodes)
-    return fmt::format("{} was started with --nnodes {}, {} with --nnodes {}: it must be the same everywhere",
+    return fmt::format("{} was started with --nnodes {}, {} with --nnodes {}: the number must be the same everywhere",
                        where(facts), facts.nodes, where(zero), zero.nodes);
   if (facts.node < 0 || facts.node >= zero.nodes)
     return fmt::format("node {} does not exist among {} nodes: --node-rank counts from 0", facts.node, zero.nodes);
@@ -46,8 +46,8 @@ std::string Roster::admit(const NodeFacts& facts) {
     return "";
   }
   return fmt::format(
-      "--node-rank {} is taken: lockrun {} on host {} joined before lockrun {} on host {}; each node needs a number of "
-      "its own",
+      "--node-rank {} is taken: lockrun {} on host {} joined before lockrun {} on host {}; each node needs its "
+      "own",
       facts.node, standing->second.pid, standing->second.host, facts.pid, facts.host);
 }
 
@@ -82,8 +82,8 @@ void enter(std::vector<NodeReport>& reports, NodeReport report) {
     *standing = std::move(report);
 }
 
-std::optional<NodeReport> judge_nodes(const std::vector<NodeReport>& reports, std::size_t nodes, Clock::time_point now,
-                                      std::chrono::milliseconds wait_for_cause) {
+std::optional<NodeReport> decide_for_nodes(const std::vector<NodeReport>& reports, std::size_t nodes,
+                                           Clock::time_point now, std::chrono::milliseconds wait_for_cause) {
   const NodeReport* consequence = nullptr;
   for (const NodeReport& report : reports) {
     if (report.kind == NodeReport::Kind::kConsequence && consequence == nullptr) consequence = &report;
@@ -111,7 +111,7 @@ NodeReport gone(const NodeFacts& facts, std::string cause) {
 
 NodeReport loss_of(const NodeFacts& facts, Clock::time_point now) {
   NodeReport report = gone(facts, fmt::format("lockrun: {} is gone: the connection to its lockrun (pid {}) ended "
-                                              "without a word; it was killed, or its {}\n",
+                                              "without a report; it was killed, or its {}\n",
                                               where(facts), facts.pid, "machine or the network between is down"));
   report.when = now;
   return report;
@@ -125,20 +125,20 @@ NodeReport silence_of(const NodeFacts& facts, std::chrono::seconds silent) {
 }
 
 NodeReport stall_of(const NodeFacts& facts, std::chrono::milliseconds silent, Clock::time_point now) {
-  NodeReport report = gone(
-      facts,
-      fmt::format("lockrun: {} does not answer: its lockrun (pid {}) has sent no heartbeat for {} s, and how its ranks "
-                  "ended is not known here; is it stopped?\n",
-                  where(facts), facts.pid, static_cast<double>(silent.count()) / 1000));
+  NodeReport report = gone(facts, fmt::format("lockrun: {} does not answer: its lockrun (pid {}) has sent no heartbeat "
+                                              "for {} s, and the state of its ranks is not known here; is it "
+                                              "stopped?\n",
+                                              where(facts), facts.pid, static_cast<double>(silent.count()) / 1000));
   report.when = now;
   return report;
 }
 
-std::string tell_verdict(const NodeReport& verdict, const NodeFacts& blamed) {
-  const bool ranks_failed = verdict.kind == NodeReport::Kind::kFailed || verdict.kind == NodeReport::Kind::kConsequence;
-  if (!ranks_failed) return verdict.cause;
-  return verdict.cause +
-         fmt::format("lockrun: its last lines stand in the output of the lockrun of {}\n", where(blamed));
+std::string describe_decision(const NodeReport& decision, const NodeFacts& blamed) {
+  const bool ranks_failed =
+      decision.kind == NodeReport::Kind::kFailed || decision.kind == NodeReport::Kind::kConsequence;
+  if (!ranks_failed) return decision.cause;
+  return decision.cause +
+         fmt::format("lockrun: its last lines are in the output of the lockrun of {}\n", where(blamed));
 }
 
 }  // namespace lockstep::launch

@@ -6,12 +6,12 @@ namespace lockstep::launch {
 
 namespace {
 
-// How many of the bytes to take so that none of the characters is cut; all, where they are no UTF-8.
+// The number of bytes to take so that no character is cut; all of them if they are not UTF-8.
 std::size_t whole_characters(std::string_view text) {
   constexpr std::size_t kLongest = 4;
   for (std::size_t back = 1; back <= std::min(kLongest, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xc0) == 0x80) continue;  // inside a character
+    if ((byte & 0xc0) == 0x80) continue;  // continuation byte
     const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
     return length > back && back < text.size() ? text.size() - back : text.size();
   }
@@ -36,7 +36,7 @@ void LineCutter::carriage_return() {
 
 void LineCutter::end_line(std::vector<Piece>& out) {
   if (!redrawn_) {
-    const bool has_ended = is_cut_ && pending_.empty() && !style_.unchanged;  // it was cut at its very end
+    const bool has_ended = is_cut_ && pending_.empty() && !style_.unchanged;  // it was cut exactly at its end
     if (!has_ended) out.push_back(line(true));
     is_cut_ = false;
     return;
@@ -71,7 +71,7 @@ std::vector<Piece> LineCutter::feed(std::string_view bytes) {
     }
     if (bytes[0] == '\n')
       end_line(out);
-    else if (redrawn_ || bytes.substr(0, 2) != "\r\n")  // "\r\n" is a plain end of line
+    else if (redrawn_ || bytes.substr(0, 2) != "\r\n")  // "\r\n" is an ordinary end of line
       carriage_return();
     bytes.remove_prefix(1);
   }

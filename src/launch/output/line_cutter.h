@@ -1,4 +1,4 @@
-// Cuts one rank's output into whole lines. Pure: bytes in, pieces out. Names of ranks are put in front of them later.
+// Cuts one rank's output into complete lines. Pure: bytes in, pieces out. The rank's prefix is added later.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace lockstep::launch {
 struct Piece {
   enum class Kind {
     kLine,       // text and newline
-    kStatus,     // what a redrawn line shows now: no newline
+    kStatus,     // the current state of a redrawn line: no newline
     kStatusEnd,  // its last state, which stays: no newline
   };
   Kind kind = Kind::kLine;
@@ -22,12 +22,12 @@ struct Piece {
 };
 
 struct CutStyle {
-  bool unchanged = false;           // add nothing at all (no newline to a last or over-long line): --no-prefix
+  bool unchanged = false;           // add nothing (no newline to a last or over-long line): --no-prefix
   bool redraw = false;              // a line with '\r' is a status that the program redraws
-  std::size_t max_line = 16 << 20;  // a longer line is cut here, between two characters of UTF-8
+  std::size_t max_line = 16 << 20;  // a longer line is cut here, between two UTF-8 characters
 };
 
-// In front of what follows of a line that was cut.
+// The prefix of the rest of a line that was cut.
 inline constexpr const char* kContinued = "(continued) ";
 
 class LineCutter {
@@ -35,7 +35,7 @@ class LineCutter {
   explicit LineCutter(CutStyle style) : style_(std::move(style)) {}
 
   std::vector<Piece> feed(std::string_view bytes);
-  std::vector<Piece> finish();  // a last line without a newline
+  std::vector<Piece> finish();  // a last line may lack its newline
 
  private:
   void end_line(std::vector<Piece>& out);
@@ -49,11 +49,11 @@ class LineCutter {
   CutStyle style_;
   std::string pending_;
   std::string status_;    // as last drawn
-  bool redrawn_ = false;  // the line under way has had a '\r'
-  bool is_cut_ = false;   // the line under way began in an earlier piece
+  bool redrawn_ = false;  // the current line has had a '\r'
+  bool is_cut_ = false;   // the current line began in an earlier piece
 };
 
-// The last lines of a stream, bounded in number and length, for a summary.
+// The last lines of a stream, with limits on number and length, for a summary.
 class LastLines {
  public:
   explicit LastLines(std::size_t lines = 12, std::size_t line_bytes = 400)

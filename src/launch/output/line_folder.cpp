@@ -13,7 +13,7 @@ constexpr char kOwnNumber = '\x01';
 bool is_digit(char byte) { return std::isdigit(static_cast<unsigned char>(byte)) != 0; }
 bool is_letter(char byte) { return std::isalpha(static_cast<unsigned char>(byte)) != 0; }
 
-// The text with a sign in place of the number in each 'rank R', 'Rank R' and 'rank=R' of the rank itself.
+// Replaces the rank's own number in 'rank R', 'Rank R' and 'rank=R' by a marker.
 std::string with_sign_for(int rank, const std::string& text) {
   if (text.find(kOwnNumber) != std::string::npos) return text;
   const std::string number = std::to_string(rank);
@@ -59,7 +59,7 @@ bool LineFolder::joins(const Waiting& waiting, bool is_error, const std::string&
   return may_have_numbers && key.size() == waiting.key.size() && key == waiting.key;
 }
 
-// Its place in lines_: the rank's next line joins none above it.
+// Index in lines_: the rank's next line may not join one above it.
 std::size_t LineFolder::first_below(int rank) const {
   const auto number = static_cast<std::size_t>(rank);
   return number < below_.size() && below_[number] > taken_ ? below_[number] - taken_ : 0;

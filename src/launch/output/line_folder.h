@@ -1,8 +1,8 @@
-// Lines that several ranks write within a moment become one. Pure: no descriptor, no clock.
+// Folds equal lines that several ranks write at about the same time into one. Pure: no descriptor, no clock.
 //
-// A line waits for a moment, and ranks that write the same one meanwhile join it. Two lines are the same when their
-// texts are, or when they differ in nothing but 'rank R' with each writer's own number. All lines keep their order: a
-// rank joins no line above its last one.
+// A line waits for a short time, and equal lines of other ranks join it meanwhile. Two lines are equal if their texts
+// are, or if they differ only in each writer's own number in 'rank R'. The order of each rank's lines is kept: a rank
+// joins no line above its last one.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace lockstep::launch {
 
-// Numbers in ascending order as "0-3" or "0,2".
+// Formats ascending numbers as "0-3" or "0,2".
 std::string ranges_of(const std::vector<int>& numbers);
 
 class LineFolder {
@@ -27,27 +27,27 @@ class LineFolder {
     std::string text;
   };
 
-  // `ranks`: how many write.
+  // `ranks`: the number of ranks that write.
   explicit LineFolder(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
 
-  // Returns the first lines where too many wait.
+  // Adds a line. Returns the first lines if too many are waiting.
   std::vector<Line> add(int rank, bool is_error, std::string text, Clock::time_point now);
 
-  // The lines whose moment is over, and those that all ranks have written.
+  // Removes and returns the lines whose time is over, and those that all ranks have written.
   std::vector<Line> take(Clock::time_point now);
-  // The lines of `rank`, and those above them.
+  // Removes and returns the lines of `rank`, and those above them.
   std::vector<Line> take_until(int rank);
   std::vector<Line> take_all() { return take_first(lines_.size()); }
 
-  static constexpr std::size_t kMostLines = 1 << 14, kMostBytes = 1 << 20;  // that wait
-  // Of a new line with a waiting one, since the start. A rank compares each waiting line once at most, however many
-  // lines it adds.
+  static constexpr std::size_t kMostLines = 1 << 14, kMostBytes = 1 << 20;  // limits of the waiting lines
+  // Number of comparisons of a new line with a waiting one since the start. A rank compares each waiting line at most
+  // once, however many lines it adds.
   std::size_t comparisons() const { return comparisons_; }
 
-  // When take() has the next line; absent: there is none.
+  // The time at which take() has a line; nullopt: no line is waiting.
   std::optional<Clock::time_point> due() const;
 
-  // A rank has failed: the others' last words may be the same, and come one by one.
+  // A rank has failed: the others' last lines may be equal, and arrive one by one.
   void expect_last_words() { moment_ = kLastWords; }
 
  private:
@@ -55,7 +55,7 @@ class LineFolder {
 
   struct Waiting {
     Line line;
-    std::string key;           // the text with a sign for the writer's own number
+    std::string key;           // the text with a marker for the writer's own number
     bool has_numbers = false;  // its ranks have written their own numbers
     Clock::time_point since{};
   };
@@ -67,8 +67,8 @@ class LineFolder {
   std::size_t ranks_;
   std::chrono::milliseconds moment_ = kMoment;
   std::deque<Waiting> lines_;
-  std::size_t taken_ = 0;           // lines before the first of lines_
-  std::vector<std::size_t> below_;  // by rank: the number of the line below its last one, counted from the start
+  std::size_t taken_ = 0;           // number of lines before the first of lines_
+  std::vector<std::size_t> below_;  // by rank: number of the line below its last one, counted from the start
   std::size_t bytes_ = 0;
   std::size_t comparisons_ = 0;
 };

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostAtOnce = 1 << 16;
 constexpr std::size_t kTurn = 1 << 12;
-// No pipe of a rank holds more, and no terminal tells how much it holds.
+// The most that a rank's pipe can hold; a terminal does not report how much it holds.
 constexpr std::size_t kMostLeft = 1 << 20;
 
 }  // namespace
@@ -59,7 +59,7 @@ void OutputRelay::move(const std::vector<pollfd>& polled) {
   for (Rank& rank : ranks_)
     for (Stream* stream : {&rank.output, &rank.errors})
       if (is_read(*stream) && (stream->left || ready(stream->fd.get()))) streams.emplace_back(&rank, stream);
-  // A little of each in turn: ranks that write the same lines come to them together, and those fold.
+  // Reads a little of each in turn, so that ranks that write equal lines reach them at the same time, and those fold.
   const std::size_t turn = options_.fold ? kTurn : kMostAtOnce;
   bool has_more = true;
   for (std::size_t bytes = 0; bytes < kMostAtOnce && has_more; bytes += turn) {
@@ -72,7 +72,7 @@ void OutputRelay::move(const std::vector<pollfd>& polled) {
     if (!queue->empty() && ready(queue->fd())) queue->write_some();
 }
 
-// Whether there were as many bytes. A terminal gives 4 KiB at once, a pipe 64.
+// Returns whether that many bytes were read. A terminal returns at most 4 KiB at once, a pipe 64.
 bool OutputRelay::read_some(Rank& rank, Stream& stream, std::size_t bytes) {
   for (std::size_t read_bytes = 0; read_bytes < bytes;) {
     const std::size_t got = is_read(stream) ? read(rank, stream, bytes - read_bytes) : 0;
@@ -82,8 +82,8 @@ bool OutputRelay::read_some(Rank& rank, Stream& stream, std::size_t bytes) {
   return true;
 }
 
-// How many bytes; 0: none for now, or the stream is closed. The end that we have does not block. A terminal without a
-// writer says EIO.
+// Returns the number of bytes; 0: none at present, or the stream is closed. Our end does not block. A terminal without
+// a writer returns EIO.
 std::size_t OutputRelay::read(Rank& rank, Stream& stream, std::size_t most) {
   std::array<char, kMostAtOnce> bytes;
   const ssize_t got =
@@ -100,16 +100,15 @@ std::size_t OutputRelay::read(Rank& rank, Stream& stream, std::size_t most) {
   return got > 0 ? static_cast<std::size_t>(got) : 0;
 }
 
-// `holder`: the process that keeps the other end open.
+// `holder` is the process that keeps the other end open.
 void OutputRelay::close(Rank& rank, Stream& stream, const std::string& holder) {
   stream.fd.reset();
   show(rank, stream.is_error, stream.cutter.finish());
   if (!holder.empty())
-    say(
-        fmt::format("lockrun: rank {} has ended, and {}, which has left its process group, keeps its {} open: what "
-                    "that writes from now on is "
-                    "not passed on\n",
-                    rank.number, holder, stream.is_error ? "stderr" : "stdout"));
+    say(fmt::format(
+        "lockrun: rank {} has ended, and {}, which has left its process group, keeps its {} open: later output of that "
+        "process is not passed on\n",
+        rank.number, holder, stream.is_error ? "stderr" : "stdout"));
 }
 
 bool OutputRelay::is_held_back(std::size_t rank) const {
@@ -168,7 +167,7 @@ void OutputRelay::give_up() {
   const std::size_t lost = screen_.output().waiting() + screen_.errors().waiting();
   OutputQueue& errors = screen_.queue(true);
   if (lost == 0 || !errors.empty()) return;
-  say(fmt::format("lockrun: ended before all output of the ranks was read: {} bytes or more of it are lost\n", lost));
+  say(fmt::format("lockrun: ended before all output of the ranks was read: at least {} bytes are lost\n", lost));
   constexpr int kTries = 64;
   pollfd polled{errors.fd(), POLLOUT, 0};
   for (int i = 0; i < kTries && !errors.empty() && ::poll(&polled, 1, 0) > 0; ++i) errors.write_some();

@@ -1,9 +1,9 @@
-// Carries what the ranks of this node write to the launcher's own outputs: whole lines, the rank in front, equal lines
-// folded.
+// Passes the output of this node's ranks to the launcher's own outputs: complete lines, prefixed with the rank, equal
+// lines folded.
 //
-// Nothing that a rank has written is lost: its streams are read to their end, however slow the reader of the launcher's
-// output is. Only a process that outlives its rank and keeps a stream open ends that: then what it has written by then
-// still comes out, and a line says so; and give_up().
+// No output of a rank is lost: its streams are read to their end, however slow the reader of the launcher's output is.
+// There are two exceptions: if a process outlives its rank and keeps a stream open, only its output so far is passed
+// on, and a line reports that; and give_up().
 #pragma once
 
 #include <sys/types.h>
@@ -24,39 +24,39 @@ namespace lockstep::launch {
 
 struct RelayOptions {
   bool prefix = true;
-  bool fold = true;     // equal lines of several ranks into one
+  bool fold = true;     // fold equal lines of several ranks
   bool redraw = false;  // stdout is a terminal: rank 0's '\r' lines are redrawn
 };
 
 class OutputRelay {
  public:
-  // Takes the streams of the processes. Ranks are known by their place in `processes` from then on.
+  // Takes the streams of the processes. Afterwards ranks are identified by their index in `processes`.
   OutputRelay(const RelayOptions& options, std::vector<RankProcess>& processes);
 
   void add_descriptors(std::vector<pollfd>& polled) const;
-  // Reads and writes what can be, after poll().
+  // Reads and writes what is ready, after poll().
   void move(const std::vector<pollfd>& polled);
-  // When to call move() although nothing has come.
+  // When to call move() even if no data has arrived.
   std::optional<Clock::time_point> due() const { return folder_.due(); }
 
-  // A line of the launcher's own, on stderr, below all that the ranks have written so far.
+  // Writes a line of the launcher itself to stderr, after all output of the ranks so far.
   void say(const std::string& text);
   void expect_last_words() { folder_.expect_last_words(); }
-  // The last lines that come, without another moment's wait.
+  // Writes the remaining lines without further waiting.
   void finish();
-  // Nobody waits for the reader any longer: what has not been written is lost, and a line says so where stderr takes it
-  // at once.
+  // Does not wait for the reader any longer: unwritten output is lost, and a line reports it if stderr accepts it at
+  // once.
   void give_up();
 
   bool is_open(std::size_t rank) const { return ranks_[rank].output.fd || ranks_[rank].errors.fd; }
-  // Its streams are not read, because nobody reads ours.
+  // Whether its streams are not read because our output is not read.
   bool is_held_back(std::size_t rank) const;
-  // Closes the streams of a rank that is gone, once what is in them has been read.
+  // Closes the streams of a rank that has ended, once their content has been read.
   void close_when_read(std::size_t rank);
   std::vector<std::string> last_errors(std::size_t rank) const { return ranks_[rank].last_errors.lines(); }
 
   bool is_empty() const { return screen_.output().empty() && screen_.errors().empty(); }
-  // Of a failed write to stdout or stderr: an errno, or 0.
+  // The errno of a failed write to stdout or stderr, or 0.
   int error() const { return screen_.output().error() != 0 ? screen_.output().error() : screen_.errors().error(); }
 
  private:
@@ -68,7 +68,7 @@ class OutputRelay {
   };
   struct Rank {
     int number;
-    std::string task;  // "ps:0"; empty: it is known by its number alone
+    std::string task;  // "ps:0"; empty: it has only its number
     Stream output, errors;
     LastLines last_errors;
   };

@@ -16,7 +16,7 @@ namespace lockstep::launch {
 
 namespace {
 
-// Both ends invalid: the system gives none.
+// Both ends are invalid if the system has no pseudo terminals left.
 Pipe make_terminal(int columns) {
   Fd ours(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   char name[64];
@@ -39,7 +39,7 @@ Pipe with_reading_unblocked(Pipe stream) {
   return stream;
 }
 
-// As /proc/PID/fd shows the end to which a rank writes.
+// The name of the rank's end in /proc/PID/fd.
 std::string name_of_write_end(int read_end) {
   char name[64];
   if (::ptsname_r(read_end, name, sizeof(name)) == 0) return name;

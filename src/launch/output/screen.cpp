@@ -16,16 +16,16 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
-constexpr std::size_t kFilePiece = 1 << 16;  // a file takes any number of bytes without a reader
+constexpr std::size_t kFilePiece = 1 << 16;  // a file accepts any number of bytes, as it needs no reader
 
 mode_t kind_of(int fd) {
   struct stat facts {};
   return ::fstat(fd, &facts) == 0 ? facts.st_mode & S_IFMT : 0;
 }
 
-// The same terminal or pipe through an open file description of its own, which does not block: O_NONBLOCK on that of
-// `fd` would hold for the shell and all others who have it. The other side of a pseudo-terminal is left alone: to open
-// it makes a new one.
+// Opens the same terminal or pipe again, with its own non-blocking file description: O_NONBLOCK on that of `fd` would
+// also apply to the shell and all others who share it. Not for the master side of a pseudo terminal: opening it makes a
+// new terminal.
 Fd opened_again(int fd) {
   char name[64];
   const bool is_terminal = ::isatty(fd) != 0 && ::ptsname_r(fd, name, sizeof(name)) != 0;
@@ -35,7 +35,7 @@ Fd opened_again(int fd) {
 
 }  // namespace
 
-// A pipe that poll() calls writable takes PIPE_BUF bytes without blocking, and in one piece.
+// A pipe that poll() reports as writable accepts PIPE_BUF bytes without blocking, and atomically.
 OutputQueue::OutputQueue(int fd)
     : fd_(fd), own_(opened_again(fd)), piece_(kind_of(fd) == S_IFREG ? kFilePiece : PIPE_BUF) {
   if (kind_of(fd) == S_IFSOCK) way_ = Way::kSend;
@@ -46,8 +46,8 @@ void OutputQueue::append(std::string_view text) {
   if (error_ == 0) text_ += text;
 }
 
-// A terminal that poll() calls writable takes one byte without blocking; a second one may have to wait, where the first
-// is a tab.
+// A terminal that poll() reports as writable accepts one byte without blocking; a second one may have to wait if the
+// first is a tab.
 ssize_t OutputQueue::write(std::string_view piece) const {
   if (way_ == Way::kSend) return ::send(fd_, piece.data(), piece.size(), MSG_DONTWAIT);
   if (way_ == Way::kWrite) return ::write(fd(), piece.data(), piece.size());

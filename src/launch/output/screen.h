@@ -1,5 +1,5 @@
-// The launcher's two outputs, to which all ranks' lines go; one of them may show a status line that is redrawn below
-// all others.
+// The launcher's two outputs, to which all ranks' lines are written. One of them may show a status line that is redrawn
+// below all others.
 #pragma once
 
 #include <sys/types.h>
@@ -13,10 +13,9 @@
 
 namespace lockstep::launch {
 
-// Text that is still to be written to one file descriptor. It is written in small pieces after poll() said that there
-// is room, and no write blocks, so that a reader that has stopped (a pager, ^S) never keeps the launcher from watching
-// its ranks. A piece ends with a line where one fits, so that another writer to the same file or pipe does not break
-// into it.
+// Text that waits to be written to one file descriptor. It is written in small pieces after poll() has reported room,
+// and no write blocks, so that a reader that has stopped (a pager, ^S) never keeps the launcher from watching its
+// ranks. A piece ends with a line if possible, so that another writer to the same file or pipe does not split it.
 class OutputQueue {
  public:
   explicit OutputQueue(int fd);
@@ -26,8 +25,8 @@ class OutputQueue {
   bool full() const { return waiting() >= kLimit; }  // then the caller reads no more for it
   std::size_t waiting() const { return text_.size() - begin_; }
   int fd() const { return own_ ? own_.get() : fd_; }  // to poll
-  int error() const { return error_; }                // errno of a failed write; from then on everything is dropped
-  void write_some();                                  // once: poll() has said that there is room
+  int error() const { return error_; }                // errno of a failed write; all later text is dropped
+  void write_some();                                  // call it once after poll() has reported room
 
  private:
   static constexpr std::size_t kLimit = 1 << 20;
@@ -36,7 +35,7 @@ class OutputQueue {
   ssize_t write(std::string_view piece) const;
 
   int fd_;
-  Fd own_;  // the same terminal or pipe, opened again; none where that cannot be
+  Fd own_;  // the same terminal or pipe, opened again; invalid if that is not possible
   std::size_t piece_;
   Way way_ = Way::kWrite;
   std::string text_;
@@ -44,13 +43,13 @@ class OutputQueue {
   int error_ = 0;
 };
 
-// Whether both descriptors lead to the same file, pipe or terminal.
+// Whether both descriptors refer to the same file, pipe or terminal.
 bool is_one_file(int first, int second);
 
 class Screen {
  public:
-  // `one_file`: stderr goes where stdout goes (a terminal, a log), and through its queue: two writers would break into
-  // each other's lines.
+  // `one_file`: stderr goes to the same place as stdout (a terminal, a log), and through its queue, since two writers
+  // would split each other's lines.
   Screen(int output_fd, int errors_fd, bool one_file) : output_(output_fd), errors_(errors_fd), one_file_(one_file) {}
 
   void show(const Piece& piece, bool is_error);

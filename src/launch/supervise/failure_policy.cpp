@@ -11,28 +11,28 @@ namespace lockstep::launch {
 
 bool RankExit::is_consequence() const { return !by_signal && value == kPeerLostExitCode; }
 
-Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point now,
-              std::chrono::milliseconds wait_for_cause) {
-  Verdict verdict;
+Decision decide(const std::vector<RankExit>& exits, int ranks, Clock::time_point now,
+                std::chrono::milliseconds wait_for_cause) {
+  Decision decision;
   bool consequence_seen = false;
   for (std::size_t i = 0; i < exits.size(); ++i) {
     if (!exits[i].failed()) continue;
     if (!exits[i].is_consequence()) {
-      verdict.action = Verdict::Action::kEndJob;
-      verdict.cause = i;
-      verdict.only_consequences = false;
-      return verdict;
+      decision.action = Decision::Action::kEndJob;
+      decision.cause = i;
+      decision.only_consequences = false;
+      return decision;
     }
     if (consequence_seen) continue;
     consequence_seen = true;
-    verdict.cause = i;
-    verdict.until = exits[i].when + wait_for_cause;
+    decision.cause = i;
+    decision.until = exits[i].when + wait_for_cause;
   }
-  if (!consequence_seen) return verdict;
+  if (!consequence_seen) return decision;
   const bool nobody_left = exits.size() == static_cast<std::size_t>(ranks);
-  verdict.only_consequences = true;
-  verdict.action = nobody_left || now >= verdict.until ? Verdict::Action::kEndJob : Verdict::Action::kWaitForCause;
-  return verdict;
+  decision.only_consequences = true;
+  decision.action = nobody_left || now >= decision.until ? Decision::Action::kEndJob : Decision::Action::kWaitForCause;
+  return decision;
 }
 
 std::string describe(const RankExit& exit) {
@@ -45,37 +45,34 @@ std::string describe(const RankExit& exit) {
 
 namespace {
 
-// What is known: the system counts such kills, and does not say whom it has killed.
-std::string who_sent_sigkill(const std::optional<MemoryKills>& kills) {
+// The known facts: the system counts such kills, but does not report the victims.
+std::string explain_sigkill(const std::optional<MemoryKills>& kills) {
   if (!kills)
-    return "lockrun: that signal did not come from lockrun: a process sent it, perhaps the rank itself, or the system "
-           "because memory ran "
-           "out (see dmesg)\n";
+    return "lockrun: that signal did not come from lockrun: a process sent it, perhaps the rank itself, or the "
+           "system because memory ran out (see dmesg)\n";
   const auto within = kills->within.count();
   if (kills->count > 0)
     return fmt::format(
         "lockrun: the system's memory killer has ended {} process{} of this control group in the last {} s; if the "
-        "rank was one of them, "
-        "give the job more memory, or start fewer ranks\n",
+        "rank was one of them, give the job more memory, or start fewer ranks\n",
         kills->count, kills->count == 1 ? "" : "es", within);
   return fmt::format(
       "lockrun: that signal did not come from lockrun, and the system's memory killer has ended no process of this "
-      "control group in the "
-      "last {} s: a process sent it, perhaps the rank itself\n",
+      "control group in the last {} s: a process sent it, perhaps the rank itself\n",
       within);
 }
 
 }  // namespace
 
-std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where,
+std::string failure_cause(const std::vector<RankExit>& exits, const Decision& decision, const std::string& where,
                           const std::optional<MemoryKills>& memory_kills) {
-  const RankExit& cause = exits[verdict.cause];
+  const RankExit& cause = exits[decision.cause];
   const auto name_of = [&](const RankExit& exit) {
     return fmt::format("rank {} ({}{}pid {}{}{})", exit.rank, exit.task, exit.task.empty() ? "" : ", ", exit.pid,
                        where.empty() ? "" : ", ", where);
   };
   std::string text;
-  if (verdict.only_consequences) {
+  if (decision.only_consequences) {
     text =
         fmt::format("lockrun: {} lost a peer (code {}), but no rank failed by itself\n", name_of(cause), cause.value);
     for (const RankExit& exit : exits)
@@ -83,13 +80,13 @@ std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& ver
         text += fmt::format("lockrun: {} had ended with code 0: did it leave too early?\n", name_of(exit));
   } else {
     text = fmt::format("lockrun: {} {}\n", name_of(cause), describe(cause));
-    if (cause.by_signal && cause.value == SIGKILL) text += who_sent_sigkill(memory_kills);
+    if (cause.by_signal && cause.value == SIGKILL) text += explain_sigkill(memory_kills);
   }
   return text;
 }
 
 std::string failure_details(const std::vector<std::string>& last_lines) {
-  if (last_lines.empty()) return "lockrun: it wrote nothing to stderr\n";
+  if (last_lines.empty()) return "lockrun: it wrote nothing on stderr\n";
   std::string text = "lockrun: its last lines on stderr:\n";
   for (const std::string& line : last_lines) text += "    " + line + "\n";
   return text;

@@ -1,4 +1,4 @@
-// Which exit of a rank is the cause of a failed job, and when to end the others. Pure: no process, no clock.
+// Decides which exit of a rank is the cause of a failed job, and when to end the others. Pure: no process, no clock.
 #pragma once
 
 #include <sys/types.h>
@@ -12,28 +12,28 @@ namespace lockstep::launch {
 
 using Clock = std::chrono::steady_clock;
 
-// How a rank ended.
+// The exit of a rank.
 struct RankExit {
   int rank = 0;
   pid_t pid = 0;
   bool by_signal = false;
-  int value = 0;  // exit code, or the signal's number
+  int value = 0;  // exit code or signal number
   bool core_dumped = false;
   Clock::time_point when{};
-  std::string task = {};  // "ps:0"; empty: it is known by its rank alone
+  std::string task = {};  // "ps:0"; empty: it has only its rank
 
   bool failed() const { return by_signal || value != 0; }
-  // Left because another rank failed: says nothing about why the job failed.
+  // The rank ended because another one failed: this exit does not explain why the job failed.
   bool is_consequence() const;
-  // As a shell counts: the code, or 128 + signal.
+  // As in a shell: the code, or 128 + signal.
   int exit_code() const { return by_signal ? 128 + value : value; }
 };
 
-struct Verdict {
+struct Decision {
   enum class Action {
-    kContinue,      // no failure: ranks still run, or all have ended well
-    kWaitForCause,  // only consequences so far: the cause may still be on its way out; judge again at `until`
-    kEndJob,        // end the others; exits[cause] is to blame
+    kContinue,      // no failure: ranks still run, or all have ended successfully
+    kWaitForCause,  // only consequences so far, whose cause may follow: decide again at `until`
+    kEndJob,        // end the others; exits[cause] is the cause
   };
   Action action = Action::kContinue;
   Clock::time_point until{};
@@ -42,10 +42,10 @@ struct Verdict {
 };
 
 // `exits` are all exits so far, in the order in which they were seen.
-Verdict judge(const std::vector<RankExit>& exits, int ranks, Clock::time_point now,
-              std::chrono::milliseconds wait_for_cause);
+Decision decide(const std::vector<RankExit>& exits, int ranks, Clock::time_point now,
+                std::chrono::milliseconds wait_for_cause);
 
-// How many processes the system has killed of late because memory ran out.
+// How many processes the system has killed recently because memory ran out.
 struct MemoryKills {
   long count = 0;
   std::chrono::seconds within{};
@@ -54,11 +54,11 @@ struct MemoryKills {
 // "exited with code 3", "was killed by signal 11 (SIGSEGV: Segmentation fault)".
 std::string describe(const RankExit& exit);
 
-// The message to the user when a job has failed: the rank that caused it. Whole lines. `where` names the node, when
-// there are several; `memory_kills`: of the job's control group, nullopt when the system does not count them.
-std::string failure_cause(const std::vector<RankExit>& exits, const Verdict& verdict, const std::string& where = "",
+// The message for the user when a job has failed: the rank that caused it. Complete lines. `where` names the node if
+// there are several; `memory_kills` are those of the job's control group, nullopt if the system does not count them.
+std::string failure_cause(const std::vector<RankExit>& exits, const Decision& decision, const std::string& where = "",
                           const std::optional<MemoryKills>& memory_kills = {});
-// And below it the last lines of that rank. Whole lines.
+// The lines below it: the last lines of that rank. Complete lines.
 std::string failure_details(const std::vector<std::string>& last_lines);
 
 }  // namespace lockstep::launch

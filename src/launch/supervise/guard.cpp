@@ -22,7 +22,7 @@ namespace lockstep::launch {
 
 namespace {
 
-// One write of this size is atomic on a pipe, so that ranks and launcher may write at the same time.
+// A write of this size is atomic on a pipe, so that ranks and launcher may write at the same time.
 struct GuardMessage {
   pid_t group;  // > 0: registered; < 0: finished
 };
@@ -32,7 +32,7 @@ bool close_by_range(int kept) {
          ::close_range(static_cast<unsigned>(kept) + 1, ~0U, 0) == 0;
 }
 
-// The descriptors that this process has open; empty where there is no /proc.
+// The descriptors that this process has open; empty without /proc.
 std::vector<int> open_descriptors() {
   std::vector<int> open;
   DIR* const folder = ::opendir("/proc/self/fd");
@@ -43,9 +43,9 @@ std::vector<int> open_descriptors() {
   return open;
 }
 
-// close_range() is missing before Linux 5.9, and refused by some sandboxes.
+// For Linux before 5.9, which lacks close_range(), and sandboxes that refuse it.
 void close_one_by_one(int kept) {
-  constexpr long kMost = 1 << 20;  // where the limit is higher, no process has as many open
+  constexpr long kMost = 1 << 20;  // if the limit is higher, no process has that many open
   std::vector<int> open = open_descriptors();
   if (open.empty()) {
     open.resize(static_cast<std::size_t>(std::clamp(::sysconf(_SC_OPEN_MAX), 1024L, kMost)));
@@ -55,10 +55,10 @@ void close_one_by_one(int kept) {
     if (fd != kept) ::close(fd);
 }
 
-// The guard must not keep a terminal, a pipe of the user's or a folder busy.
-void let_go_of_everything_but(int fd) {
+// The guard must not keep a terminal, a pipe of the user or a folder busy.
+void close_everything_but(int fd) {
   if (!close_by_range(fd)) close_one_by_one(fd);
-  if (::chdir("/") != 0) return;  // harmless: it only keeps the folder busy
+  if (::chdir("/") != 0) return;  // harmless: the folder stays busy
 }
 
 [[noreturn]] void watch(int from_launcher) {
@@ -78,8 +78,8 @@ void let_go_of_everything_but(int fd) {
   ::_exit(0);
 }
 
-// The process in between ends at once, with errno when it could not start the guard, so that the guard belongs to init
-// and not to the launcher.
+// The intermediate process exits at once, with errno if it could not start the guard, so that the guard's parent is
+// init and not the launcher.
 [[noreturn]] void start_guard(int from_launcher) {
   ::setsid();
   const pid_t guard = ::fork();
@@ -87,7 +87,7 @@ void let_go_of_everything_but(int fd) {
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, nullptr);
-  let_go_of_everything_but(from_launcher);
+  close_everything_but(from_launcher);
   watch(from_launcher);
 }
 
@@ -98,7 +98,7 @@ Guard::Guard() {
   const pid_t between = ::fork();
   if (between < 0) throw Error("launch: cannot start the guard process: {}", why_not_started(errno));
   if (between == 0) {
-    pipe.write_end.reset();  // or it would wait for itself
+    pipe.write_end.reset();  // otherwise it would wait for itself
     start_guard(pipe.read_end.get());
   }
   int status = 0;
@@ -117,7 +117,7 @@ bool Guard::register_self() const {
 
 void Guard::forget(pid_t group) const {
   const GuardMessage message{-group};
-  // Fails only when the guard was killed: then there is no list to keep.
+  // Fails only if the guard was killed; then there is no list to keep.
   (void)write_all(to_guard_.get(), &message, sizeof(message));
 }
 

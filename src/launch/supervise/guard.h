@@ -1,11 +1,10 @@
-// The guard: a small process that outlives a killed launcher just long enough to kill what it left behind.
+// The guard: a small process that outlives a killed launcher just long enough to kill the processes that it left.
 //
-// PR_SET_PDEATHSIG reaches the ranks alone. Processes that a rank has started (`sh -c './train & wait'`) are found by
-// its process group, and a process must be left to kill that group. The guard is no child of the launcher and has a
-// session of its own, so that nothing meant for the launcher hits it; it holds nothing but one end of a pipe. Every
-// rank registers its own group before it runs the program; the launcher takes a group off the list before it reaps the
-// rank, while the process number cannot have been given to anybody else. When the pipe ends, the groups still listed
-// are killed.
+// PR_SET_PDEATHSIG reaches only the ranks. The processes that a rank has started (`sh -c './train & wait'`) are in its
+// process group, and a process must remain to kill that group. The guard is not a child of the launcher and has its own
+// session, so that nothing meant for the launcher reaches it; it holds only one end of a pipe. Every rank registers its
+// own group before it runs the program. The launcher removes a group from the list before it reaps the rank, while the
+// process number cannot have been reused. When the pipe closes, the guard kills the groups that are still listed.
 #pragma once
 
 #include <sys/types.h>
@@ -16,17 +15,18 @@ namespace lockstep::launch {
 
 class Guard {
  public:
-  // Starts it: two forks. Call while the process has one thread. Throws Error.
+  // Starts the guard with two forks. Call it while the process has one thread. Throws Error.
   Guard();
 
-  // In a rank's process, once it leads its group: the group dies with the launcher from now on. False on failure.
+  // For a rank's process, once it leads its group: from now on the group dies with the launcher. Returns false on
+  // failure.
   bool register_self() const;
 
-  // In the launcher, before it reaps the leader.
+  // For the launcher, before it reaps the leader.
   void forget(pid_t group) const;
 
  private:
-  Fd to_guard_;  // closes on exec: a copy in a rank would keep the pipe from ending
+  Fd to_guard_;  // closes on exec: a copy in a rank would keep the pipe open
 };
 
 }  // namespace lockstep::launch

@@ -1,9 +1,9 @@
-// The heartbeat of the lockrun at the other end of a connection: a stopped process keeps its connections. Pure: no
-// socket, no clock.
+// Watches the lockrun at the other end of a connection by heartbeats, since a stopped process keeps its connections.
+// Pure: no socket, no clock.
 //
-// A heartbeat is asked for once a second, and only when the last one has come: requests that the peer does not read
-// must not pile up. This process may have been stopped itself, with the whole job: of the time between two looks no
-// more counts than it lets pass of its own will.
+// A heartbeat is requested once a second, and only after the previous one has arrived, so that unread requests do not
+// pile up. This process may itself have been stopped with the job: of the time between two calls of look(), no more
+// counts than this process waits on its own.
 #pragma once
 
 #include <algorithm>
@@ -18,19 +18,19 @@ class Heartbeat {
   Heartbeat(std::chrono::milliseconds patience, Clock::time_point now)
       : patience_(patience), last_look_(now), ask_at_(now) {}
 
-  // At least every 100 ms. True: ask now.
+  // Call it at least every 100 ms. Returns true if a heartbeat should be requested now.
   bool look(Clock::time_point now) {
-    if (is_asked_) silent_ += std::min<Clock::duration>(now - last_look_, kLongestPause);
+    if (is_requested_) silent_ += std::min<Clock::duration>(now - last_look_, kLongestPause);
     last_look_ = now;
-    if (is_asked_ || now < ask_at_) return false;
-    is_asked_ = true;
+    if (is_requested_ || now < ask_at_) return false;
+    is_requested_ = true;
     ask_at_ = now + kPeriod;
     silent_ = {};
     return true;
   }
-  void heard() { is_asked_ = false; }
+  void note_heartbeat() { is_requested_ = false; }
 
-  bool is_missing() const { return is_asked_ && silent_ >= patience_; }
+  bool is_missing() const { return is_requested_ && silent_ >= patience_; }
   std::chrono::milliseconds patience() const { return patience_; }
 
  private:
@@ -39,7 +39,7 @@ class Heartbeat {
   std::chrono::milliseconds patience_;
   Clock::time_point last_look_, ask_at_;
   Clock::duration silent_{};
-  bool is_asked_ = false;
+  bool is_requested_ = false;
 };
 
 }  // namespace lockstep::launch

@@ -34,19 +34,19 @@ namespace lockstep::launch {
 
 namespace {
 
-constexpr int kNotExecutable = 126, kNotFound = 127;  // as a shell
+constexpr int kNotExecutable = 126, kNotFound = 127;  // as in a shell
 constexpr int kFailed = 1, kWrongUse = 2;             // as run_main
 
-// Our own descriptors must not become a rank's standard output.
+// The launcher's own descriptors must not become a rank's standard output.
 void open_missing_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) == -1 && ::open("/dev/null", O_RDWR) != fd)
       throw Error("launch: cannot open /dev/null: {}", std::strerror(errno));
 }
 
-// The store's socket, bound and listening before any rank exists: the port is known, and no rank can connect too early.
+// The store's socket, bound and listening before any rank exists: its port is known, and no rank can connect too early.
 struct Listener {
-  Fd fd;  // none: another node's launcher has it
+  Fd fd;  // invalid: another node's launcher has it
   Endpoint endpoint;
 };
 
@@ -56,7 +56,7 @@ Listener listen_on_loopback() {
   return listener;
 }
 
-// The user's token, read as the ranks will read it, or empty.
+// The user's token, read in the same way as in the ranks; or empty.
 std::string users_token() {
   const auto lookup = [](const char* name) -> std::optional<std::string> {
     if (std::strcmp(name, env::kToken) == 0 || std::strcmp(name, env::kTokenFile) == 0) return env::text(name);
@@ -69,13 +69,13 @@ std::string users_token() {
 
 std::optional<int> output_width() {
   if (::isatty(STDOUT_FILENO) == 0 || is_rank(env::text))
-    return std::nullopt;  // an outer launcher may have a terminal for us, and no eyes
+    return std::nullopt;  // an outer launcher may give us a terminal that nobody looks at
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// A rank could not become its program: what to leave with and what to say.
-NodeReport judge(const StartFailure& failure, const std::string& program, const std::string& place) {
+// The exit code and message for a rank that could not become its program.
+NodeReport report_of(const StartFailure& failure, const std::string& program, const std::string& place) {
   NodeReport report;
   report.kind = NodeReport::Kind::kLost;
   report.signal = SIGTERM;
@@ -87,7 +87,7 @@ NodeReport judge(const StartFailure& failure, const std::string& program, const 
         "cannot set up rank {}: {}: {}{}", failure.rank, failure.step, std::strerror(failure.error),
         is_binding
             ? ": this system (a container's seccomp profile, a sandbox) does not let it choose its cores; lockrun "
-              "--no-bind leaves ranks where they are"
+              "--no-bind does not bind ranks"
             : ""));
     return report;
   }
@@ -106,9 +106,9 @@ NodeReport judge(const StartFailure& failure, const std::string& program, const 
   return report;
 }
 
-// All that is needed to start one rank after the other, in the order that keeps every promise: signals caught and guard
-// running before the first rank, the store's thread only after the last fork. With several nodes, these have come
-// together before.
+// Starts the ranks one after the other, in an order with these guarantees: signals are caught and the guard is running
+// before the first rank, and the store's thread starts only after the last fork. If there are several nodes, they have
+// joined before.
 class Job {
  public:
   Job(const LaunchSpec& spec, const RankProgram& program, const DeviceFacts& devices, std::string token,
@@ -145,10 +145,10 @@ class Job {
     try {
       return run_ranks();
     } catch (const InvalidArgument& error) {
-      if (nodes_) tell_nodes(error.what(), kWrongUse);
+      if (nodes_) report_to_nodes(error.what(), kWrongUse);
       throw;
     } catch (const std::exception& error) {
-      if (nodes_) tell_nodes(error.what(), kFailed);
+      if (nodes_) report_to_nodes(error.what(), kFailed);
       throw;
     }
   }
@@ -181,8 +181,8 @@ class Job {
     return supervisor->run();
   }
 
-  // This lockrun cannot go on, and its ranks are gone: so that the others need not guess.
-  void tell_nodes(const char* why, int exit_code) {
+  // Reports that this lockrun cannot continue and its ranks are gone, so that the other nodes know the cause.
+  void report_to_nodes(const char* why, int exit_code) {
     NodeReport report;
     report.kind = NodeReport::Kind::kLost;
     report.signal = SIGTERM;
@@ -193,14 +193,14 @@ class Job {
   }
 
   int give_up(const StartFailure& failure) {
-    const NodeReport report = judge(failure, program_.file, nodes_ ? ", on " + where(nodes_->own()) : "");
+    const NodeReport report = report_of(failure, program_.file, nodes_ ? ", on " + where(nodes_->own()) : "");
     if (nodes_) {
       nodes_->report(report);
       nodes_->part();
     }
-    const NodeReport& verdict = nodes_ ? *nodes_->verdict() : report;
-    fmt::print(stderr, "{}", nodes_ ? tell_verdict(verdict, nodes_->facts_of(verdict.node)) : verdict.cause);
-    return verdict.exit_code;
+    const NodeReport& decision = nodes_ ? *nodes_->decision() : report;
+    fmt::print(stderr, "{}", nodes_ ? describe_decision(decision, nodes_->facts_of(decision.node)) : decision.cause);
+    return decision.exit_code;
   }
 
   std::vector<RankProcess> start_ranks() {
@@ -247,8 +247,8 @@ class Job {
   const RankProgram& program_;
   const DeviceFacts& devices_;
   SignalGate signals_;
-  Guard guard_;                      // keeps nothing of what there is when it is forked
-  std::unique_ptr<NodeLink> nodes_;  // null: this is the only one
+  Guard guard_;                      // forked first, so that it inherits nothing of the others
+  std::unique_ptr<NodeLink> nodes_;  // null: there is only this node
   Listener listener_;
   Pipe failures_;
   DevicePlan plan_;
@@ -262,7 +262,7 @@ int run_job(const LaunchSpec& asked, const RankProgram& program) {
   const DeviceFacts devices = look_for_devices(asked);
   LaunchSpec spec = asked;
   spec.ranks = count_ranks(asked, devices);
-  if (spec.ranks < 1) throw InvalidArgument("launch: {} ranks; at least 1 is needed", spec.ranks);
+  if (spec.ranks < 1) throw InvalidArgument("launch: got {} ranks; expected at least 1", spec.ranks);
   if ((spec.servers > 0) != (spec.workers > 0) || spec.servers < 0 || spec.workers < 0)
     throw InvalidArgument(
         "launch: {} servers and {} workers; a parameter server's job has at least one of each, any other job none",
@@ -272,7 +272,7 @@ int run_job(const LaunchSpec& asked, const RankProgram& program) {
   return Job(spec, program, devices, std::move(token), std::move(nodes)).run();
 }
 
-// The program that this process runs, as it was called. Changes that a program makes to argv do not show in it.
+// The command line of this process. It does not show changes that the program made to argv.
 RankProgram this_program() {
   RankProgram program;
   std::error_code failure;
@@ -285,7 +285,7 @@ RankProgram this_program() {
   return program;
 }
 
-// run_main takes a plain function; a process has one main.
+// A global, since run_main takes a plain function; a process has one main.
 const std::function<int(int, char**)>* rank_main = nullptr;
 
 int run_as_rank(int argc, char** argv, const std::function<int(int, char**)>& fn) {
@@ -297,7 +297,7 @@ int run_as_rank(int argc, char** argv, const std::function<int(int, char**)>& fn
 }  // namespace
 
 int launch(const LaunchSpec& spec) {
-  if (spec.command.empty()) throw InvalidArgument("launch: no program is named");
+  if (spec.command.empty()) throw InvalidArgument("launch: the command is empty; it must name a program");
   return run_job(spec, {spec.command[0], spec.command});
 }
 
@@ -306,7 +306,7 @@ int spawn(int n, int argc, char** argv, const std::function<int(int argc, char**
   LaunchSpec spec;
   spec.ranks = n;
   spec.prefix = false;
-  // A fork alone would not do: OpenMP has read its OMP_NUM_THREADS when it was loaded.
+  // A fork is not enough: OpenMP reads OMP_NUM_THREADS when it is loaded.
   return run_job(spec, this_program());
 }
 

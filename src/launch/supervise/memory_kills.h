@@ -1,9 +1,8 @@
-// How many processes of this control group the system has killed of late because memory ran out. Pure: no file, no
-// clock.
+// Counts the processes of this control group that the system has recently killed because memory ran out. Pure: no file,
+// no clock.
 //
-// The system's count rises before the killed process is gone, which takes seconds where it had much memory: so a death
-// is compared with a count from kWindow before, not with the last one. What was killed earlier has nothing to do with
-// it.
+// The system's count rises before the killed process is gone, which takes seconds if it had much memory. So a death is
+// compared with a count from kWindow before, not with the last one. Earlier kills are unrelated.
 #pragma once
 
 #include <chrono>
@@ -16,11 +15,11 @@ namespace lockstep::launch {
 
 class MemoryKillLog {
  public:
-  // `total`: the system's count since the group exists; nullopt: it does not count.
+  // `total` is the system's count since the group exists; nullopt: it does not count.
   void note(std::optional<long> total, Clock::time_point now);
-  // When to note the next; absent: the system does not count.
+  // When to call note() next; nullopt: the system does not count.
   std::optional<Clock::time_point> due() const;
-  // Nullopt: not known.
+  // nullopt: unknown.
   std::optional<MemoryKills> recent(std::optional<long> total, Clock::time_point now) const;
 
  private:
@@ -30,7 +29,7 @@ class MemoryKillLog {
     long total;
     Clock::time_point when;
   };
-  std::deque<Sample> samples_;  // of all that are older than kWindow the last one alone
+  std::deque<Sample> samples_;  // of those older than kWindow, only the last
 };
 
 }  // namespace lockstep::launch

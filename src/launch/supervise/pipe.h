@@ -1,4 +1,4 @@
-// Pipes whose ends close on exec: no program that is started inherits them.
+// Pipes whose ends close on exec, so that started programs do not inherit them.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct Pipe {
 // Both ends close on exec. Throws Error.
 Pipe make_pipe();
 
-// write(2) until all of it is out; false on an error (errno says which).
+// Repeats write(2) until all bytes are written; returns false on an error (in errno).
 bool write_all(int fd, const void* data, std::size_t bytes);
 
 }  // namespace lockstep::launch

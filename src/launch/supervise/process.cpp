@@ -46,14 +46,15 @@ void apply(const std::vector<EnvironmentChange>& changes) {
   give_up(failures, rank, "exec");
 }
 
-// The child's life from fork to the program. The order matters: first it can no longer outlive the launcher, alone or
-// with what it starts; only then it runs anything of the user's. The launcher's own descriptors close on exec.
+// Runs in the child from fork to exec. The order matters: first it is made sure that it cannot outlive the launcher,
+// alone or with processes that it starts; only then it runs the user's program. The launcher's own descriptors close on
+// exec.
 [[noreturn]] void become_rank(const RankSetup& setup, const RankProgram& program, const Guard& guard,
                               const SignalGate& signals, pid_t launcher, int output, int errors, int failures) {
   const int rank = setup.rank;
   if (::setpgid(0, 0) != 0) give_up(failures, rank, "setpgid");
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(failures, rank, "prctl");
-  if (::getppid() != launcher) ::_exit(kCouldNotStart);  // it died before the line above
+  if (::getppid() != launcher) ::_exit(kCouldNotStart);  // the launcher died before the line above
   if (!guard.register_self()) give_up(failures, rank, "guard");
   if (!setup.inherits_input) {
     const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -74,7 +75,7 @@ RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const
                        const SignalGate& signals, int failures) {
   Pipe output = setup.has_terminal ? make_terminal_stream(setup.columns) : make_pipe_stream(),
        errors = make_pipe_stream();
-  std::fflush(nullptr);  // or the child would print what is buffered a second time
+  std::fflush(nullptr);  // otherwise the child would print buffered text a second time
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) throw Error("launch: cannot start rank {}: {}", setup.rank, why_not_started(errno));
@@ -83,7 +84,7 @@ RankProcess start_rank(const RankSetup& setup, const RankProgram& program, const
     errors.read_end.reset();
     become_rank(setup, program, guard, signals, launcher, output.write_end.get(), errors.write_end.get(), failures);
   }
-  ::setpgid(pid, pid);  // the child does it too: either may come first
+  ::setpgid(pid, pid);  // the child does it, too: either may come first
   return {setup.rank, pid, std::move(output.read_end), std::move(errors.read_end)};
 }
 

@@ -18,10 +18,10 @@ std::vector<EnvironmentChange> rank_environment(
       {env::kMasterPort, std::to_string(job.master_port)},
       {env::kStoreHosted, "1"},
       {env::kStorePort, std::to_string(job.store_port)},
-      // Removed when there is no terminal: an outer launcher's would be wrong here.
+      // Removed without a terminal: an outer launcher's value would be wrong here.
       {env::kTerminalWidth, job.terminal_width ? std::optional(std::to_string(*job.terminal_width)) : std::nullopt},
   };
-  if (!job.tasks.any())  // an outer job's, of which this one is no part
+  if (!job.tasks.any())  // an outer job's, to which this one does not belong
     for (const char* name : {env::kJob, env::kTaskIndex, env::kNumPs, env::kNumWorkers})
       if (inherited(name)) changes.emplace_back(name, std::nullopt);
   if (job.tasks.any()) {
@@ -33,7 +33,7 @@ std::vector<EnvironmentChange> rank_environment(
   }
   if (!job.flight_dir.empty()) changes.emplace_back(env::kFlightDir, job.flight_dir);
   if (!job.fresh_token.empty()) changes.emplace_back(env::kToken, job.fresh_token);
-  // A rank's terminal ends in a log: programs leave colours and cursor out.
+  // A rank's terminal ends in a log: programs must not write colours or cursor movements.
   if (job.has_terminals && !job.terminal_width) changes.emplace_back("TERM", "dumb");
   if (!inherited("OMP_NUM_THREADS")) changes.emplace_back("OMP_NUM_THREADS", std::to_string(job.threads));
   return changes;

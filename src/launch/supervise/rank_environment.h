@@ -14,21 +14,21 @@ namespace lockstep::launch {
 
 struct JobFacts {
   int ranks = 1;       // on this node
-  int world_size = 1;  // on all
-  int first_rank = 0;  // of this node
+  int world_size = 1;  // on all nodes
+  int first_rank = 0;  // on this node
   int node = 0, nodes = 1;
   TaskCounts tasks = {};
   std::string master_host;
   std::uint16_t store_port = 0;       // of this launcher's store
-  std::uint16_t master_port = 0;      // left to the program: for torch.distributed, say, whose rank 0 listens there
-  std::string fresh_token;            // the job's own; empty when the user has set one, which then stays
+  std::uint16_t master_port = 0;      // for the program: torch.distributed, say, whose rank 0 listens there
+  std::string fresh_token;            // the job's own; empty if the user has set one, which is then kept
   std::string flight_dir;             // empty: as the user has set it
-  int threads = 1;                    // for each rank
-  std::optional<int> terminal_width;  // of the launcher's stdout; absent: not a terminal
-  bool has_terminals = false;         // each rank has one as its stdout
+  int threads = 1;                    // of each rank
+  std::optional<int> terminal_width;  // of the launcher's stdout; nullopt: not a terminal
+  bool has_terminals = false;         // each rank's stdout is a terminal
 };
 
-// Value to set, or nullopt to remove.
+// The value to set, or nullopt to remove the variable.
 using EnvironmentChange = std::pair<std::string, std::optional<std::string>>;
 
 std::vector<EnvironmentChange> rank_environment(

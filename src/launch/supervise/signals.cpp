@@ -17,8 +17,8 @@ namespace lockstep::launch {
 
 namespace {
 
-// nohup, or a shell that started us in the background, has said that these are not for us. A blocked signal would be
-// queued in spite of that.
+// nohup, or a shell that started us in the background, has set these signals to be ignored. A blocked signal would be
+// queued all the same.
 bool is_ignored(int signal) {
   struct sigaction action {};
   ::sigaction(signal, nullptr, &action);

@@ -1,4 +1,4 @@
-// Signals to the launcher, as a descriptor to poll, and signals from it to the processes that handle them.
+// Signals to the launcher, as a descriptor to poll; and signals from the launcher to the processes that handle them.
 #pragma once
 
 #include <sys/types.h>
@@ -10,10 +10,10 @@
 
 namespace lockstep::launch {
 
-// While it lives, SIGCHLD, SIGTSTP and every signal that would end this process, but for those of its own faults
-// (SIGSEGV, SIGABRT, ...), are read from fd() instead of being delivered; SIGPIPE and SIGXFSZ are ignored (a write says
-// EPIPE or EFBIG) and SIGCHLD has its default action (a parent may have left it ignored, and then waitpid() could wait
-// for no child). Signals that were ignored before (nohup) stay ignored. Everything is put back when it ends.
+// While this object exists, SIGCHLD, SIGTSTP and every signal that would end this process are read from fd() instead of
+// being delivered, except those of its own faults (SIGSEGV, SIGABRT, ...). SIGPIPE and SIGXFSZ are ignored (writes
+// return EPIPE or EFBIG), and SIGCHLD has its default action (if a parent has set it to be ignored, waitpid() could not
+// wait for a child). Signals that were ignored before (nohup) stay ignored. The destructor restores everything.
 class SignalGate {
  public:
   SignalGate();  // throws Error
@@ -23,7 +23,7 @@ class SignalGate {
 
   int fd() const { return fd_.get(); }
   int next();             // a signal that has arrived, or 0; does not block
-  void put_back() const;  // in a rank: as it was before the gate
+  void put_back() const;  // for a rank: restores the state before the gate
 
  private:
   sigset_t mask_before_{};
@@ -33,15 +33,15 @@ class SignalGate {
   Fd fd_;
 };
 
-// Signals to the launcher that end the job; any other that it reads is a notice (SIGUSR2 before a time limit), for the
-// ranks to act on.
+// Whether the signal to the launcher ends the job. Any other that it reads is a notice (SIGUSR2 before a time limit) on
+// which the ranks may act.
 bool ends_job(int signal);
 
 // "SIGUSR2", "SIGRTMIN+3"
 std::string name_of_signal(int signal);
 
-// Sends `signal` to those processes of the group alone that have a handler for it: it would end the others. Returns
-// their number.
+// Sends `signal` only to those processes of the group that have a handler for it, since it would end the others.
+// Returns their number.
 int signal_group_where_caught(pid_t group, int signal);
 
 }  // namespace lockstep::launch

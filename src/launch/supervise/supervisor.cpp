@@ -17,12 +17,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The rank that failed may exit more slowly than the ranks that notice its loss.
+// The failed rank may exit later than the ranks that notice its loss.
 constexpr milliseconds kWaitForCause(500);
 // Processes that a rank has started may still be writing (`exec ./train > >(tee log)`); after this time they are
 // killed.
 constexpr milliseconds kGroupLinger(300);
-// After the second signal: time for what has been written already to reach a reader that does read.
+// After the second signal: time for written output to reach a reader that does read.
 constexpr milliseconds kLastWrites(300);
 constexpr int kTickMs = 10;
 constexpr int kNodesTickMs = 100;
@@ -64,7 +64,7 @@ int Supervisor::run() {
     handle_signals();
     collect_exits();
     check_outputs();
-    judge_exits();
+    decide_exits();
     kill_when_due();
     for (std::size_t place = 0; place < ranks_.size(); ++place) clear_up(place);
     follow_nodes();
@@ -82,7 +82,7 @@ bool Supervisor::finished() const {
   return true;
 }
 
-// The second signal ends the wait for nodes, and for a reader that does not read.
+// The second signal ends the wait for nodes, and for a reader that has stopped.
 bool Supervisor::has_given_up() const {
   if (interrupts_ < 2 || !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.is_reaped; }))
     return false;
@@ -103,7 +103,7 @@ int Supervisor::longest_sleep_ms() const {
   return sleep_ms;
 }
 
-// Sleeps until something happens, moves output, and leaves signals and exits to the others.
+// Sleeps until an event, then moves output; signals and exits are handled elsewhere.
 void Supervisor::wait() {
   std::vector<pollfd> polled = {{signals_.fd(), POLLIN, 0}};
   output_.add_descriptors(polled);
@@ -126,7 +126,7 @@ void Supervisor::handle(int signal) {
   const std::string place = nodes_ == nullptr ? "" : " to " + where(nodes_->own());
   begin_ending(signal, 128 + signal, Clock::now() + (first ? options_.interrupt_grace : milliseconds(0)),
                fmt::format("lockrun: {}{}: ended all ranks\n", name_of_signal(signal), place));
-  tell_nodes(NodeReport::Kind::kInterrupted, signal);
+  report_to_nodes(NodeReport::Kind::kInterrupted, signal);
 }
 
 void Supervisor::ask_for_flight_records() {
@@ -134,10 +134,10 @@ void Supervisor::ask_for_flight_records() {
   for (const Rank& rank : ranks_)
     if (!rank.ended && signal_group_where_caught(rank.pid, SIGUSR1) > 0) ++asked;
   output_.say(
-      fmt::format("lockrun: SIGUSR1: asked {} of {} ranks here for their flight records\n", asked, ranks_.size()));
+      fmt::format("lockrun: SIGUSR1: requested the flight records of {} of {} ranks here\n", asked, ranks_.size()));
 }
 
-// A signal that a scheduler sends as a notice, and that would end a process without a handler for it.
+// Passes on a signal that a scheduler sends as a notice, and that would end a process without a handler for it.
 void Supervisor::pass_on(int signal) {
   std::vector<int> without;
   for (const Rank& rank : ranks_)
@@ -148,14 +148,14 @@ void Supervisor::pass_on(int signal) {
                       : fmt::format(", but not to {}: a rank without a handler for it would end", ranges_of(without))));
 }
 
-// Ctrl-Z: the ranks are in groups of their own, so the terminal does not stop them.
+// Ctrl-Z: the ranks have their own process groups, so the terminal does not stop them.
 void Supervisor::pause_job() {
   signal_groups(SIGSTOP);
   ::raise(SIGSTOP);
   signal_groups(SIGCONT);
 }
 
-// Looks without reaping: while the leader is a zombie no other process can get its number.
+// Looks without reaping: while the leader is a zombie, no other process can get its number.
 void Supervisor::collect_exits() {
   for (Rank& rank : ranks_) {
     if (rank.ended) continue;
@@ -168,25 +168,25 @@ void Supervisor::collect_exits() {
   }
 }
 
-void Supervisor::judge_exits() {
+void Supervisor::decide_exits() {
   if (ending_) return;
-  const Verdict verdict = judge(exits_, static_cast<int>(ranks_.size()), Clock::now(), kWaitForCause);
-  if (verdict.action != Verdict::Action::kEndJob) return;
-  failure_ = verdict;
+  const Decision decision = decide(exits_, static_cast<int>(ranks_.size()), Clock::now(), kWaitForCause);
+  if (decision.action != Decision::Action::kEndJob) return;
+  failure_ = decision;
   output_.expect_last_words();
   const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
-  begin_ending(SIGTERM, exits_[verdict.cause].exit_code(), first->when + options_.grace,
-               failure_cause(exits_, verdict, nodes_ == nullptr ? "" : where(nodes_->own()),
+  begin_ending(SIGTERM, exits_[decision.cause].exit_code(), first->when + options_.grace,
+               failure_cause(exits_, decision, nodes_ == nullptr ? "" : where(nodes_->own()),
                              memory_kills_.recent(out_of_memory_kills(), Clock::now())));
-  tell_nodes(verdict.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
+  report_to_nodes(decision.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
 }
 
-// The reader has gone, or the disk is full: no output may be lost in silence, so the job ends as any writer would.
+// The reader has gone, or the disk is full. No output may be lost silently, so the job ends as any writer would.
 void Supervisor::check_outputs() {
   if (ending_ || output_.error() == 0) return;
   const Ending ending = output_failure(Clock::now() + options_.grace);
   begin_ending(SIGTERM, ending.exit_code, ending.kill_at, ending.message);
-  tell_nodes(NodeReport::Kind::kLost, SIGTERM);
+  report_to_nodes(NodeReport::Kind::kLost, SIGTERM);
 }
 
 Supervisor::Ending Supervisor::output_failure(Clock::time_point kill_at) const {
@@ -199,35 +199,35 @@ Supervisor::Ending Supervisor::output_failure(Clock::time_point kill_at) const {
 
 void Supervisor::begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message) {
   signal_groups(signal);
-  signal_groups(SIGCONT);  // a stopped process would not see it
+  signal_groups(SIGCONT);  // a stopped process would not receive it
   if (!ending_) ending_ = Ending{exit_code, kill_at, false, std::move(message)};
   ending_->kill_at = std::min(ending_->kill_at, kill_at);
 }
 
-// This node's part of the job is over, or is to be: the first end on any node decides for all.
-void Supervisor::tell_nodes(NodeReport::Kind kind, int signal) {
+// Reports that this node's part of the job has ended, or will: the first end on any node decides for all.
+void Supervisor::report_to_nodes(NodeReport::Kind kind, int signal) {
   if (nodes_ == nullptr) return;
   NodeReport report;
   report.kind = kind;
   report.signal = signal;
   if (ending_) report.exit_code = ending_->exit_code, report.cause = ending_->message;
-  has_told_end_ = true;
+  has_reported_end_ = true;
   nodes_->report(std::move(report));
 }
 
 void Supervisor::follow_nodes() {
   if (nodes_ == nullptr) return;
-  if (finished() && !ending_ && !has_told_end_) tell_nodes(NodeReport::Kind::kFinished, 0);
+  if (finished() && !ending_ && !has_reported_end_) report_to_nodes(NodeReport::Kind::kFinished, 0);
   nodes_->move();
-  const auto& verdict = nodes_->verdict();
-  if (!verdict || verdict->kind == NodeReport::Kind::kFinished) return;
-  const bool is_gentle = verdict->kind == NodeReport::Kind::kInterrupted;
-  const bool is_about_this_node = verdict->node == nodes_->own().node;  // it was stopped for a while, and given up
+  const auto& decision = nodes_->decision();
+  if (!decision || decision->kind == NodeReport::Kind::kFinished) return;
+  const bool is_gentle = decision->kind == NodeReport::Kind::kInterrupted;
+  const bool is_about_this_node = decision->node == nodes_->own().node;  // it was stopped for some time, and given up
   if (!ending_)
-    begin_ending(verdict->signal, verdict->exit_code,
+    begin_ending(decision->signal, decision->exit_code,
                  Clock::now() + (is_gentle ? options_.interrupt_grace : options_.grace),
-                 is_about_this_node ? verdict->cause : "");
-  ending_->exit_code = verdict->exit_code;
+                 is_about_this_node ? decision->cause : "");
+  ending_->exit_code = decision->exit_code;
 }
 
 void Supervisor::kill_when_due() {
@@ -236,9 +236,9 @@ void Supervisor::kill_when_due() {
   signal_groups(SIGKILL);
 }
 
-// A rank that has ended: lets the processes that it started finish writing, ends its group, reaps it, closes its
-// streams. Time in which nobody reads our output, and so we do not read theirs, does not count; but once all groups are
-// killed nothing is left to wait for.
+// Cleans up after a rank that has ended: lets the processes that it started finish writing, kills its group, reaps it,
+// and closes its streams. Time in which nobody reads our output, so that we do not read theirs, does not count; but
+// once all groups are killed there is nothing left to wait for.
 void Supervisor::clear_up(std::size_t place) {
   Rank& rank = ranks_[place];
   if (!rank.ended) return;
@@ -250,7 +250,7 @@ void Supervisor::clear_up(std::size_t place) {
     const bool is_over = ending_ ? now >= ending_->kill_at : has_lingered;
     if (!output_.is_open(place) || is_over) reap(rank);
   } else if (has_lingered && output_.is_open(place)) {
-    output_.close_when_read(place);  // a process that left the group on purpose may hold the streams for ever
+    output_.close_when_read(place);  // a process that left the group on purpose may hold the streams forever
   }
 }
 
@@ -268,16 +268,16 @@ void Supervisor::signal_groups(int signal) const {
     if (!rank.is_reaped) ::kill(-rank.pid, signal);
 }
 
-// The message to the user when the job has failed: the same cause on all nodes, the rank's last lines where it ran.
+// The message for the user when the job has failed: the same cause on all nodes, and the rank's last lines on its node.
 std::string Supervisor::blame() const {
-  const bool has_verdict =
-      nodes_ != nullptr && nodes_->verdict() && nodes_->verdict()->kind != NodeReport::Kind::kFinished;
+  const bool has_decision =
+      nodes_ != nullptr && nodes_->decision() && nodes_->decision()->kind != NodeReport::Kind::kFinished;
   std::string text;
-  if (has_verdict && nodes_->verdict()->node != nodes_->own().node) {
-    text = tell_verdict(*nodes_->verdict(), nodes_->facts_of(nodes_->verdict()->node));
-    // The coordinator, which should have judged, is lost: the failure here may be the cause all the same.
+  if (has_decision && nodes_->decision()->node != nodes_->own().node) {
+    text = describe_decision(*nodes_->decision(), nodes_->facts_of(nodes_->decision()->node));
+    // The coordinator, which should have decided, is lost: this failure may be the cause all the same.
     const bool may_be_cause =
-        nodes_->verdict()->kind == NodeReport::Kind::kLost && failure_ && !failure_->only_consequences;
+        nodes_->decision()->kind == NodeReport::Kind::kLost && failure_ && !failure_->only_consequences;
     if (!may_be_cause) return text;
   }
   if (!ending_ || !failure_) return ending_ ? ending_->message : "";
@@ -285,7 +285,7 @@ std::string Supervisor::blame() const {
   return text + ending_->message + failure_details(output_.last_errors(cause));
 }
 
-// Nothing is left of the job, and the nodes' sockets are no concern any more: only the reader and signals are.
+// The job has ended, and the nodes' sockets do not matter any more; only the reader and signals do.
 void Supervisor::await_reader() {
   std::optional<Clock::time_point> give_up_at;
   while (!output_.is_empty()) {
@@ -305,7 +305,7 @@ int Supervisor::conclude() {
   if (!message.empty()) output_.say(message);
   await_reader();
   if (ending_ || output_.error() == 0) return ending_ ? ending_->exit_code : 0;
-  ending_ = output_failure(Clock::now());  // only the last writes have shown it
+  ending_ = output_failure(Clock::now());  // only the last writes have reported it
   if (!ending_->message.empty()) output_.say(ending_->message);
   await_reader();
   return ending_->exit_code;

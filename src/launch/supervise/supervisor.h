@@ -1,4 +1,4 @@
-// Watches the ranks of a job until the last one is gone: notices the first failure, ends the others.
+// Watches the ranks of a job until the last one has ended; detects the first failure, and ends the others.
 #pragma once
 
 #include <chrono>
@@ -21,33 +21,33 @@ namespace lockstep::launch {
 
 struct SupervisorOptions {
   RelayOptions output;
-  std::vector<int> cores;                       // of all ranks here; empty: not known
-  std::chrono::milliseconds grace{};            // first failure to SIGKILL
-  std::chrono::milliseconds interrupt_grace{};  // a signal to the launcher to SIGKILL
+  std::vector<int> cores;                       // of all ranks on this node; empty: unknown
+  std::chrono::milliseconds grace{};            // from the first failure to SIGKILL
+  std::chrono::milliseconds interrupt_grace{};  // from a signal to the launcher to SIGKILL
 };
 
 class Supervisor {
  public:
-  // `nodes`: the job's other nodes, with which this one begins and ends; null when there are none.
+  // `nodes`: the links to the job's other nodes, with which this one starts and ends; null if there are none.
   Supervisor(const SupervisorOptions& options, std::vector<RankProcess> processes, const Guard& guard,
              SignalGate& signals, NodeLink* nodes);
-  ~Supervisor();  // kills and reaps what still runs: only after an exception
+  ~Supervisor();  // kills and reaps the remaining processes, after an exception
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
-  // Blocks until nothing of the job is left; returns the exit code to leave with.
+  // Blocks until all processes of the job have ended; returns the exit code for the launcher.
   int run();
 
  private:
-  // running -> ended (a zombie, which keeps its process group's number taken) -> reaped (its group is gone as well).
+  // running -> ended (a zombie, which keeps its process group's number in use) -> reaped (its group is gone as well).
   struct Rank {
     int rank;
     pid_t pid;
-    std::string task;  // "ps:0"; empty: it is known by its rank alone
+    std::string task;  // "ps:0"; empty: it has only its rank
     std::optional<Clock::time_point> ended = {};
     bool is_reaped = false;
     Clock::time_point looked{};  // when its streams were last found open after that
-    Clock::duration lingered{};  // how long they have been, apart from the time in which we did not read them
+    Clock::duration lingered{};  // how long they have been open, without the time in which we did not read them
   };
   struct Ending {
     int exit_code = 0;
@@ -65,11 +65,11 @@ class Supervisor {
   void pass_on(int signal);
   void pause_job();
   void collect_exits();
-  void judge_exits();
+  void decide_exits();
   void check_outputs();
   Ending output_failure(Clock::time_point kill_at) const;
   void begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message);
-  void tell_nodes(NodeReport::Kind kind, int signal);
+  void report_to_nodes(NodeReport::Kind kind, int signal);
   void follow_nodes();
   std::string blame() const;
   void kill_when_due();
@@ -89,11 +89,11 @@ class Supervisor {
   BusyCores busy_cores_;
   std::vector<RankExit> exits_;
   MemoryKillLog memory_kills_;
-  std::optional<Verdict> failure_;
+  std::optional<Decision> failure_;
   std::optional<Ending> ending_;
   int interrupts_ = 0;
-  std::optional<Clock::time_point> give_up_at_;  // after the second signal
-  bool has_told_end_ = false;                    // to the other nodes
+  std::optional<Clock::time_point> give_up_at_;  // set by the second signal
+  bool has_reported_end_ = false;                // to the other nodes
 };
 
 }  // namespace lockstep::launch

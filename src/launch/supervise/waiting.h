@@ -18,10 +18,10 @@ class Waiting {
   bool is_over() const { return Clock::now() >= deadline(); }
   double timeout_s() const { return static_cast<double>(timeout_.count()) / 1000; }
 
-  // True once in kWordEvery: it is time to say something.
-  bool word_is_due() {
+  // Returns true once every kReportInterval: it is time for a report.
+  bool report_is_due() {
     if (Clock::now() < next_word_) return false;
-    next_word_ += kWordEvery;
+    next_word_ += kReportInterval;
     return true;
   }
   // "(10 s of 60 s)"
@@ -31,11 +31,11 @@ class Waiting {
   }
 
  private:
-  static constexpr std::chrono::seconds kWordEvery{5};
+  static constexpr std::chrono::seconds kReportInterval{5};
 
   const std::chrono::milliseconds timeout_;
   const Clock::time_point start_ = Clock::now();
-  Clock::time_point next_word_ = start_ + kWordEvery;
+  Clock::time_point next_word_ = start_ + kReportInterval;
 };
 
 }  // namespace lockstep::launch

@@ -17,19 +17,19 @@ namespace lockstep::launch {
 namespace {
 
 constexpr double kLeastShare = 0.2;    // of the cores' time
-constexpr double kLeastWaiting = 0.1;  // of the time in which ranks want to run
+constexpr double kLeastWaiting = 0.1;  // of the time in which ranks are runnable
 
-// What stands in /proc/PID/stat.
+// The contents of /proc/PID/stat.
 struct Process {
   pid_t parent = 0, group = 0;
-  std::uint64_t ticks = 0;  // its own, and those of children that it has waited for
+  std::uint64_t ticks = 0;  // its own, and those of its reaped children
 };
 
 std::optional<Process> read_process(const std::filesystem::path& folder) {
   std::ifstream file(folder / "stat");
   std::string text;
   std::getline(file, text);
-  const std::size_t end = text.rfind(") ");  // the name may hold anything
+  const std::size_t end = text.rfind(") ");  // the name may contain any character
   if (end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(end + 2));
   Process process;
@@ -75,7 +75,7 @@ BusyCores::Times BusyCores::read_times() const {
   return times;
 }
 
-// The job's processes: those in the ranks' groups, and what these have started.
+// Adds the job's processes: those in the ranks' groups, and their descendants.
 void BusyCores::add_processes(Times& times) const {
   std::map<pid_t, Process> all;
   std::error_code failure;
@@ -111,14 +111,14 @@ std::string BusyCores::look(Clock::time_point now) {
     due_ = now + kWindow;
     return "";
   }
-  const std::string sentence = judge(*std::exchange(begin_, std::nullopt), times);
+  const std::string sentence = describe_share(*std::exchange(begin_, std::nullopt), times);
   is_done_ = !sentence.empty();
   due_ = now + rest_;
   rest_ = std::min(2 * rest_, kLongestRest);
   return sentence;
 }
 
-std::string BusyCores::judge(const Times& begin, const Times& end) const {
+std::string BusyCores::describe_share(const Times& begin, const Times& end) const {
   const auto all = static_cast<double>(growth(begin.all, end.all)),
              busy = static_cast<double>(growth(begin.busy, end.busy));
   const auto run = static_cast<double>(growth(begin.run, end.run)),
@@ -130,8 +130,7 @@ std::string BusyCores::judge(const Times& begin, const Times& end) const {
   cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
   return fmt::format(
       "lockrun: other processes take {:.0f} % of the time of the ranks' cores ({}), and the ranks wait for a core "
-      "{:.0f} % of the time in which "
-      "they want one: every step waits for the slowest rank\n",
+      "{:.0f} % of the time in which they need one: every step waits for the slowest rank\n",
       100 * others / all, ranges_of(cores), 100 * waited / (run + waited));
 }
 

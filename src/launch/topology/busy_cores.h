@@ -1,9 +1,8 @@
-// Other work on the cores of a job's ranks, which makes every step wait: said once, with the share that it takes.
+// Detects other work on the cores of a job's ranks, which makes every step wait, and reports its share once.
 //
-// Looks at a window of some seconds, then rests, each time for longer. Busy is a core whose time goes to processes
-// other than the job's
-// (/proc/stat less the times in /proc/PID/stat) while the ranks wait for a core (/proc/PID/schedstat): idle ranks miss
-// nothing.
+// Measures for a window of some seconds, then pauses, each time for longer. A core is busy if its time goes to
+// processes other than the job's (/proc/stat minus the times in /proc/PID/stat) while the ranks wait for a core
+// (/proc/PID/schedstat): idle ranks lose nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -20,12 +19,12 @@ namespace lockstep::launch {
 
 class BusyCores {
  public:
-  // `cores`: of all ranks here. `groups`: the ranks' process groups. `proc`: where /proc is.
+  // `cores`: those of all ranks here. `groups`: the ranks' process groups. `proc`: the path of /proc.
   BusyCores(std::vector<int> cores, std::vector<pid_t> groups, Clock::time_point now, std::string proc = "/proc");
 
-  // When to look next; absent: nothing is left to say.
+  // When to call look() next; nullopt: nothing is left to report.
   std::optional<Clock::time_point> due() const { return is_done_ ? std::nullopt : std::optional(due_); }
-  // A sentence, or "".
+  // Returns the report, or "".
   std::string look(Clock::time_point now);
 
  private:
@@ -37,7 +36,7 @@ class BusyCores {
   };
   Times read_times() const;
   void add_processes(Times& times) const;
-  std::string judge(const Times& begin, const Times& end) const;
+  std::string describe_share(const Times& begin, const Times& end) const;
 
   const std::vector<int> cores_;
   const std::vector<pid_t> groups_;

@@ -39,7 +39,7 @@ CpuSet make_cpu_set() {
   return set;
 }
 
-// -1 when the system does not say; all are then equal and the order stays that of the numbers.
+// Returns -1 if the system does not provide it; then all cores are equal, and stay in numeric order.
 int topology_of(int core, const char* property) {
   std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu{}/topology/{}", core, property));
   int value = -1;

@@ -9,33 +9,33 @@
 
 namespace lockstep::launch {
 
-// -- which: pure functions
+// -- the choice: pure functions
 
-// By rank: those of `cores` that are near its device, split among the ranks to which the same cores are near; in the
-// order of `cores`. Where such a group has more ranks than cores, they take turns on all of them. When it is not known
-// for every rank what is near, or only for cores that are not among `cores`, or when groups overlap: disjoint shares of
-// all, as assign_cores gives.
+// Returns, by rank, those of `cores` that are near its device, divided among the ranks with the same near cores, in the
+// order of `cores`. If such a group has more ranks than cores, they share all of them. Returns disjoint shares of all
+// cores, like assign_cores(), if the near cores are not known for every rank, are not among `cores`, or overlap between
+// groups.
 std::vector<std::vector<int>> assign_near_cores(const std::vector<int>& cores, const std::vector<NearDevice>& near);
 
-// By rank: the NUMA node from which its memory comes first; -1: left to the system, since its device is near none or
+// Returns, by rank, the preferred NUMA node of its memory; -1: the system's choice, since its device is near none or
 // several.
 std::vector<int> memory_nodes(const std::vector<NearDevice>& near);
 
-// -- the system's part
+// -- the system
 
-// The inherited affinity, ordered so that the threads of one physical core, and the cores of one package, are
-// neighbours: contiguous shares of the list then share as little as possible.
+// The inherited affinity, sorted so that the threads of one physical core, and the cores of one package, are
+// neighbours: contiguous shares of the list then have as little as possible in common.
 std::vector<int> inherited_cores();
 
-// Binds the calling thread, and all that it starts later; false when the system refuses.
+// Binds the calling thread, and all threads that it starts later; returns false if the system refuses.
 bool bind_to_cores(const std::vector<int>& cores);
 
-// Why the launcher should not choose for its ranks: the system refuses (a container), or the user has chosen (numactl).
-// Empty: it may.
+// The reason why the launcher should not choose NUMA nodes for its ranks: the system refuses (a container), or the user
+// has chosen (numactl). Empty: it may.
 std::string memory_choice_obstacle();
 
-// Memory of the calling thread, and of all that it starts or executes later, comes from `node` as long as that has
-// some; false when the system refuses (errno says why).
+// Memory of the calling thread, and of all processes and threads that it starts later, comes from `node` as long as
+// that has some. Returns false if the system refuses (reason in errno).
 bool prefer_memory_of(int node);
 
 }  // namespace lockstep::launch

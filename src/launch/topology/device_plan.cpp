@@ -24,7 +24,7 @@ void add_lines(std::vector<std::string>& lines, const std::string& text) {
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
 }
 
-// The GPUs are those of the ranks that compute.
+// The GPUs belong to the ranks that compute.
 GpuAssignment assign_devices(const DeviceFacts& facts, const LocalRanks& computing, int servers) {
   GpuRequest request = facts.request;
   if (computing.count == 0) request.kind = GpuRequest::Kind::kNone;
@@ -36,7 +36,7 @@ GpuAssignment assign_devices(const DeviceFacts& facts, const LocalRanks& computi
   return devices;
 }
 
-// Cores and memory: near each rank's GPU where there are GPUs, else the n-th part for the n-th rank.
+// Cores and memory: near each rank's GPU if there are GPUs, else the n-th part for the n-th rank.
 void place_ranks(const DeviceFacts& facts, const GpuAssignment& gpus, int parts, DevicePlan& plan) {
   const std::size_t count = gpus.gpu_of_rank.size();
   plan.cores.resize(count);
@@ -51,7 +51,7 @@ void place_ranks(const DeviceFacts& facts, const GpuAssignment& gpus, int parts,
   for (const std::optional<int>& gpu : gpus.gpu_of_rank)
     if (gpu) near.push_back(facts.near[static_cast<std::size_t>(*gpu)]);
   plan.cores = assign_near_cores(facts.cores, near);
-  plan.cores.resize(count);  // servers, the last ones, are near no GPU and run on all cores
+  plan.cores.resize(count);  // servers, the last ranks, are near no GPU and run on all cores
   std::vector<int> nodes = memory_nodes(near);
   nodes.resize(count, -1);
   if (facts.memory_obstacle.empty())
@@ -60,7 +60,7 @@ void place_ranks(const DeviceFacts& facts, const GpuAssignment& gpus, int parts,
     plan.remarks.push_back("memory is not placed near the GPUs: " + facts.memory_obstacle);
 }
 
-// The same for all ranks of a machine: none may keep the others waiting.
+// The same for all ranks of a machine, so that none makes the others wait.
 int threads_of(const DeviceFacts& facts, const DevicePlan& plan, int parts) {
   std::size_t threads = facts.cores.size() / static_cast<std::size_t>(parts);
   for (const auto& share : plan.cores)
@@ -84,7 +84,7 @@ DeviceFacts look_for_devices(const LaunchSpec& spec) {
     const std::unique_ptr<Machine> machine = read_machine();
     for (const Gpu& gpu : facts.found.gpus) facts.near.push_back(machine->near(gpu.pci));
     if (machine->nodes().size() < 2)
-      for (NearDevice& near : facts.near) near.nodes.clear();  // memory has no other place
+      for (NearDevice& near : facts.near) near.nodes.clear();  // there is only one NUMA node
     facts.memory_obstacle = memory_choice_obstacle();
   }
   return facts;
@@ -95,7 +95,7 @@ int count_ranks(const LaunchSpec& spec, const DeviceFacts& facts) {
   if (spec.ranks_from == RanksFrom::kNumber) return spec.ranks;
   const int all = static_cast<int>(facts.cores.size()), cores = facts.quota > 0 ? std::min(all, facts.quota) : all;
   if (spec.ranks_from == RanksFrom::kCores) return cores;
-  if (!facts.fault.empty()) return 1;  // plan_devices says what is wrong
+  if (!facts.fault.empty()) return 1;  // plan_devices() reports it
   const int places = places_on_gpus(facts.request, facts.found.gpus);
   if (places == 0 && spec.ranks_from == RanksFrom::kGpus)
     throw InvalidArgument("-n gpu: there is no GPU to count: {}; write how many ranks, or -n cpu",
@@ -110,8 +110,8 @@ DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks) {
   computing.count -= ranks.servers;
   const GpuAssignment gpus = assign_devices(facts, computing, ranks.servers);
   const bool on_cpu = gpus.chosen.empty();
-  const int parts =
-      on_cpu ? std::max(share, ranks.count) : ranks.count;  // a share of the CPU stays one where fewer ranks run
+  // A rank gets no more than its share of the CPU even if fewer ranks run.
+  const int parts = on_cpu ? std::max(share, ranks.count) : ranks.count;
   DevicePlan plan;
   plan.environment = gpus.environment;
   place_ranks(facts, gpus, parts, plan);

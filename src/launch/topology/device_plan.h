@@ -15,21 +15,19 @@ namespace lockstep::launch {
 struct DeviceFacts {
   GpuRequest request;
   GpuSearch found;
-  std::string
-      fault;  // why the GPUs that there may be cannot be used: an error once the nodes have met and can hear of it
+  std::string fault;       // why the GPUs cannot be used: thrown once the nodes have joined and can receive the error
   std::vector<int> cores;  // inherited
   bool bind = true;
-  std::vector<NearDevice> near;  // by GPU; empty without GPUs, or when nothing is to be bound
-  std::string memory_obstacle;   // why ranks' memory is not placed, if it is not
-  int quota = 0;                 // processor time for all ranks here, in cores; 0: as much as the cores have
+  std::vector<NearDevice> near;  // by GPU; empty without GPUs, or if nothing is bound
+  std::string memory_obstacle;   // why the ranks' memory is not placed; or empty
+  int quota = 0;                 // CPU time for all ranks here, in cores; 0: unlimited
 };
 
-// Looks for GPUs unless none is wanted, in a process of its own. Throws InvalidArgument for a request that makes no
-// sense.
+// Searches for GPUs in a separate process, unless none are requested. Throws InvalidArgument for an invalid request.
 DeviceFacts look_for_devices(const LaunchSpec& spec);
 
-// How many ranks `spec` asks for: its number, or a rank for each GPU (as --gpus and --share-gpu count them) or core.
-// Throws InvalidArgument where GPUs are to be counted and there are none.
+// The number of ranks that `spec` requests: a number, or one for each GPU (as counted by --gpus and --share-gpu) or
+// core. Throws InvalidArgument if GPUs are to be counted and there are none.
 int count_ranks(const LaunchSpec& spec, const DeviceFacts& facts);
 
 struct DevicePlan {
@@ -40,7 +38,7 @@ struct DevicePlan {
   std::vector<std::string> remarks;                         // lines for the user
 };
 
-// A pure function. Throws what assign_gpus throws, and Error for `fault`.
+// A pure function. Throws the errors of assign_gpus(), and Error for `fault`.
 DevicePlan plan_devices(const DeviceFacts& facts, const LocalRanks& ranks);
 
 }  // namespace lockstep::launch

@@ -53,7 +53,7 @@ GpuSearch read_answer(const std::string& text) {
   return search;
 }
 
-// Everything up to the pipe's end; nothing when that does not come in time.
+// Reads to the pipe's end; nullopt if that does not come in time.
 std::optional<std::string> read_until(const Fd& fd, Clock::time_point deadline) {
   std::string text;
   std::array<char, 4096> piece;
@@ -71,8 +71,8 @@ std::optional<std::string> read_until(const Fd& fd, Clock::time_point deadline) 
   }
 }
 
-// How it ended; 0 when that cannot be known. A process that is stuck in the driver does not even obey SIGKILL: it is
-// then left behind.
+// Returns how it ended; 0 if that is unknown. A process that hangs in the driver does not even obey SIGKILL: it is
+// left.
 int reap(pid_t pid, bool stuck) {
   int status = 0;
   if (stuck) {
@@ -88,7 +88,7 @@ int reap(pid_t pid, bool stuck) {
 
 GpuSearch search_apart(const std::function<GpuSearch()>& search, std::chrono::milliseconds deadline) {
   Pipe pipe = make_pipe();
-  std::fflush(nullptr);  // or the child would print what is buffered a second time
+  std::fflush(nullptr);  // otherwise the child would print buffered text a second time
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) throw Error("launch: cannot start the search for GPUs: {}", why_not_started(errno));
@@ -102,12 +102,12 @@ GpuSearch search_apart(const std::function<GpuSearch()>& search, std::chrono::mi
   pipe.write_end.reset();
   const auto text = read_until(pipe.read_end, Clock::now() + deadline);
   const int status = reap(pid, !text);
-  if (!text) throw Error("the search for GPUs has not ended in {} ms: {}", deadline.count(), kRemedy);
+  if (!text) throw Error("the search for GPUs did not end within {} ms: {}", deadline.count(), kRemedy);
   if (WIFSIGNALED(status))
     throw Error("the search for GPUs was ended by signal {} ({}): {}", WTERMSIG(status), ::strsignal(WTERMSIG(status)),
                 kRemedy);
   if (WEXITSTATUS(status) != 0 || text->empty())
-    throw Error("the search for GPUs left with code {} and without an answer: {}", WEXITSTATUS(status), kRemedy);
+    throw Error("the search for GPUs exited with code {} and without an answer: {}", WEXITSTATUS(status), kRemedy);
   return read_answer(*text);
 }
 

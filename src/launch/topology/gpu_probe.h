@@ -1,5 +1,5 @@
-// The GPUs of this machine, found out in a process of its own: the launcher forks all its life, and so keeps clear of
-// the driver.
+// Finds the GPUs of this machine in a separate process: the launcher forks throughout its life, so it must not load the
+// driver.
 #pragma once
 
 #include <chrono>
@@ -9,13 +9,12 @@
 
 namespace lockstep::launch {
 
-// Runs `search` in a child process and returns what it returns. Its Error is thrown here, and so is one when the child
-// crashes (a driver that is broken) or does not answer in time (a GPU that is stuck); it is gone then. Call from a
-// process without other threads.
+// Runs `search` in a child process and returns its result. Throws its Error, and Error if the child crashes (a broken
+// driver) or does not answer in time (a hanging GPU); it has ended then. Call it from a process without other threads.
 GpuSearch search_apart(const std::function<GpuSearch()>& search,
                        std::chrono::milliseconds deadline = std::chrono::minutes(2));
 
-// find_gpus() in that way; without a driver, from which to keep clear, no process is started for it.
+// find_gpus() in that way; without a driver no process is started.
 GpuSearch find_gpus_apart();
 
 }  // namespace lockstep::launch

@@ -35,7 +35,7 @@ int find(const GpuRequest& request, const std::string& name, const std::vector<G
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     if (gpus[i].uuid.compare(0, name.size(), name) != 0) continue;
     if (found >= 0)
-      throw InvalidArgument("--gpus {}: {} and {} both begin so; name more of it", name,
+      throw InvalidArgument("--gpus {}: {} and {} both begin with it; write more characters", name,
                             gpus[static_cast<std::size_t>(found)].uuid, gpus[i].uuid);
     found = static_cast<int>(i);
   }
@@ -70,12 +70,11 @@ void require_places(const LocalRanks& ranks, std::size_t gpus, int share) {
   if (wanted <= gpus * by_gpu) return;
   throw InvalidArgument(
       "{} ranks need {} GPUs, and there {} {}: start fewer, let --share-gpu {} put several on one (for tests), or "
-      "compute on the CPU with "
-      "--gpus none ({}=cpu)",
+      "compute on the CPU with --gpus none ({}=cpu)",
       wanted, (wanted + by_gpu - 1) / by_gpu, gpus == 1 ? "is" : "are", gpus, (wanted + gpus - 1) / gpus, env::kDevice);
 }
 
-// "0, 1, 2", and "0, 1, ..., 63" when that would be long.
+// "0, 1, 2", or "0, 1, ..., 63" if there are many.
 std::string numbers(int first, int count) {
   std::string text;
   for (int i = 0; i < count; ++i) {
@@ -85,7 +84,7 @@ std::string numbers(int first, int count) {
   return text;
 }
 
-// The ranks on the `place`-th of what `share` ranks use.
+// The ranks that share the `place`-th GPU.
 std::string ranks_on(int place, int share, const LocalRanks& ranks) {
   const int count = std::clamp(ranks.count - place * share, 0, share);
   if (count == 0) return "no rank";
@@ -108,8 +107,9 @@ GpuRequest parse_gpus(const std::string& text, int share) {
     const std::string name = text.substr(begin, end - begin);
     if (!is_ordinal(name) && name.rfind("GPU-", 0) != 0)
       throw InvalidArgument(
-          "--gpus {}: '{}' is no GPU: auto, all, none, or a list of numbers or UUIDs, such as 0,1 or GPU-8c9f", text,
-          name);
+          "--gpus {}: '{}' is not a GPU; expected auto, all, none, or a list of numbers or UUIDs, such as 0,1 or "
+          "GPU-8c9f",
+          text, name);
     request.names.push_back(name);
     if (end == text.size()) return request;
     begin = end + 1;
@@ -135,7 +135,7 @@ GpuAssignment assign_gpus(const GpuRequest& request, const std::vector<Gpu>& gpu
                             request.by_device ? env::kDevice : "--gpus", why_none, env::kDevice);
     return all_on_cpu(ranks.count, "computing on the CPU: " + why_none);
   }
-  if (ranks.memory) parse_memory_policy(env::kGpuMemory, *ranks.memory);  // said once, here, rather than by every rank
+  if (ranks.memory) parse_memory_policy(env::kGpuMemory, *ranks.memory);  // reported once here, not by every rank
   GpuAssignment assignment;
   assignment.chosen = chosen(request, gpus);
   require_places(ranks, assignment.chosen.size(), request.share);

@@ -1,4 +1,4 @@
-// The machine as hwloc sees it.
+// Reads the machine's structure with hwloc.
 #include <hwloc.h>
 #include <hwloc/distances.h>
 
@@ -12,7 +12,7 @@ namespace lockstep::launch {
 
 namespace {
 
-constexpr unsigned kAtMost = 16;  // kinds of distances that are looked at
+constexpr unsigned kAtMost = 16;  // number of kinds of distances that are checked
 
 struct Destroy {
   void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
@@ -24,8 +24,8 @@ HwlocTopology load(const std::string& xml, bool ask_nvml) {
   if (hwloc_topology_init(&raw) != 0) throw Error("hwloc does not start");
   HwlocTopology topology(raw);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
-  // Plugins that start drivers or threads: the launcher must have neither. Without "pci", which needs one library more
-  // and leaks, hwloc finds the same devices in /sys.
+  // Disables plugins that start drivers or threads, since the launcher must have neither. Without "pci", which needs
+  // another library and leaks memory, hwloc finds the same devices in /sys.
   for (const char* plugin : {"cuda", "opencl", "rsmi", "levelzero", "gl", "pci"})
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
   if (!ask_nvml) hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "nvml");
@@ -99,7 +99,7 @@ class HwlocMachine : public Machine {
     return hwloc_get_pcidev_by_busidstring(topology_.get(), pci.c_str());
   }
 
-  // NVML's devices hang below their PCI device.
+  // NVML's devices are children of their PCI device.
   static int index_of(const hwloc_distances_s& distances, hwloc_obj_t pci_device) {
     for (unsigned i = 0; i < distances.nbobjs; ++i)
       for (hwloc_obj_t up = distances.objs[i]; up != nullptr; up = up->parent)

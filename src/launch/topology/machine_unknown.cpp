@@ -1,4 +1,4 @@
-// In place of machine_hwloc.cpp, in builds without hwloc.
+// The replacement for machine_hwloc.cpp in builds without hwloc.
 #include "src/launch/topology/machine.h"
 
 namespace lockstep::launch {

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kAnywhere = "192.0.2.1";  // of documentation (RFC 5737): the way there is the default route
+// An address for documentation (RFC 5737), which is reached by the default route.
+constexpr const char* kAnywhere = "192.0.2.1";
 constexpr int kAnyPort = 9;
 constexpr auto kNameTime = std::chrono::seconds(10);
 
@@ -49,7 +50,7 @@ void read_links(const Machine& machine, Topology& topology) {
   }
 }
 
-// As ranks will choose it; what has no answer here has none there.
+// The same choice as in the ranks; a failure here would be a failure there.
 void choose_interface(const std::vector<InterfaceAddress>& addresses, Topology& topology) {
   const auto wanted = env::text(env::kInterface), host = env::text(env::kMasterAddr);
   try {
@@ -125,8 +126,7 @@ std::string links_text(const Topology& topology) {
     text += '\n';
     has_nvlink = has_nvlink || link.nvlink_mb.has_value();
   }
-  return has_nvlink ? text
-                    : text + "  NVLink: not known (hwloc with its NVML plugin would tell; nvidia-smi topo -m does)\n";
+  return has_nvlink ? text : text + "  NVLink: not known (install hwloc's NVML plugin, or run nvidia-smi topo -m)\n";
 }
 
 std::string nodes_text(const Topology& topology) {
@@ -157,7 +157,7 @@ std::vector<NetworkInterface> read_interfaces(const fs::path& list, const std::v
   std::vector<NetworkInterface> interfaces;
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(list, failure)) {
-    if (!fs::exists(entry.path() / "operstate", failure)) continue;  // bonding_masters is no interface
+    if (!fs::exists(entry.path() / "operstate", failure)) continue;  // bonding_masters is not an interface
     NetworkInterface each;
     each.name = entry.path().filename();
     each.state = read_value<std::string>(entry.path() / "operstate").value_or("unknown");

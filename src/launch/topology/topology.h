@@ -1,5 +1,5 @@
-// The report of `lockrun topology`: GPUs, links between them, NUMA nodes, network interfaces. Functions that read the
-// machine and functions that format the report are apart.
+// The report of `lockrun topology`: GPUs, links between them, NUMA nodes, network interfaces. Reading the machine and
+// formatting the report are separate functions.
 #pragma once
 
 #include <filesystem>
@@ -21,28 +21,28 @@ struct GpuLink {
 
 struct NetworkInterface {
   std::string name;
-  std::string state;         // the kernel's word: up, down, unknown
-  std::optional<long> mbit;  // Mb/s; virtual ones have none
-  std::optional<int> node;   // NUMA
+  std::string state;         // the kernel's value: up, down, unknown
+  std::optional<long> mbit;  // Mb/s; virtual interfaces have none
+  std::optional<int> node;   // NUMA node
   std::vector<std::string> addresses;
 };
 
 struct Topology {
   std::vector<cuda::Gpu> gpus;
-  std::vector<std::vector<int>> gpu_nodes;  // by GPU; more than one: the machine does not say which
-  std::string why_no_gpus;                  // or what is broken
-  std::vector<GpuLink> links;               // of each pair
-  std::string why_no_nodes;                 // machines are not known without hwloc
+  std::vector<std::vector<int>> gpu_nodes;  // by GPU; several: the machine does not say which
+  std::string why_no_gpus;                  // or the failure
+  std::vector<GpuLink> links;               // for each pair
+  std::string why_no_nodes;                 // without hwloc they are unknown
   std::vector<NumaNode> nodes;
   std::vector<NetworkInterface> interfaces;
-  std::string used;      // the interface under which other machines would reach this one; empty: none
-  std::string used_why;  // or why there is none
+  std::string used;      // the interface at which other machines would reach this one; empty: none
+  std::string used_why;  // or the reason why there is none
 };
 
-// Of this machine. Starts the driver in this process when there are GPUs.
+// Reads this machine. Starts the driver in this process if there are GPUs.
 Topology read_topology();
 
-// Of the kernel's list (/sys/class/net) and the addresses that are up.
+// Reads the kernel's list (/sys/class/net) and the addresses that are up.
 std::vector<NetworkInterface> read_interfaces(const std::filesystem::path& list,
                                               const std::vector<InterfaceAddress>& addresses);
 

@@ -1,4 +1,4 @@
-// What the constructors of layers have in common.
+// Common parts of the constructors of layers.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace lockstep::nn {
 
-// Uniform in +-1/sqrt(fan in), PyTorch's default of linear and convolutional layers: kaiming_uniform with a = sqrt(5)
-// (He et al. 2015). From the thread's next random stream.
+// Uniform in +-1/sqrt(fan in), PyTorch's default for linear and convolutional layers: kaiming_uniform with a = sqrt(5)
+// (He et al. 2015). Uses the thread's next random stream.
 inline Tensor draw_uniform(const Shape& shape, std::int64_t fan_in) {
   const Tensor tensor = Tensor::empty(shape);
   const float bound = 1 / std::sqrt(static_cast<float>(fan_in));
@@ -19,7 +19,7 @@ inline Tensor draw_uniform(const Shape& shape, std::int64_t fan_in) {
   return tensor;
 }
 
-// Throws InvalidArgument unless all are 1 or more.
+// Throws InvalidArgument unless all sizes are at least 1.
 inline void check_sizes(const char* layer, std::initializer_list<std::int64_t> sizes) {
   for (const std::int64_t size : sizes)
     if (size < 1) throw InvalidArgument("{}: every size must be positive, got {}", layer, size);

@@ -9,7 +9,7 @@ namespace lockstep::nn {
 
 namespace {
 
-// ", activation=relu, bias=false": what is not the default.
+// The options that differ from the defaults: ", activation=relu, bias=false".
 std::string options_text(Activation activation, const Tensor& bias) {
   return fmt::format("{}{}", activation == Activation::kReLU ? ", activation=relu" : "",
                      bias.defined() ? "" : ", bias=false");

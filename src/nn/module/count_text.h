@@ -1,4 +1,4 @@
-// Numbers of parameters for people.
+// Formats numbers of parameters for users.
 #pragma once
 
 #include <cstddef>

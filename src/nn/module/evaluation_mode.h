@@ -7,7 +7,7 @@
 
 namespace lockstep::nn {
 
-// A module evaluates while one lives; then each module below is in the mode in which it was.
+// Puts a module in eval mode; the destructor restores the mode of each module in it.
 class EvaluationMode {
  public:
   explicit EvaluationMode(Module& module) {
@@ -16,7 +16,7 @@ class EvaluationMode {
   }
   ~EvaluationMode() {
     for (const auto& [module, was_training] : modes_)
-      module->train(was_training);  // parents first: a child's own mode is the last word
+      module->train(was_training);  // parents first, because train() also sets the children
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;

@@ -1,4 +1,4 @@
-// Lets summary() and graphs of modules see what every module of a forward pass takes and gives.
+// Lets summary() and graphs of modules observe the inputs and outputs of every module in a forward pass.
 #pragma once
 
 #include <functional>
@@ -11,11 +11,11 @@ namespace lockstep::nn {
 using ForwardObserver =
     std::function<void(const Module& module, std::span<const Tensor> inputs, std::span<const Tensor> outputs)>;
 
-// Called after each forward of this thread while set.
+// Called after each forward of this thread while it is set.
 extern thread_local const ForwardObserver* forward_observer;
 
-// One forward pass of zeros on the first parameter's device, in eval mode and without recording, that changes nothing:
-// summary()'s.
+// Runs one forward pass with zeros on the first parameter's device, in eval mode and without recording, and changes
+// nothing; for summary().
 void observe_forward(Module& module, std::span<const InputSpec> inputs, const ForwardObserver& observer);
 
 }  // namespace lockstep::nn

@@ -51,7 +51,8 @@ std::string shapes_of(std::span<const Tensor> outputs) {
   return text;
 }
 
-// Eval mode, no recording, an observer: while it lives. Then all is as before, the random streams included.
+// While it lives: eval mode, no recording, and an observer. Afterwards everything is as before, including the random
+// streams.
 class Inspection {
  public:
   Inspection(Module& module, const ForwardObserver* observer) : mode_(module) { forward_observer = observer; }

@@ -27,7 +27,7 @@ bool holds(const Module& module, const Module& wanted) {
          std::any_of(below.begin(), below.end(), [&](const auto& child) { return holds(*child.second, wanted); });
 }
 
-// The module whose default forward_all() has called forward(): its default forward() must not call back.
+// The module whose default forward_all() has called forward(); its default forward() must not call back.
 thread_local const Module* in_default = nullptr;
 
 class InDefault {
@@ -52,7 +52,7 @@ thread_local const ForwardObserver* forward_observer = nullptr;
 Tensor only_output(const Module& module, Tensors outputs) {
   if (outputs.size() != 1)
     throw InvalidArgument(
-        "{}: it has {} outputs, expected 1: call it with Tensors{{...}}, or forward_all(), to get all of them",
+        "{}: it has {} outputs, expected 1: to get all of them, call it with Tensors{{...}}, or call forward_all()",
         module.kind(), outputs.size());
   return std::move(outputs[0]);
 }
@@ -70,7 +70,8 @@ Tensor Module::forward(const Tensor& x) {
 Tensors Module::forward_all(const Tensors& inputs) {
   if (inputs.size() != 1)
     throw InvalidArgument(
-        "{}: it got {} inputs, expected 1, which forward(x) takes: a module of several overrides forward_all(inputs)",
+        "{}: got {} inputs, expected 1, because forward(x) takes one: a module with several overrides "
+        "forward_all(inputs)",
         kind(), inputs.size());
   const InDefault in_default_forward(this);
   return {forward(inputs[0])};
@@ -78,7 +79,7 @@ Tensors Module::forward_all(const Tensors& inputs) {
 
 void Module::check_inputs(const Tensors& inputs, std::size_t expected) const {
   if (inputs.size() != expected)
-    throw InvalidArgument("{}: it got {} inputs, expected {}", kind(), inputs.size(), expected);
+    throw InvalidArgument("{}: got {} inputs, expected {}", kind(), inputs.size(), expected);
 }
 
 Tensor Module::operator()(const Tensor& x) {
@@ -135,7 +136,7 @@ void Module::apply(const std::function<void(Module&)>& function) {
   function(*this);
 }
 
-// What a frozen parameter's gradient held would be added to once it is trained again.
+// A frozen parameter's old gradient would be added to when it is trained again.
 void Module::freeze(bool on) {
   for (const NamedTensor& parameter : named_parameters()) {
     if (on && requires_grad(parameter.tensor)) clear_grad(parameter.tensor);
@@ -145,19 +146,19 @@ void Module::freeze(bool on) {
 
 void Module::check_name(const std::string& name) const {
   if (name.empty() || name.find('.') != std::string::npos)
-    throw InvalidArgument("{}: the name '{}' is empty or holds a dot", kind(), name);
+    throw InvalidArgument("{}: the name '{}' is empty or contains a dot", kind(), name);
   const auto is_taken = [&](const auto& entries) {
     return std::any_of(entries.begin(), entries.end(), [&](const NamedTensor& entry) { return entry.name == name; });
   };
   const bool child =
       std::any_of(children_.begin(), children_.end(), [&](const auto& entry) { return entry.first == name; });
   if (child || is_taken(parameters_) || is_taken(buffers_))
-    throw InvalidArgument("{}: the name '{}' is taken", kind(), name);
+    throw InvalidArgument("{}: the name '{}' is used already", kind(), name);
 }
 
 void Module::add(const std::string& name, Module& child) {
   check_name(name);
-  if (holds(child, *this)) throw InvalidArgument("{}: the child '{}' is, or holds, the module itself", kind(), name);
+  if (holds(child, *this)) throw InvalidArgument("{}: the child '{}' is, or contains, the module itself", kind(), name);
   children_.emplace_back(name, &child);
   for (const NamedTensor& parameter : child.named_parameters()) set_name(parameter.tensor, name + "." + parameter.name);
 }
@@ -165,7 +166,7 @@ void Module::add(const std::string& name, Module& child) {
 Tensor& Module::add_parameter(const std::string& name, Tensor& parameter) {
   check_name(name);
   if (!parameter.defined())
-    throw InvalidArgument("{}::add_parameter: '{}' is an undefined tensor: give it its values first", kind(), name);
+    throw InvalidArgument("{}::add_parameter: '{}' is an undefined tensor: initialise it first", kind(), name);
   require_grad(parameter);
   set_name(parameter, name);
   parameters_.push_back({name, parameter});

@@ -1,4 +1,4 @@
-// How layers print their options, in Module::extra_repr().
+// Prints the options of layers, for Module::extra_repr().
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace lockstep::nn {
 // "(5, 5)"
 inline std::string pair_text(Size2 size) { return Shape{size[0], size[1]}.text(); }
 
-// ", padding=same"; nothing when there is none.
+// ", padding=same"; empty if there is none.
 inline std::string padding_text(const PaddingRule& rule) {
   if (std::holds_alternative<Same>(rule)) return ", padding=same";
   const auto& [top, left, bottom, right] = std::get<Padding>(rule);

@@ -16,7 +16,7 @@ namespace lockstep::nn {
 
 namespace {
 
-// The differences between a module and a state dict, each as a phrase for people.
+// The differences between a module and a state dict, each as a phrase for users.
 struct Differences {
   std::vector<std::string> missing, unexpected, different, repeated, of_unknown_layout;
   std::string hint;
@@ -26,7 +26,7 @@ std::string type_and_shape(const Tensor& tensor) {
   return fmt::format("{} {}", name_of(tensor.dtype()), tensor.shape().text());
 }
 
-// "; 2 missing from the state dict: 'a', 'b'"; nothing when there is none.
+// "; 2 missing from the state dict: 'a', 'b'"; empty if there are none.
 std::string listed(const char* what, const std::vector<std::string>& entries) {
   if (entries.empty()) return "";
   std::string text = fmt::format("; {} {}: ", entries.size(), what);
@@ -36,12 +36,12 @@ std::string listed(const char* what, const std::vector<std::string>& entries) {
 
 [[noreturn]] void refuse(const Module& module, const Differences& found, bool strict) {
   std::string text =
-      fmt::format("load_state_dict: the state dict does not fit this {}, of which nothing was changed", module.kind());
+      fmt::format("load_state_dict: the state dict does not fit this {}, which was not changed", module.kind());
   text += listed("missing from the state dict", found.missing);
   text += listed("unexpected in the state dict", found.unexpected);
   text += listed("different", found.different);
   text += listed("more than once in the state dict", found.repeated);
-  text += listed("convolutions' weights of which the file does not say the layout", found.of_unknown_layout);
+  text += listed("convolution weights whose layout the file does not specify", found.of_unknown_layout);
   if (!found.of_unknown_layout.empty())
     text +=
         ". Load with .convolution_weights = ConvolutionWeights::kOihw (out, in, height, width) if the file is "
@@ -50,13 +50,13 @@ std::string listed(const char* what, const std::vector<std::string>& entries) {
   else if (!found.hint.empty())
     text += ". " + found.hint;
   else if (!found.different.empty() || !found.repeated.empty())
-    text += ". Give it the state dict of the same model, built with the same options";
+    text += ". Load the state dict of the same model, built with the same options";
   else if (strict)
-    text += ". Give it the state dict of the same model, or load with .strict = false what the two have in common";
+    text += ". Load the state dict of the same model, or use .strict = false to load what the two have in common";
   throw InvalidArgument("{}", text);
 }
 
-// The names of convolutions' weights: those of the layers, and all with two dimensions of a module of the user's own.
+// The names of convolution weights: those of the layers, and all with two spatial dimensions in a user's own module.
 void collect_convolutions(const Module& module, const std::string& path, std::set<std::string>& names) {
   if (dynamic_cast<const Conv1d*>(&module) != nullptr) names.insert(path + "weight");
   for (const auto& [name, child] : module.children()) collect_convolutions(*child, path + name + ".", names);
@@ -86,12 +86,12 @@ Tensor converted(const Tensor& source, DType type) {
   return cast(floats, type);
 }
 
-// (out, in, height, width) as (out, height, width, in); of one dimension likewise.
+// (out, in, height, width) as (out, height, width, in); likewise with one dimension.
 Tensor channels_last(const Tensor& weight) {
   return weight.shape().dims() == 4 ? permute(weight, {0, 2, 3, 1}) : permute(weight, {0, 2, 1});
 }
 
-// One call.
+// One call of load_state_dict().
 class Loading {
  public:
   Loading(const Module& module, ConvolutionWeights layout) : convolutions_(convolutions_of(module)), layout_(layout) {}
@@ -131,7 +131,7 @@ class Loading {
       copies_.emplace_back(own, fitted);
   }
 
-  // After all matches: tied weights are there under another name.
+  // Runs after all names are matched: tied weights may be present under another name.
   void settle(const std::vector<NamedTensor>& entries, IncompatibleKeys& keys) {
     std::unordered_map<const std::byte*, const Tensor*> loaded;  // by their memory
     for (const auto& [own, source] : copies_) loaded.emplace(own.buffer().data(), &own);
@@ -160,7 +160,7 @@ class Loading {
   }
 
  private:
-  // Wrappers of other frameworks put a word in front of every name ("module.", "_orig_mod.", "model.").
+  // Wrappers of other frameworks put a prefix before every name ("module.", "_orig_mod.", "model.").
   static std::string prefix_hint(const IncompatibleKeys& keys) {
     if (keys.missing_keys.empty() || keys.unexpected_keys.empty()) return "";
     const std::string& first = keys.unexpected_keys.front();
@@ -172,7 +172,7 @@ class Loading {
           return name.starts_with(prefix) && wanted.count(name.substr(prefix.size())) != 0;
         });
     return fits ? fmt::format(
-                      "The names of the state dict begin with '{}', which a wrapper has put in front: take it away in "
+                      "The names of the state dict begin with '{}', a prefix of a wrapper: remove it in "
                       "place, for (auto& [name, tensor] "
                       ": tensors) name.erase(0, {})",
                       prefix, prefix.size())
@@ -183,7 +183,7 @@ class Loading {
   const ConvolutionWeights layout_;
   std::unordered_map<std::string, const Tensor*> given_;
   std::vector<NamedTensor> missing_;
-  std::vector<std::pair<Tensor, Tensor>> copies_;  // to, from
+  std::vector<std::pair<Tensor, Tensor>> copies_;  // pairs of destination and source
   Differences found_;
 };
 

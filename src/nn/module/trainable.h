@@ -7,7 +7,7 @@
 
 namespace lockstep::nn {
 
-// Those that require a gradient, each once: a parameter under two names (tied weights) has one gradient.
+// The parameters that require a gradient, each once: a parameter with two names (tied weights) has one gradient.
 std::vector<NamedTensor> trainable_parameters(const Module& module);
 
 }  // namespace lockstep::nn

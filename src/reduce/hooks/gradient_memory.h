@@ -1,5 +1,5 @@
-// State of hooks by parameter, on the parameter's device: found by name, so that it stays where buckets are rebuilt or
-// a checkpoint is loaded.
+// Per-parameter state of hooks, on the parameter's device. It is looked up by name, so it survives rebuilding the
+// buckets and loading a checkpoint.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace lockstep::hooks {
 
-// Floats of a device, at first zero.
+// Floats on a device, initially zero.
 class StateFloats {
  public:
   StateFloats() = default;
@@ -23,7 +23,7 @@ class StateFloats {
   }
   float* data() const { return count_ == 0 ? nullptr : reinterpret_cast<float*>(memory_.data()); }
   std::size_t count() const { return count_; }
-  // For checkpoints; appends nothing where there are none.
+  // For checkpoints. Appends nothing if empty.
   void append_to(std::vector<HookState>& all, std::string name, bool is_each_ranks_own) const {
     if (count_ == 0) return;
     Device* const gpu = memory_.device()->kind() == DeviceKind::kCpu ? nullptr : memory_.device();
@@ -35,20 +35,19 @@ class StateFloats {
   std::size_t count_ = 0;
 };
 
-// What a part of a hook's state was before a pass that may be undone: a copy, in memory that is taken when it is first
-// needed.
+// A copy of a part of a hook's state from before a pass that may be undone. Its memory is allocated on first use.
 class StateBefore {
  public:
-  // Before the first bucket of the pass uses them: are they to be kept?
+  // Call before the first bucket of the pass. `keeps`: whether the pass may be undone.
   void begin(const StateFloats& floats, Device& device, bool keeps) {
     keeps_ = keeps && floats.count() != 0;
     if (keeps_ && before_.count() == 0) before_ = StateFloats(device, floats.count());
   }
-  // On the stream of the pass, before it changes them.
+  // Call on the stream of the pass before it changes the state.
   void keep(const StateFloats& floats, Device& device, Stream& stream) const {
     if (keeps_) device.copy(before_.data(), floats.data(), floats.count() * sizeof(float), stream);
   }
-  // After the pass.
+  // Call after the pass.
   void restore(const StateFloats& floats, Device& device) {
     if (std::exchange(keeps_, false))
       device.copy(floats.data(), before_.data(), floats.count() * sizeof(float), device.default_stream());
@@ -59,11 +58,12 @@ class StateBefore {
   bool keeps_ = false;
 };
 
-// One entry a parameter; `Entry` is default-constructible. Entries stay where they are.
+// One entry per parameter. `Entry` must be default-constructible; entries do not move in memory.
 template <typename Entry>
 class ByParameter {
  public:
-  // Keeps the entries of parameters that stay, drops others. `make(entry, gradient, device)` sets up new ones.
+  // Keeps the entries of unchanged parameters and drops the others. `make(entry, gradient, device)` initialises new
+  // ones.
   template <typename Make>
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients, Make&& make) {
     Entries kept;
@@ -98,7 +98,7 @@ class ByParameter {
   Entries entries_;
 };
 
-// Does a job still fit the bucket's slots? `parts` have `name` and `offset`.
+// Returns whether a job still fits the bucket's slots. The elements of `parts` have `name` and `offset`.
 template <typename Part>
 bool fits(const std::vector<Part>& parts, const GradBucket& bucket) {
   if (parts.size() != bucket.slots.size()) return false;

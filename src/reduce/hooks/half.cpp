@@ -1,4 +1,4 @@
-// float32 buckets as bfloat16 or float16: half the bytes.
+// Sends float32 buckets as bfloat16 or float16: half the bytes.
 #include <fmt/format.h>
 
 #include "lockstep/reduce/hooks.h"
@@ -29,7 +29,7 @@ class HalfHook : public BucketHook {
     std::vector<GradientInfo> halves(gradients.begin(), gradients.end());
     for (GradientInfo& gradient : halves) {
       if (gradient.dtype == DType::kFloat64)
-        return fmt::format("comm_hook {}: it compresses float32, and the gradient of '{}' is float64", name_,
+        return fmt::format("comm_hook {}: it compresses float32, but the gradient of '{}' is float64", name_,
                            gradient.name);
       if (gradient.dtype == DType::kFloat32) gradient.dtype = dtype_;
     }

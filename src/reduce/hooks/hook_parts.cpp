@@ -23,12 +23,14 @@ std::string refusal_of_next(const CommHook& next, const char* hook, std::span<co
   if (!next) return "";
   if (!next->averages())
     return fmt::format(
-        "comm_hook {} over {}: what {} sends would not be averaged: let {} stand on it instead, or use one of them",
+        "comm_hook {} over {}: the messages of {} would not be averaged: let {} send through it instead, or use only "
+        "one of them",
         hook, next->describe(), hook, next->describe());
   if (!gets_gradients && !next->sends_any_message())
     return fmt::format(
-        "comm_hook {} over {}: {} keeps state by parameter, and the messages of {} are none: use one of them", hook,
-        next->describe(), next->describe(), hook);
+        "comm_hook {} over {}: {} keeps state by parameter, but the messages of {} are not parameters: use only one of "
+        "them",
+        hook, next->describe(), next->describe(), hook);
   return next->refusal(gradients);
 }
 
@@ -36,8 +38,8 @@ std::string refusal_of_gradients(const char* hook, std::span<const GradientInfo>
   for (const GradientInfo& gradient : gradients)
     if (gradient.dtype != DType::kFloat32)
       return fmt::format(
-          "comm_hook {}: it compresses float32, and the gradient of '{}' reaches it as {}: use bf16 or fp16, or none, "
-          "there",
+          "comm_hook {}: it compresses float32, but receives the gradient of '{}' as {}: use bf16 or fp16, or no hook, "
+          "for this model",
           hook, gradient.name, name_of(gradient.dtype));
   return "";
 }

@@ -1,4 +1,4 @@
-// What the shipped comm hooks have in common: a job for each message, with registered memory, and their refusals.
+// Shared by the comm hooks: one job per message, with registered memory, and checks of their options and gradients.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace lockstep::hooks {
 
-// Messages that hooks standing on each other make of one bucket: at most two of two.
+// The most messages that combined hooks make from one bucket: two hooks with two each.
 inline constexpr int kMessages = 4;
 
 inline Device& device_of(const ProcessGroup& group, DeviceKind kind) {
   return kind == DeviceKind::kCpu ? cpu_device() : group.local_device();
 }
 
-// Registered memory that is at least so large. Collective where it grows or shrinks: in the first pass, and after
-// buckets were rebuilt.
+// Ensures registered memory of at least that size. Collective when it grows or shrinks: in the first pass, and after
+// the buckets were rebuilt.
 void resize(Buffer& memory, ProcessGroup& group, std::size_t bytes, DeviceKind device);
-// Memory that stays on the device. What a pass has queued for it, the default stream is behind by the pass's end.
+// The same for memory of the device. The default stream is ordered after a pass's work by the end of the pass.
 void resize(Buffer& memory, Device& device, std::size_t bytes);
 
-// What continuations work on: one job a message, which stays where it is, so that a continuation captures its address
-// alone. Its memory is registered with one group: a hook that is used with another one has other jobs there, and those
-// of a group that is gone go.
+// The data of continuations: one job per message. A job does not move, so a continuation captures only its address. Its
+// memory is registered with one group: each group that a hook is used with has its own jobs, and those of destroyed
+// groups are dropped.
 template <typename Job>
 class Jobs {
  public:
@@ -55,15 +55,15 @@ class Jobs {
   std::vector<OfGroup> groups_;
 };
 
-// " over bf16", or "".
+// Returns " over bf16" for example, or "".
 std::string over(const CommHook& next);
 
-// Why `next` cannot reduce these gradients, or "": it must average, and where it gets other messages than gradients,
-// keep nothing of them.
+// Returns why `next` cannot reduce these gradients, or "". It must average, and if it gets messages that are not
+// gradients, it must not keep state by parameter.
 std::string refusal_of_next(const CommHook& next, const char* hook, std::span<const GradientInfo> gradients,
                             bool gets_gradients);
 
-// "" where all gradients are float32.
+// Returns "" if all gradients are float32.
 std::string refusal_of_gradients(const char* hook, std::span<const GradientInfo> gradients);
 
 Purpose purpose_of(const GradBucket& bucket);

@@ -1,9 +1,9 @@
-// float32 buckets as int8, in blocks with a scale each.
+// Sends float32 buckets as int8, in blocks with one scale each.
 //
-// A bucket of `count` values is cut into blocks; each rank owns a slice of S = ceil(blocks / ranks) of them. A slice
-// travels as S scales and S blocks of int8. One all_to_all takes every rank's slices to their owners, who sum them in
-// float32, in rank order, and round the average to int8 again; one all_gather takes it to all: 2 (n - 1) / n of the
-// slices' bytes, as an all-reduce of int8 would.
+// A bucket of `count` values is cut into blocks; each rank owns a slice of S = ceil(blocks / ranks) blocks. A slice is
+// sent as S scales and S blocks of int8. An all_to_all brings every rank's slices to their owners, which sum them in
+// float32 in rank order and round the average to int8 again. An all_gather then distributes it: 2 (n - 1) / n of the
+// slices' bytes, as in an all-reduce of int8.
 #include <fmt/format.h>
 
 #include "lockstep/reduce/compression_kernels.h"
@@ -17,9 +17,9 @@ namespace {
 struct Int8Job {
   const Int8Kernels* kernels = nullptr;
   float* values = nullptr;
-  Int8Slices all, own_slice;  // of the bucket; of the average
+  Int8Slices all, own_slice;  // of the bucket; of this rank's average
   std::int64_t rank = 0;
-  Buffer own, received;  // a slice for each rank; the averages are gathered in `own`
+  Buffer own, received;  // `own` has a slice for each rank and then receives the gathered averages
   Buffer average;        // of this rank's slice
 
   std::byte* rank_slice() const { return own.data() + rank * all.slice_bytes(); }
@@ -44,7 +44,7 @@ class Int8Hook : public BucketHook {
   std::string describe() const override { return fmt::format("int8 (block {})", block_); }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
     if (block_ == 0 || block_ % 16 != 0)
-      return fmt::format("comm_hook int8: a block of {} values; expected a multiple of 16", block_);
+      return fmt::format("comm_hook int8: got a block of {} values, expected a multiple of 16", block_);
     return refusal_of_gradients("int8", gradients);
   }
   bool sends_any_message() const override { return true; }

@@ -1,4 +1,4 @@
-// Hooks that leave gradients on their ranks.
+// Hooks with which each rank keeps its own gradients.
 #include <fmt/format.h>
 
 #include "lockstep/reduce/hooks.h"
@@ -28,8 +28,7 @@ class PostLocalSgdHook : public BucketHook {
   }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
     if (options_.start_step < 0)
-      return fmt::format("comm_hook post_local_sgd: a start_step of {}; expected 0 or more passes",
-                         options_.start_step);
+      return fmt::format("comm_hook post_local_sgd: got start_step {}, expected 0 or more passes", options_.start_step);
     return refusal_of_next(options_.next, "post_local_sgd", gradients, true);
   }
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
@@ -53,7 +52,7 @@ class PostLocalSgdHook : public BucketHook {
 
  private:
   const PostLocalSgdOptions options_;
-  std::int64_t step_ = 0;  // passes done
+  std::int64_t step_ = 0;  // completed passes
 };
 
 }  // namespace

@@ -1,13 +1,13 @@
-// Gradients as products of two thin matrices (Vogels, Karimireddy, Jaggi 2019, algorithm 1 with the error feedback of
-// algorithm 2).
+// Sends gradients as products of two thin matrices (Vogels, Karimireddy, Jaggi 2019, algorithm 1 with the error
+// feedback of algorithm 2).
 //
-// A parameter is a matrix M (rows x columns), its rows the first dimension; r is the smaller of matrix_rank and both. P
-// (rows x r) and Q (columns x r) lie transposed: r rows, each next to itself. Two calls a bucket: P of all its
-// matrices, and its parameters that travel whole; Q of all. r (rows + columns) values instead of rows * columns, and up
-// to 15 zeros behind each, so that all begin at 64 bytes.
+// A parameter is a matrix M (rows x columns) whose rows are its first dimension; r is the minimum of matrix_rank, rows
+// and columns. P (rows x r) and Q (columns x r) are stored transposed: r contiguous rows. Each bucket takes two calls:
+// one for P of all its matrices and its uncompressed parameters, one for all Q. They send r (rows + columns) values
+// instead of rows * columns, plus up to 15 zeros after each, so that all begin at multiples of 64 bytes.
 //
-// Ranks have the same P and Q behind the calls, and so the same orthonormal P and the same product, which the device
-// computes in an order that does not depend on which one it is.
+// After the calls all ranks have the same P and Q. They compute the same orthonormal P and the same product, because
+// the device's order of operations depends only on the extents.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,16 +22,16 @@ namespace lockstep::hooks {
 namespace {
 
 struct PowerMemory {
-  PowerSgdMatrix matrix;  // of rank 0: travels whole
-  StateFloats q;          // of the pass before; rows that are zero begin anew
-  StateFloats error;      // none without error feedback
+  PowerSgdMatrix matrix;  // rank 0: sent uncompressed
+  StateFloats q;          // from the last pass; zero rows are drawn anew
+  StateFloats error;      // empty without error feedback
   StateBefore q_before, error_before;
 };
 
 struct PowerPart {
   std::string name;
   std::size_t offset = 0, count = 0;
-  std::size_t p_at = 0, q_at = 0;  // values from the messages' begin
+  std::size_t p_at = 0, q_at = 0;  // in values from the start of the messages
   PowerMemory* memory = nullptr;
   std::uint64_t stream = 0;  // of random numbers
 
@@ -47,9 +47,9 @@ struct PowerJob {
   float* values = nullptr;
   std::vector<PowerPart> parts;
   Buffer p, q;
-  Buffer are_finite;  // one int32 a part: its P, as averaged, in this pass, and so the same on all ranks
+  Buffer are_finite;  // one int32 per part: whether the averaged P is finite in this pass, the same on all ranks
   std::size_t p_count = 0, q_count = 0;
-  bool is_new = false;  // the messages hold what nobody wrote
+  bool is_new = false;  // the messages' memory is uninitialised
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   bool warm_start = true;
@@ -60,7 +60,7 @@ struct PowerJob {
   std::int32_t* is_finite(const PowerPart& part) const {
     return reinterpret_cast<std::int32_t*>(are_finite.data()) + (&part - parts.data());
   }
-  // Random rows are the same numbers on all ranks: of the name, and of the step where it is not the first.
+  // Random rows are the same on all ranks: they depend on the name and, after the first step, on the step.
   PowerSgdRandom random_of(const PowerPart& part) const {
     return {seed, part.stream + static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(kMostMatrixRank)};
   }
@@ -68,7 +68,7 @@ struct PowerJob {
 
 OutputView floats(float* data, std::size_t count) { return {data, {static_cast<std::int64_t>(count)}}; }
 
-// The padding of messages is zero: `next` may look at it.
+// Zeroes the padding of messages, because `next` may read it.
 void clear_messages(PowerJob& job, Stream& stream) {
   const KernelTable& kernels = job.device->kernels();
   kernels.fill(floats(reinterpret_cast<float*>(job.p.data()), job.p_count), 0, stream);
@@ -106,7 +106,7 @@ void make_q(const PowerJob& job, Stream& stream) {
   }
 }
 
-// What is no number shows in the average, and is gone in the next pass.
+// A value that is not finite shows in the average but not in the next pass.
 void expand(const PowerJob& job, Stream& stream) {
   for (const PowerPart& part : job.parts)
     if (!part.travels_whole())
@@ -114,7 +114,7 @@ void expand(const PowerJob& job, Stream& stream) {
                           part.memory->error.data(), part.memory->q.data(), stream);
 }
 
-// A stream of random numbers for a name.
+// Returns the stream of random numbers for a name.
 std::uint64_t stream_of(std::string_view name) {
   std::uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
@@ -133,17 +133,18 @@ class PowerSgdHook : public BucketHook {
   }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
     if (options_.matrix_rank < 1 || options_.matrix_rank > kMostMatrixRank)
-      return fmt::format("comm_hook power_sgd: a matrix_rank of {}; expected 1 to {}", options_.matrix_rank,
+      return fmt::format("comm_hook power_sgd: got matrix_rank {}, expected 1 to {}", options_.matrix_rank,
                          kMostMatrixRank);
     if (options_.start_step < 0 || !(options_.min_compression > 0))
       return fmt::format(
-          "comm_hook power_sgd: start_step {}, min_compression {}; expected a step of 0 or more, and a factor above 0",
+          "comm_hook power_sgd: got start_step {} and min_compression {}, expected a step of 0 or more and a factor "
+          "above 0",
           options_.start_step, options_.min_compression);
     const std::string refusal = refusal_of_gradients("power_sgd", gradients);
     return refusal.empty() ? refusal_of_next(options_.next, "power_sgd", gradients, false) : refusal;
   }
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
-    jobs_.clear();  // those of a former wrapper point to memory of its parameters
+    jobs_.clear();  // jobs of a former wrapper point to the memory of its parameters
     memory_.prepare(group, gradients, [this](PowerMemory& memory, const GradientInfo& gradient, Device& device) {
       memory.matrix = matrix_of(gradient);
       if (memory.matrix.rank == 0) return;
@@ -180,7 +181,7 @@ class PowerSgdHook : public BucketHook {
     job->step = step;
     job->warm_start = options_.warm_start;
     if (!fits(job->parts, bucket)) plan(*job, bucket);
-    if (job->q_count == 0) return options_.next(group, bucket);  // all of it travels whole
+    if (job->q_count == 0) return options_.next(group, bucket);  // the entire bucket is sent uncompressed
     for (std::size_t s = 0; s < job->parts.size(); ++s) {
       PowerMemory& memory = *job->parts[s].memory;
       memory.q_before.begin(memory.q, *job->device, !bucket.slots[s].has_gradient);
@@ -223,7 +224,7 @@ class PowerSgdHook : public BucketHook {
     job.is_new = true;
   }
 
-  // The average of a message, by `next`.
+  // Averages a message with `next`.
   Work send(ProcessGroup& group, const GradBucket& bucket, const Buffer& memory, std::size_t count, int which) {
     GradBucket message = bucket;
     message.buffer = memory.data();

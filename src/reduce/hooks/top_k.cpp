@@ -1,8 +1,8 @@
-// The largest magnitudes of each rank's gradients, with their places (Lin et al. 2018; error feedback: Stich et al.
-// 2018).
+// Sends the largest magnitudes of each rank's gradients with their positions (Lin et al. 2018; error feedback: Stich et
+// al. 2018).
 //
-// A bucket's message: K places in the bucket, then K values, K the sum over its parameters of ceil(ratio * count). One
-// all_gather takes every rank's message to all; each adds them up in rank order, so that all have the same bits.
+// A bucket's message is K positions in the bucket, then K values, where K is the sum of ceil(ratio * count) over its
+// parameters. One all_gather distributes all messages; each rank adds them in rank order, so all have the same bits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,11 +20,11 @@ namespace lockstep::hooks {
 namespace {
 
 struct TopKMemory {
-  StateFloats error;  // none without error feedback
+  StateFloats error;  // empty without error feedback
   StateBefore error_before;
 };
 
-// Where a parameter lies, for fits().
+// A parameter's position in the bucket, for fits().
 struct TopKPlace {
   std::string name;
   std::size_t offset = 0;
@@ -64,14 +64,15 @@ class TopKHook : public BucketHook {
   }
   std::string refusal(std::span<const GradientInfo> gradients) const override {
     if (!(options_.ratio > 0) || !(options_.ratio <= 1))
-      return fmt::format("comm_hook top_k: a ratio of {}; expected a number above 0, at most 1", options_.ratio);
+      return fmt::format("comm_hook top_k: got ratio {}, expected a number above 0 and at most 1", options_.ratio);
     for (const GradientInfo& gradient : gradients)
       if (gradient.count > std::size_t{1} << 31)
-        return fmt::format("comm_hook top_k: '{}' has more than 2^31 elements", gradient.name);
+        return fmt::format("comm_hook top_k: '{}' has more than 2^31 elements, the most that it supports",
+                           gradient.name);
     return refusal_of_gradients("top_k", gradients);
   }
   void prepare(const ProcessGroup& group, std::span<const GradientInfo> gradients) override {
-    jobs_.clear();  // those of a former wrapper point to memory of its parameters
+    jobs_.clear();  // jobs of a former wrapper point to the memory of its parameters
     memory_.prepare(group, gradients, [this](TopKMemory& memory, const GradientInfo& gradient, Device& device) {
       if (options_.error_feedback) memory.error = StateFloats(device, gradient.count);
     });
@@ -98,7 +99,7 @@ class TopKHook : public BucketHook {
       TopKMemory& memory = *job->places[s].memory;
       memory.error_before.begin(memory.error, *job->device, !bucket.slots[s].has_gradient);
     }
-    job->messages.ranks = group.world_size();
+    job->messages.senders = group.world_size();
     job->messages.count = static_cast<std::int64_t>(bucket.count);
     resize(job->own, group, job->message_bytes(), bucket.device);
     resize(job->gathered, group, static_cast<std::size_t>(group.world_size()) * job->message_bytes(), bucket.device);
@@ -112,7 +113,7 @@ class TopKHook : public BucketHook {
   void plan(TopKJob& job, const GradBucket& bucket) {
     if (bucket.count > std::numeric_limits<std::uint32_t>::max())
       throw InvalidArgument(
-          "comm hook top_k: bucket {} has {} elements, at most {} have a place: use a smaller bucket_cap_mb",
+          "comm hook top_k: bucket {} has {} elements, but at most {} are supported: use a smaller bucket_cap_mb",
           bucket.index, bucket.count, std::numeric_limits<std::uint32_t>::max());
     job.places.clear();
     job.parts.clear();

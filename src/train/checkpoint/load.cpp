@@ -1,9 +1,10 @@
+// The sequence of a load, which all ranks run: check that the ranks give the same parts; rank 0 reads the files and
+// compares them with the parts; then all ranks get its state and tensors. Nothing is changed before the last of these.
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/comm/agreement.h"
@@ -12,31 +13,27 @@
 #include "lockstep/tensor/random.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/optim/swapped_weights.h"
-#include "src/train/checkpoint/checkpoint_group.h"
-#include "src/train/checkpoint/files.h"
-#include "src/train/checkpoint/hook_state.h"
-#include "src/train/checkpoint/own.h"
-#include "src/train/checkpoint/owner.h"
-#include "src/train/checkpoint/random.h"
-#include "src/train/checkpoint/read.h"
-#include "src/train/checkpoint/shards.h"
+#include "src/train/checkpoint/checkpoint_format.h"
+#include "src/train/checkpoint/checkpoint_plan.h"
+#include "src/train/checkpoint/folder/checkpoint_folder.h"
+#include "src/train/checkpoint/rank_state.h"
 
-namespace lockstep {
+namespace lockstep::checkpoint {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 
 namespace {
 
-using namespace checkpoint;
-
 constexpr const char* kAnotherModel = "is of another model";
 constexpr const char* kOtherOptions =
     "is of an optimizer with other options (momentum, groups, loss_scaler), of the same model: give this one the "
-    "options of the run that "
-    "saved it (of model_parallel, earlier versions kept the first stage's optimizer alone: load without .optimizer)";
+    "options of the run that saved it (of model_parallel, earlier versions kept the first stage's optimizer alone: "
+    "load without .optimizer)";
 
-// A tensor that a part of the training has, here or, of slices, on other ranks.
+// -- comparing the checkpoint with the parts
+
+// A tensor that the training has: here, or in slices on several ranks.
 struct Wanted {
   std::string name;
   DType dtype;
@@ -53,27 +50,25 @@ std::vector<Wanted> wanted_of(const std::vector<optim::StatePart>& parts) {
   return wanted;
 }
 
-// Throws unless `saved` holds exactly the wanted tensors; says what that means, and the first difference.
+// Throws FileError with `meaning` and the first difference unless `saved` has exactly the wanted tensors.
 void check_names(const std::vector<SavedTensor>& saved, const std::vector<Wanted>& wanted, const std::string& path,
                  const char* meaning) {
-  std::unordered_map<std::string_view, const SavedTensor*> by_name;
-  for (const SavedTensor& tensor : saved) by_name.emplace(tensor.name, &tensor);
+  const SavedByName by_name(saved);
   std::unordered_set<std::string_view> names;
   for (const auto& [name, dtype, shape] : wanted) {
     names.insert(name);
-    const auto found = by_name.find(name);
-    if (found == by_name.end()) throw FileError("{}: {}: it has no tensor '{}' {}", path, meaning, name, shape.text());
-    const SavedTensor& tensor = *found->second;
-    if (tensor.shape != shape || tensor.dtype != dtype)
-      throw FileError("{}: {}: '{}' is {} {} there, {} {} here", path, meaning, name, name_of(tensor.dtype),
-                      tensor.shape.text(), name_of(dtype), shape.text());
+    const SavedTensor* const found = by_name.find(name);
+    if (found == nullptr) throw FileError("{}: {}: it has no tensor '{}' {}", path, meaning, name, shape.text());
+    if (found->shape != shape || found->dtype != dtype)
+      throw FileError("{}: {}: '{}' is {} {} there, {} {} here", path, meaning, name, name_of(found->dtype),
+                      found->shape.text(), name_of(dtype), shape.text());
   }
   for (const SavedTensor& tensor : saved)
     if (names.count(tensor.name) == 0)
       throw FileError("{}: {}: '{}' {} does not exist here", path, meaning, tensor.name, tensor.shape.text());
 }
 
-// Counts of steps were those of groups once: each parameter of a group gets its group's.
+// Older versions counted steps for each group: each parameter gets the count of its group.
 void spread_counts_of_groups(LoadedCheckpoint& loaded, optim::Optimizer& optimizer) {
   for (const optim::StatePart& part : optimizer.state_parts()) {
     if (part.is_slice || part.whole.dims() != 2 || !part.name.ends_with(".clock")) continue;
@@ -94,8 +89,7 @@ CheckpointState state_of(const json& state) {
   return {state.at("step"), state.at("epoch"), state.at("world_size"), state.at("folder")};
 }
 
-// The parameters in the order of the buckets, where a pass had planned these; empty: it had not, or was none of several
-// ranks.
+// The parameters in the order of the buckets, if a backward pass had planned these; otherwise {}.
 std::vector<std::string> bucket_order_of(const json& state) {
   std::vector<std::string> names;
   if (!state.value("buckets_rebuilt", false)) return names;
@@ -104,8 +98,8 @@ std::vector<std::string> bucket_order_of(const json& state) {
   return names;
 }
 
-// The same bits need the same buckets. Where other parameters are reduced (some were frozen, say), the first pass plans
-// anew.
+// The same buckets are needed to get the same bits. If other parameters are reduced now, for instance because some are
+// frozen, the first pass plans the buckets anew.
 void rebuild_buckets(DistributedDataParallel& ddp, const json& state) {
   const std::vector<std::string> order = bucket_order_of(state);
   std::vector<std::string> saved = order, reduced;
@@ -125,7 +119,7 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
     if (kind != parts.optimizer->kind())
       throw FileError("{}: was saved with optimizer {}, this one is {}", state_path, kind, parts.optimizer->kind());
     if (const auto lr = loaded.state.at("optimizer").at("lr").get<float>(); !optim::is_rate(lr))
-      throw FileError("{}: the learning rate {} is none: a finite number that is not negative was expected", state_path,
+      throw FileError("{}: the learning rate {} is invalid: expected a finite number that is not negative", state_path,
                       lr);
     check_names(loaded.optimizer, wanted_of(parts.optimizer->state_parts()), (folder / kOptimizer).string(),
                 kOtherOptions);
@@ -146,7 +140,7 @@ void check_against(const LoadedCheckpoint& loaded, const CheckpointParts& parts)
   }
 }
 
-// What the ranks must have in common beside the model: else one of them would be stopped when the others have loaded.
+// The ranks must have these in common, besides the model. Otherwise a rank could fail after the others have loaded.
 std::vector<std::string> lines_of(const CheckpointParts& parts, const OwnTensors& own) {
   std::vector<std::string> lines;
   const auto add = [&](Part part, const char* what, const std::vector<Wanted>& tensors) {
@@ -154,8 +148,8 @@ std::vector<std::string> lines_of(const CheckpointParts& parts, const OwnTensors
       if (!own.has(part, name)) lines.push_back(fmt::format("{} '{}' {} {}", what, name, name_of(dtype), shape.text()));
   };
   lines.push_back(parts.optimizer ? "optimizer " + parts.optimizer->kind() : "no optimizer");
-  if (parts.optimizer && parts.optimizer->slice_ranks() > 1)
-    lines.push_back(fmt::format("its state in slices on {} ranks", parts.optimizer->slice_ranks()));
+  if (parts.optimizer && parts.optimizer->slice_holders() > 1)
+    lines.push_back(fmt::format("its state in slices on {} ranks", parts.optimizer->slice_holders()));
   if (parts.optimizer) add(Part::kOptimizer, "optimizer state", wanted_of(parts.optimizer->state_parts()));
   lines.push_back(parts.ema ? "averages" : "no averages");
   if (parts.ema) add(Part::kAverages, "average", wanted_of(parts.ema->state()));
@@ -168,6 +162,18 @@ std::vector<std::string> lines_of(const CheckpointParts& parts, const OwnTensors
   return lines;
 }
 
+std::string refusal_of_load(const CallGroup& group, const CheckpointParts& parts) {
+  if (!group.refusal().empty()) return group.refusal();
+  const std::string swapped = optim::first_swapped(parts.model.state_dict());
+  if (swapped.empty()) return "";
+  return fmt::format(
+      "parameter '{}' holds its average at the moment, by ema.swapped(): when that scope ends, it would put the "
+      "weights of before in the place of those that are loaded: end it first",
+      swapped);
+}
+
+// -- copying its tensors
+
 void copy_tensor(const SavedTensor& source, const Tensor& tensor) {
   if (source.data.empty()) return;
   Device& device = tensor.device();
@@ -175,27 +181,13 @@ void copy_tensor(const SavedTensor& source, const Tensor& tensor) {
   tensor.mark_changed();
 }
 
-// A look-up of saved tensors by their names.
-class SavedTensorsByName {
- public:
-  explicit SavedTensorsByName(const std::vector<SavedTensor>& saved) {
-    for (const SavedTensor& tensor : saved) by_name_.emplace(tensor.name, &tensor);
-  }
-  void copy_to(const NamedTensor& entry) const {
-    if (const auto found = by_name_.find(entry.name); found != by_name_.end())
-      copy_tensor(*found->second, entry.tensor);
-  }
-
- private:
-  std::unordered_map<std::string_view, const SavedTensor*> by_name_;
-};
-
 void copy_tensors(const std::vector<SavedTensor>& saved, const std::vector<NamedTensor>& wanted) {
-  const SavedTensorsByName by_name(saved);
-  for (const NamedTensor& entry : wanted) by_name.copy_to(entry);
+  const SavedByName by_name(saved);
+  for (const NamedTensor& entry : wanted)
+    if (const SavedTensor* const found = by_name.find(entry.name)) copy_tensor(*found, entry.tensor);
 }
 
-// Names, types and shapes, for the ranks that have not read them.
+// Names, types and shapes of tensors, for the ranks that have not read them.
 json description_of(const std::vector<SavedTensor>& tensors) {
   json all = json::array();
   for (const SavedTensor& tensor : tensors) {
@@ -217,48 +209,15 @@ ProgramState load_program(ProcessGroup* group, const std::optional<LoadedCheckpo
   return program;
 }
 
-// The result of rank 0, as it travels to the others: first letter N (nothing: what is there instead follows), A (wrong
-// argument) or E (an error follows), S (a state follows).
-std::string read_on_rank_zero(const char* operation, const std::string& folder, const CheckpointParts& parts,
-                              const OwnTensors& own, int ranks, std::optional<LoadedCheckpoint>& loaded) {
-  if (folder.empty()) return fmt::format("A{}: the folder's name is empty", operation);
-  try {
-    std::string why_none;
-    const auto found = find_checkpoint(folder, why_none);
-    if (!found) {
-      check_and_note_load(folder, nullptr, parts.overwrite);
-      return "N" + why_none;
-    }
-    loaded = read_checkpoint(*found);
-    if (parts.optimizer) spread_counts_of_groups(*loaded, *parts.optimizer.get());
-    check_against(*loaded, parts);
-    json message = loaded->state;
-    message["folder"] = loaded->folder;
-    if (parts.program) message["program_tensors"] = description_of(loaded->program);
-    state_of(message);  // what is missing must be missed before anything is changed
-    for (int rank = 0; rank < ranks; ++rank) random_of(message, rank, ranks);
-    bucket_order_of(message);
-    message["own_bytes"] = plan_own(*loaded, own, ranks, static_cast<bool>(parts.ddp));
-    check_and_note_load(folder, &*loaded, parts.overwrite);
-    if (const std::string warning = warning_of_random(message, ranks); !warning.empty())
-      log::warn("{}: {}: {}", operation, loaded->folder, warning);
-    return "S" + message.dump();
-  } catch (const Error& error) {
-    return fmt::format("E{}", error.what());
-  } catch (const std::exception& error) {
-    return fmt::format("E{}: the checkpoint cannot be read: {}", folder, error.what());
-  }
-}
-
-// One tensor after the other, whole, from rank 0; each rank keeps its slice.
+// Rank 0 sends one tensor after the other as a whole; each rank keeps its slice.
 void load_slices(ProcessGroup& group, const std::optional<LoadedCheckpoint>& loaded, optim::Optimizer& optimizer) {
   static const std::vector<SavedTensor> kNone;
-  const SavedTensorsByName saved(loaded ? loaded->optimizer : kNone);
+  const SavedByName saved(loaded ? loaded->optimizer : kNone);
   std::vector<NamedTensor> counts;  // that all ranks have
   for (const optim::StatePart& part : optimizer.state_parts()) {
     const Tensor whole = Tensor::empty(part.whole, part.values.dtype());
     const std::vector<NamedTensor> sent = {{part.name, whole}};
-    saved.copy_to(sent.front());
+    if (const SavedTensor* const found = saved.find(part.name)) copy_tensor(*found, whole);
     replace_by_roots(group, sent, "checkpoint optimizer state");
     const Buffer own =
         whole.buffer().window(static_cast<std::size_t>(part.begin) * size_of(whole.dtype()), part.values.bytes());
@@ -268,7 +227,7 @@ void load_slices(ProcessGroup& group, const std::optional<LoadedCheckpoint>& loa
   check_replicas_equal(group, counts, "counts of the optimizer's steps from the checkpoint");
 }
 
-// From rank 0, which read them, to all; but for what is each rank's `own`, of which rank 0's is among them.
+// Rank 0, which has read the tensors, sends them to all ranks, except for those that are each rank's own.
 void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& loaded, const CheckpointParts& parts,
                   const OwnTensors* own) {
   const auto load_part = [&](Part part, const std::vector<NamedTensor>& tensors,
@@ -281,7 +240,7 @@ void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& lo
   };
   load_part(Part::kModel, parts.model.state_dict(), &LoadedCheckpoint::model, "checkpoint weights",
             "weights from the checkpoint");
-  if (parts.optimizer && parts.optimizer->slice_ranks() > 1)
+  if (parts.optimizer && parts.optimizer->slice_holders() > 1)
     load_slices(*group, loaded, *parts.optimizer.get());
   else if (parts.optimizer)
     load_part(Part::kOptimizer, parts.optimizer->state(), &LoadedCheckpoint::optimizer, "checkpoint optimizer state",
@@ -292,39 +251,76 @@ void load_tensors(ProcessGroup* group, const std::optional<LoadedCheckpoint>& lo
   if (parts.ddp) restore_hook_state(parts.ddp->comm_hook(), loaded ? &loaded->hook : nullptr, group);
 }
 
-// This rank's own tensors as they were saved, in the memory of the file that holds them. FileError on all ranks where
-// one's do not fit.
+// Collective: this rank's own tensors as they were saved, in the memory of the file that holds them. Throws on all
+// ranks if those of one do not fit.
 std::vector<SavedTensor> own_tensors_in(const CallGroup& group, const std::vector<std::byte>& file,
                                         const OwnTensors& own, const std::string& folder) {
-  std::vector<SavedTensor> saved;
-  std::string refusal;
-  if (group.rank() != 0) {
+  return on_all_ranks(group, [&] {
+    std::vector<SavedTensor> saved;
+    if (group.rank() == 0) return saved;  // they are in the files of the model, the optimizer and the averages
     const std::string path = folder + "/" + rank_name(group.rank(), group.world_size());
-    try {
-      saved = parse_file(file, path).tensors;
-      check_names(saved, wanted_of(own.all()), path, kAnotherModel);
-    } catch (const Error& error) {
-      refusal = error.what();
-    }
+    saved = parse_file(file, path).tensors;
+    check_names(saved, wanted_of(own.all()), path, kAnotherModel);
+    return saved;
+  });
+}
+
+// -- the sequence
+
+// The result of rank 0's reading, for all ranks. `state` is null if there is no checkpoint; `why_none` then says what
+// is there instead.
+struct ReadResult {
+  std::string why_none;
+  json state;
+};
+
+// On rank 0. Checks all that can be checked before anything is changed.
+ReadResult read_for_all_ranks(const char* operation, const std::string& folder, const CheckpointParts& parts,
+                              const OwnTensors& own, int ranks, std::optional<LoadedCheckpoint>& loaded) {
+  ReadResult result;
+  const auto found = find_checkpoint(folder, result.why_none);
+  if (!found) {
+    check_and_note_load(folder, nullptr, parts.overwrite);
+    return result;
   }
-  const std::vector<std::string> refusals = group.get()->all_gather_text(refusal, {.purpose = {"checkpoint"}});
-  for (std::size_t rank = 0; rank < refusals.size(); ++rank)
-    if (!refusals[rank].empty()) throw FileError("rank {}: {}", rank, refusals[rank]);
-  return saved;
+  loaded = read_checkpoint(*found);
+  if (parts.optimizer) spread_counts_of_groups(*loaded, *parts.optimizer.get());
+  check_against(*loaded, parts);
+  json& state = result.state = loaded->state;
+  state["folder"] = loaded->folder;
+  if (parts.program) state["program_tensors"] = description_of(loaded->program);
+  state_of(state);  // these four throw if something is missing
+  for (int rank = 0; rank < ranks; ++rank) random_of(state, rank, ranks);
+  bucket_order_of(state);
+  state["own_bytes"] = plan_own(*loaded, own, ranks, static_cast<bool>(parts.ddp));
+  check_and_note_load(folder, &*loaded, parts.overwrite);
+  if (const std::string warning = warning_of_random(state, ranks); !warning.empty())
+    log::warn("{}: {}: {}", operation, loaded->folder, warning);
+  return result;
 }
 
-std::string refusal_of_load(const CallGroup& group, const CheckpointParts& parts) {
-  if (!group.refusal().empty()) return group.refusal();
-  const std::string swapped = optim::first_swapped(parts.model.state_dict());
-  if (swapped.empty()) return "";
-  return fmt::format(
-      "parameter '{}' holds its average at the moment, by ema.swapped(): when that scope ends, it would put the "
-      "weights of before in the "
-      "place of those that are loaded: end it first",
-      swapped);
+// Collective: rank 0 reads the checkpoint into `loaded`, and all ranks get the result.
+ReadResult read_on_rank_zero(GroupRef group, const char* operation, const std::string& folder,
+                             const CheckpointParts& parts, const OwnTensors& own,
+                             std::optional<LoadedCheckpoint>& loaded) {
+  const auto read = [&]() -> std::string {
+    if (group.rank() != 0) return "";
+    if (folder.empty()) throw InvalidArgument("{}: the folder's name is empty", operation);
+    try {
+      const ReadResult result = read_for_all_ranks(operation, folder, parts, own, group.world_size(), loaded);
+      const auto handler = result.state.is_null() ? json::error_handler_t::replace : json::error_handler_t::strict;
+      return json::array({result.why_none, result.state}).dump(-1, ' ', /*ensure_ascii=*/false, handler);
+    } catch (const Error& error) {
+      throw FileError("{}", error.what());
+    } catch (const std::exception& error) {
+      throw FileError("{}: the checkpoint cannot be read: {}", folder, error.what());
+    }
+  };
+  const json result = json::parse(gather_on_all_ranks(group, read).front());
+  return {result.at(0), result.at(1)};
 }
 
-// Collective, with rank 0's state: what nothing speaks against any more.
+// Collective: changes the parts to rank 0's state.
 CheckpointState apply(const CallGroup& ranks, const json& state, const std::optional<LoadedCheckpoint>& loaded,
                       const CheckpointParts& parts, const OwnTensors& own) {
   const auto own_bytes = state.at("own_bytes").get<std::vector<std::size_t>>();
@@ -344,42 +340,23 @@ CheckpointState apply(const CallGroup& ranks, const json& state, const std::opti
   return state_of(state);
 }
 
-// Nullopt: there is none, and `why_none` says what rank 0 found instead.
-std::optional<CheckpointState> load(const char* operation, const std::string& folder, const CheckpointParts& parts,
-                                    std::string& why_none) {
-  const CallGroup ranks(parts);
-  ProcessGroup* const group = ranks.get();
-  refuse_together(ranks, operation, refusal_of_load(ranks, parts));
-  const OwnTensors own(parts);
-  if (group != nullptr) {
-    check_same_model(*group, parts.model, operation,
-                     parts.ddp ? parts.ddp->ignored_parameters() : std::vector<std::string>());
-    check_same_on_all_ranks(*group, operation, lines_of(parts, own), "gave different parts");
-  }
-  std::optional<LoadedCheckpoint> loaded;
-  std::string outcome;
-  if (ranks.rank() == 0) outcome = read_on_rank_zero(operation, folder, parts, own, ranks.world_size(), loaded);
-  if (group != nullptr) outcome = group->broadcast_text(outcome, 0, {.purpose = {"checkpoint"}});
-  if (outcome[0] == 'A') throw InvalidArgument("{}", outcome.substr(1));
-  if (outcome[0] == 'E') throw FileError("{}", outcome.substr(1));
-  if (outcome[0] == 'N') {
-    why_none = outcome.substr(1);
-    return std::nullopt;
-  }
-  return apply(ranks, json::parse(outcome.substr(1)), loaded, parts, own);
-}
-
 }  // namespace
 
-std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts) {
-  std::string why_none;
-  return load("load_checkpoint", folder, parts, why_none);
+std::optional<CheckpointState> load(const char* operation, const std::string& folder, const CheckpointParts& parts,
+                                    std::string& why_none) {
+  const CallGroup group(parts);
+  refuse_on_all_ranks(group, operation, refusal_of_load(group, parts));
+  const OwnTensors own(parts);
+  if (group.get() != nullptr) {
+    check_same_model(*group.get(), parts.model, operation,
+                     parts.ddp ? parts.ddp->ignored_parameters() : std::vector<std::string>());
+    check_same_on_all_ranks(group, operation, lines_of(parts, own), "gave different parts");
+  }
+  std::optional<LoadedCheckpoint> loaded;  // on rank 0
+  ReadResult found = read_on_rank_zero(group, operation, folder, parts, own, loaded);
+  why_none = std::move(found.why_none);
+  if (found.state.is_null()) return std::nullopt;
+  return apply(group, found.state, loaded, parts, own);
 }
 
-CheckpointState resume_checkpoint(const std::string& folder, const CheckpointParts& parts) {
-  std::string why_none;
-  if (auto state = load("resume_checkpoint", folder, parts, why_none)) return *std::move(state);
-  throw FileError("resume_checkpoint: there is no checkpoint to go on from. {}", why_none);
-}
-
-}  // namespace lockstep
+}  // namespace lockstep::checkpoint

@@ -23,7 +23,7 @@ namespace lockstep::events {
 
 namespace {
 
-constexpr std::uint32_t kCastagnoli = 0x82f63b78;  // the polynomial, its bits reversed
+constexpr std::uint32_t kCastagnoli = 0x82f63b78;  // the polynomial with reversed bits
 
 constexpr std::array<std::uint32_t, 256> crc_table() {
   std::array<std::uint32_t, 256> table{};
@@ -38,14 +38,15 @@ void append_little_endian(std::string& out, std::uint64_t bits, int bytes) {
   for (; bytes > 0; --bytes, bits >>= 8) out += static_cast<char>(bits);
 }
 
-// Event.session_log, with which a reader of "brain.Event:2" drops all that it has of this step and later ones.
+// Event.session_log; with it a reader of "brain.Event:2" drops this step and later ones that it already has.
 Message restart_event(double now, std::int64_t step) {
   constexpr int kWallTime = 1, kStep = 2, kSessionLog = 7, kStatus = 1;
   constexpr std::int64_t kStart = 1;
   return Message().real(kWallTime, now).integer(kStep, step).message(kSessionLog, Message().integer(kStatus, kStart));
 }
 
-// Readers take the files in the order of their names: not before the folder's newest, be it of another machine's clock.
+// Returns a time whose file name sorts after the folder's newest file, which another machine's clock may have named,
+// because readers take the files in the order of their names.
 double after_others(const std::string& folder, double now) {
   constexpr std::string_view kPrefix = "events.out.tfevents.";
   constexpr std::size_t kDigits = 10;
@@ -65,17 +66,17 @@ void make_folder(const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
   fs::create_directories(folder, error);
-  std::error_code ignored;  // of a folder that may not be entered: `error` says it
+  std::error_code ignored;  // from a folder that may not be entered; `error` has the reason
   if (fs::is_directory(folder, ignored)) return;
   const std::string cause = fs::exists(folder, ignored) ? "a file has this name" : error.message();
   throw FileError(
-      "SummaryWriter: {}: the folder cannot be made: {}: give another log_dir, one that this process may make and "
+      "SummaryWriter: {}: the folder cannot be created: {}: choose a log_dir that this process may create and "
       "write to",
       folder, cause);
 }
 
-// A name of this second that is taken belongs to another process of the same pid and host name, as containers have: the
-// next one is free.
+// A name of this second that already exists belongs to another process with the same pid and host name, as in
+// containers. The next number is used then.
 Fd open_event_file(const std::string& folder, double now, const std::string& name, std::string& path) {
   constexpr int kTries = 100;
   Fd fd;
@@ -119,13 +120,13 @@ EventFile::EventFile(const std::string& folder, double now, const EventFileOptio
   fd_ = open_event_file(folder, options.purge_step ? after_others(folder, now) : now, options.name, path_);
   if (!fd_)
     throw FileError(
-        "SummaryWriter: {}: the event file cannot be made: {}: give a log_dir that this process may write to, with "
-        "space left",
+        "SummaryWriter: {}: the event file cannot be created: {}: choose a log_dir that this process may write to, "
+        "with space left",
         path_, std::strerror(errno));
-  waiting_ = record_of(version_event(now));
-  if (options.purge_step) waiting_ += record_of(restart_event(now, *options.purge_step));
+  buffered_ = record_of(version_event(now));
+  if (options.purge_step) buffered_ += record_of(restart_event(now, *options.purge_step));
   try {
-    write_waiting();
+    write_buffered();
   } catch (...) {
     unlink(path_.c_str());
     throw;
@@ -146,51 +147,48 @@ void EventFile::fail(const char* what, int error, const std::string& remedy) con
 
 void EventFile::add(double now, std::span<const Message> events) {
   if (!fd_) throw InvalidArgument("SummaryWriter: {}: the writer is closed: make a new one to add more", path_);
-  for (const Message& event : events) waiting_ += record_of(event);
-  records_waiting_ += static_cast<int>(events.size());
+  for (const Message& event : events) buffered_ += record_of(event);
+  records_buffered_ += static_cast<int>(events.size());
   const bool is_due =
       !(now >= last_flush_ && now < last_flush_ + options_.flush_seconds);  // also when the clock was set back
-  if (records_waiting_ < options_.max_queue && !is_due) return;
+  if (records_buffered_ < options_.max_queue && !is_due) return;
   last_flush_ = now;
   flush();
 }
 
-// Each record goes to its own place in the file: what a write left half done is written over by the next.
-void EventFile::write_waiting() {
+// Each record has a fixed place in the file, so the next write overwrites an incomplete one.
+void EventFile::write_buffered() {
   std::size_t done = 0;
-  while (done < waiting_.size()) {
+  while (done < buffered_.size()) {
     const ssize_t written =
-        pwrite(fd_.get(), waiting_.data() + done, waiting_.size() - done, static_cast<off_t>(written_ + done));
+        pwrite(fd_.get(), buffered_.data() + done, buffered_.size() - done, static_cast<off_t>(written_ + done));
     if (written < 0 && errno != EINTR)
       fail("cannot be written", errno,
-           fmt::format("make room on the disk, or write to another log_dir; {} records wait in memory for a flush() "
-                       "that succeeds",
-                       records_waiting_));
+           fmt::format("make room on the disk, or write to another log_dir; {} records are buffered for the next "
+                       "flush()",
+                       records_buffered_));
     if (written > 0) done += static_cast<std::size_t>(written);
   }
   written_ += done;
-  waiting_.clear();
-  records_waiting_ = 0;
+  buffered_.clear();
+  records_buffered_ = 0;
 }
 
 void EventFile::flush() {
-  if (!fd_ || waiting_.empty()) return;
+  if (!fd_ || buffered_.empty()) return;
   struct stat status {};
   if (fstat(fd_.get(), &status) == 0 && status.st_nlink == 0)
     throw FileError(
-        "SummaryWriter: {}: the event file was removed: {} records wait in memory, and there is no file for them: make "
-        "a new "
-        "SummaryWriter",
-        path_, records_waiting_);
-  write_waiting();
+        "SummaryWriter: {}: the event file was removed, and {} buffered records have no file: make a new SummaryWriter",
+        path_, records_buffered_);
+  write_buffered();
 }
 
-// Some file systems (NFS, quotas) tell only now what went wrong. After EINTR the descriptor is gone as well.
+// Some file systems (NFS, quotas) report earlier failures only now. After EINTR the descriptor is closed as well.
 void EventFile::close() {
   if (!fd_) return;
   flush();
-  constexpr const char* kRemedy =
-      "records that were written before may be missing: look at the disk, or write to another log_dir";
+  constexpr const char* kRemedy = "earlier records may be missing: check the disk, or write to another log_dir";
   if (fsync(fd_.get()) != 0) fail("cannot be synced", errno, kRemedy);
   if (::close(fd_.release()) != 0 && errno != EINTR) fail("cannot be closed", errno, kRemedy);
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kSmallestLimit = 1e-12, kGrowth = 1.1, kLargestLimit = 1e20;
 
-// As tensorflow/core/lib/histogram/histogram.cc makes them, by repeated multiplication.
+// Computed by repeated multiplication, as in tensorflow/core/lib/histogram/histogram.cc.
 std::vector<double> exponential_limits() {
   std::vector<double> positive;
   for (double limit = kSmallestLimit; limit < kLargestLimit; limit *= kGrowth) positive.push_back(limit);
@@ -22,11 +22,11 @@ std::vector<double> exponential_limits() {
   std::vector<double> limits;
   for (auto limit = positive.rbegin(); limit != positive.rend(); ++limit) limits.push_back(-*limit);
   limits.push_back(0);
-  for (const double limit : positive) limits.push_back(limit);  // GCC 14 sees an overflow in insert() of the range
+  for (const double limit : positive) limits.push_back(limit);  // not insert(): GCC 14 warns of an overflow there
   return limits;
 }
 
-// The last limit is max, and belongs to the last bucket. A width that is no finite number or is 0 makes one bucket.
+// The last limit is max, which belongs to the last bucket. A width that is 0 or not finite gives one bucket.
 std::vector<double> equal_limits(double min, double max, int buckets) {
   const double width = max / buckets - min / buckets;
   std::vector<double> limits;
@@ -38,18 +38,18 @@ std::vector<double> equal_limits(double min, double max, int buckets) {
   return limits;
 }
 
-// The first bucket that ends above the value; the last one holds its own limit too.
+// Returns the first bucket that ends above the value; the last bucket includes its limit.
 std::size_t bucket_of(std::span<const double> limits, double value) {
   const auto at = static_cast<std::size_t>(std::upper_bound(limits.begin(), limits.end(), value) - limits.begin());
   return std::min(at, limits.size() - 1);
 }
 
-// Leaves out the empty buckets at both ends, and makes one of those that follow each other.
+// Drops the empty buckets at both ends and merges consecutive ones.
 void keep_filled(Histogram& histogram, std::span<const double> limits, std::span<const std::int64_t> counts) {
   const auto is_filled = [](std::int64_t count) { return count > 0; };
   const auto first = static_cast<std::size_t>(std::find_if(counts.begin(), counts.end(), is_filled) - counts.begin());
-  const auto behind = static_cast<std::size_t>(counts.rend() - std::find_if(counts.rbegin(), counts.rend(), is_filled));
-  for (std::size_t i = first; i < behind; ++i) {
+  const auto end = static_cast<std::size_t>(counts.rend() - std::find_if(counts.rbegin(), counts.rend(), is_filled));
+  for (std::size_t i = first; i < end; ++i) {
     if (counts[i] == 0 && counts[i - 1] == 0) {
       histogram.limits.back() = limits[i];
       continue;

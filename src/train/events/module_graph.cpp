@@ -20,21 +20,21 @@ using nn::Module;
 
 struct ModuleCall {
   const Module* module;
-  Tensors inputs, outputs;  // held, so that no memory stands for two of them
+  Tensors inputs, outputs;  // kept alive, so that each has its own memory
 };
 
 struct GraphNode {
   std::string name, op;
   std::vector<std::size_t> inputs;
-  std::map<std::string, Message> attributes;  // messages AttrValue
-  bool is_taken = false;                      // another node has it for an input
+  std::map<std::string, Message> attributes;  // AttrValue messages
+  bool is_taken = false;                      // whether another node has it as an input
 };
 
 bool begins_with(const std::string& text, const std::string& begin) {
   return text.compare(0, begin.size(), begin) == 0;
 }
 
-// Letters, digits, '_', '-' and '.' are all that a part of a node's name may have.
+// Replaces characters other than letters, digits, '_', '-' and '.', which a part of a node's name may not have.
 std::string part_of_name(const std::string& name) {
   constexpr const char* kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
   std::string part = name;
@@ -74,7 +74,7 @@ std::map<std::string, Message> attributes_of(const Module& module, const std::ve
   return attributes;
 }
 
-// Names end in '/', but for "" of the root.
+// Names end in '/', except the root's "".
 void collect_boxes(const Module& module, const std::string& box, std::map<const Module*, std::string>& boxes) {
   boxes.emplace(&module, box);
   for (const auto& [name, child] : module.children()) collect_boxes(*child, box + part_of_name(name) + "/", boxes);
@@ -98,7 +98,7 @@ class GraphBuilder {
     const Module& module = *call.module;
     const auto found = boxes_.find(&module);
     const std::string box =
-        found != boxes_.end() ? found->second : part_of_name(module.kind()) + "/";  // not of its parent's children
+        found != boxes_.end() ? found->second : part_of_name(module.kind()) + "/";  // not a child of its parent's
     if (has_nodes(box)) {
       add_own_parameters(module, box);
       add_output_of_box(call, box);
@@ -124,7 +124,7 @@ class GraphBuilder {
     constexpr int kNode = 1, kVersions = 4;
     constexpr int kName = 1, kOp = 2, kInput = 3, kAttr = 5, kKey = 1, kValue = 2;
     constexpr int kProducer = 1;
-    constexpr std::int64_t kProducerVersion = 22;  // of the format, as torch.utils.tensorboard writes it
+    constexpr std::int64_t kProducerVersion = 22;  // of the format; the same as torch.utils.tensorboard's
     Message graph;
     for (const GraphNode& node : nodes_) {
       Message message;
@@ -170,7 +170,7 @@ class GraphBuilder {
     return node;
   }
 
-  // Those of a module with children have a node of their own, once.
+  // The parameters of a module with children get one separate node.
   void add_own_parameters(const Module& module, const std::string& box) {
     const std::string name = box + "parameters";
     if ((module.own_parameters().empty() && module.own_buffers().empty()) || names_.count(name) != 0) return;
@@ -179,7 +179,7 @@ class GraphBuilder {
     nodes_[node].is_taken = true;
   }
 
-  // What operators of the module itself made of its children's outputs; of the root always.
+  // The result that the module's operators computed from its children's outputs; always added for the root.
   void add_output_of_box(const ModuleCall& call, const std::string& box) {
     const bool is_root = call.module == &root_;
     std::vector<std::size_t> sources;
@@ -200,14 +200,14 @@ class GraphBuilder {
     return found == makers_.end() ? kNone : found->second;
   }
 
-  // Memory, since a tensor may have come under another shape.
+  // Keyed by memory, because a tensor may be seen again with another shape.
   void remember(std::span<const Tensor> tensors, std::size_t node) {
     for (const Tensor& tensor : tensors)
       if (tensor.defined() && tensor.buffer().data() != nullptr) makers_[tensor.buffer().data()] = node;
   }
 
-  // The node that made the tensor. Else an operator did: of all in the box that nobody has taken; of the last one; of
-  // the inputs.
+  // Adds the node that made the tensor to `sources`. If an operator made it, adds all nodes in the box that no other
+  // node has as an input, else the last node, else the inputs.
   void add_sources(const Tensor& tensor, const std::string& box, std::vector<std::size_t>& sources) {
     const auto add_once = [&](std::size_t node) {
       if (std::find(sources.begin(), sources.end(), node) == sources.end()) sources.push_back(node);
@@ -223,7 +223,7 @@ class GraphBuilder {
 
   const Module& root_;
   std::map<const Module*, std::string> boxes_;
-  std::vector<GraphNode> nodes_;  // the inputs first
+  std::vector<GraphNode> nodes_;  // the inputs come first
   std::size_t placeholders_ = 0;
   std::set<std::string> names_;
   std::map<const std::byte*, std::size_t> makers_;
@@ -239,7 +239,7 @@ Message graph_of(const nn::Module& module) {
 }
 
 Message graph_of(nn::Module& module, std::span<const nn::InputSpec> inputs) {
-  std::vector<ModuleCall> calls;  // children before the module that called them: the last one is of `module`
+  std::vector<ModuleCall> calls;  // children come before the module that called them, so the last one is of `module`
   nn::observe_forward(module, inputs,
                       [&](const Module& called, std::span<const Tensor> taken, std::span<const Tensor> given) {
                         calls.push_back({&called, {taken.begin(), taken.end()}, {given.begin(), given.end()}});

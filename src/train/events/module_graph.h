@@ -1,7 +1,7 @@
-// A module as TensorBoard's graph of nodes (graph.proto, node_def.proto).
+// Converts a module to TensorBoard's graph of nodes (graph.proto, node_def.proto).
 //
-// A node is a call of a module without children, or one of the job that a module with children does itself; '/' in its
-// name puts it into the box of its parent.
+// A node is a call of a module without children, or one of the operations that a module with children does itself. A
+// '/' in its name puts it into its parent's box.
 #pragma once
 
 #include <span>
@@ -11,11 +11,10 @@
 
 namespace lockstep::events {
 
-// In the order of registration, each joined to the one before.
+// Nodes in the order of registration, each connected to the one before.
 Message graph_of(const nn::Module& module);
 
-// In the order of the calls of one forward, joined by the tensors that went from one to the other, see
-// SummaryWriter::add_graph().
+// Nodes in the order of the calls of one forward pass, connected by their tensors, see SummaryWriter::add_graph().
 Message graph_of(nn::Module& module, std::span<const nn::InputSpec> inputs);
 
 }  // namespace lockstep::events

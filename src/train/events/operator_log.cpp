@@ -23,7 +23,7 @@ struct LoggedDevice {
   Device* device = nullptr;
   const Stream* stream = nullptr;  // the default one
   std::string name;
-  KernelTable kernels;  // as they were
+  KernelTable observer;  // logs, and calls the device's own kernels
   std::atomic<bool> on = false;
   std::array<std::atomic<bool>, kOperators> seen = {};
 };
@@ -63,20 +63,24 @@ struct Logged<entry, number> {
     LoggedDevice& logged = device_of(std::get<sizeof...(Arguments) - 1>(std::tie(arguments...)));
     if (!logged.seen[number].load(std::memory_order_relaxed) && logged.on && !logged.seen[number].exchange(true))
       log::info("operator {}: {}", name, logged.name);
-    (logged.kernels.*entry)(arguments...);
+    (logged.device->own_kernels().*entry)(arguments...);
   }
   static inline const char* name = "";
 };
 
 template <auto entry, std::size_t number>
-void put_log_in_front(KernelTable& table, const char* name) {
+void log_entry(KernelTable& table, const char* name) {
   if (table.*entry == nullptr) return;
   Logged<entry, number>::name = name;
   table.*entry = Logged<entry, number>::call;
 }
 
-// A device hands its table out as const, so that users leave it alone; the object is the device's own and not const.
-KernelTable& table_of(Device& device) { return const_cast<KernelTable&>(device.kernels()); }
+KernelTable observer_of(const KernelTable& kernels) {
+  KernelTable table = kernels;
+#define LOCKSTEP_OPERATOR(name, ...) log_entry<&KernelTable::name, kNumberOf_##name>(table, #name);
+#include "lockstep/core/operators.def"
+  return table;
+}
 
 LoggedDevice& add_device(Device& device) {
   for (auto& each : logged_devices().all) {
@@ -87,7 +91,7 @@ LoggedDevice& add_device(Device& device) {
       logged->device = &device;
       logged->stream = &device.default_stream();
       logged->name = device.name();
-      logged->kernels = device.kernels();
+      logged->observer = observer_of(device.own_kernels());
       each.store(logged, std::memory_order_release);
     }
     return *logged;
@@ -102,14 +106,9 @@ void log_operators(Device& device, bool on) {
   const std::lock_guard lock(logged_devices().mutex);
   LoggedDevice& logged = add_device(device);
   if (logged.on == on) return;
-  KernelTable& table = table_of(device);
-  if (on) {
+  if (on)
     for (auto& seen : logged.seen) seen = false;
-#define LOCKSTEP_OPERATOR(name, ...) put_log_in_front<&KernelTable::name, kNumberOf_##name>(table, #name);
-#include "lockstep/core/operators.def"
-  } else {
-    table = logged.kernels;
-  }
+  device.observe_kernels(on ? &logged.observer : nullptr);
   logged.on = on;
 }
 

@@ -6,7 +6,7 @@ namespace lockstep::events {
 
 namespace {
 
-// Numbers of fields, as in tensorboard/compat/proto/*.proto and tensorboard/plugins/hparams/*.proto.
+// Field numbers of tensorboard/compat/proto/*.proto and tensorboard/plugins/hparams/*.proto.
 namespace event {
 constexpr int kWallTime = 1, kStep = 2, kGraphDef = 4, kSummary = 5;
 }
@@ -27,7 +27,7 @@ Message event_of(const Moment& moment, const Message& value) {
       .message(event::kSummary, Message().message(kValue, value));
 }
 
-// Which plugin of TensorBoard shows a value.
+// Names the TensorBoard plugin that shows a value.
 Message metadata_of(const std::string& plugin, const Message& content = {}) {
   constexpr int kPluginData = 1, kPluginName = 1, kContent = 2;
   return Message().message(kPluginData, Message().text(kPluginName, plugin).text(kContent, content.data()));
@@ -45,7 +45,7 @@ Message hparams_event(const Moment& moment, const std::string& tag, const Messag
           .message(summary_value::kMetadata, metadata_of("hparams", plugin_data)));
 }
 
-// google.protobuf.Value
+// A google.protobuf.Value.
 Message value_of(const train::Hparam& hparam) {
   constexpr int kNumber = 2, kString = 3, kBool = 4;
   const auto& value = hparam.value();

@@ -1,5 +1,5 @@
-// The messages of event files, one function a kind: Event of event.proto, Summary of summary.proto, and what the
-// hparams plugin wants.
+// The messages of event files, one function per kind: Event of event.proto, Summary of summary.proto, and the data of
+// the hparams plugin.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,7 @@ struct Image {
 };
 Message image_event(const Moment& moment, const std::string& tag, const Image& image);
 
-// A session is a run, to the plugin: which hyper-parameters and metrics there are, which values they have here, and
-// that it ended well.
+// The plugin calls a run a session. These are its hyper-parameters and metrics, their values, and its successful end.
 Message experiment_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams,
                          const std::map<std::string, double>& metrics);
 Message session_start_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams, double start);

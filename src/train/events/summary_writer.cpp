@@ -38,9 +38,9 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-// A reader of protocol buffers refuses the whole record otherwise.
+// Readers of protocol buffers refuse the entire record if text is not UTF-8.
 void check_text(const char* call, const char* what, const std::string& text) {
-  if (!is_utf8(text)) throw InvalidArgument("{}: {} is no UTF-8", call, what);
+  if (!is_utf8(text)) throw InvalidArgument("{}: {} is not UTF-8", call, what);
 }
 
 void check_tag(const char* call, const std::string& tag) {
@@ -48,13 +48,13 @@ void check_tag(const char* call, const std::string& tag) {
   check_text(call, "the tag", tag);
 }
 
-// One folder, whatever the name.
+// Makes a single folder name from any name.
 std::string run_folder(std::string name) {
   std::replace(name.begin(), name.end(), '/', '_');
   return name;
 }
 
-// On the CPU.
+// Checks that the tensor is defined and returns it on the CPU.
 Tensor defined_on_cpu(const char* call, const std::string& tag, const Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument("{}: '{}': the tensor is undefined", call, tag);
   return tensor.to(cpu_device());
@@ -64,7 +64,7 @@ bool is_floating(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
-// The values as they lie, 8 bits each.
+// Converts the values to 8 bits each, in memory order.
 std::vector<std::uint8_t> bytes_of(const char* call, const std::string& tag, const Tensor& image) {
   if (image.dtype() != DType::kUInt8 && !is_floating(image.dtype()))
     throw InvalidArgument("{}: '{}': the image is {}, expected uint8 or a floating type", call, tag,
@@ -73,13 +73,13 @@ std::vector<std::uint8_t> bytes_of(const char* call, const std::string& tag, con
   bytes.reserve(static_cast<std::size_t>(image.count()));
   const double scale = image.dtype() == DType::kUInt8 ? 1 : 255;
   events::for_each_number(image, [&](double value) {
-    const double positive = value > 0 ? value * scale : 0;  // so NaN is 0
+    const double positive = value > 0 ? value * scale : 0;  // makes NaN 0
     bytes.push_back(static_cast<std::uint8_t>(std::min(positive, 255.) + 0.5));
   });
   return bytes;
 }
 
-// Of (H, W) or (H, W, C).
+// Accepts (H, W) or (H, W, C).
 events::Image image_of(const char* call, const std::string& tag, const Tensor& given) {
   const Tensor image = defined_on_cpu(call, tag, given);
   const Shape& shape = image.shape();
@@ -92,7 +92,7 @@ events::Image image_of(const char* call, const std::string& tag, const Tensor& g
   return {shape[0], shape[1], channels, events::png_of({shape[0], shape[1], channels, bytes})};
 }
 
-// (N, H, W, C) to one (rows * H, columns * W, C); what is left of the last row is 0.
+// Arranges (N, H, W, C) as one (rows * H, columns * W, C) image; the rest of the last row is 0.
 Tensor grid_of(const std::string& tag, const Tensor& given, std::int64_t most_columns) {
   const Tensor images = defined_on_cpu("add_images", tag, given);
   const Shape& shape = images.shape();
@@ -113,7 +113,7 @@ Tensor grid_of(const std::string& tag, const Tensor& given, std::int64_t most_co
   return grid;
 }
 
-// For all of them, also when one throws; the first exception comes at the end.
+// Calls it for all elements even if one throws, and then throws the first exception.
 template <typename Range, typename Call>
 void call_for_each(const Range& range, const Call& call) {
   std::exception_ptr first;
@@ -154,7 +154,7 @@ struct SummaryWriter::Impl {
     own.add(moment.time, event);
   }
 
-  // Of a run beside this writer's own, for add_scalars(). The name of a file that was given is the own one's.
+  // Returns the file of another run, for add_scalars(). A given file name applies only to this writer's own run.
   events::EventFile& other_run(const std::string& name, double time) {
     const auto found = other_runs.find(name);
     if (found != other_runs.end()) return *found->second;
@@ -171,11 +171,11 @@ struct SummaryWriter::Impl {
   const std::string log_dir;
   const SummaryWriterOptions options;
   const double start;
-  std::mutex mutex;  // of all below
+  std::mutex mutex;  // guards everything below
   events::EventFile own;
   std::map<std::string, std::unique_ptr<events::EventFile>> other_runs;
-  std::set<std::string> warned;        // tags of histograms
-  std::set<std::string> with_hparams;  // names of runs, "" for the own one
+  std::set<std::string> warned;        // histogram tags
+  std::set<std::string> with_hparams;  // names of runs, "" for this writer's
 };
 
 SummaryWriter::SummaryWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -238,8 +238,9 @@ std::int64_t SummaryWriter::add_histogram(const std::string& tag, const Tensor& 
   const events::Moment moment = impl_->at(step);
   const std::lock_guard lock(impl_->mutex);
   if (histogram.not_finite > 0 && impl_->warned.insert(tag).second)
-    log::warn("add_histogram: '{}', step {}: {} of {} values are not finite and left out; this is said once a tag", tag,
-              step, histogram.not_finite, histogram.finite + histogram.not_finite);
+    log::warn(
+        "add_histogram: '{}', step {}: {} of {} values are not finite and are skipped; this is logged once per tag",
+        tag, step, histogram.not_finite, histogram.finite + histogram.not_finite);
   impl_->own.add(moment.time, events::histogram_event(moment, tag, histogram));
   return histogram.not_finite;
 }
@@ -277,7 +278,7 @@ void SummaryWriter::add_hparams(const std::map<std::string, Hparam>& hparams,
   const bool is_own = options.run_name.empty();
   events::EventFile& run = is_own ? impl_->own : impl_->other_run(run_folder(options.run_name), moment.time);
   if (!impl_->with_hparams.insert(options.run_name).second)
-    throw InvalidArgument("add_hparams: the run of {} has hyper-parameters already: give another .run_name",
+    throw InvalidArgument("add_hparams: the run of {} already has hyper-parameters: choose another .run_name",
                           run.path());
   const events::Moment of_run = {moment.time, 0};
   std::vector<events::Message> all = {events::experiment_event(of_run, hparams, metrics),

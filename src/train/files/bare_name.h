@@ -4,9 +4,9 @@
 
 namespace lockstep::train {
 
-inline constexpr const char* kOfValidation = "val_";  // begins the names of the validation's values
+inline constexpr const char* kOfValidation = "val_";  // the prefix of validation values
 inline bool is_of_validation(const std::string& name) { return name.rfind(kOfValidation, 0) == 0; }
-// "loss" of "val_loss", and of "loss".
+// "loss" for "val_loss" and for "loss".
 inline std::string bare_name(const std::string& name) { return is_of_validation(name) ? name.substr(4) : name; }
 
 }  // namespace lockstep::train

@@ -59,13 +59,13 @@ WrittenFile DurableFile::finish() {
 
 void DurableFile::give_name() {
   if (!link_nameless(fd_, path_)) fail("cannot be named");
-  // Again: btrfs logs nothing when a file without a name is synced, and after a loss of power the name would be of an
-  // empty file.
+  // A second sync is needed: btrfs logs nothing when a file without a name is synced, so that after a loss of power the
+  // name would belong to an empty file.
   if (fsync(fd_.get()) != 0) fail("cannot be synced");
   close();
 }
 
-// Some file systems (NFS, quotas) tell only now what went wrong. After EINTR the descriptor is gone as well.
+// Some file systems (NFS, quotas) report errors only here. After EINTR the descriptor is closed, too.
 void DurableFile::close() {
   if (::close(fd_.release()) != 0 && errno != EINTR) fail("cannot be closed");
 }

@@ -1,4 +1,4 @@
-// Files that are on the disk when we say so, and the checksums of what they hold.
+// Files that are on the disk when a call returns, and their checksums.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,19 +20,20 @@ struct WrittenFile {
   std::string sha256;  // hex
 };
 
-// Writes a new file piece by piece. Every failure throws FileError naming path and reason.
+// Writes a new file piece by piece. Every failure throws FileError with path and reason.
 class DurableFile {
  public:
-  // In the folder `born_in` the file has no name until give_name(): of a process that is killed before, nothing is
-  // left. Empty: it has its name from the start.
+  // The file is made in the folder `born_in` and has no name until give_name(), so that nothing is left if the process
+  // is killed before. If `born_in` is empty, the file has its name from the start.
   explicit DurableFile(const std::string& path, const std::string& born_in = "");
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
 
   void write(std::span<const std::byte> data);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  WrittenFile finish();  // on the disk; once
-  void give_name();  // after finish(), once: the folder of `path` must be there, and in the file system of `born_in`
+  WrittenFile finish();  // syncs it to the disk; call it once
+  // Call it once, after finish(). The folder of `path` must exist, in the file system of `born_in`.
+  void give_name();
 
  private:
   void close();
@@ -45,8 +46,8 @@ class DurableFile {
   crypto::Sha256 hash_;
 };
 
-// Are there files without a name in the folder of `free_path`, and can they get one? Tried out under that path, which
-// is free afterwards.
+// Can the folder of `free_path` have files without a name, and can they get one later? Tries it with that path, which
+// is free again afterwards.
 bool has_nameless_files(const std::string& free_path);
 
 WrittenFile write_durably(const std::string& path, std::string_view text);
@@ -54,7 +55,7 @@ void sync_folder(const std::string& path);  // so that a rename within it lasts
 
 void rename_file(const std::string& from, const std::string& to);
 
-// The size that a file may have, so that one that grew is not read first.
+// The size that a file may have. It is checked before the file is read.
 struct FileSize {
   std::uint64_t least = 0, most = UINT64_MAX;
   std::string text() const { return least == most ? fmt::format("{}", most) : fmt::format("at most {}", most); }
@@ -65,7 +66,7 @@ struct ReadFile {
   std::string sha256;  // hex
 };
 
-// Throws FileError naming path and reason: no regular file, another size, more than fits into memory.
+// Throws FileError with path and reason: it is not a regular file, has another size, or does not fit into memory.
 ReadFile read_file(const std::string& path, const FileSize& expected = {});
 
 }  // namespace lockstep

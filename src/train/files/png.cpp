@@ -30,7 +30,7 @@ std::string deflated(std::string_view data) {
   std::string packed(size, '\0');
   if (compress2(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(data.data()),
                 data.size(), Z_DEFAULT_COMPRESSION) != Z_OK)
-    throw std::bad_alloc();  // its only reason when the bound is kept
+    throw std::bad_alloc();  // the only possible reason within the bound
   packed.resize(size);
   return packed;
 }

@@ -1,8 +1,8 @@
 // Protocol buffers' wire format, as far as event files need it (protobuf.dev/programming-guides/encoding).
 //
 // A field is a key, its number * 8 + its wire type, and a value: a varint (7 bits a byte, the lowest first), 4 or 8
-// bytes little-endian, or bytes behind their count. Written in the order of their numbers, fields give the bytes that
-// Google's own library writes.
+// bytes little-endian, or bytes after their count. Fields that are written in the order of their numbers give the same
+// bytes as Google's library.
 #pragma once
 
 #include <bit>
@@ -46,7 +46,7 @@ class Message {
     return *this;
   }
   Message& message(int field, const Message& value) { return text(field, value.data_, Default::kWritten); }
-  // A repeated field of doubles: all behind one key.
+  // A repeated field of doubles: one key for all.
   Message& reals(int field, std::span<const double> values) {
     if (values.empty()) return *this;
     key(field, kCounted);

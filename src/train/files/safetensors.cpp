@@ -48,7 +48,7 @@ std::string numbers_text(std::span<const std::int64_t> numbers) {
   return text;
 }
 
-// The list `key` of an entry. (The JSON library would round fractions.)
+// The list `key` of an entry. Throws for fractions, which the JSON library would round.
 const nlohmann::json& whole_numbers(const nlohmann::json& entry, const char* key, const std::string& name,
                                     const std::string& path) {
   const nlohmann::json& list = entry.at(key);
@@ -59,7 +59,7 @@ const nlohmann::json& whole_numbers(const nlohmann::json& entry, const char* key
   return list;
 }
 
-// Where a tensor's bytes lie.
+// The place of a tensor's bytes.
 std::span<const std::byte> data_of(const std::string& name, const nlohmann::json& entry,
                                    std::span<const std::byte> data, const std::string& path) {
   const auto offsets = whole_numbers(entry, "data_offsets", name, path).get<std::array<std::uint64_t, 2>>();
@@ -68,7 +68,7 @@ std::span<const std::byte> data_of(const std::string& name, const nlohmann::json
   return data.subspan(offsets[0], offsets[1] - offsets[0]);
 }
 
-// Into saved.tensors, or saved.unread; returns where its bytes lie.
+// Adds the tensor to saved.tensors or saved.unread; returns the place of its bytes.
 SavedTensor parse_entry(const std::string& name, const nlohmann::json& entry, std::span<const std::byte> data,
                         const std::string& path, SavedTensors& saved) {
   const auto type = entry.at("dtype").get<std::string>();
@@ -90,7 +90,7 @@ SavedTensor parse_entry(const std::string& name, const nlohmann::json& entry, st
   return saved.tensors.emplace_back(SavedTensor{name, known->first, shape, bytes});
 }
 
-// Looks for a name that the outermost object has twice, of which a parsed object keeps the last one alone.
+// Looks for a name that the outermost object has twice: a parsed object has only the last one.
 class RepeatedName : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::optional<std::string> name;  // the first one that was found
@@ -113,14 +113,14 @@ class RepeatedName : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return true; }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
     return false;
-  }  // parse() says it
+  }  // parse() reports it
 
  private:
   int depth_ = 0;
   std::unordered_set<std::string> names_;
 };
 
-// In two passes: a parser with a callback searches an object again for each of its entries.
+// Two passes, because a parser with a callback searches an object again for each of its entries.
 nlohmann::json parse_header(const char* text, std::uint64_t length, const std::string& path) {
   RepeatedName repeated;
   nlohmann::json::sax_parse(text, text + length, &repeated);
@@ -145,7 +145,7 @@ void check_cover(std::vector<SavedTensor> tensors, std::span<const std::byte> da
 
 }  // namespace
 
-// The header is put together as text: an ordered JSON object searches all of its keys for each that is added.
+// The header is built as text, because an ordered JSON object searches all of its keys for each new one.
 std::string safetensors_header(const std::vector<NamedTensor>& tensors,
                                const std::map<std::string, std::string>& metadata) {
   const auto json_text = [](const nlohmann::ordered_json& value) {

@@ -1,5 +1,5 @@
 // The safetensors format (github.com/huggingface/safetensors): 8 bytes length, a JSON header, then the tensors' bytes.
-// Checkpoints and the files of lockstep/train/safetensors.h are written and parsed here.
+// Checkpoints and lockstep/train/safetensors.h use it.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@
 
 namespace lockstep {
 
-// The header's JSON, padded to 8 bytes. Throws InvalidArgument for what the format cannot hold: see save_safetensors().
+// The header's JSON, padded to 8 bytes. Throws InvalidArgument for names and tensors that the format cannot hold: see
+// save_safetensors().
 std::string safetensors_header(const std::vector<NamedTensor>& tensors,
                                const std::map<std::string, std::string>& metadata);
 
@@ -35,13 +36,13 @@ struct SavedTensor {
 struct SavedTensors {
   std::map<std::string, std::string> metadata;
   std::vector<SavedTensor> tensors;
-  std::map<std::string, std::string> unread;  // of a type or of more dimensions than Lockstep has, by name: why
+  std::map<std::string, std::string> unread;  // by name: why Lockstep cannot read it (its type, or too many dimensions)
 };
 
-// Throws FileError naming `path` for anything that is not exactly right: lengths, offsets, gaps, overlaps, a name that
-// comes twice.
+// Throws FileError with `path` for anything that is not exactly right: lengths, offsets, gaps, overlaps, duplicate
+// names.
 SavedTensors parse_safetensors(std::span<const std::byte> file, const std::string& path);
-// The same of a file of Lockstep's, in which each tensor can be read: FileError for one that cannot.
+// The same for a file that Lockstep wrote: throws FileError also for a tensor that cannot be read.
 SavedTensors parse_own_safetensors(std::span<const std::byte> file, const std::string& path);
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kConvolutionWeights = "convolution_weights";
 
-// Beside `path`, for one call: two processes, be they on two machines, get two names.
+// A name next to `path` for one call. Two processes get different names, even on two machines.
 std::string name_beside(const std::string& path) {
   static std::atomic<std::uint64_t> count = 0;
   return fmt::format("{}.writing-{}-{}-{:08x}", path, getpid(), ++count, std::random_device()());
@@ -49,12 +49,12 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
                       const std::map<std::string, std::string>& metadata) {
   if (path.empty()) throw InvalidArgument("save_safetensors: the file's name is empty");
   std::map<std::string, std::string> all = metadata;
-  // A caller that names a format says by that how the values lie.
+  // A caller that gives a format has its own layout.
   if (all.emplace("format", "lockstep").second) all.emplace(kConvolutionWeights, "OHWI");
   if (!optim::first_swapped(tensors).empty()) all.emplace("weights", "averages");
-  safetensors_header(tensors, all);  // throws before there is a file
+  safetensors_header(tensors, all);  // throws before the file exists
   const std::string folder = folder_of(path), temporary = name_beside(path);
-  std::error_code ignored;  // of a folder that may not be entered: the next call says it
+  std::error_code ignored;  // for a folder without permission: the next call reports it
   if (!fs::is_directory(folder, ignored))
     throw FileError("save_safetensors: {}: cannot be made: there is no folder {}", path, folder);
   if (fs::is_directory(path, ignored))
@@ -75,7 +75,7 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
 
 namespace {
 
-// The names that are wanted, each of which must be there and readable.
+// The wanted names. Throws unless each exists and can be read.
 std::vector<SavedTensor> chosen(SavedTensors& saved, const std::vector<std::string>& names, const std::string& path) {
   if (names.empty()) return std::move(saved.tensors);
   std::unordered_map<std::string_view, const SavedTensor*> by_name;
@@ -105,7 +105,7 @@ Safetensors load_safetensors(const std::string& path, const LoadSafetensorsOptio
   const ReadFile file = read_file(path);
   SavedTensors saved = parse_safetensors(file.data, path);
   std::vector<SavedTensor> wanted = chosen(saved, options.names, path);
-  // JSON's objects come sorted by name.
+  // JSON objects are sorted by name.
   std::stable_sort(wanted.begin(), wanted.end(), [](const SavedTensor& a, const SavedTensor& b) {
     return std::less<>()(a.data.data(), b.data.data());
   });

@@ -1,11 +1,11 @@
-// Text for XML, of which SVG is a kind.
+// Escapes text for XML, including SVG.
 #pragma once
 
 #include <string>
 
 namespace lockstep {
 
-// Fit for XML: <, >, &, quotes escaped; what is no UTF-8 or may not occur becomes '?'.
+// Escapes <, >, & and quotes. Bytes that are not UTF-8 and characters that XML 1.0 forbids become '?'.
 std::string xml_text(const std::string& text);
 
 }  // namespace lockstep

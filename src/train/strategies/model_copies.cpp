@@ -10,7 +10,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/train/strategy_scope.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/nn/module/build_scope.h"
 #include "src/nn/module/trainable.h"
 
@@ -50,8 +50,8 @@ void check_built_in_scope(const nn::Module& model) {
   const auto scope = StrategyChoice::of_thread();
   throw InvalidArgument(
       "strategy: a module of the model ({}) was built {}, and the strategy is {}: its variables are not this "
-      "strategy's; build the whole "
-      "model in the function that is given as the model, which is called once for each replica",
+      "strategy's; build the whole model in the function that is given as the model, which is called once for each "
+      "replica",
       found->kind(),
       found->built_in_scope() == 0 ? "outside of every scope"
       : scope                      ? "in another scope"
@@ -73,13 +73,6 @@ Replica make_replica(const Training& training, Device& device) {
   return replica;
 }
 
-std::vector<Replica> make_replicas(const Training& training, const std::vector<Device*>& devices) {
-  std::vector<Replica> replicas;
-  for (Device* device : devices) replicas.push_back(make_replica(training, *device));
-  for (std::size_t i = 1; i < replicas.size(); ++i) load_state(replicas.front(), replicas[i]);
-  return replicas;
-}
-
 void load_state(const Replica& model, Replica& replica) {
   replica.model->load_state_dict(model.model->state_dict());
   replica.frozen_versions.clear();
@@ -88,7 +81,7 @@ void load_state(const Replica& model, Replica& replica) {
 
 namespace {
 
-// Module by module: a model that trains may hold modules in eval mode.
+// Copies modes module by module: a model in training mode may hold modules in eval mode.
 void copy_modes(const nn::Module& from, nn::Module& to) {
   to.train(from.is_training());
   for (std::size_t i = 0; i < from.children().size() && i < to.children().size(); ++i)
@@ -110,7 +103,7 @@ void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic)
 std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training,
                                                  const std::vector<NamedTensor>& parameters) {
   std::unique_ptr<optim::Optimizer> optimizer = training.optimizer(parameters);
-  if (!optimizer) throw InvalidArgument("{}: Training::optimizer() returned none", strategy);
+  if (!optimizer) throw InvalidArgument("{}: Training::optimizer() returned null", strategy);
   return optimizer;
 }
 
@@ -130,42 +123,21 @@ void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTe
   }
 }
 
-namespace {
-
 void zero_gradient(const Tensor& parameter) {
   if (!grad(parameter).defined()) bind_grad(parameter, parameter.device().allocate(parameter.bytes()));
   grad(parameter).fill(0);
   mark_grad_written(parameter);
 }
 
-}  // namespace
-
-void zero_missing_gradients(const Replica& replica) {
-  for (const NamedTensor& parameter : replica.parameters)
-    if (!has_grad(parameter.tensor)) zero_gradient(parameter.tensor);
-}
-
-void zero_missing_gradients(const std::vector<Replica*>& replicas) {
-  for (std::size_t p = 0; p < replicas.front()->parameters.size(); ++p) {
-    const auto reached = [p](const Replica* replica) { return has_grad(replica->parameters[p].tensor); };
-    if (std::none_of(replicas.begin(), replicas.end(), reached)) continue;
-    for (const Replica* replica : replicas) {
-      if (reached(replica)) continue;
-      zero_gradient(replica->parameters[p].tensor);
-      replica->device->default_stream().synchronize();
-    }
-  }
-}
-
 void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices) {
   const std::int64_t samples = inputs.shape().dims() == 0 ? 0 : inputs.shape()[0];
   const std::int64_t wanted = targets.shape().dims() == 0 ? 0 : targets.shape()[0];
   if (samples != wanted)
-    throw InvalidArgument("{}: {} inputs and {} targets: as many are needed", strategy, samples, wanted);
+    throw InvalidArgument("{}: got {} inputs but {} targets; the counts must match", strategy, samples, wanted);
   const auto parts = static_cast<std::int64_t>(devices);
   if (samples == 0 || samples % parts != 0)
     throw InvalidArgument(
-        "{}: {} samples a step cannot be split evenly among {} devices: choose a batch that is a multiple of {}",
+        "{}: {} samples per step cannot be split evenly among {} devices: choose a batch that is a multiple of {}",
         strategy, samples, parts, parts);
 }
 
@@ -198,7 +170,7 @@ Tensor floats_of(const Tensor& all, std::int64_t begin, std::int64_t count) {
 void check_float32(const char* strategy, const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, tensor] : parameters)
     if (tensor.dtype() != DType::kFloat32)
-      throw InvalidArgument("{}: parameter '{}' is {}: weights are float32", strategy, name, name_of(tensor.dtype()));
+      throw InvalidArgument("{}: parameter '{}' is {}: expected float32", strategy, name, name_of(tensor.dtype()));
 }
 
 std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options, bool of_one_process) {
@@ -214,15 +186,15 @@ Place place_in_job() {
 void check_no_autocast(const char* strategy) {
   if (const DType type = AutoCast::active(); type != DType::kFloat32)
     throw InvalidArgument(
-        "{}: step() under an AutoCast to {}: activations travel as float32 here; for 16 bits take ddp, mirrored or "
-        "towers",
+        "{}: step() under an AutoCast to {}: this strategy sends activations as float32; for 16 bits use ddp, mirrored "
+        "or towers",
         strategy, name_of(type));
 }
 
 Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets) {
   const Tensor loss = training.loss(outputs, targets);
   if (!loss.defined() || loss.count() != 1)
-    throw InvalidArgument("strategy: Training::loss() returned {}, a scalar is needed",
+    throw InvalidArgument("strategy: Training::loss() returned {}; expected a scalar",
                           loss.defined() ? "a tensor of shape " + loss.shape().text() : "no tensor");
   return loss;
 }

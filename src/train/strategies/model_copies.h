@@ -1,5 +1,5 @@
-// What strategies share: a model on each device, copies between them, a batch cut into equal parts, one memory for many
-// gradients.
+// Functions for strategies: a model on a device, copies between models, equal parts of a batch, many gradients in one
+// piece of memory.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace lockstep::train {
 
-// The GPUs, or where there are none the CPU's parts.
+// The logical GPUs, or if there are none the logical CPUs.
 std::vector<Device*> default_devices();
 
-// Bytes between devices. Not thread-safe.
+// Counts the bytes between devices. Not thread-safe.
 class TrafficCount {
  public:
   explicit TrafficCount(const std::vector<Device*>& devices);
-  // Nothing where both are the same device, or a device is none of these.
+  // Ignores a copy within one device, and devices that were not given to the constructor.
   void add(const Device& from, const Device& to, std::size_t bytes);
   std::vector<DeviceTraffic> all() const { return all_; }
 
@@ -31,71 +31,66 @@ class TrafficCount {
 struct Replica {
   Device* device = nullptr;
   std::unique_ptr<nn::Module> model;
-  std::vector<NamedTensor> parameters, buffers;  // those that are trained; the statistics
-  std::vector<NamedTensor> frozen;
-  std::vector<std::uint64_t> frozen_versions;  // of the model's that this one has copied
+  std::vector<NamedTensor> parameters, buffers;  // the trained parameters; the statistics
+  std::vector<NamedTensor> frozen;               // parameters that are not trained
+  std::vector<std::uint64_t> frozen_versions;    // versions of the model's frozen parameters when they were copied
 };
 
-// Throws InvalidArgument where the model, or a module in it, was built in another scope (train/strategy_scope.h) than
-// this thread is in, or outside of all of them: it is no variable of this strategy.
+// Throws InvalidArgument if the model, or a module in it, was not built in the scope (train/strategy_scope.h) that this
+// thread is in: it does not belong to this strategy.
 void check_built_in_scope(const nn::Module& model);
 
-// One a device, all with the values of the first. Throws InvalidArgument where two models have unlike parameters.
-std::vector<Replica> make_replicas(const Training& training, const std::vector<Device*>& devices);
-// The same for a single device.
+// Throws InvalidArgument if the model has nothing to train.
 Replica make_replica(const Training& training, Device& device);
 
-// The model's whole state, frozen parameters too, into a replica of another draw. Throws InvalidArgument where their
-// parameters differ.
+// Copies the model's entire state, with frozen parameters, to a replica that was initialised with other random numbers.
+// Throws InvalidArgument if their parameters differ.
 void load_state(const Replica& model, Replica& replica);
 
-// What users change on the model between steps, into a replica: the mode of each module, and frozen parameters whose
-// version() has moved.
+// Copies to a replica what users change on the model between steps: the mode of each module, and frozen parameters
+// whose version() has changed.
 void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic);
 
-// Throws InvalidArgument, with the strategy's name, when Training::optimizer() returns none.
+// Throws InvalidArgument, with the strategy's name, if Training::optimizer() returns null.
 std::unique_ptr<optim::Optimizer> make_optimizer(const char* strategy, const Training& training,
                                                  const std::vector<NamedTensor>& parameters);
 
-// "no LossScaler", or a noun phrase with its scale and options: what ranks must have in common.
+// "no LossScaler", or a noun phrase with its scale and options, which ranks compare.
 std::string description_of(const optim::LossScaler* scaler);
 
-// Copies values in order, and counts them.
+// Copies values in order, and counts their bytes.
 void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, TrafficCount& traffic);
 
-// After the backward passes of all: a parameter that some of them did not reach has a gradient of zeros there. One that
-// none reached has no gradient, and an optimizer leaves it alone, as under ddp. Waits for the devices of what it fills.
-void zero_missing_gradients(const std::vector<Replica*>& replicas);
-// The same of one of several, where others may have reached what it did not.
-void zero_missing_gradients(const Replica& replica);
+// Gives the parameter a gradient of zeros.
+void zero_gradient(const Tensor& parameter);
 
-// Part `part` of `parts` equal parts of the rows, on `device`: a view where it is there already, otherwise a copy.
-// The parts are equal, see check_batch().
+// Part `part` of `parts` equal parts of the rows, on `device`: a view if the rows are there already, otherwise a copy.
+// check_batch() has made sure that the parts are equal.
 Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device);
-// The numbers of that part's rows, where the whole's rows have the numbers `numbers`.
+// The sample numbers of that part's rows, if all rows have the numbers `numbers`.
 SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts);
 
-// Throws InvalidArgument unless both tensors hold as many samples, and the devices divide them.
+// Throws InvalidArgument unless both tensors hold the same number of samples, and the devices divide it.
 void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices);
 
-// Gradients in one piece of memory each begin on a cache line: so many floats, rounded up to whole lines.
+// `floats`, rounded up to entire cache lines: each gradient in a shared piece of memory begins on a line.
 std::int64_t whole_lines(std::int64_t floats);
 // A view of `count` floats of `all`, from number `begin` on.
 Tensor floats_of(const Tensor& all, std::int64_t begin, std::int64_t count);
-// Throws InvalidArgument, with the strategy's name, where one of them has another type.
+// Throws InvalidArgument, with the strategy's name, if a parameter has another type.
 void check_float32(const char* strategy, const std::vector<NamedTensor>& parameters);
 
-// options.group, else the default group. Where a program has made none, the group of the job that the environment
-// describes, as init_process_group() makes it: it lasts as long as its callers hold it. Null for a strategy of one
-// process in a job of one.
+// options.group, otherwise the default group. If the program has made no group, that of the job that the environment
+// describes, made by init_process_group(): it lasts as long as its callers hold it. Null for a strategy of one process
+// in a job of one.
 std::shared_ptr<ProcessGroup> group_of(const StrategyOptions& options, bool of_one_process = false);
-// This process's place in the job that the environment describes. Meets no other rank.
+// This process's place in the job that the environment describes. Does not communicate.
 Place place_in_job();
 
 // Throws InvalidArgument under an AutoCast.
 void check_no_autocast(const char* strategy);
 
-// Throws InvalidArgument when it is no scalar.
+// Throws InvalidArgument if the loss is not a scalar.
 Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets);
 
 }  // namespace lockstep::train

@@ -4,8 +4,8 @@
 
 #include "lockstep/core/error.h"
 #include "src/nn/module/build_scope.h"
-#include "src/train/strategies/kinds.h"
 #include "src/train/strategies/model_copies.h"
+#include "src/train/strategies/strategy_options.h"
 
 namespace lockstep::train {
 
@@ -29,15 +29,14 @@ const std::string& StrategyChoice::name() const { return impl_->name; }
 const StrategyOptions& StrategyChoice::options() const { return impl_->options; }
 
 int StrategyChoice::num_replicas_in_sync() const {
-  if (name() == "parameter_server")
+  const StrategyCapabilities& can = strategy_named(name()).capabilities;
+  if (can.has_servers)
     throw InvalidArgument(
-        "{}: the number of workers is known once the strategy is made: ask its workers()->world_size()", name());
-  if (name() == "model_parallel") return 1;
-  if (name() == "ddp" || name() == "zero" || name() == "local_sgd") {
-    const auto group = options().group ? options().group : default_process_group();
-    return group ? group->world_size() : place_in_job().world_size;
-  }
-  return static_cast<int>(options().devices.size());
+        "{}: the number of workers is known once the strategy is made: take its workers()->world_size()", name());
+  if (can.has_stages) return 1;
+  if (!can.has_ranks) return static_cast<int>(options().devices.size());
+  const auto group = options().group ? options().group : default_process_group();
+  return group ? group->world_size() : place_in_job().world_size;
 }
 
 std::optional<StrategyChoice> StrategyChoice::of_thread() {
@@ -57,14 +56,6 @@ StrategyChoice::Entered::Entered(const StrategyChoice& choice) : before_(current
 StrategyChoice::Entered::~Entered() {
   current() = before_;
   nn::build_scope = number_before_;
-}
-
-MirroredStrategy::MirroredStrategy(std::vector<Device*> devices)
-    : StrategyChoice("mirrored", {.devices = std::move(devices)}) {}
-
-std::unique_ptr<Strategy> make_strategy(Training training) {
-  const auto scope = StrategyChoice::of_thread();
-  return make_strategy(scope ? scope->name() : "", std::move(training));
 }
 
 }  // namespace lockstep::train

@@ -1,11 +1,11 @@
-// Slim's learning.train: the loop around a train_op.
+#include "lockstep/train/train_loop.h"
+
 #include <chrono>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/train/check_finite.h"
 #include "lockstep/train/checkpoint.h"
-#include "lockstep/train/deploy.h"
 
 namespace lockstep::train {
 

@@ -14,7 +14,7 @@ namespace lockstep::train {
 
 namespace {
 
-// Where there is no best value yet it is left out.
+// Omits the best value if there is none yet.
 CallbackState state_of(const Monitor& monitor) {
   CallbackState state;
   if (monitor.best()) state.numbers["best"] = *monitor.best();
@@ -65,7 +65,7 @@ void ModelCheckpoint::restore(Trainer&, const CallbackState& state) { restore_mo
 
 EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
     : options_(options), monitor_(options.monitor, options.mode, options.min_delta) {
-  if (options.patience < 0) throw InvalidArgument("EarlyStopping: patience {} is negative", options.patience);
+  if (options.patience < 0) throw InvalidArgument("EarlyStopping: patience {} must not be negative", options.patience);
 }
 
 void EarlyStopping::check(const Trainer& trainer) { monitor_.follow(trainer, "EarlyStopping"); }
@@ -112,8 +112,7 @@ void EarlyStopping::restore(Trainer& trainer, const CallbackState& state) {
     if (trainer.is_first_rank())
       log::warn(
           "EarlyStopping: the checkpoint has no weights of its best epoch {}: it was saved without "
-          "restore_best_weights, or after the end "
-          "of its training; the best of the epochs from {} on counts",
+          "restore_best_weights, or after the end of its training; only epochs from {} on are compared",
           best_epoch, trainer.epoch());
     return;
   }
@@ -121,7 +120,7 @@ void EarlyStopping::restore(Trainer& trainer, const CallbackState& state) {
   best_epoch_ = best_epoch;
   waited_ = static_cast<std::int64_t>(state.number("waited"));
   if (options_.restore_best_weights) best_ = state.tensors;
-  if (waited_ > 0 && waited_ >= options_.patience) trainer.stop();  // the training had come to its end
+  if (waited_ > 0 && waited_ >= options_.patience) trainer.stop();  // the training had ended
 }
 
 // -- learning rates
@@ -132,7 +131,7 @@ ReduceOnPlateau::ReduceOnPlateau(const ReduceOnPlateauOptions& options)
     : options_(options), monitor_(options.monitor, options.mode, options.min_delta) {
   if (!(options.factor > 0 && options.factor < 1) || options.patience < 0 || !optim::is_rate(options.min_lr))
     throw InvalidArgument(
-        "ReduceOnPlateau: factor {} must lie between 0 and 1, patience {} and min_lr {} must not be negative",
+        "ReduceOnPlateau: factor {} must be between 0 and 1, and patience {} and min_lr {} must not be negative",
         options.factor, options.patience, options.min_lr);
 }
 
@@ -155,7 +154,7 @@ void ReduceOnPlateau::on_epoch_end(Trainer& trainer, std::int64_t, const Logs& l
 
 std::string ReduceOnPlateau::state_name() const { return fmt::format("ReduceOnPlateau({})", monitor_.text()); }
 
-// The rate is the optimizer's, of which the checkpoint has it.
+// The checkpoint saves the learning rate with the optimizer.
 CallbackState ReduceOnPlateau::state() const {
   CallbackState state = state_of(monitor_);
   state.numbers["waited"] = static_cast<double>(waited_);

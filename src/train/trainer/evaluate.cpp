@@ -13,14 +13,15 @@ namespace lockstep {
 
 namespace {
 
-// `model`: whose buffers are sent first; null: none.
+// `model`: its buffers are sent first; may be null.
 std::int64_t evaluate_metrics(const nn::Module* model, const std::function<Tensor(const Tensor& inputs)>& forward,
                               const data::Dataset& dataset, std::span<Metric* const> metrics,
                               const EvaluateOptions& options) {
   const NoGrad no_grad;
   const auto group = options.group ? options.group : default_process_group();
   abort_on_error(group, [&] {
-    if (options.batch_size < 1) throw InvalidArgument("evaluate: batch_size {} must be at least 1", options.batch_size);
+    if (options.batch_size < 1)
+      throw InvalidArgument("evaluate: got batch_size {}, expected at least 1", options.batch_size);
     if (!forward) throw InvalidArgument("evaluate: the function that computes outputs is empty");
     for (std::size_t i = 0; i < metrics.size(); ++i)
       if (metrics[i] == nullptr) throw InvalidArgument("evaluate: metric {} of {} is null", i, metrics.size());

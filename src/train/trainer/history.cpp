@@ -32,8 +32,8 @@ double value_of(const Logs& logs, const std::string& name, const char* asks) {
     if (known == name) return value;
     names.push_back(known);
   }
-  throw InvalidArgument("{}: there is no value '{}': {}; those that begin with val_ need FitOptions::validation", asks,
-                        name, list_of(names));
+  throw InvalidArgument("{}: there is no value '{}', only {}; names with val_ need FitOptions::validation", asks, name,
+                        list_of(names));
 }
 
 std::string text_of(const Logs& logs) {
@@ -64,7 +64,7 @@ std::vector<std::string> History::names() const {
 const std::vector<double>& History::values(const std::string& name) const {
   for (const auto& column : columns_)
     if (column.first == name) return column.second;
-  throw InvalidArgument("History: there is no value '{}': {}", name, list_of(names()));
+  throw InvalidArgument("History: there is no value '{}', only {}", name, list_of(names()));
 }
 
 std::string History::text() const {

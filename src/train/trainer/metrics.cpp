@@ -17,13 +17,13 @@ double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? kNone : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Calls call(row, label) for each sample: for each row of logits (..., K) whose label is not the one that is ignored.
+// Calls call(row, label) for each sample: each row of logits (..., K) whose label is not ignored.
 template <typename Call>
 void for_rows(const char* metric, const Tensor& logits, const Tensor& labels, std::optional<std::int64_t> ignored,
               Call&& call) {
   const std::size_t dims = logits.shape().dims();
   if (dims == 0 || logits.shape()[dims - 1] == 0 || labels.shape() != Shape(logits.shape().extents().first(dims - 1)))
-    throw InvalidArgument("{}: logits (..., K) and labels (...) expected, got {} and {}", metric, logits.shape().text(),
+    throw InvalidArgument("{}: expected logits (..., K) and labels (...), got {} and {}", metric, logits.shape().text(),
                           labels.shape().text());
   const auto values = logits.span<float>();
   const auto classes = static_cast<std::size_t>(logits.shape()[dims - 1]);
@@ -32,7 +32,7 @@ void for_rows(const char* metric, const Tensor& logits, const Tensor& labels, st
     const std::size_t at = row++;
     if (label == ignored) continue;
     if (label < 0 || static_cast<std::size_t>(label) >= classes)
-      throw InvalidArgument("{}: the label {} of sample {} of the batch lies outside of 0..{}{}", metric, label, at,
+      throw InvalidArgument("{}: the label {} of sample {} of the batch is outside 0..{}{}", metric, label, at,
                             classes - 1, ignored ? fmt::format(", and is not ignore_index, {}", *ignored) : "");
     call(values.subspan(classes * at, classes), static_cast<std::size_t>(label));
   }
@@ -49,8 +49,8 @@ bool has_nan(std::span<const float> row) {
   return std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); });
 }
 
-// A sum of floats in whole numbers: digits of 32 bits, the lowest worth 2^-149 (the smallest float32), each with room
-// for 2^31 additions. Behind them: how many samples, of NaN, of infinity, of minus infinity.
+// An exact sum of floats: digits of 32 bits, the lowest worth 2^-149 (the smallest float32), each with room for 2^31
+// additions. After them: the numbers of samples, NaNs, infinities and minus infinities.
 constexpr int kDigits = 10, kLowest = -149, kDigitBits = 32;
 enum : std::size_t { kSamples = kDigits, kNans, kInfinities, kMinusInfinities, kCountsOfMean };
 
@@ -60,14 +60,14 @@ void add_exactly(std::span<std::int64_t> digits, float value) {
       static_cast<std::int64_t>(std::ldexp(std::frexp(value, &exponent), 24));  // value = mantissa * 2^(exponent - 24)
   int place = exponent - 24 - kLowest;
   std::uint64_t bits = static_cast<std::uint64_t>(mantissa < 0 ? -mantissa : mantissa);
-  if (place < 0) bits >>= -place, place = 0;  // of a subnormal: zeros
+  if (place < 0) bits >>= -place, place = 0;  // subnormal, whose low bits are zero
   bits <<= place % kDigitBits;
   const std::int64_t sign = mantissa < 0 ? -1 : 1;
   digits[static_cast<std::size_t>(place / kDigitBits)] += sign * static_cast<std::int64_t>(bits & 0xffffffffU);
   digits[static_cast<std::size_t>(place / kDigitBits) + 1] += sign * static_cast<std::int64_t>(bits >> kDigitBits);
 }
 
-// Carries first, so that the digits say the same of the same sum however it came about.
+// Carries first, so that equal sums have equal digits however they were added.
 double rounded(std::span<const std::int64_t> counts) {
   std::vector<std::int64_t> digits(counts.begin(), counts.begin() + kDigits);
   const bool is_negative = [&] {
@@ -105,7 +105,7 @@ void reduce_metrics(std::span<Metric* const> metrics, ProcessGroup* group) {
 }
 
 TopK::TopK(std::int64_t k, std::int64_t ignore_index) : k_(k), ignore_index_(ignore_index) {
-  if (k < 1) throw InvalidArgument("TopK: k {} must be at least 1", k);
+  if (k < 1) throw InvalidArgument("TopK: got k {}, expected at least 1", k);
 }
 
 void TopK::update(const Tensor& logits, const Tensor& labels) {
@@ -122,7 +122,7 @@ double TopK::value() const { return share(correct(), samples()); }
 
 ConfusionMatrix::ConfusionMatrix(std::int64_t classes, std::int64_t ignore_index)
     : classes_(classes), ignore_index_(ignore_index) {
-  if (classes < 1) throw InvalidArgument("ConfusionMatrix: there must be a class at least, not {}", classes);
+  if (classes < 1) throw InvalidArgument("ConfusionMatrix: got {} classes, expected at least 1", classes);
   counts_.resize(static_cast<std::size_t>(classes * (classes + 1)));
 }
 
@@ -130,7 +130,7 @@ void ConfusionMatrix::update(const Tensor& logits, const Tensor& labels) {
   const auto classes = static_cast<std::size_t>(classes_);
   for_rows("ConfusionMatrix", logits, labels, ignore_index_, [&](std::span<const float> row, std::size_t label) {
     if (row.size() != classes)
-      throw InvalidArgument("ConfusionMatrix: it is of {} classes, the logits are of {}", classes, row.size());
+      throw InvalidArgument("ConfusionMatrix: it has {} classes, but the logits have {}", classes, row.size());
     const auto first = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
     counts_[label * (classes + 1) + (has_nan(row) ? classes : first)] += 1;
   });
@@ -138,7 +138,7 @@ void ConfusionMatrix::update(const Tensor& logits, const Tensor& labels) {
 
 void ConfusionMatrix::check_class(std::int64_t index) const {
   if (index < 0 || index >= classes_)
-    throw InvalidArgument("ConfusionMatrix: class {} lies outside of 0..{}", index, classes_ - 1);
+    throw InvalidArgument("ConfusionMatrix: class {} is outside 0..{}", index, classes_ - 1);
 }
 
 std::int64_t ConfusionMatrix::at(std::int64_t label, std::int64_t predicted) const {
@@ -167,11 +167,11 @@ Mean::Mean(Values values, train::Mode better) : values_(std::move(values)), bett
 
 void Mean::update(const Tensor& outputs, const Tensor& targets) {
   if (!values_)
-    throw InvalidArgument("Mean::update: this metric was made without a function that gives each sample's number");
+    throw InvalidArgument("Mean::update: this metric was made without a function that returns each sample's number");
   const auto values = values_(outputs, targets);
   if (const auto samples = static_cast<std::size_t>(outputs.shape().dims() == 0 ? 1 : outputs.shape()[0]);
       values.size() != samples)
-    throw InvalidArgument("Mean::update: the function gave {} numbers for {} samples: it must give one for each",
+    throw InvalidArgument("Mean::update: the function returned {} numbers for {} samples; it must return one for each",
                           values.size(), samples);
   for (const float value : values) add(value);
 }

@@ -15,7 +15,7 @@ namespace lockstep::train {
 
 namespace {
 
-// Whole names alone: parts of names mislead ("f1_loss", "inaccuracy", "topology_loss").
+// Only entire names are compared, because parts of names mislead ("f1_loss", "inaccuracy", "topology_loss").
 Mode mode_of_name(const std::string& name) {
   static constexpr const char* kLess[] = {"loss",
                                           "error",
@@ -45,9 +45,8 @@ void Monitor::settle(Mode of_metric, const char* asks) {
   mode_ = asked_ != Mode::kAuto ? asked_ : of_metric != Mode::kAuto ? of_metric : mode_of_name(name_);
   if (mode_ == Mode::kAuto)
     throw InvalidArgument(
-        "{}: neither the name '{}' nor a metric says whether more or less of it is better: give .mode = Mode::kMore or "
-        "Mode::kLess, or "
-        "have the metric say it by its better()",
+        "{}: neither the name '{}' nor a metric says whether more or less is better: set .mode = Mode::kMore or "
+        "Mode::kLess, or override the metric's better()",
         asks, name_);
 }
 

@@ -1,4 +1,4 @@
-// Outputs of all samples: each rank computes those of its share, positions r, r + n, r + 2n, ..., and all gather them.
+// Each rank computes the outputs of its share, positions r, r + n, r + 2n, ..., and all ranks gather them.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,19 +18,19 @@ namespace lockstep {
 
 namespace {
 
-// Rows of outputs, one behind the other.
+// Concatenated rows of outputs.
 struct Outputs {
-  std::optional<std::vector<std::int64_t>> row;  // extents of a sample's output; none before there is one
+  std::optional<std::vector<std::int64_t>> row;  // shape of a sample's output; nullopt before the first one
   std::vector<float> values;
 
   void append(const Tensor& outputs, std::int64_t samples) {
     const auto extents = outputs.shape().extents();
     if (extents.empty() || extents[0] != samples)
-      throw InvalidArgument("predict: the model gave {} for {} samples: a row a sample is needed",
+      throw InvalidArgument("predict: the model returned {} for {} samples: one row per sample is needed",
                             outputs.shape().text(), samples);
     const std::vector<std::int64_t> of_sample(extents.begin() + 1, extents.end());
     if (row && *row != of_sample)
-      throw InvalidArgument("predict: an output of shape {} a sample, after others of {}: all must be alike",
+      throw InvalidArgument("predict: got an output of shape {} per sample after others of {}: all must be the same",
                             Shape(of_sample).text(), Shape(*row).text());
     row = of_sample;
     values.insert(values.end(), outputs.span<float>().begin(), outputs.span<float>().end());
@@ -50,7 +50,7 @@ Outputs outputs_of_share(nn::Module& model, const data::Dataset& dataset, const 
 }
 
 Tensor gather(const Outputs& mine, std::int64_t samples, ProcessGroup& group) {
-  // Rank 0 has a sample in any case: its row says the others how large one is.
+  // Rank 0 always has a sample, and sends the shape of its row to the others.
   const auto row = broadcast_object(group, group.rank() == 0 ? nlohmann::json(*mine.row) : nlohmann::json(), 0)
                        .get<std::vector<std::int64_t>>();
   const auto width = static_cast<std::size_t>(Shape(row).count()), ranks = static_cast<std::size_t>(group.world_size());
@@ -63,7 +63,7 @@ Tensor gather(const Outputs& mine, std::int64_t samples, ProcessGroup& group) {
   }
   if (mine.values.size() != counts[static_cast<std::size_t>(group.rank())])
     throw InvalidArgument(
-        "predict: rank {}: {} values, {} are expected: the outputs of all ranks must have rows of shape {}",
+        "predict: rank {}: got {} values, expected {}: the outputs of all ranks must have rows of shape {}",
         group.rank(), mine.values.size(), counts[static_cast<std::size_t>(group.rank())], Shape(row).text());
   std::vector<float> by_rank(static_cast<std::size_t>(samples) * width);
   group.all_gather(mine.values.data(), by_rank.data(), counts, DType::kFloat32);
@@ -81,7 +81,8 @@ Tensor gather(const Outputs& mine, std::int64_t samples, ProcessGroup& group) {
 Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOptions& options) {
   const auto group = options.group ? options.group : default_process_group();
   return abort_on_error(group, [&] {
-    if (options.batch_size < 1) throw InvalidArgument("predict: batch_size {} must be at least 1", options.batch_size);
+    if (options.batch_size < 1)
+      throw InvalidArgument("predict: got batch_size {}, expected at least 1", options.batch_size);
     if (dataset.size() < 1) throw InvalidArgument("predict: the data set is empty: at least one sample is needed");
     const data::DistributedSampler sampler(dataset.size(), group ? group->place() : Place{},
                                            {.shuffle = false, .remainder = data::Remainder::kExact});

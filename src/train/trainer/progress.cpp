@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kRedrawEvery = std::chrono::milliseconds(100);
 
-// "1:02:03", "2:03"
+// Returns "1:02:03" or "2:03".
 std::string clock_text(double seconds) {
   const auto whole = static_cast<long long>(std::max(seconds, 0.0) + 0.5);
   return whole >= 3600 ? fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
@@ -40,14 +40,14 @@ Progress::~Progress() {
 
 void Progress::message(const std::string& line) {
   if (!options_.enabled) return;
-  write(fmt::format("{}{}\n", line_open_ ? "\r\x1b[K" : "", line));  // the redrawn line comes back with the next step
+  write(fmt::format("{}{}\n", line_open_ ? "\r\x1b[K" : "", line));  // the next step redraws the line
   line_open_ = false;
   last_drawn_ = {};
 }
 
 void Progress::step(std::int64_t step, float loss, std::int64_t images_since_last_call) {
   if (!options_.enabled) return;
-  if (first_step_ < 0) {  // the first step warms up: it is not counted
+  if (first_step_ < 0) {  // the first step is warm-up and not counted
     first_step_ = step;
     first_time_ = begin_ = Clock::now();
   } else {
@@ -92,7 +92,7 @@ void Progress::draw(std::int64_t step, float loss) {
 
 std::optional<int> terminal_width() {
   if (const auto width = env::integer(env::kTerminalWidth, 1, 10'000)) return static_cast<int>(*width);
-  if (is_rank(env::text)) return std::nullopt;  // Open MPI gives its ranks a terminal whose text may end in a file
+  if (is_rank(env::text)) return std::nullopt;  // Open MPI gives its ranks a terminal whose output may end in a file
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0 || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
   return size.ws_col > 0 ? size.ws_col : 80;

@@ -1,7 +1,7 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/train/evaluate.h"
 #include "src/ddp/checks/replicas.h"
-#include "src/ddp/wrapper/each_ranks_own.h"
+#include "src/ddp/wrapper/ignored_tensors.h"
 
 namespace lockstep {
 
@@ -10,7 +10,7 @@ void sync_buffers(const nn::Module& model, const std::shared_ptr<ProcessGroup>& 
   if (!present || present->world_size() == 1) return;
   std::vector<NamedTensor> shared;
   for (NamedTensor& buffer : model.named_buffers())
-    if (!EachRanksOwn::has(buffer.tensor)) shared.push_back(std::move(buffer));
+    if (!IgnoredTensors::has(buffer.tensor)) shared.push_back(std::move(buffer));
   replace_by_roots(*present, shared, "buffers for evaluation");
 }
 

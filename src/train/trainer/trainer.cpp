@@ -7,7 +7,7 @@
 #include "lockstep/comm/agreement.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/files/bare_name.h"
-#include "src/train/strategies/kinds.h"
+#include "src/train/strategies/strategy_options.h"
 #include "src/train/trainer/trainer_impl.h"
 
 namespace lockstep::train {
@@ -22,47 +22,47 @@ void check_metrics(const std::vector<NamedMetric>& metrics) {
     if (metric.name().empty()) throw InvalidArgument("Trainer::compile: a metric has no name");
     if (is_of_validation(metric.name()))
       throw InvalidArgument(
-          "Trainer::compile: metric '{}': names with val_ are those of the validation: choose another", metric.name());
+          "Trainer::compile: metric '{}': names with val_ are reserved for the validation: choose another",
+          metric.name());
     if (!names.insert(metric.name()).second)
       throw InvalidArgument("Trainer::compile: the name of metric '{}' is taken: choose another", metric.name());
   }
 }
 
 void check_strategy(const std::string& name, const StrategyOptions& options, const ProcessGroup* group) {
-  if (name == "model_parallel")
+  const StrategyCapabilities& can = strategy_named(name).capabilities;
+  if (can.has_stages)
     throw InvalidArgument(
-        "Trainer::compile: strategy 'model_parallel' has no device with the whole model, which evaluation and "
-        "checkpoints need here: drive "
-        "make_strategy() by a loop of your own");
-  if (name == "parameter_server")
+        "Trainer::compile: strategy '{}' has no device with the entire model, which evaluation and checkpoints of a "
+        "Trainer need: use make_strategy() in your own loop",
+        name);
+  if (can.has_servers)
     throw InvalidArgument(
-        "Trainer::compile: strategy 'parameter_server' has processes that serve and do not train, for which fit() has "
-        "no part: drive "
-        "make_strategy() by a loop of your own, as examples/strategies.cpp does");
-  if (name == "local_sgd")
+        "Trainer::compile: strategy '{}' has processes that serve and do not train, which fit() does not support: use "
+        "make_strategy() in your own loop, as examples/strategies.cpp does",
+        name);
+  if (can.averages_weights)
     throw InvalidArgument(
-        "Trainer::compile: strategy 'local_sgd' has other weights on each rank between two averages, and evaluation "
-        "and checkpoints here "
-        "want the same ones: drive make_strategy() by a loop of your own");
+        "Trainer::compile: strategy '{}' has different weights on each rank between two averages, but evaluation and "
+        "checkpoints of a Trainer need equal ones: use make_strategy() in your own loop",
+        name);
   options_of_choice(name, options);
-  if (name == "ddp" || name == "zero" || group == nullptr || group->world_size() == 1) return;
+  if (can.has_ranks || group == nullptr || group->world_size() == 1) return;
   throw InvalidArgument(
       "Trainer::compile: rank {}: strategy '{}' drives all devices from one process, and this job has {} ranks, each "
-      "of which would train "
-      "by itself: use ddp, or start one process",
-      group->rank(), name, group->world_size());
+      "of which would train by itself: use {}, or start one process",
+      group->rank(), name, group->world_size(), strategies().front().name);
 }
 
-// `scope`: the one in which the Trainer was made.
+// `scope`: the scope in which the Trainer was made.
 void check_scope(const std::optional<StrategyChoice>& scope, const CompileOptions& options) {
   const auto here = StrategyChoice::of_thread();
   if (here && here != scope)
     throw InvalidArgument(
-        "Trainer::compile: in the scope of strategy '{}', and this Trainer was made {}: make it in that scope, too",
-        here->name(), scope ? "in another one" : "outside of it");
-  if (scope)
-    check_is_of_scope(*scope, "Trainer::compile", options.strategy.empty() ? scope->name() : options.strategy,
-                      options.strategy_options);
+        "Trainer::compile: called in the scope of strategy '{}', but this Trainer was made {}: make it in that scope, "
+        "too",
+        here->name(), scope ? "in another one" : "outside it");
+  if (scope) check_is_of_scope(*scope, "Trainer::compile", options.strategy, options.strategy_options);
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ std::vector<Metric*> Trainer::Impl::training_metrics() const {
 
 Strategy& Trainer::Impl::compiled(const char* call) const {
   if (!strategy)
-    throw InvalidArgument("Trainer::{}: call compile() first: there is no optimizer, loss and strategy yet", call);
+    throw InvalidArgument("Trainer::{}: call compile() first: there are no optimizer, loss and strategy yet", call);
   return *strategy;
 }
 
@@ -108,18 +108,18 @@ Device* Trainer::Impl::batch_device() const {
 data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& set, std::int64_t batch_size,
                                       bool wants_targets) const {
   const int rank = place().rank;
-  if (batch_size < 0) throw InvalidArgument("Trainer::{}: rank {}: batch_size {} is negative", call, rank, batch_size);
+  if (batch_size < 0)
+    throw InvalidArgument("Trainer::{}: rank {}: batch_size {} must not be negative", call, rank, batch_size);
   if (batch_size > 0 && set.batch_size() > 0)
-    throw InvalidArgument("Trainer::{}: rank {}: batch_size {} beside batches of {} by batch(): leave one of them out",
+    throw InvalidArgument("Trainer::{}: rank {}: got batch_size {} and batches of {} by batch(): set only one of them",
                           call, rank, batch_size, set.batch_size());
   if (set.size() < 1)
     throw InvalidArgument("Trainer::{}: rank {}: the data set is empty: at least one sample is needed", call, rank);
   if (wants_targets)
     if (const std::size_t tensors = set.dataset().get(0, 0).size(); tensors < 2)
       throw InvalidArgument(
-          "Trainer::{}: rank {}: a sample of the set has {} tensor{}: an input and a target are needed, for loss and "
-          "metrics; predict() "
-          "needs inputs alone",
+          "Trainer::{}: rank {}: a sample of the set has {} tensor{}: loss and metrics need an input and a target; "
+          "only predict() needs no targets",
           call, rank, tensors, tensors == 1 ? "" : "s");
   return set.batch_size() > 0 ? set : set.batch(batch_size > 0 ? batch_size : kUsualBatch);
 }
@@ -166,17 +166,16 @@ Trainer::~Trainer() = default;
 void Trainer::compile(CompileOptions options) {
   const std::optional<StrategyChoice> scope = impl_->scope;
   const std::optional<StrategyChoice> here =
-      scope ? scope : StrategyChoice::of_thread();  // else a mistake, of which all ranks hear
+      scope ? scope : StrategyChoice::of_thread();  // else a mistake, which is reported on all ranks
   const auto given = here ? here->options().group : options.strategy_options.group;
-  const auto group = group_of({.group = given}, !Impl::is_of_ranks(here                       ? here->name()
-                                                                   : options.strategy.empty() ? "ddp"
-                                                                                              : options.strategy));
+  if (options.strategy.empty()) options.strategy = here ? here->name() : strategies().front().name;
+  const StrategyKind* const kind = find_strategy(here ? here->name() : options.strategy);
+  const auto group = group_of({.group = given}, kind == nullptr || !kind->capabilities.has_ranks);
   on_all_ranks(group.get(), [&] {
     if (!options.optimizer || !options.loss) throw InvalidArgument("Trainer::compile: .optimizer and .loss are needed");
     check_metrics(options.metrics);
     check_scope(scope, options);
-    if (scope) options.strategy = scope->name(), options.strategy_options = scope->options();
-    if (options.strategy.empty()) options.strategy = "ddp";
+    if (scope) options.strategy_options = scope->options();
     check_strategy(options.strategy, options.strategy_options, group.get());
   });
   auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, scope, std::move(options)});
@@ -233,7 +232,7 @@ std::optional<CheckpointState> Trainer::load(const std::string& folder) {
   strategy.update_replicas();
   TrainerState own = trainer_state_of(program, state->epoch, state->folder);
   history_ = std::move(own.history);
-  if (impl_->callbacks == nullptr) {  // those of a fit under way go on as they are
+  if (impl_->callbacks == nullptr) {  // those of a fit in progress continue as they are
     impl_->states = std::move(own.callbacks);
     impl_->states_are_loaded = true;
   }

@@ -17,7 +17,7 @@ namespace {
 void check_epochs(const FitOptions& options) {
   if (options.initial_epoch < 0 || options.epochs < 1 || options.epochs < options.initial_epoch)
     throw InvalidArgument(
-        "Trainer::fit: epochs {} after initial_epoch {}: epochs counts those before initial_epoch, too, and is at "
+        "Trainer::fit: got epochs {} and initial_epoch {}: epochs includes those before initial_epoch, and must be at "
         "least 1",
         options.epochs, options.initial_epoch);
   if (options.log_every < 1 || options.max_steps < 0)
@@ -42,7 +42,7 @@ std::int64_t steps_of(const data::Pipeline& training, const FitOptions& options,
   return options.steps_per_epoch > 0 ? options.steps_per_epoch : whole;
 }
 
-// While it lives, the loss counts metrics.
+// While it is alive, the loss updates the metrics.
 class TrainingMode {
  public:
   TrainingMode(bool& counts, bool wanted) : counts_(counts) { counts_ = wanted; }
@@ -98,7 +98,7 @@ class Trainer::Impl::Fit {
   }
 
  private:
-  // While it lives, save() takes the state of these callbacks; then what is left of it, also after an exception.
+  // While it is alive, save() saves the state of these callbacks; afterwards their last state, also after an exception.
   class Callbacks {
    public:
     Callbacks(Impl& impl, const std::vector<std::shared_ptr<Callback>>& callbacks) : impl_(impl) {
@@ -110,7 +110,7 @@ class Trainer::Impl::Fit {
       try {
         impl_.states = states_of(*callbacks);
       } catch (const std::exception& error) {
-        log::warn("Trainer::fit: the state of its callbacks is lost to later checkpoints: {}", error.what());
+        log::warn("Trainer::fit: the state of its callbacks is missing in later checkpoints: {}", error.what());
       }
     }
     Callbacks(const Callbacks&) = delete;
@@ -129,9 +129,8 @@ class Trainer::Impl::Fit {
       restore_states(trainer_, options_.callbacks, impl_.states);
     else if (has_loaded && trainer_.is_first_rank())
       log::warn(
-          "Trainer::fit: begins with epoch {}, and the checkpoint that was loaded stands elsewhere: callbacks begin "
-          "anew; to go on, give "
-          ".initial_epoch = trainer.epoch()",
+          "Trainer::fit: begins with epoch {}, but the loaded checkpoint is at another one, so callbacks start "
+          "anew; to continue, set .initial_epoch = trainer.epoch()",
           options_.initial_epoch);
     agree_to_stop();
   }
@@ -149,7 +148,7 @@ class Trainer::Impl::Fit {
   void check_same_sets() const {
     check_same_on_all_ranks(
         *group_, "Trainer::fit",
-        {sizes_text("", *training_), fmt::format("{} steps an epoch", steps_),
+        {sizes_text("", *training_), fmt::format("{} steps per epoch", steps_),
          validation_ ? sizes_text("for validation ", *validation_) : "no validation",
          fmt::format("epochs {} to {}, at most {} steps", options_.initial_epoch, options_.epochs, options_.max_steps)},
         "gave different sets or options");
@@ -170,11 +169,11 @@ class Trainer::Impl::Fit {
     return logs;
   }
 
-  // Returns the mean of the losses of the epoch's steps, over all ranks.
+  // Returns the mean loss of the epoch's steps, over all ranks.
   double train_epoch(std::int64_t epoch) {
     const TrainingMode mode(impl_.counts, options_.training_metrics && !impl_.metrics.empty());
     if (!trainer_.model().is_training())
-      trainer_.model().train();  // modules in eval mode within one that trains were put there on purpose
+      trainer_.model().train();  // modules in eval mode inside a model in training mode were set so on purpose
     const std::int64_t allowed = options_.max_steps > 0 ? options_.max_steps - steps_made() : steps_;
     if (DistributedDataParallel* const wrapper = strategy_.wrapper()) wrapper->begin_epoch(std::min(steps_, allowed));
     Epoch made{epoch * steps_};
@@ -184,13 +183,13 @@ class Trainer::Impl::Fit {
   }
 
   struct Epoch {
-    std::int64_t first;  // of all steps of this and the epochs before it
+    std::int64_t first;  // counting all steps of this and earlier epochs
     std::int64_t steps = 0;
-    double losses = 0;  // their sum
+    double losses = 0;  // sum of the losses
   };
 
-  // Until the epoch ends, or the pass over the set in which it stands: an epoch of fewer steps than the set goes on
-  // where the one before it ended.
+  // Trains until the epoch or the current pass over the set ends. An epoch with fewer steps than the set continues
+  // where the previous one ended.
   void train_rest_of_pass(Epoch& made) {
     const std::int64_t pass = (made.first + made.steps) / training_->batches(),
                        first = (made.first + made.steps) % training_->batches();
@@ -235,9 +234,9 @@ class Trainer::Impl::Fit {
   const std::shared_ptr<ProcessGroup> group_;  // null: the strategy has no ranks
   const std::int64_t first_step_;
   std::optional<data::Pipeline> training_, validation_;
-  std::int64_t steps_ = 0;  // of an epoch
+  std::int64_t steps_ = 0;  // per epoch
   std::optional<Progress> progress_;
-  bool was_whole_ = true;  // the last epoch: max_steps may end one within
+  bool was_whole_ = true;  // whether the last epoch was complete; max_steps may end one early
 };
 
 const History& Trainer::fit(const data::Pipeline& training, const FitOptions& options) {

@@ -1,9 +1,9 @@
-// A trainer's state as a checkpoint has it: JSON of the form
+// A Trainer's state in a checkpoint is JSON of the form
 //   {"trainer": 1, "history": {"epochs": [0, 1], "values": [["loss", [2.5, 1.5]], ["val_loss", ["nan", 1.75]]]},
-//    "callbacks": [{"name": "EarlyStopping(val_loss, less)", "numbers": {"best": 1.75}, "text": "", "tensors":
-//    ["out.weight"]}]}
-// and the callbacks' tensors, as "<number of the callback>.<name>". Infinities and NaN, which JSON does not
-// have, are strings.
+//    "callbacks": [{"name": "EarlyStopping(val_loss, less)", "numbers": {"best": 1.75}, "text": "",
+//                   "tensors": ["out.weight"]}]}
+// and the callbacks' tensors, as "<number of the callback>.<name>". Infinities and NaN, which JSON does not have, are
+// strings.
 #include "src/train/trainer/trainer_state.h"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ double number_of(const ordered_json& json) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (text == "inf" || text == "-inf") return text == "inf" ? kInfinity : -kInfinity;
-  throw FileError("'{}' is no number", text);
+  throw FileError("'{}' is not a number", text);
 }
 
 ordered_json json_of(const History& history) {
@@ -56,7 +56,7 @@ History history_of(const ordered_json& json, std::int64_t epochs) {
   History history;
   const auto numbers = json.at("epochs").get<std::vector<std::int64_t>>();
   for (std::size_t line = 0; line < numbers.size(); ++line) {
-    if (numbers[line] >= epochs) continue;  // was not done: it comes again
+    if (numbers[line] >= epochs) continue;  // was not completed and will be repeated
     Logs logs;
     for (const ordered_json& column : json.at("values"))
       logs.emplace_back(column.at(0).get<std::string>(), number_of(column.at(1).at(line)));
@@ -65,7 +65,7 @@ History history_of(const ordered_json& json, std::int64_t epochs) {
   return history;
 }
 
-// Appends its tensors to `tensors`.
+// Appends the callback's tensors to `tensors`.
 ordered_json json_of(const SavedCallback& callback, std::size_t number, std::vector<NamedTensor>& tensors) {
   ordered_json numbers = ordered_json::object();
   for (const auto& [name, value] : callback.state.numbers) numbers[name] = json_of(value);
@@ -93,7 +93,7 @@ SavedCallback callback_of(const ordered_json& json, std::size_t number,
   return callback;
 }
 
-// Of each callback, or "" of one without a state.
+// Returns each callback's state name, "" for one without a state.
 std::vector<std::string> names_of(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::vector<std::string> names;
   std::map<std::string, int> seen;
@@ -134,7 +134,7 @@ ProgramState program_state_of(const TrainerState& state) {
   try {
     program.text = all.dump();
   } catch (const ordered_json::type_error& error) {
-    throw InvalidArgument("Trainer::save: a name or text of a callback's state is no UTF-8: {}", error.what());
+    throw InvalidArgument("Trainer::save: a name or text of a callback's state is not UTF-8: {}", error.what());
   }
   return program;
 }
@@ -144,7 +144,7 @@ TrainerState trainer_state_of(const ProgramState& program, std::int64_t epochs, 
   if (!json.is_object() || !json.contains(kForm)) return {};
   try {
     if (const int version = json.at(kForm).get<int>(); version != kVersion)
-      throw FileError("it has form {}, this version of Lockstep reads {}", version, kVersion);
+      throw FileError("it has version {}, but this version of Lockstep reads {}", version, kVersion);
     TrainerState state{history_of(json.at("history"), epochs), {}};
     std::unordered_map<std::string, Tensor> by_name;
     for (const auto& [name, tensor] : program.tensors) by_name.emplace(name, tensor);

@@ -1,4 +1,4 @@
-// What a checkpoint keeps of a Trainer beside model and optimizer: its history and its callbacks' state.
+// The part of a checkpoint that a Trainer adds to model and optimizer: its history and its callbacks' state.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 namespace lockstep::train {
 
 struct SavedCallback {
-  std::string name;  // of several with one state_name(), the second is "<name> #2"
+  std::string name;  // the second one with the same state_name() is called "<name> #2"
   CallbackState state;
 };
 
-// The states of those that have one.
+// Returns the states of those callbacks that have one.
 std::vector<SavedCallback> states_of(const std::vector<std::shared_ptr<Callback>>& callbacks);
-// Calls restore() of each callback of which there is a state.
+// Calls restore() of each callback that has a saved state.
 void restore_states(Trainer& trainer, const std::vector<std::shared_ptr<Callback>>& callbacks,
                     const std::vector<SavedCallback>& states);
 
@@ -28,8 +28,8 @@ struct TrainerState {
   std::vector<SavedCallback> callbacks;
 };
 ProgramState program_state_of(const TrainerState& state);
-// Of a checkpoint that another program wrote: empty. Of the history, the epochs before number `epochs`. Throws
-// FileError with the folder for text that a Trainer did not write.
+// Returns an empty state for a checkpoint that another program wrote. The history has the epochs before number
+// `epochs`. Throws FileError with the folder for text that a Trainer did not write.
 TrainerState trainer_state_of(const ProgramState& program, std::int64_t epochs, const std::string& folder);
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// Trainer::summary(): the table that Keras prints.
+// Trainer::summary() prints the same table as Keras.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Size {
   }
 };
 
-// The first extent is that of the batch.
+// The first extent is the batch's.
 std::string shape_text(const Tensor& output) {
   if (!output.defined()) return "-";
   std::string text;
@@ -68,7 +68,7 @@ std::string render(const std::string& model, const std::vector<Cells>& rows, con
 }  // namespace
 
 std::string Trainer::summary(std::initializer_list<nn::InputSpec> samples) {
-  const RandomState random = random_state();  // a model that is made for the table alone draws nothing
+  const RandomState random = random_state();  // making a model for the table must not change the random state
   const std::unique_ptr<nn::Module> made = impl_->strategy ? nullptr : impl_->make_model();
   set_random_state(random);
   if (!impl_->strategy && !made)

@@ -1,4 +1,4 @@
-// An operator of one's own, x^3, from the one header that is for that: its gradient against central differences.
+// A user's own operator, x^3, written with the one header for that: its gradient is compared with central differences.
 #include <lockstep/autograd/extend.h>
 
 #include <cmath>
@@ -35,7 +35,8 @@ int main() {
   for (int i = 0; i < 3; ++i) {
     const auto value = [&](float step) { return cube(ls::Tensor::full({1}, at[i] + step)).item(); };
     const float expected = (value(0.01f) - value(-0.01f)) / 0.02f, given = ls::grad(x).span<float>()[i];
-    if (std::abs(given - expected) > 0.01f) return std::printf("at %g: %g, by differences %g\n", at[i], given, expected), 1;
+    if (std::abs(given - expected) > 0.01f)
+      return std::printf("at %g: %g, by differences %g\n", at[i], given, expected), 1;
   }
   return 0;
 }

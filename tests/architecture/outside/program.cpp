@@ -1,4 +1,5 @@
-// A program of its own, in 25 lines: y = 2x + 1 learnt by as many ranks as there are, and an error of the library caught.
+// A user's program in 25 lines: any number of ranks learn y = 2x + 1, and an error of the library is caught.
+// caught.
 #include <lockstep/lockstep.h>
 
 #include <cstdio>

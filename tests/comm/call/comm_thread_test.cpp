@@ -78,7 +78,7 @@ TEST(CommThread, TheFirstFailureBreaksTheQueueForGood) {
   const Work bad = CommThread::start(queue, numbered(2));
   EXPECT_THROW(bad.wait(), PeerLost);
   EXPECT_THROW(bad.done(), PeerLost);
-  EXPECT_TRUE(good.done()) << "what was complete stays complete";
+  EXPECT_TRUE(good.done()) << "a complete operation stays complete";
   EXPECT_THROW(CommThread::start(queue, numbered(3)), PeerLost);
   EXPECT_THROW(queue->run(numbered(4)), PeerLost);
 }
@@ -86,7 +86,7 @@ TEST(CommThread, TheFirstFailureBreaksTheQueueForGood) {
 TEST(CommThread, IssuingAllocatesNothing) {
   std::atomic<std::uint64_t> executed{0};
   const auto queue = std::make_shared<CommThread>([&](const Operation&) { ++executed; });
-  CommThread::start(queue, numbered(1)).wait();  // makes the thread
+  CommThread::start(queue, numbered(1)).wait();  // starts the thread
   const std::size_t before = test_support::heap_allocations();
   Work last;
   for (std::uint64_t i = 2; i <= 600; ++i) last = CommThread::start(queue, numbered(i));
@@ -112,7 +112,7 @@ TEST(CommThread, StoppingEndsWaitersAndDropsWhatHasNotBegun) {
   auto waiter = std::async(std::launch::async, [&] { dropped.wait(); });
   auto stopping = std::async(std::launch::async, [&] { queue->stop(); });
   EXPECT_THROW(waiter.get(), PeerLost);
-  EXPECT_EQ(stopping.wait_for(20ms), std::future_status::timeout) << "stop() waits for what is being executed";
+  EXPECT_EQ(stopping.wait_for(20ms), std::future_status::timeout) << "stop() waits for the running operation";
   gate.set_value();
   stopping.get();
   EXPECT_EQ(executed, 1);
@@ -131,7 +131,7 @@ TEST(CommThread, FailWakesWaiters) {
   gate.set_value();
 }
 
-// Whoever waited may free the buffers of the call.
+// After the wait the caller may free the buffers of the call.
 TEST(CommThread, AWaiterIsNotReleasedWhileItsOperationIsExecuted) {
   for (const bool succeeds : {true, false}) {
     std::promise<void> begun, gate;
@@ -149,12 +149,12 @@ TEST(CommThread, AWaiterIsNotReleasedWhileItsOperationIsExecuted) {
     EXPECT_FALSE(work.done());
     gate.set_value();
     EXPECT_EQ(waiter.get(),
-              succeeds ? "done" : "this rank's process group is gone: wait for a Work before its group goes");
+              succeeds ? "done" : "this rank's process group was destroyed: wait for its Works before you destroy it");
     stopping.get();
   }
 }
 
-// Whoever was told that it executes, and so left something to it, is heard.
+// A caller that has seen is_executing(), and so left work to the thread, is called back.
 TEST(CommThread, SaysWhenItHasEndedAnExecution) {
   CommThread* asked = nullptr;
   std::atomic<int> idle{0};
@@ -182,8 +182,8 @@ TEST(CommThread, WithoutAThreadItIsOverAndNoCallWaits) {
   }
   auto blocking = std::async(std::launch::async, [&] { EXPECT_THROW(queue->run(numbered(2)), Error); });
   if (blocking.wait_for(20s) == std::future_status::ready) return;
-  ADD_FAILURE() << "a blocking call waits for an operation that nobody executes";
-  queue->stop();  // else it would wait for ever
+  ADD_FAILURE() << "a blocking call waits for an operation that no thread executes";
+  queue->stop();  // otherwise it would wait forever
 }
 
 TEST(CommThread, ManyHandOversLoseNoWakeUp) {

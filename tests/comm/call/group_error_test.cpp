@@ -1,4 +1,4 @@
-// The group error of ranks that share a control block: one, whoever writes it.
+// The group error of ranks that share a control block: there is one, whichever rank writes it.
 #include "src/comm/call/group_error.h"
 #include "src/comm/host/machine/shared_group_error.h"
 

@@ -1,4 +1,4 @@
-// Messages over streams that are made up: which of several ranks is heard, and what is sent meanwhile.
+// Messages over simulated streams: which of several ranks is read from, and what is sent meanwhile.
 #include "src/comm/call/point_to_point.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 4;
 
-// To and from rank 0. Every other rank sends int32s without an end, and takes what there is room for.
+// Streams to and from rank 0. Every other rank sends int32s without end, and accepts as much as there is room for.
 class EndlessStreams : public ByteChannels {
  public:
   EndlessStreams() {
@@ -54,7 +54,7 @@ class EndlessStreams : public ByteChannels {
   std::array<std::size_t, kRanks> at_{};
 };
 
-// A server's loop: from each of the other ranks one message is asked for, and the next one when it has come.
+// A server's loop: receives one message from each of the other ranks, and the next one when it has arrived.
 class Server {
  public:
   explicit Server(EndlessStreams& streams)
@@ -65,7 +65,7 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // How many came from each rank.
+  // Returns how many messages arrived from each rank.
   std::array<int, kRanks> serve(int messages) {
     std::array<int, kRanks> from{};
     for (int i = 0; i < messages; ++i) {

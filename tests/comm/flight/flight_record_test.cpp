@@ -94,7 +94,7 @@ TEST(FlightRecord, HasTheGroupsCalls) {
   }
 }
 
-// While a follower (Work::then) has not begun, its place is on record; then the call that it made.
+// Before a follower (Work::then) begins, its reserved place is in the record; afterwards the call that it made.
 TEST(FlightRecord, HasFollowers) {
   const Folder folder;
   std::promise<void> gate;
@@ -152,7 +152,8 @@ TEST(FlightRecord, WithoutAPlaceToGoIsRefused) {
   });
 }
 
-// In a process of its own: the environment and the signal are the process's. The status says what went wrong.
+// Runs the body in a child process, since it changes the environment and sends signals. The exit status tells what
+// failed.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
@@ -166,7 +167,7 @@ bool comes_true(const std::function<bool()>& condition) {
   return condition();
 }
 
-// The one who stays away in its own code leaves a record as well, and is not disturbed.
+// A rank that stays in its own code also leaves a record, and is not disturbed.
 TEST(FlightRecord, IsWrittenByARankThatIsElsewhere) {
   for (const char* transport : {"shm", "tcp"}) {
     const Folder folder;
@@ -234,13 +235,14 @@ TEST(FlightRecord, IsWrittenOnSigusr1WhileTheRankWorks) {
               });
               struct sigaction after {};
               sigaction(SIGUSR1, nullptr, &after);
-              return after.sa_handler == SIG_DFL ? 0 : 4;  // without a group it is nobody's again
+              return after.sa_handler == SIG_DFL ? 0 : 4;  // without a group the signal has no handler
             }),
             0);
   EXPECT_EQ(read_dump(folder / "rank0.json").reason, "SIGUSR1");
 }
 
-// lockrun ends the other ranks so: what they did must not be lost, and the process ends as if nobody had caught it.
+// lockrun ends the other ranks in this way: their records must not be lost, and the process must end as without a
+// handler.
 TEST(FlightRecord, IsWrittenBeforeSigtermEndsTheProcess) {
   const Folder folder;
   const int status = in_child([&] {
@@ -256,8 +258,8 @@ TEST(FlightRecord, IsWrittenBeforeSigtermEndsTheProcess) {
   EXPECT_EQ(read_dump(folder / "rank0.json").reason, "SIGTERM");
 }
 
-// It has the handler and not the thread; what ends it must not be lost. SIGUSR1, which lockrun sends to whoever catches
-// it, must not.
+// A forked child has the handler but not the thread; SIGTERM must still end it. SIGUSR1, which lockrun sends to every
+// process with a handler, must not.
 TEST(FlightRecord, AForkedChildEndsBySigterm) {
   if (testing::kThreadSanitized)
     GTEST_SKIP() << "TSan runs no signal handler in a child that a process with threads forked";
@@ -281,7 +283,7 @@ TEST(FlightRecord, AForkedChildEndsBySigterm) {
     return exit_code;
   });
   EXPECT_EQ(status, 0);
-  EXPECT_FALSE(fs::exists(folder / "rank0.json")) << "the parent was not asked";
+  EXPECT_FALSE(fs::exists(folder / "rank0.json")) << "the signal was not for the parent";
 }
 
 std::atomic<int> own_handlers_calls{0};

@@ -1,4 +1,4 @@
-// The flight recorder: what it keeps, that it can be read while it is written, and its form as JSON.
+// The flight recorder: its contents, reading it while it is written, and its JSON form.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -77,7 +77,7 @@ TEST(FlightRecorder, TellsIssuedStartedFinishedAndFailed) {
   recorder.call_failed(notes[1], "the wire is gone");
   flight::note_started(notes[2]);
   EXPECT_EQ(recorder.collective(signature_of(5), {}, FlightRecorder::By::kCaller).slot, nullptr)
-      << "what is refused after the end is not kept";
+      << "a call that is refused after the end is not recorded";
   const FlightGroup group = recorder.snapshot({});
   ASSERT_EQ(group.operations.size(), 4u);
   EXPECT_EQ(group.operations[0].state, FlightState::kFinished);
@@ -100,7 +100,7 @@ TEST(FlightRecorder, AMessageThatEndsAfterItsSlotWasTakenChangesNothing) {
   EXPECT_EQ(describe(group.messages.front()), "send #2 to rank 2 (tag 9, float32 x 5)");
 }
 
-// Every entry that is read is whole: count, index and number belong together.
+// Every entry that is read is consistent: count, index and number belong together.
 TEST(FlightRecorder, CanBeReadWhileItIsWritten) {
   FlightRecorder recorder;
   std::atomic<bool> stop{false};
@@ -164,7 +164,7 @@ TEST(FlightDump, WhatIsNoneIsSaid) {
   const auto said = [](const std::string& text) {
     return message_of([&] { flight_dump_from_json(text, "rank0.json"); });
   };
-  EXPECT_NE(said("{\"version\":1").find("rank0.json: not a whole flight record (broken JSON"), std::string::npos);
+  EXPECT_NE(said("{\"version\":1").find("rank0.json: incomplete flight record (broken JSON"), std::string::npos);
   EXPECT_NE(said("{}").find("rank0.json: not a flight record"), std::string::npos);
   EXPECT_NE(said("{\"version\":99}").find("format 99"), std::string::npos);
 }

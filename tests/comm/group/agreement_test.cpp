@@ -1,4 +1,5 @@
-// Three ranks, of which rank 1 (and sometimes rank 2) fails: what each rank throws, and whether the group is usable.
+// Three ranks, of which rank 1 (and sometimes rank 2) fails: the error of each rank, and whether the group is usable
+// afterwards.
 #include "lockstep/comm/agreement.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +41,7 @@ Thrown thrown_by(const Call& call) {
   }
 }
 
-// What `call`, given the group, throws on each rank. The group must be usable afterwards.
+// Returns what `call`, given the group, throws on each rank. The group must be usable afterwards.
 template <typename Call>
 std::array<Thrown, kRanks> thrown_on_all_ranks(const Call& call) {
   std::array<Thrown, kRanks> thrown;
@@ -147,12 +148,12 @@ TEST(Agreement, TextsOfAnyBytesAreGathered) {
 
 TEST(Agreement, AnErrorBetweenCallsEndsTheGroupWithItsText) {
   run_ranks(kRanks, "shm", [](ProcessGroup& group) {
-    const std::string text = message_of([&] {
-      abort_on_error(group, [&] {
-        if (group.rank() == 1) throw std::runtime_error("label 9");
-        group.barrier();
-      });
-    });
+    const std::string text = thrown_by([&] {
+                               abort_on_error(group, [&] {
+                                 if (group.rank() == 1) throw std::runtime_error("label 9");
+                                 group.barrier();
+                               });
+                             }).text;
     if (group.rank() == 1)
       EXPECT_EQ(text, "label 9");
     else

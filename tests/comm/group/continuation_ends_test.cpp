@@ -1,5 +1,5 @@
-// How continuations of Work::then() end: what they hold goes with them, the group itself among it, and leaving beside
-// them is no failure. Ranks are threads.
+// The end of continuations of Work::then(): their captures are destroyed with them, even the group itself, and leaving
+// at the same time is not a failure. Ranks are threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 
 using Group = std::shared_ptr<ProcessGroup>;
 
-// Each of two ranks. The body may let its group go.
+// Runs the body on each of two ranks. It may release its group.
 void run_two(const std::string& transport, const std::function<void(Group&, int rank)>& body) {
   const auto store = std::make_shared<MemoryStore>();
   std::vector<std::thread> threads;
@@ -83,8 +83,8 @@ TEST_P(ContinuationEnds, TheLastReferenceToTheGroupMayBeAContinuations) {
     held.wait();
     EXPECT_TRUE(alive.expired()) << "before the Work of the continuation is done";
     EXPECT_EQ(value, 2);
-    EXPECT_THAT(message_of([&] { behind.wait(); }), HasSubstr("process group is gone"));
-    EXPECT_THAT(message_of([&] { first.then([](Stream&) {}); }), HasSubstr("the process group of this Work is gone"));
+    EXPECT_THAT(message_of([&] { behind.wait(); }), HasSubstr("process group was destroyed"));
+    EXPECT_THAT(message_of([&] { first.then([](Stream&) {}); }), HasSubstr("this Work's process group was destroyed"));
   });
 }
 
@@ -145,7 +145,7 @@ TEST_P(ContinuationEnds, WhatOneThatNeverRanHoldsGoes) {
       for (int i = 0; i < 5; ++i)
         chain.push_back(mismatch.then([held, group](Stream&) { FAIL() << "the call before it failed"; }));
     } catch (const MismatchError&) {
-      // it has shown already
+      // it has been tested already
     }
     for (const Work& work : chain) EXPECT_THAT(message_of([&] { work.wait(); }), HasSubstr("float32 x 7"));
     EXPECT_THAT(message_of([&] { group->barrier(); }), HasSubstr("float32 x 7"));
@@ -155,7 +155,7 @@ TEST_P(ContinuationEnds, WhatOneThatNeverRanHoldsGoes) {
   });
 }
 
-// One that holds the Work behind which it is chained, and so the queue in which it lies.
+// A continuation that holds the Work to which it is chained, and so the queue that holds it.
 TEST_P(ContinuationEnds, WhatOneHoldsThatItsGroupsEndDroppedGoes) {
   run_two(GetParam(), [](Group& group, int) {
     const auto held = std::make_shared<int>(1);
@@ -178,9 +178,9 @@ TEST_P(ContinuationEnds, WhatOneHoldsThatItsGroupsEndDroppedGoes) {
   });
 }
 
-// -- leaving beside a follower
+// -- leaving while a follower runs
 
-// Its first leave() ends when the rank's follower has come to its end.
+// The first leave() returns when the rank's follower has ended.
 class SlowToLeave : public RecordingBackend {
  public:
   using RecordingBackend::RecordingBackend;

@@ -1,4 +1,4 @@
-// The calls of a process group that are more than one operation of a backend, and what threads may do. Ranks are
+// The calls of a process group that are more than one operation of a backend, and calls from several threads. Ranks are
 // threads.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ TEST_P(GroupCalls, PartsOfUnequalLength) {
     std::vector<std::int64_t> all(5, -1);
     group.all_gather(mine.data(), all.data(), counts, DType::kInt64);
     EXPECT_EQ(all, (std::vector<std::int64_t>{0, 0, 2, 2, 2}));
-    // Rank r sends r + 1 of its numbers to everybody.
+    // Rank r sends r + 1 of its numbers to each rank.
     const std::vector<std::size_t> sends(3, me + 1), receives = {1, 2, 3};
     const std::vector<std::int64_t> out((me + 1) * 3, group.rank());
     std::vector<std::int64_t> in(6, -1);
@@ -104,25 +104,25 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
             "1 counts for `receive`, the group has 2 ranks");
     refused([&] { group.all_gather(values, nullptr, two, DType::kFloat32); }, "the pointer to receive is null");
     refused([&] { group.all_gather(nullptr, values, two, DType::kFloat32); }, "the pointer to send is null");
-    refused([&] { group.all_gather(values, values + 4, huge, DType::kFloat32); }, "more than memory holds");
+    refused([&] { group.all_gather(values, values + 4, huge, DType::kFloat32); }, "the size of memory");
     refused([&] { group.all_to_all(values, one, values + 4, two, DType::kFloat32); }, "1 counts for `send`");
     refused([&] { group.all_to_all(values, two, values + 1, two, DType::kFloat32); }, "overlaps");
     const Region empty[] = {{nullptr, 3}};
     refused([&] { group.all_reduce_coalesced(empty, DType::kFloat32); }, "the pointer to buffer 0 is null");
     const Region overlapping[] = {{values + 4, 2}, {values, 2}, {values + 1, 2}};
     refused([&] { group.all_reduce_coalesced(overlapping, DType::kFloat32); }, "two of the buffers overlap");
-    refused([&] { group.allocate(SIZE_MAX - 100); }, "more than memory holds");
-    refused([&] { group.allocate(SIZE_MAX / 4); }, "more than memory holds");
+    refused([&] { group.allocate(SIZE_MAX - 100); }, "the size of memory");
+    refused([&] { group.allocate(SIZE_MAX / 4); }, "the size of memory");
     const std::vector<std::size_t> none = {0, 2};
     if (group.rank() == 0)
-      group.all_gather(values, values, none, DType::kFloat32);  // nothing to send: it overlaps with nothing
+      group.all_gather(values, values, none, DType::kFloat32);  // it sends nothing, so it overlaps nothing
     if (group.rank() == 1)
       group.all_gather(values + 2, values + 4, none, DType::kFloat32, {.timeout = std::chrono::milliseconds::max()});
     std::int32_t number = 0;
     refused([&] { group.all_reduce(&number, 1, DType::kInt32, ReduceOp::kPremulSum); }, "pre-multiplied sum of int32");
     refused([&] { group.send(values, 1, DType::kFloat32, 2); }, "the group has ranks 0..1");
     refused([&] { group.send(values, 1, DType::kFloat32, kAnyRank); }, "the group has ranks 0..1");
-    refused([&] { group.send(values, 1, DType::kFloat32, 0, -1); }, "tags are not negative");
+    refused([&] { group.send(values, 1, DType::kFloat32, 0, -1); }, "tags must be >= 0");
     refused([&] { group.recv(nullptr, 1, DType::kFloat32, 0); }, "null");
     const void* const odd = reinterpret_cast<std::byte*>(values) + 1;
     auto* const odd_too = const_cast<void*>(odd);
@@ -133,16 +133,16 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
             "must be aligned to 2 bytes");
     const Region odd_region[] = {{values, 1}, {static_cast<std::byte*>(odd_too) + 4, 1}};
     refused([&] { group.all_reduce_coalesced(odd_region, DType::kFloat32); }, "buffer 1 must be aligned to 4 bytes");
-    group.all_reduce(odd_too, 3, DType::kUInt8);      // no type that has an alignment
+    group.all_reduce(odd_too, 3, DType::kUInt8);      // a type without alignment
     group.broadcast(odd_too, 1, DType::kFloat32, 0);  // only copied
     group.all_reduce(odd_too, 0, DType::kFloat32);    // not touched
-    refused([&] { group.barrier({.timeout = std::chrono::milliseconds(-1)}); }, "a timeout of -1 ms");
+    refused([&] { group.barrier({.timeout = std::chrono::milliseconds(-1)}); }, "a call timeout of -1 ms");
     refused([&] { group.send(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); },
-            "a timeout of -5 ms");
+            "a call timeout of -5 ms");
     refused([&] { group.recv(values, 1, DType::kFloat32, 0, 0, {.timeout = std::chrono::milliseconds(-5)}); },
-            "a timeout of -5 ms");
-    refused([&] { group.monitored_barrier(std::chrono::milliseconds(-7)); }, "a timeout of -7 ms");
-    group.barrier();  // nothing of what was refused was numbered
+            "a call timeout of -5 ms");
+    refused([&] { group.monitored_barrier(std::chrono::milliseconds(-7)); }, "a call timeout of -7 ms");
+    group.barrier();  // refused calls are not numbered
     group.leave();
     refused([&] { group.barrier(); }, "barrier: this rank has left the group");
     refused([&] { group.send(values, 1, DType::kFloat32, 0); }, "this rank has left the group");
@@ -152,7 +152,7 @@ TEST_P(GroupCalls, MisuseIsTheSameErrorOnAllRanksAndHarmsNothing) {
   });
 }
 
-// What the header allows: a group is called by one thread at a time, not always the same; any thread waits for a Work.
+// The header allows this: one thread at a time calls a group, not always the same, and any thread waits for a Work.
 TEST_P(GroupCalls, ThreadsTakeTurnsAndShareWork) {
   run_ranks(2, GetParam(), [](ProcessGroup& group) {
     std::vector<float> values(20000, 1.0f);
@@ -174,7 +174,7 @@ TEST_P(GroupCalls, ThreadsTakeTurnsAndShareWork) {
   });
 }
 
-// Two groups of the same ranks, each with a thread of its own, at the same time.
+// Two groups of the same ranks, each used by its own thread, at the same time.
 TEST_P(GroupCalls, GroupsAreIndependent) {
   run_ranks(2, GetParam(), [](ProcessGroup& group) {
     const auto second = group.split(0);

@@ -1,4 +1,4 @@
-// monitored_barrier() over threads and both wires: it is a barrier, and it names all who are missing.
+// monitored_barrier() with threads and both transports: it is a barrier, and it names all missing ranks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -37,14 +37,14 @@ TEST_P(MonitoredBarrier, NamesAllWhoAreMissing) {
   std::atomic<int> ended{0};
   run_ranks(5, GetParam(), [&](ProcessGroup& group) {
     group.barrier();
-    if (group.rank() == 1 || group.rank() == 4) {  // elsewhere
+    if (group.rank() == 1 || group.rank() == 4) {  // these do not come
       while (ended.load() < 3) std::this_thread::sleep_for(1ms);
       EXPECT_THROW(group.barrier(), PeerLost);
       return;
     }
     const auto started = std::chrono::steady_clock::now();
     const std::string said = message_of([&] { group.monitored_barrier(1s); });
-    EXPECT_NE(said.find("monitored_barrier #2: ranks 1, 4 of 5 did not come within 1 s of rank"), std::string::npos)
+    EXPECT_NE(said.find("monitored_barrier #2: ranks 1, 4 of 5 did not arrive within 1 s of rank"), std::string::npos)
         << said;
     EXPECT_LT(std::chrono::steady_clock::now() - started, 10s);
     ended.fetch_add(1);
@@ -65,7 +65,7 @@ TEST_P(MonitoredBarrier, SeesAnAbortAtOnce) {
 TEST_P(MonitoredBarrier, AnotherPlaceInTheProgramIsADisagreement) {
   std::atomic<int> told{0};
   run_ranks(2, GetParam(), [&](ProcessGroup& group) {
-    // Between backends made for it, a rank could be one barrier ahead: number 2 here, number 1 there.
+    // With separate barriers for each backend, a rank could be one barrier ahead: number 2 here, number 1 there.
     if (group.rank() == 0) group.barrier_async();
     const std::string said = message_of([&] { group.monitored_barrier(10s); });
     if (said.find("rank 0 in monitored_barrier #2") != std::string::npos ||

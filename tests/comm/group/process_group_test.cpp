@@ -1,5 +1,4 @@
-// What the group itself does, over worlds of one and over ranks that are threads. The collectives proper are tested by
-// the conformance suite.
+// The group itself, in worlds of one and with ranks that are threads. The conformance suite tests the collectives.
 #include "lockstep/comm/process_group.h"
 
 #include <gtest/gtest.h>
@@ -45,13 +44,13 @@ TEST(WorldOfOne, CollectivesAreTheIdentity) {
   group->barrier();
   group->all_reduce(nullptr, 0, DType::kFloat32);
   EXPECT_EQ(group->broadcast_text("words", 0, {.device = DeviceKind::kCuda}), "words")
-      << "texts lie on the host whatever is said";
+      << "texts are in host memory whatever the options";
   EXPECT_EQ(group->all_gather_text("words"), std::vector<std::string>{"words"});
   const Buffer memory = group->allocate(100);
   EXPECT_EQ(memory.data()[99], std::byte{0});
 }
 
-// In the child, which has no thread of the group's, a goodbye would be the parent's.
+// The child has none of the group's threads; a goodbye from it would be the parent's.
 TEST(ForkedChild, EndsItsCopyOfAGroupWithoutAWord) {
   for (const char* transport : {"tcp", "shm"}) {
     const auto store = std::make_shared<MemoryStore>();
@@ -106,7 +105,7 @@ TEST(Timeouts, OfNothingAndLessAreRefused) {
           ProcessGroupOptions{.stall_timeout = wrong}}) {
       const std::string text =
           message_of([&] { ProcessGroup::create({}, std::make_shared<MemoryStore>(), "", options); });
-      EXPECT_NE(text.find("timeout of " + std::to_string(wrong.count()) + " ms"), std::string::npos) << text;
+      EXPECT_NE(text.find("timeout is " + std::to_string(wrong.count()) + " ms"), std::string::npos) << text;
     }
     EXPECT_THROW(ProcessGroup::wrap({}, make_local_backend(), wrong), InvalidArgument);
   }
@@ -195,15 +194,15 @@ TEST(Joining, MissingRanksAreNamed) {
     return message_of([&] { register_rank({2, 4, 0, 1}, store, 1s); });
   });
   const std::string message = message_of([&] { register_rank({0, 4, 0, 1}, store, 1s); });
-  EXPECT_NE(message.find("rank 0: ranks 1, 3 of 4 did not come"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 0: ranks 1, 3 of 4 did not arrive"), std::string::npos) << message;
   const std::string others = other.get();
-  EXPECT_NE(others.find("rank 2: ranks 1, 3 of 4 did not come"), std::string::npos) << others;
+  EXPECT_NE(others.find("rank 2: ranks 1, 3 of 4 did not arrive"), std::string::npos) << others;
 }
 
 TEST(Joining, WithoutRankZeroTheOthersNameIt) {
   MemoryStore store;
   const std::string message = message_of([&] { register_rank({1, 3, 0, 1}, store, 50ms); });
-  EXPECT_NE(message.find("rank 1: ranks 0, 2 of 3 did not come"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 1: ranks 0, 2 of 3 did not arrive"), std::string::npos) << message;
 }
 
 TEST(Joining, WorldSizesMustAgree) {
@@ -215,7 +214,7 @@ TEST(Joining, WorldSizesMustAgree) {
   EXPECT_NE(message.find("rank 0: rank 0 expects 3 ranks, rank 1 expects 2"), std::string::npos) << message;
   const std::string others = other.get();
   EXPECT_NE(others.find("rank 1: rank 0 expects 3 ranks, rank 1 expects 2"), std::string::npos) << others;
-  // A rank beyond rank 0's world comes when the others have agreed already.
+  // A rank outside rank 0's world arrives when the others have agreed already.
   MemoryStore later;
   register_rank({0, 1, 0, 1}, later, 1s);
   const std::string stray = message_of([&] { register_rank({1, 2, 0, 1}, later, 1s); });
@@ -225,11 +224,11 @@ TEST(Joining, WorldSizesMustAgree) {
 TEST(Joining, RanksOfAnMpirunJobFindTheStoreByTheJobsName) {
   const std::string job = "test-" + std::to_string(getpid());
   const UnixRendezvousServer server(job, {4321, "secret"});
-  const StoreContact contact = ask_unix_rendezvous(job, 10s);
+  const StoreContact contact = query_unix_rendezvous(job, 10s);
   EXPECT_EQ(contact.port, 4321);
   EXPECT_EQ(contact.token, "secret");
   EXPECT_THROW(UnixRendezvousServer(job, {1, ""}), RendezvousError) << "a second rank 0";
-  EXPECT_THROW(ask_unix_rendezvous(job + "-other", 50ms), RendezvousError);
+  EXPECT_THROW(query_unix_rendezvous(job + "-other", 50ms), RendezvousError);
 }
 
 TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {
@@ -253,7 +252,7 @@ TEST(DelayBackend, OperationsTakeTurnsAndTheirTime) {
   EXPECT_GE(std::chrono::steady_clock::now(), events[1].finished);
   group->abort("over");
   EXPECT_THROW(group->barrier(), PeerLost);
-  EXPECT_TRUE(first.done()) << "what was complete stays complete";
+  EXPECT_TRUE(first.done()) << "a complete operation stays complete";
   first.wait();
 }
 

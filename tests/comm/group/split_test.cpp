@@ -1,4 +1,4 @@
-// Sub-groups, made by ranks that are threads of this process.
+// Subgroups of ranks that are threads of this process.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -29,14 +29,14 @@ TEST_P(Split, ColorsAreApartAndKeysGiveTheOrder) {
     const std::int32_t mine = all.rank();
     half->all_gather(&mine, seen.data(), 1, DType::kInt32);
     EXPECT_EQ(seen, members);
-    for (int round = 0; round < 20; ++round) {  // both groups in turn, the halves each at their own pace
+    for (int round = 0; round < 20; ++round) {  // both groups alternately; the halves are independent of each other
       std::vector<float> values(3000, static_cast<float>(all.rank())), totals(3000, 1.f);
       const Work work = half->all_reduce_async(values.data(), values.size(), DType::kFloat32);
       if (round % 5 == 0) all.all_reduce(totals.data(), 1, DType::kFloat32, ReduceOp::kMax);
       work.wait();
       EXPECT_EQ(values[2999], color == 0 ? 6.f : 4.f);
     }
-    const Buffer memory = half->allocate(100000);  // only the half agrees on it
+    const Buffer memory = half->allocate(100000);  // collective in the half only
     half->broadcast(memory.data(), 100000, DType::kUInt8, 0);
   });
 }
@@ -48,7 +48,7 @@ TEST_P(Split, EqualKeysKeepTheOrderAndNegativeColorsStayOut) {
     if (most) {
       EXPECT_EQ(most->world_size(), 3);
       EXPECT_EQ(most->rank(), all.rank() == 0 ? 0 : all.rank() - 1);
-      const auto alone = most->split(most->rank());  // a group of a group
+      const auto alone = most->split(most->rank());  // a subgroup of a subgroup
       std::int64_t number = 5;
       alone->all_reduce(std::span(&number, 1));
       EXPECT_EQ(number, 5);

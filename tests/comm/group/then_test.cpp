@@ -1,4 +1,5 @@
-// Work::then(): the order of collectives, what fails with what, flight records, allocations. Ranks are threads.
+// Work::then(): the order of collectives, which failures affect which calls, flight records, allocations. Ranks are
+// threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-// What each rank threw from the body, which must throw.
+// Returns each rank's error from the body, which must throw.
 std::vector<std::string> failures_of(int ranks, const std::string& transport, std::chrono::milliseconds timeout,
                                      const std::function<void(ProcessGroup&)>& body) {
   const auto store = std::make_shared<MemoryStore>();
@@ -45,8 +46,8 @@ class Then : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Transports, Then, ::testing::Values("shm", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
 
-// The second call sends what was computed of the first one's result; a third, issued meanwhile, comes behind both on
-// all ranks.
+// The second call sends data that is computed from the first one's result; a third call, issued meanwhile, follows both
+// on all ranks.
 TEST_P(Then, ASecondCollectiveFollowsTheFirstAndKeepsItsPlaceAmongTheOthers) {
   for (const int ranks : {2, 4})
     run_ranks(ranks, GetParam(), [ranks](ProcessGroup& group) {
@@ -71,7 +72,7 @@ TEST_P(Then, ASecondCollectiveFollowsTheFirstAndKeepsItsPlaceAmongTheOthers) {
     });
 }
 
-// The caller goes on: what it issues does not wait for the continuation, which waits for the caller.
+// The caller continues: the calls that it issues do not wait for the continuation, which waits for the caller.
 TEST_P(Then, NothingIsWaitedForInTheCallersThread) {
   run_ranks(2, GetParam(), [](ProcessGroup& group) {
     std::promise<void> gate;
@@ -151,7 +152,7 @@ TEST_P(Then, WhatItThrowsMayBeNoStdException) {
     group.barrier();
   });
   for (const std::string& text : failures)
-    EXPECT_THAT(text, HasSubstr("rank 1 cannot go on: the follower #2: an exception that is no std::exception"));
+    EXPECT_THAT(text, HasSubstr("rank 1 cannot go on: the follower #2: an exception that is not a std::exception"));
 }
 
 TEST_P(Then, TheFollowersDeadlineHolds) {
@@ -159,7 +160,7 @@ TEST_P(Then, TheFollowersDeadlineHolds) {
     float value = 1;
     const Work first = group.all_reduce_async(&value, 1, DType::kFloat32);
     first.wait();
-    if (group.rank() == 1) std::this_thread::sleep_for(2s);  // its follower comes too late
+    if (group.rank() == 1) std::this_thread::sleep_for(2s);  // its follower is late
     first
         .then([&](Stream&) {
           return group.all_reduce_async(&value, 1, DType::kFloat32, ReduceOp::kSum, {.timeout = 300ms});
@@ -190,7 +191,7 @@ TEST_P(Then, RanksWithDifferentFollowersAreAMismatchOnAll) {
   }
 }
 
-// Of one rank: of several, the others hear the same from it.
+// Returns the error of a world of one; with several ranks, all others throw the same text.
 std::string refusal_of(const std::function<void(ProcessGroup&, const Work&)>& misuse) {
   const auto failures = failures_of(2, "shm", 20s, [&](ProcessGroup& group) {
     float value = 1;
@@ -234,7 +235,7 @@ TEST(Continuations, AreRefusedWhatTheyMustNotDo) {
                     })
                     .wait();
               }),
-              HasSubstr("chain further ones behind the Work of then()"));
+              HasSubstr("chain further calls with then() on its Work"));
   EXPECT_THAT(refusal_of([&](ProcessGroup& group, const Work& first) {
                 Work later;
                 std::promise<void> issued;
@@ -246,13 +247,13 @@ TEST(Continuations, AreRefusedWhatTheyMustNotDo) {
                 issued.set_value();
                 chained.wait();
               }),
-              HasSubstr("waits for a call that is behind it"));
+              HasSubstr("waits for a call that comes after it"));
   EXPECT_THAT(refusal_of([&](ProcessGroup& group, const Work& first) {
                 const auto other = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
                 first.then([&](Stream&) { return other->all_reduce_async(&value, 1, DType::kFloat32); }).wait();
               }),
               HasSubstr("no calls of another group"));
-  EXPECT_THAT(message_of([] { Work().then([](Stream&) {}); }), HasSubstr("of no collective call"));
+  EXPECT_THAT(message_of([] { Work().then([](Stream&) {}); }), HasSubstr("does not belong to a collective"));
 }
 
 TEST(Continuations, AWorkThatOutlivesItsGroupSaysSo) {
@@ -261,7 +262,7 @@ TEST(Continuations, AWorkThatOutlivesItsGroupSaysSo) {
     const auto group = ProcessGroup::create({}, std::make_shared<MemoryStore>(), "");
     kept = group->barrier_async();
   }
-  EXPECT_THAT(message_of([&] { kept.then([](Stream&) {}); }), HasSubstr("the process group of this Work is gone"));
+  EXPECT_THAT(message_of([&] { kept.then([](Stream&) {}); }), HasSubstr("this Work's process group was destroyed"));
 }
 
 TEST(Continuations, InAWorldOfOneRunAtOnce) {

@@ -1,4 +1,4 @@
-// MPI's library is for those who use MPI: nobody else needs it.
+// MPI's library is needed only by programs that use MPI.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(MpiLibrary, AFileThatIsNotThereOrNoMpiIsNamed) {
   EXPECT_THAT(message_of([] { mpi::load_api("libno-such-mpi.so.40"); }),
               AllOf(HasSubstr("MPI cannot be loaded: libno-such-mpi.so.40"), HasSubstr("libopenmpi3")));
   EXPECT_THAT(message_of([] { mpi::load_api("libm.so.6"); }),
-              HasSubstr("libm.so.6 is no MPI, or one older than 3.0: it lacks MPI_Initialized"));
+              HasSubstr("libm.so.6 is not MPI, or is older than MPI 3.0: it lacks MPI_Initialized"));
 #else
   GTEST_SKIP() << "this build has no mpi backend";
 #endif

@@ -1,5 +1,5 @@
-// Abstract sockets whose names others hold: their queue is full for good, or they belong to another user; and messages
-// with more descriptors than one.
+// Abstract sockets whose names are taken: by a process whose queue stays full, or by another user; and messages with
+// more than one descriptor.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -48,7 +48,7 @@ Fd listen_on(const std::string& name, int type) {
   return listener;
 }
 
-// Takes a name and lets nobody in: a connect() that blocks waits until it goes.
+// Takes a name and accepts no connection: a blocking connect() waits until this object is destroyed.
 class FullDoor {
  public:
   FullDoor(const std::string& name, int type) : listener_(listen_on(name, type)) {
@@ -61,7 +61,7 @@ class FullDoor {
     ADD_FAILURE() << "the queue takes everybody";
   }
 
-  // What `attempt` throws; a failure of the test when it has not ended in time.
+  // Returns the error of `attempt`; the test fails if it does not end in time.
   std::string message_before_it_goes(const std::function<void()>& attempt) {
     auto message = std::async(std::launch::async, [&] { return message_of(attempt); });
     EXPECT_EQ(message.wait_for(kLong), std::future_status::ready) << "it waits for as long as the name is held";
@@ -75,7 +75,7 @@ class FullDoor {
   std::vector<Fd> waiting_;
 };
 
-// A process of another user that listens on a name until it goes.
+// A process of another user that listens on a name until this object is destroyed.
 class AnotherUser {
  public:
   AnotherUser(const std::string& name, int type) {
@@ -116,7 +116,7 @@ std::string name_of(const std::string& job) { return fmt::format("lockstep-{}-{}
 TEST(StoreContact, ANameThatIsHeldEndsAtTheTimeout) {
   const std::string job = new_job();
   FullDoor squatter(name_of(job), SOCK_STREAM);
-  EXPECT_THAT(squatter.message_before_it_goes([&] { ask_unix_rendezvous(job, 300ms); }),
+  EXPECT_THAT(squatter.message_before_it_goes([&] { query_unix_rendezvous(job, 300ms); }),
               AllOf(HasSubstr("did not invite this rank within 0.3 s"), HasSubstr("holds its abstract socket"),
                     HasSubstr("MASTER_ADDR")));
 }
@@ -135,7 +135,7 @@ TEST(StoreContact, AnotherUsersProcessIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "it takes root to be another user";
   const std::string job = new_job();
   const AnotherUser squatter(name_of(job), SOCK_STREAM);
-  EXPECT_THAT(message_of([&] { ask_unix_rendezvous(job, kLong); }),
+  EXPECT_THAT(message_of([&] { query_unix_rendezvous(job, kLong); }),
               AllOf(HasSubstr("another user's process"), HasSubstr("MASTER_ADDR")));
   EXPECT_THAT(message_of([&] {
                 UnixRendezvousServer(job, {1, "secret"});

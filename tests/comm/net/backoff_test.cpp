@@ -16,7 +16,7 @@ TEST(YieldingWait, EndsWithItsConditionOrItsTime) {
   EXPECT_TRUE(yields.until([] { return true; }, YieldingWait::Clock::time_point{})) << "the last look counts";
 }
 
-// On a core with other work a yield lasts until the system takes the core from that.
+// On a core with other work, a yield lasts until the system preempts that work.
 TEST(YieldingWait, SleepIsDueOnceOtherWorkHasTheCore) {
   cpu_set_t before, one;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(before), &before), 0);

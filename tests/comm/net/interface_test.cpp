@@ -1,4 +1,4 @@
-// Which of a machine's addresses a rank is reached at, and sockets that start from it.
+// The choice of the address at which a rank is reached, and sockets bound to it.
 #include "src/comm/net/interface.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// A group whose ranks reach each other over IPv6 alone, from the store to the last message.
+// A group whose ranks use only IPv6, from the store to the last message.
 #include <gtest/gtest.h>
 
 #include <numeric>

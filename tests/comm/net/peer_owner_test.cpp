@@ -1,4 +1,4 @@
-// Whose process is at the other end of a connection on loopback.
+// Finds the owner of the process at the other end of a loopback connection.
 #include "src/comm/net/peer_owner.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A connection to a listener here, made by a child process of another user; both ends live until this object ends.
+// A connection to a listener here from a child process of another user; both ends exist until this object is destroyed.
 class Visitor {
  public:
   Visitor(const char* host, uid_t user, bool resets = false, const std::string& from = "")
@@ -77,7 +77,7 @@ TEST(PeerOwner, IsTheUserOfTheConnectingProcess) {
   }
 }
 
-// The other end's address is its own choice.
+// The other end chooses its address.
 TEST(PeerOwner, IsFoundFromEveryAddressOfTheMachine) {
   const std::vector<std::string> addresses = addresses_of_this_machine();
   for (const std::string& from : addresses) {
@@ -94,7 +94,7 @@ TEST(PeerOwner, IsFoundFromEveryAddressOfTheMachine) {
   EXPECT_FALSE(addresses.empty());
 }
 
-// The kernel lists a closed socket as root's: what its process sent before it left must not pass for root's.
+// The kernel lists a closed socket as root's: data that its process sent before must not count as root's.
 TEST(PeerOwner, AConnectionThatTheOtherEndHasClosedIsNobodys) {
   for (const bool resets : {false, true}) {
     Visitor visitor("127.0.0.1", geteuid() == 0 ? 12345 : geteuid(), resets);

@@ -1,4 +1,4 @@
-// Names of hosts under a name server that is silent. This file stands in for the C library's getaddrinfo().
+// Resolving names with an unresponsive name server. This file replaces the C library's getaddrinfo().
 #include "src/comm/net/resolve.h"
 
 #include <dlfcn.h>
@@ -20,10 +20,10 @@
 namespace {
 
 constexpr const char* kSlowHost = "silent.name.server.invalid";
-constexpr const char* kLateHost =
-    "late.name.server.invalid";  // loopback, after more seconds than a single address may take
+// Loopback, after more seconds than a single address may take.
+constexpr const char* kLateHost = "late.name.server.invalid";
 
-// Keeps whoever asks for kSlowHost until the test lets it go.
+// Blocks requests for kSlowHost until the test releases them.
 class SilentServer {
  public:
   void wait() {
@@ -38,7 +38,7 @@ class SilentServer {
     const std::lock_guard lock(mutex_);
     is_silent_ = true;
   }
-  // Waits until nobody asks any more.
+  // Waits until no request is blocked.
   void answer() {
     std::unique_lock lock(mutex_);
     is_silent_ = false;
@@ -76,7 +76,7 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What `attempt` throws while the name server is silent; a failure of the test when it waits for the answer.
+// Returns the error of `attempt` while the name server is silent; the test fails if it waits for the answer.
 std::string message_under_silence(const std::function<void()>& attempt) {
   silent_server().be_silent();
   auto message = std::async(std::launch::async, [&] { return message_of(attempt); });
@@ -94,7 +94,7 @@ TEST(Resolve, TheStoresTimeoutHoldsUnderASilentNameServer) {
               HasSubstr("does not resolve (the name server did not answer in time)"));
 }
 
-// A try that runs against the deadline says nothing new: the reason of the last one that got further stands.
+// An attempt that ends at the deadline gives no new reason: that of the last complete attempt is kept.
 TEST(Resolve, ARefusedConnectionIsNotBlamedOnTheNameServer) {
   if (!testing::system_finds("localhost")) GTEST_SKIP() << "this system does not know localhost";
   std::string why;

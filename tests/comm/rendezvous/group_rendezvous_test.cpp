@@ -1,5 +1,5 @@
-// Ranks that are lost, or give up, while a group is being made: the others learn it at once, and blame nobody else. And
-// what a group leaves in the store.
+// Ranks that are lost, or give up, while a group is being made: the others notice at once, and name the right rank.
+// Also the keys that a group leaves in the store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,13 +27,13 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr int kRegisteringRanks = 4;
-constexpr auto kTimeout = 100s;  // nobody may need it
-constexpr auto kSoon = 40s;      // at once, on a machine that has much else to do
+constexpr auto kTimeout = 100s;  // no test should need it
+constexpr auto kSoon = 40s;      // at once, on a machine with much other work
 
 std::shared_ptr<Store> connect(const Endpoint& endpoint) { return connect_store(endpoint, "secret", kTimeout); }
 Place place_of(int rank) { return {rank, kRegisteringRanks, rank, kRegisteringRanks}; }
 
-// What a rank throws that makes the group.
+// Returns the error of a rank that makes the group.
 std::future<std::string> join(const Endpoint& endpoint, int rank, const std::string& transport) {
   return std::async(std::launch::async, [=] {
     return message_of([&] {
@@ -43,7 +43,7 @@ std::future<std::string> join(const Endpoint& endpoint, int rank, const std::str
   });
 }
 
-// Registers as the others do, and leaves as soon as all have: `last_act` comes before its connection ends.
+// Registers as the others do, and leaves as soon as all have registered; `last_act` runs before its connection ends.
 void register_and_leave(
     const Endpoint& endpoint, int rank, const std::function<void(Store&)>& last_act = [](Store&) {}) {
   const auto store = connect(endpoint);
@@ -67,7 +67,7 @@ TEST_P(LostWhileJoining, IsNamedByAllOthersAtOnce) {
   register_and_leave(server.endpoint(), lost);
   for (auto& other : others) {
     ASSERT_EQ(other.wait_for(kSoon), std::future_status::ready) << "it waits for rank " << lost;
-    EXPECT_THAT(other.get(), AllOf(HasSubstr(fmt::format("rank {} (process ", lost)), HasSubstr("has gone")));
+    EXPECT_THAT(other.get(), AllOf(HasSubstr(fmt::format("rank {} (process ", lost)), HasSubstr("has exited")));
   }
 }
 
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Ring, LostWhileJoining,
 
 class RankZeroLost : public ::testing::TestWithParam<const char*> {};
 
-// With the store, which it hosts.
+// The store, which rank 0 hosts, ends with it.
 TEST_P(RankZeroLost, LeavesTheOthersBlamingNobodyElse) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = "secret"});
   const Endpoint endpoint = server->endpoint();
@@ -95,7 +95,7 @@ TEST_P(RankZeroLost, LeavesTheOthersBlamingNobodyElse) {
 
 INSTANTIATE_TEST_SUITE_P(Ring, RankZeroLost, ::testing::Values("shm", "tcp"));
 
-// -- later, when ranks wait for each other's connections: nothing in the store says then that one is missing
+// -- later, when ranks wait for each other's connections: the store does not show then that one is missing
 
 BackendContext context_of(int rank, std::shared_ptr<Store> store) {
   BackendContext context;
@@ -107,7 +107,7 @@ BackendContext context_of(int rank, std::shared_ptr<Store> store) {
   return context;
 }
 
-// What the ranks from `first` on, without the last, throw that have registered and then `find_each_other`.
+// Returns the errors of the ranks from `first` on, except the last, which register and then call `find_each_other`.
 std::vector<std::future<std::string>> meet_without_the_last(
     const Endpoint& endpoint, int first, const std::function<void(const BackendContext&)>& find_each_other) {
   std::vector<std::future<std::string>> others;
@@ -134,7 +134,7 @@ TEST(LostLater, WhileOthersWaitForItsConnections) {
   auto others = meet_without_the_last(server.endpoint(), 0,
                                       [](const BackendContext& context) { host::connect_mesh(context, "mesh"); });
   register_rank(place_of(3), *connect(server.endpoint()), kTimeout);
-  expect_all(others, AllOf(HasSubstr("rank 3 (process "), HasSubstr("has gone")));
+  expect_all(others, AllOf(HasSubstr("rank 3 (process "), HasSubstr("has exited")));
 }
 
 TEST(LostLater, WhileItsNodesFirstRankWaitsForIt) {
@@ -148,7 +148,7 @@ TEST(LostLater, WhileItsNodesFirstRankWaitsForIt) {
     store->set("shm/leaders/3", "0\n");
     store->get("shm/leaders", kTimeout);
   }
-  expect_all(others, AllOf(HasSubstr("rank 3 (process "), HasSubstr("has gone")));
+  expect_all(others, AllOf(HasSubstr("rank 3 (process "), HasSubstr("has exited")));
 }
 
 TEST(LostLater, RankZeroWithTheStoreAndItsConnections) {
@@ -181,7 +181,7 @@ TEST(Joining, WhoGivesUpTellsTheOthersWhy) {
   }
 }
 
-// Its predecessor has gone, and not all have come yet.
+// Its predecessor has exited, and not all ranks have arrived yet.
 TEST(Joining, ARankThatIsStartedAgainTakesItsPlace) {
   const StoreServer server({.token = "secret"});
   {
@@ -189,7 +189,7 @@ TEST(Joining, ARankThatIsStartedAgainTakesItsPlace) {
     EXPECT_THAT(message_of([&] {
                   register_rank({1, 2, 0, 1}, *store, 100ms);
                 }),
-                HasSubstr("rank 0 of 2 did not come within 0.1 s"));
+                HasSubstr("rank 0 of 2 did not arrive within 0.1 s"));
   }
   auto zero = std::async(std::launch::async, [&] {
     register_rank({0, 2, 0, 1}, *connect(server.endpoint()), kTimeout);
@@ -211,30 +211,31 @@ TEST(Joining, ARankThatIsNotStartedAgainIsNamedByThoseWhoWait) {
     EXPECT_THAT(message_of([&] {
                   register_rank({1, 3, 0, 1}, *store, 100ms);
                 }),
-                HasSubstr("did not come within 0.1 s"));
+                HasSubstr("did not arrive within 0.1 s"));
   }
   ASSERT_EQ(zero.wait_for(kSoon), std::future_status::ready) << "it waits for rank 2 until the timeout";
-  EXPECT_THAT(zero.get(), AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: rank 2 of 3 did not come")));
+  EXPECT_THAT(zero.get(),
+              AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: rank 2 of 3 did not arrive")));
 }
 
-// It may live on, and its connection with it.
+// Its process, and so its connection, may live on.
 TEST(Joining, ARankThatGivesUpWhileItWaitsTellsTheOthersWhy) {
   const StoreServer server({.token = "secret"});
   const auto store = connect(server.endpoint());
   EXPECT_THAT(message_of([&] {
                 register_rank({1, 3, 0, 1}, *store, 100ms);
               }),
-              HasSubstr("ranks 0, 2 of 3 did not come"));
+              HasSubstr("ranks 0, 2 of 3 did not arrive"));
   auto zero = std::async(std::launch::async, [&] {
     return message_of([&] { register_rank({0, 3, 0, 1}, *connect(server.endpoint()), kTimeout); });
   });
   ASSERT_EQ(zero.wait_for(kSoon), std::future_status::ready);
   EXPECT_THAT(zero.get(),
-              AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: ranks 0, 2 of 3 did not come"),
+              AllOf(HasSubstr("rank 1 (process "), HasSubstr("gave up: rank 1: ranks 0, 2 of 3 did not arrive"),
                     Not(HasSubstr("expects 0 ranks"))));
 }
 
-// A process may make and drop groups for as long as it lives.
+// A process may make and destroy groups for as long as it lives.
 TEST(Joining, GroupsLeaveNothingInTheStore) {
   const auto store = std::make_shared<MemoryStore>();
   const auto run = [&](int rank, const char* transport) {

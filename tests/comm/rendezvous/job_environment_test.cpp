@@ -1,4 +1,4 @@
-// Who am I: every way of starting, and every broken environment.
+// The rank and world of a process, for every way of starting it, and for every invalid environment.
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -183,7 +183,7 @@ TEST_F(HydrasVariables, OfOneRankNeedNoSocket) {
   EXPECT_EQ(job.place, (Place{0, 1, 0, 1}));
 }
 
-// srun starts the proxies of an allocation, and the ranks inherit what it told these.
+// srun starts the proxies of an allocation, and the ranks inherit the proxies' variables.
 TEST_F(HydrasVariables, ComeBeforeSlurms) {
   const Variables proxys = {{"SLURM_PROCID", "0"},   {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "2"},
                             {"SLURM_NODEID", "0"},   {"SLURM_LOCALID", "0"}, {"SLURM_TASKS_PER_NODE", "1(x2)"},
@@ -212,7 +212,7 @@ TEST_F(HydrasVariables, ThatSayTooLittleAreRefused) {
 TEST(JobEnvironment, ALauncherThatIsNotUnderstoodIsNoWorldOfOne) {
   for (const char* name : {"PMI_RANK", "PMI_ID", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID",
                            "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
-    EXPECT_NE(refusal({{name, "0"}}).find(std::string(name) + "=0 says that"), std::string::npos)
+    EXPECT_NE(refusal({{name, "0"}}).find(std::string(name) + "=0 shows that"), std::string::npos)
         << refusal({{name, "0"}});
     EXPECT_EQ(read({{name, "0"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}).kind, Kind::kAlone);
   }
@@ -248,7 +248,7 @@ TEST(JobEnvironment, PmisVariablesAreSrunsAndTheOthersNever) {
   }
   for (const char* name : {"MV2_COMM_WORLD_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"})
     for (const Variables& inherited : {task, one_of_two})
-      EXPECT_NE(refusal(with(inherited, name, "1")).find(std::string(name) + "=1 says that"), std::string::npos)
+      EXPECT_NE(refusal(with(inherited, name, "1")).find(std::string(name) + "=1 shows that"), std::string::npos)
           << name;
   EXPECT_EQ(read(with(with(one_of_two, "FLUX_TASK_RANK", "0"), "FLUX_JOB_SIZE", "1")).place, (Place{1, 2, 1, 2}));
 }

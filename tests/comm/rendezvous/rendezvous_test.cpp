@@ -1,4 +1,4 @@
-// How ranks find each other and the store, in every way of starting; ranks are threads, or processes of this program.
+// How ranks find each other and the store, for every way of starting; ranks are threads, or processes of this program.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -24,11 +24,11 @@ using namespace std::chrono_literals;
 using Kind = JobEnvironment::Kind;
 constexpr auto kTime = 20s;
 
-// Free a moment ago; nobody else binds explicit ports here.
+// Free a moment ago; no other test here binds explicit ports.
 std::uint16_t free_port() { return local_endpoint(listen_tcp("127.0.0.1", 0).get()).port; }
 
-// A listener whose port is followed by a free one: both below the ports that Linux hands out, so that no program beside
-// this one takes it.
+// A listener whose port is followed by a free one, both below Linux's ephemeral ports, so that no other program takes
+// it.
 Fd listen_before_a_free_port() {
   for (int i = 0; i < 100; ++i) {
     const int port = 20'000 + (getpid() % 5'000) * 2 + 20 * i % 2'000;
@@ -36,7 +36,7 @@ Fd listen_before_a_free_port() {
       Fd listener = listen_tcp("127.0.0.1", static_cast<std::uint16_t>(port));
       listen_tcp("127.0.0.1", static_cast<std::uint16_t>(port + 1));
       return listener;
-    } catch (const Error&) {  // taken: the next one
+    } catch (const Error&) {  // taken: try the next one
     }
   }
   throw Error("no two neighbouring ports are free");
@@ -116,13 +116,13 @@ TEST(Meet, FailuresNameTheRankAndTheAddress) {
   EXPECT_NE(open.find("LOCKSTEP_INSECURE=1"), std::string::npos) << open;
 }
 
-// Nobody has set MASTER_ADDR under srun.
+// Under srun, users do not set MASTER_ADDR.
 TEST(Meet, FailuresSayWhereTheAddressComesFrom) {
   JobEnvironment job = address_job(1, 2, free_port());
   job.host_source = "the first host of SLURM_JOB_NODELIST";
   job.port_source = "made of SLURM_JOB_ID and SLURM_STEP_ID";
   const std::string nobody = message_of([&] { rendezvous(job, 100ms); });
-  const std::string expected = "it was to be 127.0.0.1 (the first host of SLURM_JOB_NODELIST), port " +
+  const std::string expected = "the address is 127.0.0.1 (the first host of SLURM_JOB_NODELIST), port " +
                                std::to_string(job.master_port) + " (made of SLURM_JOB_ID and SLURM_STEP_ID)";
   EXPECT_NE(nobody.find(expected), std::string::npos) << nobody;
   const Rendezvous zero = rendezvous(address_job(0, 2, job.master_port), kTime);
@@ -135,7 +135,7 @@ TEST(Meet, FailuresSayWhereTheAddressComesFrom) {
   EXPECT_NE(open.find("10.0.0.1 (the first host of SLURM_JOB_NODELIST) is not loopback"), std::string::npos) << open;
 }
 
-// torchrun's agent is this test.
+// This test plays torchrun's agent.
 TEST(Meet, ThePortThatTorchrunsAgentHoldsIsLeftToIt) {
   const Fd agent = listen_before_a_free_port();
   const std::string port = std::to_string(local_endpoint(agent.get()).port);
@@ -203,8 +203,8 @@ TEST(Meet, RankZeroMayLeaveWithItsServerFirst) {
 // Set for the processes that SpawnedRank starts: they run the same test, but as one of its ranks.
 constexpr const char* kIsSpawned = "LOCKSTEP_TEST_IS_SPAWNED";
 
-// What such a rank does. Rank 0 ends each group late, so that the other one is making the next while the former still
-// lives on rank 0.
+// The work of such a rank. Rank 0 ends each group late, so that the other rank makes the next group while rank 0 still
+// has the former.
 void make_three_groups_one_after_the_other() {
   for (int round = 0; round < 3; ++round) {
     const auto group = init_process_group({.timeout = kTime, .store_timeout = kTime});
@@ -218,7 +218,7 @@ void make_three_groups_one_after_the_other() {
   EXPECT_EQ(default_process_group(), nullptr);
 }
 
-// Starts this program as one rank; waits for it when it goes.
+// Starts this program as one rank; the destructor waits for it.
 class SpawnedRank {
  public:
   explicit SpawnedRank(const std::map<std::string, std::string>& variables, bool has_streams = true) {
@@ -243,7 +243,7 @@ class SpawnedRank {
   ~SpawnedRank() {
     if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
   }
-  // The exit code, or -1.
+  // Returns the exit code, or -1.
   int wait() {
     int status = 0;
     const auto deadline = std::chrono::steady_clock::now() + 3 * kTime;
@@ -277,7 +277,7 @@ TEST(GroupsInARow, WithRankZeroAsTheHost) {
   });
 }
 
-// What a program prints must not reach a peer.
+// The program's output must not reach a peer.
 TEST(GroupsInARow, NoSocketTakesTheNumberOfAStandardStream) {
   const auto expect_no_sockets = [] {
     for (const int stream : {0, 1, 2}) {

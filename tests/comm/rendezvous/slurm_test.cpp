@@ -1,4 +1,4 @@
-// srun's lists and numbers, and the job that they make.
+// srun's lists and numbers, and the job that results from them.
 #include "src/comm/rendezvous/slurm.h"
 
 #include <gmock/gmock.h>

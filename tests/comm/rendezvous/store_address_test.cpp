@@ -1,4 +1,4 @@
-// Where rank 0 serves the store, by what MASTER_ADDR means to it.
+// Where rank 0 serves the store, depending on what MASTER_ADDR means there.
 #include "src/comm/rendezvous/store_address.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Keys of the store that belong to a connection: who stands behind them, and who has gone.
+// Keys of the store that belong to a connection: whether their owners exist.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -23,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kClaimsTime = 20s;
 
-// The text of the abandoned claim that ended the wait; "" when none did.
+// Returns the text of the abandoned claim that ended the wait; "" if none did.
 std::string abandoned_while(const std::function<void()>& wait) {
   try {
     wait();
@@ -80,7 +80,7 @@ TEST(StoreClaims, AClaimIsKeptOrGivenUpWithAReason) {
   store->check_claims("rank/", kClaimsTime);
 }
 
-// It has copies of what its parent had open, and keeps none of it alive.
+// It inherits its parent's descriptors, and must keep none of them open.
 TEST(StoreClaims, AForkedChildHoldsNoConnectionAndNoServer) {
   auto server = std::make_unique<StoreServer>(StoreServerOptions{.token = "secret"});
   const Endpoint at = server->endpoint();
@@ -114,7 +114,7 @@ int far_end_of(const Fd& near) {
   return -1;
 }
 
-// How long, in ms, until its kernel's silence ends the connection; 0: it may be silent.
+// Returns how long, in ms, the peer's kernel may be silent before the connection ends; 0: forever.
 int silence_allowed(int fd) {
   int alive = 0, unacknowledged = 0;
   socklen_t size = sizeof alive;
@@ -124,8 +124,8 @@ int silence_allowed(int fd) {
   return unacknowledged;
 }
 
-// A job's later groups meet by the connection of its first: a network that fails for some seconds must not have ended
-// it meanwhile.
+// A job's later groups meet over the connection of its first: a network failure of some seconds must not have ended it
+// meanwhile.
 TEST(StoreClaims, AMachineIsWatchedWhileItHasOneAndNotForTheWholeJob) {
   using store_protocol::Request;
   const StoreServer server({.token = "t"});
@@ -141,7 +141,7 @@ TEST(StoreClaims, AMachineIsWatchedWhileItHasOneAndNotForTheWholeJob) {
     EXPECT_EQ(receive_all(member.get(), std::as_writable_bytes(std::span(&reply, 1)), deadline), IoResult::kDone);
     EXPECT_EQ(reply.reply, store_protocol::Reply::kOk);
   };
-  // What the server does after its answer it has done before the next one.
+  // All work for the server's previous answer is done before the next one.
   const auto allowed_after = [&](Request request, const std::string& key) {
     ask(request, key);
     ask(Request::kSet, "key");

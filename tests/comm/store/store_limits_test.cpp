@@ -1,5 +1,5 @@
-// What the store keeps, and how much memory it spends on clients that announce much and send little, or ask and do not
-// read.
+// The store's contents, and the memory that it uses for clients that announce much and send little, or send requests
+// without reading the replies.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -34,8 +34,8 @@ TEST(StoreTable, KeepsValuesAndCounters) {
   EXPECT_EQ(*table.set_if_absent("other", ""), "");
   EXPECT_EQ(**table.add("counter", number(5)), number(5));
   EXPECT_EQ(**table.add("counter", number(-7)), number(-2));
-  EXPECT_FALSE(table.add("key", number(1)).has_value()) << "the key holds no counter";
-  EXPECT_FALSE(table.add("counter", "1").has_value()) << "that is no number";
+  EXPECT_FALSE(table.add("key", number(1)).has_value()) << "the key's value is not a counter";
+  EXPECT_FALSE(table.add("counter", "1").has_value()) << "the amount is not a number";
   EXPECT_EQ(table.keys(), 3u);
   EXPECT_EQ(table.bytes(), 5 + 0 + 8u);
 }
@@ -48,7 +48,7 @@ TEST(StoreTable, EndsAtItsLimits) {
   EXPECT_NE(table.set("a", std::string(10, 'z')), nullptr);
   EXPECT_NE(table.set("b", ""), nullptr);
   EXPECT_EQ(table.set("c", ""), nullptr) << "a third key";
-  EXPECT_EQ(*table.find("a"), std::string(10, 'z')) << "what was refused changed nothing";
+  EXPECT_EQ(*table.find("a"), std::string(10, 'z')) << "the refused value changed nothing";
 }
 
 TEST(StoreTable, CountsWhatSlowReadersStillHold) {
@@ -73,7 +73,7 @@ void say(const Fd& fd, store_protocol::Request request, const std::string& key, 
   send_all(fd.get(), std::as_bytes(std::span(text)), std::chrono::steady_clock::now() + kLimitsTime);
 }
 
-// A hundred clients announce 8 MiB each, send half of it as far as it is taken, and no more.
+// A hundred clients announce 8 MiB each, and send half of it, as far as it is accepted.
 TEST(StoreServer, BoundsWhatUnfinishedRequestsTake) {
   const StoreServer server({.token = "t"});
   const auto good = connect_store(server.endpoint(), "t", kLimitsTime);
@@ -103,7 +103,7 @@ TEST(StoreServer, KeepsOneCopyForAllWhoReadSlowly) {
     readers.push_back(connect_as_member(server.endpoint(), std::chrono::steady_clock::now() + kLimitsTime));
     say(readers.back(), store_protocol::Request::kGet, "later", 0);
   }
-  for (int i = 0; i < 20; ++i) good->add("turns", 1);  // the server has their requests by now
+  for (int i = 0; i < 20; ++i) good->add("turns", 1);  // the server has received their requests by now
   const double before = resident_mib();
   good->set("later", std::string(8 * kMiB, 'x'));
   EXPECT_EQ(good->add("turns", 1), 21) << "nobody waits for them";

@@ -1,4 +1,4 @@
-// A connection to a store that has proved the token "t" by hand, to say over it what no client would.
+// A connection to a store that has proved the token "t" without the client, so that tests can send invalid requests.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The store over real sockets: what it keeps, whom it refuses, what it survives.
+// The store over real sockets: its contents, whom it refuses, and what it survives.
 #include "lockstep/comm/store.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(MemoryStore, KeepsAndWaits) {
   expect_store_behaviour(store, store);
 }
 
-// Rank 1 and rank 10 share a beginning.
+// rank/1 and rank/10 have a common prefix.
 TEST(TcpStore, ErasesAllKeysBelowAPrefix) {
   const StoreServer server({.token = "secret"});
   const auto tcp = connect_store(server.endpoint(), "secret", kStoreTime);
@@ -107,7 +107,7 @@ TEST(TcpStore, RefusesAnotherToken) {
     const std::string message = message_of([&] { connect_store(server.endpoint(), token, kStoreTime); });
     EXPECT_NE(message.find("token was refused"), std::string::npos) << message;
     EXPECT_NE(message.find(server.endpoint().text()), std::string::npos);
-    EXPECT_EQ(message.find("right"), std::string::npos) << "the token is never told";
+    EXPECT_EQ(message.find("right"), std::string::npos) << "the message must not contain the token";
   }
   connect_store(server.endpoint(), "right", kStoreTime);
 }
@@ -148,7 +148,7 @@ TEST(TcpStore, AClientWhoseServerEndsIsTold) {
   EXPECT_NE(message_of([&] { store->set("key", "value"); }).find("connection was closed"), std::string::npos);
 }
 
-// Whoever sends its proof byte by byte, or nothing at all, keeps nobody waiting.
+// A client that sends its proof byte by byte, or sends nothing, delays no other.
 TEST(TcpStore, SlowHandshakesHoldNobodyUp) {
   const StoreServer server({.token = "t"});
   const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
@@ -169,7 +169,7 @@ TEST(TcpStore, SlowHandshakesHoldNobodyUp) {
   EXPECT_EQ(answer.accepted, 1u) << "slow is not wrong";
 }
 
-// A proof is bound to the nonces of its connection: who overheard one cannot use it again.
+// A proof is bound to the nonces of its connection: an eavesdropper cannot use it again.
 TEST(TcpStore, AProofThatWasOverheardIsWorthNothing) {
   const StoreServer server({.token = "t"});
   const auto deadline = std::chrono::steady_clock::now() + kStoreTime;
@@ -187,7 +187,7 @@ TEST(TcpStore, AProofThatWasOverheardIsWorthNothing) {
   }
 }
 
-// One that proves itself, and then says no more.
+// A server that proves the token, and then sends nothing.
 TEST(TcpStore, WhoWasGivenUpOnceIsNotSaidToHaveEnded) {
   const Fd listener = listen_tcp("127.0.0.1", 0);
   auto silent = std::async(std::launch::async, [&] {
@@ -207,10 +207,11 @@ TEST(TcpStore, WhoWasGivenUpOnceIsNotSaidToHaveEnded) {
   const Fd far = silent.get();
   EXPECT_NE(message_of([&] { store->check_claims("rank/", 50ms); }).find("no answer about 'rank/'"), std::string::npos);
   const std::string later = message_of([&] { store->set("key", "value"); });
-  EXPECT_NE(later.find("'key' is not asked: given up before, when it did not answer"), std::string::npos) << later;
+  EXPECT_NE(later.find("'key' was not requested: abandoned earlier, when it did not answer"), std::string::npos)
+      << later;
 }
 
-// And a server that does not know the token is found out: its answer is no proof.
+// A server that does not know the token is detected: its answer is not a valid proof.
 TEST(TcpStore, AnImpostorServerIsRefused) {
   const Fd listener = listen_tcp("127.0.0.1", 0);
   auto impostor = std::async(std::launch::async, [&] {
@@ -229,7 +230,7 @@ TEST(TcpStore, AnImpostorServerIsRefused) {
   EXPECT_NE(message.find("token was refused"), std::string::npos) << message;
 }
 
-// While it lives this process can open no descriptor.
+// While it exists, this process cannot open descriptors.
 class NoMoreDescriptors {
  public:
   NoMoreDescriptors() {
@@ -244,7 +245,8 @@ class NoMoreDescriptors {
   rlimit before_{};
 };
 
-// The system accepts connections for a process that is stopped, or cannot accept: that is no other program.
+// The system accepts connections for a process that is stopped or cannot accept: the client must not take it for
+// another program.
 TEST(TcpStore, ASilentListenerIsNotTakenForAnotherProgram) {
   const Fd listener = listen_tcp("127.0.0.1", 0);
   const std::string message =
@@ -255,13 +257,13 @@ TEST(TcpStore, ASilentListenerIsNotTakenForAnotherProgram) {
   const NoMoreDescriptors exhausted;
   const std::string own = message_of([&] { connect_store(away, "t", std::chrono::milliseconds(100)); });
   EXPECT_NE(own.find("Too many open files"), std::string::npos) << own;
-  EXPECT_EQ(own.find("is no Lockstep store"), std::string::npos) << own;
+  EXPECT_EQ(own.find("is not a Lockstep store"), std::string::npos) << own;
 }
 
 TEST(TcpStore, RecoversWhenDescriptorsRunOut) {
   const StoreServer server({.token = "t"});
   const auto store = connect_store(server.endpoint(), "t", kStoreTime);
-  // This connection waits in the backlog while the process, and so the server, may open nothing.
+  // This connection waits in the backlog while the process, and so the server, cannot open descriptors.
   const Fd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -279,7 +281,7 @@ TEST(TcpStore, RecoversWhenDescriptorsRunOut) {
   EXPECT_EQ(store->get("alive", kStoreTime), "yes");
 }
 
-// Connections that drip, stall or send rubbish end alone.
+// Connections that send slowly, stop or send garbage affect no other.
 TEST(TcpStore, SurvivesRubbish) {
   const StoreServer server({.token = "t"});
   const auto good = connect_store(server.endpoint(), "t", kStoreTime);
@@ -324,7 +326,7 @@ TEST(TcpStore, ClosesAConnectionThatAnnouncesTooMuch) {
   }
 }
 
-// The same behind the handshake: requests of a member that were damaged on the way.
+// The same after the handshake: a member's requests that were damaged on the way.
 TEST(TcpStore, SurvivesMutatedRequests) {
   const StoreServer server({.token = "t"});
   const auto good = connect_store(server.endpoint(), "t", kStoreTime);

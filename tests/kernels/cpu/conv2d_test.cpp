@@ -1,14 +1,14 @@
-// Convolutions and linear layers: the plain kernels against sums by hand, the device's against the plain ones. The
-// shapes here are summed directly and exactly; winograd_test.cpp has the others.
+// Convolutions and linear layers: the plain kernels are compared with sums by hand, the device's with the plain ones.
+// The shapes here are summed directly and exactly; winograd_test.cpp has the others.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <thread>
 
+#include "kernels/cases/shapes.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/cpu/winograd_narrow.h"
-#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -131,7 +131,7 @@ TEST(Linear, IsThePlainKernels) {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A shape for each way of convolving: 1 x 1, images, many channels, Winograd's, and groups.
+// One shape for each algorithm: 1 x 1, images, many channels, Winograd's, and groups.
 std::vector<Conv2dShape> shapes_with_relu() {
   return {conv2d_shape(2, 1, 1, 1, 1, 1, 1, 1, 1, {0, 0, 0, 0}),
           conv2d_shape(2, 7, 5, 16, 17, 1, 1, 1, 1, {0, 0, 0, 0}),
@@ -142,7 +142,7 @@ std::vector<Conv2dShape> shapes_with_relu() {
           in_groups(17, conv2d_shape(2, 8, 8, 17, 17, 3, 3, 1, 1, {1, 1, 1, 1}))};
 }
 
-// What is broken in one place must show in the loss, whichever place that is.
+// NaN in one place must show in the loss, whichever place that is.
 TEST(Conv2d, FusedReLULetsNanThrough) {
   for (const Conv2dShape& s : shapes_with_relu())
     for (const int broken : {0, 1, 2})
@@ -154,7 +154,7 @@ TEST(Conv2d, FusedReLULetsNanThrough) {
                         out(y, y_shape(s)), stream());
         EXPECT_TRUE(std::any_of(y.begin(), y.end(), [](float value) { return std::isnan(value); }))
             << name_of(s) << ", operand " << broken;
-        if (broken > 0) continue;  // else the second image is whole
+        if (broken > 0) continue;  // otherwise the second image is unaffected
         EXPECT_TRUE(std::none_of(y.begin() + static_cast<Index>(y.size()) / 2, y.end(),
                                  [](float value) { return std::isnan(value); }));
       }
@@ -164,7 +164,7 @@ TEST(Conv2d, FusedReLUOfInfinities) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Conv2dShape s = conv2d_shape(1, 1, 1, 1, 16, 1, 1, 1, 1, {0, 0, 0, 0});
   for (const KernelTable* kernels : {&plain(), &tested()})
-    for (const float x : {kInfinity, 3e38F}) {  // given, or by overflow
+    for (const float x : {kInfinity, 3e38F}) {  // in an operand, or by overflow
       Floats weight(16, 2), y(16);
       weight[5] = -2;
       kernels->conv2d(s, {&x, x_shape(s)}, in(weight, weight_shape(s)), {}, true, out(y, y_shape(s)), stream());
@@ -186,7 +186,7 @@ TEST(Linear, FusedReLULetsNanThrough) {
     }
 }
 
-// Random floats: what a run computes does not depend on when or in which thread it runs.
+// Random floats: a result depends neither on when nor on which thread it is computed.
 TEST(Conv2d, RepeatsItsBitsInEveryThread) {
   const Conv2dShape s = conv2d_shape(3, 6, 6, 64, 64, 5, 5, 1, 1, {2, 2, 2, 2});
   const Floats x = uniform(x_shape(s).count(), 1), weight = uniform(weight_shape(s).count(), 2),

@@ -4,7 +4,7 @@
 #include <array>
 #include <limits>
 
-#include "tests/kernels/cases/shapes.h"
+#include "kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -54,8 +54,8 @@ TEST(Elementwise, IsThePlainKernels) {
     }
 }
 
-// Rows of which some have infinite, subnormal, zero or negative scales, or none that is a number: there as the plain
-// kernels have it, and elsewhere in the block the same bits as without them.
+// Some rows have infinite, subnormal, zero or negative scales, or only NaN: there results are those of the plain
+// kernels, and elsewhere in the block the bits are the same as without such rows.
 TEST(Lrn, OfScalesThatAreNoNormalNumbers) {
   constexpr Index kRows = 4, kChannels = 20;
   const Shape of = {kRows, kChannels};
@@ -90,8 +90,8 @@ TEST(Lrn, OfScalesThatAreNoNormalNumbers) {
     }
 }
 
-// log(1 + e^-30) is 9.4e-14: a product of such 1 + z keeps what is above 1. Of x = 0 the product grows as fast as it
-// can.
+// log(1 + e^-30) is 9.4e-14: a product of such 1 + z keeps its excess over 1. For x = 0 the product grows as fast as
+// possible.
 TEST(BinaryCrossEntropy, KeepsTheDigitsOfSmallLossesAndOfManyLargeOnes) {
   for (const Index count : {1, 15, 16, 513, 8192, 8193, 100'003}) {
     Floats loss(1), x(static_cast<std::size_t>(count)), t(static_cast<std::size_t>(count));
@@ -118,8 +118,8 @@ TEST(Elementwise, ReluLetsNanThroughAndWorksInPlace) {
   }
 }
 
-// Its terms far from zero are products of 0 and of what overflows; so many numbers that vectors and what is left of
-// them are tried.
+// Far from zero its terms are products of 0 and an overflow. There are enough numbers to test both vectors and the
+// remainder.
 TEST(GeluTanh, HasASlopeFarFromZero) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   Floats x, slope(133), ones(133, 1);

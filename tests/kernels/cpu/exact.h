@@ -1,4 +1,5 @@
-// What the kernel tests share: data whose sums are exact, and comparisons of a device's kernels with the plain ones.
+// Common parts of the kernel tests: data whose sums are exact, and comparisons of a device's kernels with the plain
+// ones.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cases/values.h"
 #include "lockstep/core/device.h"
-#include "tests/kernels/cases/values.h"
 
 namespace lockstep::testing {
 
-// Views of whole arrays.
+// Views of entire arrays.
 inline InputView in(const Floats& values, const Shape& shape) { return {values.data(), shape}; }
 inline InputView in(const Floats& values) { return in(values, {static_cast<Index>(values.size())}); }
 inline OutputView out(Floats& values, const Shape& shape, bool accumulate = false) {
@@ -26,7 +27,7 @@ inline OutputView out(Floats& values) { return out(values, {static_cast<Index>(v
 inline void expect_same_bits(const Floats& actual, const Floats& expected, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    // Zeros of either sign are the same sum; everything else must be the same bits.
+    // Zeros of either sign count as equal; everything else must have the same bits.
     if (actual[i] == 0 && expected[i] == 0) continue;
     ASSERT_EQ(std::bit_cast<std::uint32_t>(actual[i]), std::bit_cast<std::uint32_t>(expected[i]))
         << what << ": element " << i << " is " << actual[i] << ", expected " << expected[i];

@@ -1,4 +1,4 @@
-// The error of the vector loops' exp(), and its ends.
+// The error of the vector loops' exp(), and the ends of its range.
 #include "kernels/cpu/vector_math.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The loops that are built for several instruction sets give the same bits from each: this program runs itself with
-// LOCKSTEP_ISA and compares digests of what the kernels computed.
+// Loops that are compiled for several instruction sets compute the same bits with each: this program runs itself with
+// LOCKSTEP_ISA and compares digests of the kernels' results.
 #include <fmt/format.h>
 
 #include <array>
@@ -19,24 +19,21 @@ namespace {
 
 using Take = std::function<void(const Floats&)>;
 
-// exp and the like, whose values and slopes are many steps, and the gradient of depthwise filters of 64 channels and of
-// six more.
+// exp and similar functions, whose values and slopes take many steps, and the gradient of depthwise filters with 64
+// channels plus six.
 void take_functions(const KernelTable& kernels, const Take& take) {
   constexpr Index kCount = 3 * 9 * 9 * 70;
   Floats x = uniform(kCount, 5), y(kCount), grad(kCount), loss(1), filters(70 * 9);
   for (float& value : x) value *= 6;
-  for (const UnaryOperation& operation :
-       {UnaryOperation{UnaryFunction::kGelu}, UnaryOperation{UnaryFunction::kGeluTanh},
-        UnaryOperation{UnaryFunction::kSilu}, UnaryOperation{UnaryFunction::kTanh},
-        UnaryOperation{UnaryFunction::kSigmoid}, UnaryOperation{UnaryFunction::kExp},
-        UnaryOperation{UnaryFunction::kLog}, UnaryOperation{UnaryFunction::kPow, -3},
-        UnaryOperation{UnaryFunction::kPow, 0.3F}}) {
+  std::vector<UnaryOperation> operations = {{UnaryFunction::kPow, -3}, {UnaryFunction::kPow, 0.3F}};
+  for (const UnaryFunctionInfo& info : kUnaryFunctions) operations.push_back({info.function, info.parameter});
+  for (const UnaryOperation& operation : operations) {
     kernels.unary(operation, in(x), out(y), stream()), take(y);
     kernels.unary_backward(operation, in(x), in(y), out(grad), stream()), take(grad);
   }
   Floats bases = uniform(kCount, 8);
   for (float& base : bases) base = 2 + 1.9F * base;
-  Floats mixed = bases, whole = x;  // with bases of both signs and zeros, of which the loops are others
+  Floats mixed = bases, whole = x;  // with bases of both signs and zeros, which use other loops
   for (std::size_t i = 0; i < mixed.size(); i += 3)
     mixed[i] = i % 2 == 0 ? -mixed[i] : 0, whole[i] = std::trunc(whole[i]);
   for (const BinaryFunction power :
@@ -84,7 +81,7 @@ std::string digest_of_kernels() {
   }
   const std::array<const float*, 3> grads = {a.data(), b.data(), grad.data()};
   const std::array<float*, 1> copies = {scale.data()};
-  const UpdateRanks ranks{grads, copies};
+  const SharedUpdate ranks{grads, copies};
   const UpdateTensor shared{result.data(), nullptr, {}, kCount, &ranks};
   kernels.sgd_step(std::span(&shared, 1), {{&lr, 1e-3F}}, stream()), take(result), take(scale);
   take_functions(kernels, take);
@@ -97,7 +94,7 @@ TEST(Isa, Probe) {
   std::printf("isa %d digest %s\n", static_cast<int>(cpu_isa()), digest.c_str());
 }
 
-// oneDNN's name for the most that it uses: an enumerator of dnnl::cpu_isa.
+// oneDNN's name for the highest instruction set that it uses: an enumerator of dnnl::cpu_isa.
 int onednn_isa() {
 #if LOCKSTEP_WITH_ONEDNN
   tested();  // the limit is set with the first table of kernels
@@ -109,7 +106,7 @@ int onednn_isa() {
 
 TEST(Isa, OneDnnProbe) { std::printf("isa %d\n", onednn_isa()); }
 
-// What the probe prints when it runs under LOCKSTEP_ISA=name.
+// The output of the probe under LOCKSTEP_ISA=name.
 std::string probe(const std::string& name, const std::string& which = "Probe") {
   const std::string command =
       "LOCKSTEP_ISA=" + name + " '" + ::testing::internal::GetArgvs().front() + "' --gtest_filter=Isa." + which;
@@ -125,7 +122,8 @@ std::string probe(const std::string& name, const std::string& which = "Probe") {
 
 TEST(Isa, EveryBuildGivesTheSameBits) {
   const Isa here = cpu_isa();
-  if (here == Isa::kBaseline) GTEST_SKIP() << "this CPU (or LOCKSTEP_ISA) allows the baseline only: nothing to compare";
+  if (here == Isa::kBaseline)
+    GTEST_SKIP() << "this CPU (or LOCKSTEP_ISA) only allows the baseline: there is nothing to compare";
   const std::string expected = fmt::format("digest {}\n", digest_of_kernels());
   EXPECT_EQ(probe("baseline"), "isa 0 " + expected);
   EXPECT_EQ(probe("avx2"), "isa 1 " + expected);
@@ -134,7 +132,7 @@ TEST(Isa, EveryBuildGivesTheSameBits) {
 TEST(Isa, LimitsOneDnn) {
 #if LOCKSTEP_WITH_ONEDNN
   if (cpu_isa() == Isa::kBaseline)
-    GTEST_SKIP() << "this CPU (or LOCKSTEP_ISA) allows the baseline only: there is nothing to lower";
+    GTEST_SKIP() << "this CPU (or LOCKSTEP_ISA) only allows the baseline: there is nothing to lower";
   EXPECT_EQ(probe("baseline", "OneDnnProbe"), fmt::format("isa {}\n", static_cast<int>(dnnl::cpu_isa::sse41)));
   EXPECT_EQ(probe("avx2", "OneDnnProbe"), fmt::format("isa {}\n", static_cast<int>(dnnl::cpu_isa::avx2)));
 #else

@@ -1,5 +1,5 @@
-// Products on AMX: up to rounding those of doubles, and exact where floats' are. Operands and results end at pages that
-// may not be touched.
+// Products on AMX: equal to those in double up to rounding, and exact where float products are. Operands and results
+// end at pages that must not be accessed.
 #include "kernels/cpu/product_amx.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ using amx::Operand;
   if (cpu_isa() < Isa::kAmx)        \
   GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)"
 
-// Floats whose last one ends at a page without access.
+// An array of floats whose end is at a page without access.
 class GuardedFloats {
  public:
   explicit GuardedFloats(std::span<const float> values) : count_(values.size()) {
@@ -58,7 +58,7 @@ struct Case {
                        transpose_b ? "T" : "N", accumulate ? ", added" : "", bias ? ", bias" : "",
                        relu ? ", relu" : "");
   }
-  // Rows lie further apart than they are long.
+  // Rows are further apart than they are long.
   static constexpr Index kGap = 3;
   Index c_step() const { return columns + kGap; }
   Operand a(const float* data) const {
@@ -67,7 +67,7 @@ struct Case {
   Operand b(const float* data) const {
     return transpose_b ? Operand{data, 1, inner + kGap} : Operand{data, columns + kGap, 1};
   }
-  // To the end of the last row.
+  // Up to the end of the last row.
   Index a_count() const { return transpose_a ? inner * (rows + kGap) - kGap : rows * (inner + kGap) - kGap; }
   Index b_count() const { return transpose_b ? columns * (inner + kGap) - kGap : inner * (columns + kGap) - kGap; }
   Index c_count() const { return rows * c_step() - kGap; }
@@ -96,7 +96,7 @@ Exact exact_product(const Case& c, const Floats& a, const Floats& b, const Float
   return exact;
 }
 
-amx::Product product_of(const Case& c, const float* a, const float* b, const float* bias, float* result) {
+amx::AmxProduct product_of(const Case& c, const float* a, const float* b, const float* bias, float* result) {
   return {c.rows, c.columns, c.inner, c.a(a), c.b(b), result, c.c_step(), c.accumulate, c.bias ? bias : nullptr,
           c.relu};
 }
@@ -125,7 +125,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// Within what summing in float may cost: an error of 2^-24 of what is summed so far, in each of some steps.
+// The error is within that of summing in float: 2^-24 of the partial sum in each of some steps.
 TEST(ProductAmx, IsTheProductUpToRounding) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   for (const Case& c : cases()) {
@@ -140,7 +140,7 @@ TEST(ProductAmx, IsTheProductUpToRounding) {
         ASSERT_NEAR(double{result.data()[i]}, exact.values[at], 3e-7 * exact.magnitudes[at] + 1e-12)
             << c.name() << ": " << row << ", " << column;
       } else {
-        ASSERT_EQ(result.data()[i], before[i]) << c.name() << ": behind row " << row;
+        ASSERT_EQ(result.data()[i], before[i]) << c.name() << ": after row " << row;
       }
     }
   }
@@ -160,8 +160,8 @@ TEST(ProductAmx, SumsOfWholeNumbersAreExact) {
   }
 }
 
-// Its root mean square error, of sums of 64 to 2048 products, is not above that of sums in float, one product after the
-// other.
+// The root mean square error, for sums of 64 to 2048 products, is not larger than that of sums in float, one product
+// after the other.
 TEST(ProductAmx, IsNotLessExactThanSumsInFloat) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   for (const Index inner : {64, 256, 1024, 2048}) {
@@ -183,7 +183,7 @@ TEST(ProductAmx, IsNotLessExactThanSumsInFloat) {
   }
 }
 
-// A float is the sum of its parts: the product by the identity gives back every bit.
+// A float is the sum of its parts: the product with the identity preserves every bit.
 TEST(ProductAmx, PartsHaveAllBitsOfAFloat) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   constexpr Index kSide = 64;
@@ -203,7 +203,7 @@ TEST(ProductAmx, PartsHaveAllBitsOfAFloat) {
   expect_same_bits(result, values, "the identity by values");
 }
 
-// What the header says of small numbers: terms of 1e-30 are as exact as others.
+// As the header states for small numbers: terms of 1e-30 are as precise as others.
 TEST(ProductAmx, SmallTermsKeepTheirDigits) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   constexpr Index kSide = 64;
@@ -242,7 +242,7 @@ TEST(ProductAmxThreads, ChangeNoBit) {
     }
 }
 
-// What is no finite number shows in every result that it goes into, through ReLU too, and in no other.
+// A value that is not finite shows in every result that depends on it, also through ReLU, and in no other.
 TEST(ProductAmx, WhatIsNotFiniteStaysSo) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   for (const std::uint32_t bits : {0x7fc00000U, 0x7f800001U, 0x7fffffffU, 0xffffffffU, 0x7f800000U, 0xff800000U}) {
@@ -254,14 +254,14 @@ TEST(ProductAmx, WhatIsNotFiniteStaysSo) {
       for (Index column = 0; column < 64; ++column)
         ASSERT_EQ(std::isnan(result[row * 64 + column]), row == 3) << row << ", " << column << ", bits " << bits;
   }
-  // As are sums beyond a float's range.
+  // So do sums beyond a float's range.
   const Floats large(64 * 64, 1e30F);
   Floats result(64 * 64);
   amx::multiply_alone({64, 64, 64, {large.data(), 64, 1}, {large.data(), 64, 1}, result.data(), 64});
   EXPECT_FALSE(std::isfinite(result[0]));
 }
 
-// Layers and products of the device take it, bit for bit; they leave small products alone.
+// Layers and products of the device use it, bit for bit, except for small products.
 TEST(ProductAmx, ServesTheDevice) {
   EXPECT_FALSE(amx::suits(63, 4096, 4096));
   EXPECT_FALSE(amx::suits(64, 64, 64));

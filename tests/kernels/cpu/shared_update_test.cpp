@@ -1,5 +1,5 @@
 // Updates among ranks that have mapped each other's memory: the mean of their gradients in rank order, the plain update
-// of it, and the new weights on all ranks, to the bit.
+// with it, and the new weights on all ranks, compared bit for bit.
 #include <fmt/format.h>
 
 #include <functional>
@@ -38,8 +38,8 @@ const std::map<std::string, Update>& updates_by_name() {
   return all;
 }
 
-// What rank 1 has of a tensor of `count` elements among `ranks`, each array `skip` floats into its memory, with `skip`
-// floats behind it.
+// The arrays of rank 1 for a tensor of `count` elements among `ranks`; each array begins `skip` floats into its memory,
+// and `skip` floats follow it.
 struct Shared {
   std::vector<Floats> gradients, weights, states;
   Index count, skip;
@@ -51,7 +51,8 @@ struct Shared {
     weights.assign(static_cast<std::size_t>(ranks), uniform(all, 1));
     for (unsigned k = 0; k < 3; ++k) states.push_back(uniform(all, 20 + k));
     for (Floats& state : states)
-      for (float& value : state) value = 1 + value / 2;  // averages of squares, which exceed those of averages
+      for (float& value : state)
+        value = 1 + value / 2;  // averages of squares, which are larger than the squares of averages
   }
 
   void run(const KernelTable& kernels, const Update& update, const float* clip_factor = nullptr) {
@@ -60,13 +61,13 @@ struct Shared {
     for (Floats& gradient : gradients) grads.push_back(gradient.data() + skip);
     for (std::size_t rank = 0; rank < weights.size(); ++rank)
       if (rank != own()) copies.push_back(weights[rank].data() + skip);
-    const UpdateRanks ranks{grads, copies, clip_factor};
+    const SharedUpdate ranks{grads, copies, clip_factor};
     UpdateTensor tensor = whole();
-    tensor.ranks = &ranks;
+    tensor.shared = &ranks;
     update(kernels, tensor, clock);
   }
 
-  // The same by hand: the mean first, then the plain update, then the copies.
+  // The same step by step: first the mean, then the plain update, then the copies.
   void run_in_steps(const Update& update, float clip_factor = 1) {
     Floats clipped = mean();
     for (float& value : clipped) value *= clip_factor;
@@ -121,7 +122,7 @@ TEST(SharedUpdate, IsThePlainUpdateOfTheMeanOnAllRanks) {
         }
 }
 
-// Large tensors go past the caches.
+// Large tensors are written past the caches.
 TEST(SharedUpdate, OfLargeTensorsHasTheSameBits) {
   for (const Index skip : {16, 4, 3}) {
     const Update& update = updates_by_name().at("two");
@@ -168,10 +169,10 @@ TEST(SharedSums, OfSquaresHaveTheBitsOfASumOverTheMean) {
         const Floats mean = shared.mean();
         std::vector<const float*> grads;
         for (const Floats& gradient : shared.gradients) grads.push_back(gradient.data() + shared.skip);
-        const UpdateRanks of_ranks{grads, {}};
+        const SharedUpdate of_ranks{grads, {}};
         const UpdateTensor whole{nullptr, mean.data() + shared.skip, {}, count};
         UpdateTensor among_ranks{nullptr, nullptr, {}, count};
-        among_ranks.ranks = &of_ranks;
+        among_ranks.shared = &of_ranks;
         double sums[2] = {-1, -2};
         kernels->square_sums({&whole, 1}, &sums[0], stream());
         kernels->square_sums({&among_ranks, 1}, &sums[1], stream());

@@ -1,10 +1,10 @@
-// A build without oneDNN says so: once, by what takes long. The entries are put into a table here, so that any build
-// tests them.
+// A build without oneDNN logs that products are slow: once, when a call takes long. The test puts the entries into a
+// table, so that any build tests them.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include "kernels/cpu/cpu_table.h"
 #include "lockstep/tensor/tensor.h"
-#include "src/core/device/cpu_device.h"
 #include "tests/support/log_lines.h"
 
 namespace lockstep::testing {
@@ -14,10 +14,10 @@ class SlowProducts : public ::testing::Test {
  protected:
   void SetUp() override {
     unsetenv("LOCAL_RANK");
-    tell_of_slow_products(table_);
+    log_slow_products(table_);
   }
   void TearDown() override { unsetenv("LOCAL_RANK"); }
-  // y (rows, 1024) of x (rows, 1024).
+  // y (rows, 1024) from x (rows, 1024).
   void multiply(std::int64_t rows) {
     const Tensor x = Tensor::full({rows, 1024}, 1), weight = Tensor::full({1024, 1024}, 1),
                  y = Tensor::zeros({rows, 1024});
@@ -31,7 +31,7 @@ class SlowProducts : public ::testing::Test {
 TEST_F(SlowProducts, AreToldOnceWithTheRemedy) {
   const LogLines log;
   multiply(1);
-  EXPECT_EQ(log.text(), "") << "nobody waits for a small one";
+  EXPECT_EQ(log.text(), "") << "small products are fast enough";
   multiply(16);
   EXPECT_NE(log.text().find("this build has no oneDNN; install libdnnl-dev"), std::string::npos) << log.text();
   const std::string once = log.text();
@@ -53,7 +53,7 @@ TEST_F(SlowProducts, AreConvolutionsAndProductsOfBatchesToo) {
   EXPECT_NE(log.text(), "");
   EXPECT_EQ(c.data<float>()[0], 128);
 
-  tell_of_slow_products(table_);
+  log_slow_products(table_);
   const std::string before = log.text();
   const Conv2dShape shape{1, 64, 64, 16, 64, 64, 32, 3, 3, 1, 1, 1, 1, 1, 1};
   const Tensor x = Tensor::full({1, 64, 64, 16}, 1), weight = Tensor::full({32, 3, 3, 16}, 1),

@@ -20,7 +20,7 @@ namespace vm = vector_math;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The largest error over `steps` even steps, in units in the last place of the float nearest to the value.
+// The largest error over `steps` equal steps, in units in the last place of the float nearest to the value.
 double largest_error(float low, float high, const std::function<float(float)>& function,
                      const std::function<double(double)>& exact) {
   constexpr int kSteps = 200'003;
@@ -112,8 +112,8 @@ TEST(VectorMath, TheNormalDistribution) {
   }
 }
 
-// What GELU takes: the same cdf without a division, whose error below -5.5 stays far below what float32's GELU adds to
-// anything.
+// The function that GELU uses: the same cdf without a division, whose error below -5.5 is far below the rounding errors
+// of float32's GELU.
 TEST(VectorMath, TheNormalDistributionAlone) {
   const auto cdf = [](float x) { return vm::normal_cdf(x); };
   const auto exact = [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; };
@@ -128,7 +128,7 @@ TEST(VectorMath, TheNormalDistributionAlone) {
   }
 }
 
-// Every 3989th float there is.
+// Tests every 3989th float.
 TEST(VectorMath, PowersAreWithinAUnit) {
   for (const double exponent : {-1.5, -1.0, 0.5, 1.0, 3.0, 7.5, 0.01, 100.0, -2.25e-3, 0.1, 256.0, -300.25, 1e5}) {
     const vm::PowerRule rule = vm::power_rule(exponent);
@@ -162,7 +162,7 @@ TEST(VectorMath, PowersOfSpecialValuesAreThoseOfC) {
     }
 }
 
-// An exponent of which a float has the first digits only: 1 / 3 is another number there.
+// Exponents of which a float has only the first digits: 1 / 3 is another number in float.
 TEST(VectorMath, PowersTakeExponentsInDouble) {
   for (const double exponent : {1.0 / 3, -0.7, 33.3}) {
     const vm::PowerRule rule = vm::power_rule(exponent);
@@ -175,7 +175,7 @@ TEST(VectorMath, PowersTakeExponentsInDouble) {
   }
 }
 
-// Of exponents that differ from element to element: every special one with every other, and the same results as of one
+// Exponents that differ from element to element: all pairs of special values, with the same results as for a single
 // exponent.
 TEST(VectorMath, PowersOfAnyTwoAreThoseOfC) {
   const std::vector<float> values = {0.0F,        -0.0F,    kInfinity, -kInfinity, kNan,       1,          -1,
@@ -216,7 +216,7 @@ TEST(VectorMath, NormalNumbersAreFoundAmongOthers) {
     EXPECT_GE(vm::place_among_normals(s), vm::kNormals) << s;
 }
 
-// Whatever its sign and payload.
+// NaN stays NaN, whatever its sign and payload.
 TEST(VectorMath, NanStaysNan) {
   for (const std::uint32_t bits :
        {0x7fc00000U, 0xffc00000U, 0x7fc00001U, 0x7fc00002U, 0x7fffffffU, 0xffffffffU, 0x7fd55555U}) {

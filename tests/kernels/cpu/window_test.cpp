@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "tests/kernels/cases/shapes.h"
+#include "kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -26,11 +26,11 @@ Pooled pool(const KernelTable& kernels, const Pool2dShape& s, const Floats& x, c
 }
 
 TEST(PlainMaxPool, MatchesValuesByHand) {
-  // 3 x 3, window 2 x 2, stride 2, a pad all around: 2 x 2 windows whose corners lie outside.
+  // A 3 x 3 image, window 2 x 2, stride 2, padding 1: 2 x 2 windows whose corners lie outside.
   const Pool2dShape shape{1, 3, 3, 1, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1};
   const Floats x = {-5, 1, 1, -2, 4, 4, -2, 4, 3}, y_grad = {1, 2, 4, 8};
   const Pooled result = pool(plain(), shape, x, y_grad, false);
-  // A pad never wins over -5; of the equal values in the windows the first one does.
+  // Padding is never larger than -5; of equal values in a window the first one is chosen.
   EXPECT_EQ(result.y, (Floats{-5, 1, -2, 4}));
   EXPECT_EQ(result.argmax, (std::vector<std::uint16_t>{3, 2, 1, 0}));
   EXPECT_EQ(result.x_grad, (Floats{1, 2, 0, 4, 8, 0, 0, 0, 0}));
@@ -40,7 +40,7 @@ TEST(MaxPool, IsThePlainKernels) {
   for (const Pool2dShape& s : pool2d_shapes())
     for (const bool accumulate : {false, true}) {
       const std::string name = name_of(s);
-      // Whole numbers collide often: the first of equals must win.
+      // Whole numbers are often equal: the first of equal values must be chosen.
       const Floats x = whole_numbers(x_shape(s).count(), 1), y_grad = uniform(y_shape(s).count(), 2);
       const Pooled expected = pool(plain(), s, x, y_grad, accumulate),
                    actual = pool(tested(), s, x, y_grad, accumulate);
@@ -60,7 +60,7 @@ TEST(MaxPool, KeepsNanAndMinusInfinity) {
     EXPECT_TRUE(std::isnan(result.y[7]));
     EXPECT_EQ(result.argmax[7], 5);
     EXPECT_EQ(result.y[3], -kInfinity);
-    EXPECT_EQ(result.argmax[3], 4) << "the first place inside the image";
+    EXPECT_EQ(result.argmax[3], 4) << "the first position inside the image";
   }
 }
 

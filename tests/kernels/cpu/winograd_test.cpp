@@ -1,12 +1,12 @@
-// Winograd's convolutions against the plain ones: random data, so up to rounding.
+// Compares Winograd's convolutions with the plain ones on random data, up to rounding.
 #include <fmt/format.h>
 
 #include <limits>
 
+#include "kernels/cases/shapes.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/cpu/winograd_narrow.h"
 #include "lockstep/core/cpu_dispatch.h"
-#include "tests/kernels/cases/shapes.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {
@@ -28,7 +28,7 @@ const std::vector<Conv2dShape>& shapes() {
   return kShapes;
 }
 
-// Of the largest value; direct convolution in float stays within some 1e-6.
+// Relative to the largest value; direct convolution in float stays within about 1e-6.
 constexpr float kTolerance = 3e-5F;
 
 TEST(Winograd, IsCloseToThePlainKernels) {
@@ -104,7 +104,7 @@ TEST(WinogradOfFewChannels, LeavesOtherShapesAlone) {
   }
 }
 
-// Whichever way the device chooses for such a layer, the results are close, and the bias's gradient exact.
+// Whichever algorithm the device chooses for such a layer, the results are close, and the bias's gradient is exact.
 TEST(Winograd, LayersOfTheDeviceAreCloseToThePlainKernels) {
   const Conv2dShape s = shape_of(5, 2, 12, 12, 64, 64, {2, 2, 2, 2});
   const Index pixels = s.batch * 144 * 64, weights = 64 * 25 * 64;

@@ -1,4 +1,4 @@
-// Compiled without sanitizers: what threads tell this file is no ordering among them.
+// Compiled without sanitizers, so that calls of this file do not count as synchronisation between threads.
 #include "tests/kernels/emulated_cuda/blocks.h"
 
 #include <ucontext.h>
@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kMostThreads = 1024, kWarp = 32, kMostShared = 48 * 1024;
 constexpr std::size_t kStackBytes = 256 * 1024;
 #ifdef EMULATED_UNDER_TSAN
-constexpr bool kFiberPerThread = true;  // one that took several would order them
+constexpr bool kFiberPerThread = true;  // a fiber with several threads would order them
 #else
 constexpr bool kFiberPerThread = false;
 #endif
@@ -36,12 +36,12 @@ struct Thread {
   State state = State::kNew;
   int fiber = -1;
   int vote = 0;
-  unsigned mask = 0;  // of a shuffle, as are the others
+  unsigned mask = 0;  // arguments of a shuffle
   int wanted_lane = 0;
   std::uint64_t given = 0, got = 0;
 };
 
-// A stack that threads run on, one at a time; kept from launch to launch.
+// A stack on which threads run, one at a time; kept from launch to launch.
 struct Fiber {
   ucontext_t context{};
   std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
@@ -73,8 +73,8 @@ class Multiprocessor {
       const std::size_t index = order_ == Order::kForwards ? i : grid.count() - 1 - i;
       place_.block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
                       static_cast<unsigned>(index / grid.x / grid.y)};
-      // The dynamic one is new for every block, and NaN before somebody writes; arrays of a fixed size keep what the
-      // block before left.
+      // Dynamic shared memory is new forevery block and initially NaN; arrays of a fixed size keep the previous
+      // block's values.
       const std::unique_ptr<std::byte[]> shared(new std::byte[shared_bytes]);
       std::memset(shared.get(), 0xff, shared_bytes);
       shared_ = shared.get();
@@ -128,7 +128,7 @@ class Multiprocessor {
     order_of_block_ends();
   }
 
-  // Lanes go on together once all are there that the mask of each names: the same mask for all of them.
+  // Lanes continue together when all lanes that their masks name have arrived, with the same mask.
   bool release_warps() {
     bool any = false;
     for (std::size_t first = 0; first < threads_count_; first += kWarp)
@@ -170,8 +170,8 @@ class Multiprocessor {
     return true;
   }
 
-  // Of a thread that waits for ever the stack goes, and all that lies on it: kernels have nothing that a destructor
-  // must see. Its work comes before the host's next step, as that of threads that end.
+  // Destroys the stack of a thread that waits forever, with everything on it: kernels have no objects that need a
+  // destructor. As for threads that end, its work comes before the host's next step.
   void give_up(std::unique_ptr<Fiber>& fiber) {
 #ifdef EMULATED_UNDER_TSAN
     void* const here = __tsan_get_current_fiber();
@@ -192,11 +192,11 @@ class Multiprocessor {
     order_of_block_ends();
     throw std::logic_error(std::string(kernel_) + ": of " + std::to_string(threads_count_) + " threads of a block " +
                            std::to_string(at_barrier) + " wait in __syncthreads(), " + std::to_string(at_shuffle) +
-                           " in a shuffle whose lanes do not come or read others, and " + std::to_string(done) +
-                           " have ended: they wait for ever");
+                           " in a shuffle whose lanes do not arrive or read others, and " + std::to_string(done) +
+                           " have ended: they wait forever");
   }
 
-  // From the scheduler to a thread, and back when it waits or when its fiber has no more to do.
+  // Switches from the scheduler to a thread, and back when it waits or when its fiber has finished.
   void resume(std::size_t thread) {
     if (threads_[thread].state == State::kNew) threads_[thread].fiber = idle_fiber();
     Fiber& fiber = *fibers_[static_cast<std::size_t>(threads_[thread].fiber)];
@@ -234,7 +234,7 @@ class Multiprocessor {
   void wait(State state) {
     const std::size_t thread = current_;
     threads_[thread].state = state;
-    const std::size_t turn = barriers_ % 2;  // a thread may come to the next one before all have left this one
+    const std::size_t turn = barriers_ % 2;  // a thread may arrive at the next one before all have left this one
     if (state == State::kAtBarrier) order_release(&barrier_tokens_[turn]);
     switch_to_scheduler(*fibers_[static_cast<std::size_t>(threads_[thread].fiber)]);
     if (state == State::kAtBarrier) order_acquire(&barrier_tokens_[turn]);
@@ -275,7 +275,7 @@ class Multiprocessor {
     fiber.context.uc_stack.ss_size = kStackBytes;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, begin_fiber, 0);
-    fiber.context.uc_stack = {};  // ASan would clear what it knows of the whole stack at each switch
+    fiber.context.uc_stack = {};  // otherwise ASan would clear its records of the entire stack at each switch
 #ifdef EMULATED_UNDER_TSAN
     fiber.tsan = __tsan_create_fiber(0);
 #endif
@@ -332,7 +332,7 @@ class Multiprocessor {
 };
 
 Multiprocessor& multiprocessor() {
-  static auto* const kOne = new Multiprocessor;  // its stacks are never left
+  static auto* const kOne = new Multiprocessor;  // its stacks are never destroyed
   return *kOne;
 }
 
@@ -351,7 +351,7 @@ std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read) {
   return multiprocessor().exchange(mask, value, lane_to_read);
 }
 
-// The limits of every architecture since sm_30; more than 48 KiB of shared memory must be asked for, which no kernel of
+// The limits of every architecture since sm_30. More than 48 KiB of shared memory must be requested, which no kernel of
 // ours does.
 bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes) {
   return grid.count() > 0 && grid.x < 1U << 31 && grid.y < 65536 && grid.z < 65536 && block.count() > 0 &&

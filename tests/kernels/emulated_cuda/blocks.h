@@ -1,15 +1,15 @@
 // Runs the threads of a CUDA block as coroutines of one CPU thread, block after block.
 //
-// A thread runs until it waits for others, in __syncthreads() or a shuffle; then the next one runs. So every wait that
-// the kernel forgot shows: forwards, thread 0 is the first to run, backwards the last, and values that depend on it
-// differ. Checked besides: threads that end, or are in a shuffle, while others of their block wait in __syncthreads()
-// for ever (undefined on a GPU), lanes that a shuffle's mask names and that do not come, sizes of grid, block and
-// shared memory. Under ThreadSanitizer every thread is one of its fibers, which nothing but __syncthreads() orders: it
-// reports every race in shared memory and within a block. AddressSanitizer sees accesses outside of scratch memory and
-// of arrays whose guards are poisoned.
+// A thread runs until it waits for others, in __syncthreads() or a shuffle; then the next one runs. So a missing wait
+// in a kernel shows: in forward order thread 0 runs first, in backward order the last one, and values that depend on
+// the order differ. It also checks for threads that end, or are in a shuffle, while others of their block wait in
+// __syncthreads() forever (undefined on a GPU), lanes that a shuffle's mask names but that do not arrive, and sizes of
+// grid, block and shared memory. Under ThreadSanitizer every thread is one of its fibers, which only __syncthreads()
+// orders: it reports every race in shared memory and within a block. AddressSanitizer reports accesses outside of
+// scratch memory and of arrays with poisoned guards.
 //
-// Not seen: races between blocks, memory that nobody wrote (but for shared memory whose size the launch says, which is
-// NaN at first), bank conflicts, speed.
+// Not detected: races between blocks, uninitialised memory (except dynamic shared memory, which is initially NaN), bank
+// conflicts, speed.
 #pragma once
 
 #include <cstddef>
@@ -29,23 +29,23 @@ struct Place {
   Dim3 thread, block, block_size, grid;
 };
 
-// Of the calling thread of a block.
+// The place of the calling thread in its block.
 const Place& place();
 int lane();
 std::byte* dynamic_shared();
-int barrier(int predicate);                                                    // is it true for any thread?
-std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read);  // of the warp
+int barrier(int predicate);  // returns whether it is true for any thread
+std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read);  // within the warp
 
 bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes);
-// Throws std::logic_error where threads wait for ever; `kernel` is its name. One launch at a time.
+// Throws std::logic_error if threads wait forever; `kernel` is the kernel's name. One launch at a time.
 void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body);
 std::size_t launches();  // of this process so far
 
-// Of a cudaStream_t: see cuda_runtime.h.
+// Queues work on a cudaStream_t: see cuda_runtime.h.
 void on_stream(void* stream, std::function<void()> work);
 bool is_recorded(void* stream);
 
 enum class Order { kForwards, kBackwards };
-void set_order(Order order);  // of threads in a block, and of blocks
+void set_order(Order order);  // order of threads in a block, and of blocks
 
 }  // namespace emulated_cuda

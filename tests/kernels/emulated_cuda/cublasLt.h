@@ -1,10 +1,10 @@
-// As cuda_runtime.h beside it: what kernels/cuda/linear.cpp calls of cuBLASLt. Matrices are column-major; a product is
-// checked against its layouts as the library's documentation has it,
+// A replacement like cuda_runtime.h: the part of cuBLASLt that kernels/cuda/linear.cpp calls. Matrices are
+// column-major; products are checked against their layouts as documented in
 // https://docs.nvidia.com/cuda/cublas/#cublasltmatmul.
 //
-// Products with an epilogue and an odd number of rows are "not supported", by the call's status or by its result's: the
-// caller's other way is tried, too. For 16-bit products whose result is aligned to 4 bytes nothing is found. Float32 is
-// rounded to TF32 first where the product says so; inputs of 16 bits are refused there.
+// Products with an epilogue and an odd number of rows are "not supported", by the call's status or by its result's, so
+// that the caller's alternative is tested, too. For 16-bit products whose result is aligned to 4 bytes no algorithm is
+// found. Float32 is first rounded to TF32 if the product requests it; with 16-bit inputs such a product is rejected.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +47,7 @@ struct EmulatedLayout {
   std::uint64_t rows, columns;
   std::int64_t leading;
   std::int32_t batch = 1;
-  std::int64_t distance = 0;  // of one matrix of a batch from the next, in elements
+  std::int64_t distance = 0;  // from one matrix of a batch to the next, in elements
 };
 struct EmulatedProduct {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
@@ -66,7 +66,7 @@ struct cublasLtMatmulAlgo_t {
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
   std::size_t workspaceSize;
-  cublasStatus_t state;  // the other members hold where it is CUBLAS_STATUS_SUCCESS
+  cublasStatus_t state;  // the other members are valid if it is CUBLAS_STATUS_SUCCESS
 };
 using cublasLtHandle_t = int*;
 using cublasLtMatrixLayout_t = EmulatedLayout*;

@@ -59,7 +59,7 @@ cublasStatus_t read(const void* value, std::size_t bytes, T& out) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// One product of a batch: its operands, and what the result and C are multiplied by.
+// One product of a batch: its operands, and the factors of the result and of C.
 struct OneProduct {
   EmulatedProduct product;
   EmulatedLayout a_layout, b_layout, c_layout, d_layout;
@@ -85,12 +85,13 @@ void multiply_one(const OneProduct& of) {
         sum += factor(a_layout, a, index_in(a_layout, product.a_op, row, k)) *
                factor(b_layout, b, index_in(b_layout, product.b_op, k, column));
       sum *= by;
+      // Otherwise C is not read.
       if (of_c != 0)
-        sum += of_c * read_element(dtype_of(c_layout.type), c,
-                                   index_in(c_layout, CUBLAS_OP_N, row, column));  // else C is not read
+        sum += of_c * read_element(dtype_of(c_layout.type), c, index_in(c_layout, CUBLAS_OP_N, row, column));
       if (adds_bias) sum += read_element(dtype_of(d_layout.type), product.bias, row);
+      // The GPU's maximum of NaN and 0 is 0.
       write_element(dtype_of(d_layout.type), d, index_in(d_layout, CUBLAS_OP_N, row, column),
-                    clamps ? std::fmax(sum, 0.0F) : sum);  // of NaN and 0 the GPU's maximum takes 0
+                    clamps ? std::fmax(sum, 0.0F) : sum);
     }
 }
 
@@ -170,7 +171,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const bool has_epilogue = product->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   if (has_epilogue && d->rows % 4 == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (preference->most_workspace < kWorkspace) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (a->type != CUDA_R_32F && preference->alignment[3] < 8) return CUBLAS_STATUS_SUCCESS;  // and none found
+  if (a->type != CUDA_R_32F && preference->alignment[3] < 8) return CUBLAS_STATUS_SUCCESS;  // none found
   *found = 1;
   results[0] = {{*preference, product->bias}, kWorkspace, CUBLAS_STATUS_SUCCESS};
   if (has_epilogue && d->rows % 4 == 3) results[0] = {{}, 0, CUBLAS_STATUS_NOT_SUPPORTED};

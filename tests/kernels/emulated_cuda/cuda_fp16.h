@@ -1,4 +1,4 @@
-// As cuda_runtime.h beside it: the toolkit's 16-bit float, by the conversions that the CPU's kernels use.
+// A replacement like cuda_runtime.h: the toolkit's 16-bit float, with the conversions of the CPU's kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// A GPU's programming model on the CPU: what kernels/cuda needs of CUDA, so that its files compile as plain C++ and run
-// without a GPU. It stands in for the toolkit's header of this name. What it checks and what it cannot, see blocks.h.
+// A GPU's programming model on the CPU: the part of CUDA that kernels/cuda uses, so that its files compile as plain C++
+// and run without a GPU. It replaces the toolkit's header of this name. See blocks.h for what it checks and what it
+// cannot.
 #pragma once
 
 #include <math.h>  // NOLINT: kernels call isnan() and expf() without std::
@@ -18,7 +19,7 @@
 
 #define __global__
 #define __device__
-#define __shared__ static  // blocks run one after another, and the next one finds what the one before left
+#define __shared__ static  // blocks run one after the other; the next one finds the previous one's values
 #define __grid_constant__
 
 using dim3 = emulated_cuda::Dim3;
@@ -39,7 +40,7 @@ inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-// Of counts, whose sum no order changes.
+// Only used for counts, whose sum does not depend on the order.
 inline unsigned atomicAdd(unsigned* address, unsigned value) {
   return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
@@ -65,7 +66,7 @@ template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane) {
   return exchange_lanes(mask, value, lane);
 }
-// A lane without one so far above, or below, keeps its value.
+// A lane without a lane at this distance above, or below, keeps its value.
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, int delta) {
   const int lane = emulated_cuda::lane();
@@ -77,7 +78,7 @@ T __shfl_up_sync(unsigned mask, T value, int delta) {
   return exchange_lanes(mask, value, lane >= delta ? lane - delta : lane);
 }
 
-// A testing::HostStream, on which work is queued; null: the CPU's, and the work runs at once.
+// A testing::HostStream, on which work is queued. Null: the CPU's stream, on which work runs at once.
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
 inline const char* cudaGetErrorName(cudaError_t) { return "cudaErrorInvalidConfiguration"; }
@@ -111,7 +112,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
 
 namespace lockstep::cuda {
 
-// Arguments are copied, as a launch does.
+// Arguments are copied, as in a launch.
 #define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                \
   do {                                                                                     \
     if (!::emulated_cuda::is_valid(blocks, threads, shared_bytes)) {                       \

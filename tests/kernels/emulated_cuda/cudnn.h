@@ -1,4 +1,4 @@
-// As cuda_runtime.h beside it: of cuDNN what the handles' file calls. Convolutions: cudnn_frontend.h.
+// A replacement like cuda_runtime.h: the part of cuDNN that handles.cpp calls. For convolutions see cudnn_frontend.h.
 #pragma once
 
 #include "tests/kernels/emulated_cuda/cuda_runtime.h"
@@ -11,7 +11,7 @@ struct EmulatedCudnn {
 using cudnnHandle_t = EmulatedCudnn*;
 inline const char* cudnnGetErrorString(cudnnStatus_t) { return "CUDNN_STATUS_NOT_SUPPORTED"; }
 inline cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
-  static thread_local EmulatedCudnn one;  // handles are by thread
+  static thread_local EmulatedCudnn one;  // handles are per thread
   *handle = &one;
   return CUDNN_STATUS_SUCCESS;
 }

@@ -27,7 +27,7 @@ lockstep::DType dtype_of(const Tensor_attributes& tensor) {
                                            : lockstep::DType::kBFloat16;
 }
 
-// Its values as they lie in memory. A tensor here has no gaps, so the largest index is the count's.
+// The tensor's values in the order of memory. A tensor here has no gaps, so the indices are those below its count.
 std::vector<float> values_of(const Tensor_attributes& tensor, const void* data) {
   std::vector<float> values(static_cast<std::size_t>(count_of(tensor)));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = read_element(dtype_of(tensor), data, i);
@@ -53,7 +53,7 @@ void round_to_bfloat16(std::vector<float>& values) {
   for (float& value : values) value = lockstep::widen(lockstep::narrow_bfloat16(value));
 }
 
-// What an engine makes of float32 before it multiplies.
+// Rounds float32 inputs as an engine does before it multiplies them.
 void round_inputs(const Engine& engine, std::vector<float>& values) {
   if (engine.has(NumericalNote_t::DOWN_CONVERT_INPUTS)) return round_to_bfloat16(values);
   if (!engine.has(NumericalNote_t::TENSOR_CORE)) return;
@@ -64,7 +64,7 @@ void round_inputs(const Engine& engine, std::vector<float>& values) {
 template <typename Product>
 void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weight, const Tensor_attributes& y,
                       const Geometry& geometry, Product&& product) {
-  const std::int64_t filters = weight.dim[0] / (x.dim[1] / weight.dim[1]);  // of a group
+  const std::int64_t filters = weight.dim[0] / (x.dim[1] / weight.dim[1]);  // filters per group
   for (std::int64_t n = 0; n < y.dim[0]; ++n)
     for (std::int64_t p = 0; p < y.dim[2]; ++p)
       for (std::int64_t q = 0; q < y.dim[3]; ++q)
@@ -118,13 +118,13 @@ error_t Graph::validate() {
   for (const Tensor& each : {x_, weight_, y_, output_})
     if (!is_dense(*each)) return error_t("a tensor with gaps, or without elements");
   if (geometry_.dilation != Sizes{1, 1}) return error_t("dilated");
-  if (geometry_.pre != geometry_.post) return error_t("two sides that are padded unlike");
+  if (geometry_.pre != geometry_.post) return error_t("two sides with different padding");
   for (const std::size_t d : {std::size_t{2}, std::size_t{3}}) {
     const std::int64_t reach = x_->dim[d] + geometry_.pre[d - 2] + geometry_.post[d - 2] - weight_->dim[d];
     if (reach < 0 || y_->dim[d] != reach / geometry_.stride[d - 2] + 1)
-      return error_t("y's size is not the convolution's");
+      return error_t("y does not have the convolution's size");
   }
-  // Groups are as many as the filters' channels fit into the image's.
+  // The number of groups is how often the filters' channels fit into the image's.
   const std::int64_t groups = x_->dim[1] / weight_->dim[1];
   if (y_->dim[0] != x_->dim[0] || y_->dim[1] != weight_->dim[0] || x_->dim[1] != groups * weight_->dim[1] ||
       y_->dim[1] % groups != 0)
@@ -154,10 +154,11 @@ Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>& notes) 
 }
 error_t Graph::check_support() {
   const auto none = [](const char* why) { return error_t(why, error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED); };
-  if (convolved_ != output_ && y_->dim[1] % 2 == 1) return none("no engine fuses what follows");
-  if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5) return none("no engine of 16 bits has this number of channels");
-  if (most_workspace_ < kWorkspace) return none("no engine does without workspace");
-  if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return none("no engine does with this workspace");
+  if (convolved_ != output_ && y_->dim[1] % 2 == 1) return none("no engine fuses the following operation");
+  if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5)
+    return none("no 16-bit engine supports this number of channels");
+  if (most_workspace_ < kWorkspace) return none("no engine works without workspace");
+  if (weight_->dim[3] == 7 && most_workspace_ < kLargeWorkspace) return none("no engine works with this workspace");
   const auto is_left = [](const Engine& engine) { return engine.is_selected && engine.can_be_built; };
   return std::any_of(engines_.begin(), engines_.end(), is_left) ? error_t() : none("no engine is left");
 }
@@ -181,7 +182,7 @@ error_t Graph::build_plans(BuildPlanPolicy_t) {
 std::int64_t Graph::get_autotune_workspace_size() const { return 2 * kWorkspace; }
 error_t Graph::autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) {
   emulated_cuda::on_stream(handle->stream, [workspace] { std::memset(workspace, 0xff, 2 * kWorkspace); });
-  for (int repeat = 0; repeat < 2; ++repeat)  // as measuring does: outputs are written more than once
+  for (int repeat = 0; repeat < 2; ++repeat)  // as when measuring: outputs are written more than once
     if (error_t result = execute(handle, pointers, workspace); result.is_bad()) return result;
   return {};
 }
@@ -192,8 +193,8 @@ error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<std::int64_t, vo
   ++lockstep::testing::emulated_calls().convolutions;
   for (const Tensor& each : {x_, weight_, y_ == convolved_ ? output_ : y_, bias_})
     if (each && (pointers.count(each->uid) == 0 || reinterpret_cast<std::uintptr_t>(pointers[each->uid]) % 16 != 0))
-      return error_t("a tensor is not there, or not aligned to 16 bytes");
-  // The graph may be gone when the stream comes to it.
+      return error_t("a tensor is missing, or not aligned to 16 bytes");
+  // The graph may be destroyed before the stream runs the work.
   emulated_cuda::on_stream(handle->stream,
                            [graph = *this, engine = *built_, number = ++executions_, pointers, workspace]() mutable {
                              std::memset(workspace, 0xff, kWorkspace);

@@ -1,14 +1,15 @@
-// As cuda_runtime.h beside it: what kernels/cuda/conv2d.cpp calls of cudnn-frontend. A graph is checked against the
-// shapes and strides that its tensors name,
+// A replacement like cuda_runtime.h: the part of cudnn-frontend that kernels/cuda/cudnn_convolution.cpp calls. A graph
+// is checked against the shapes and strides of its tensors, see
 // https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Convolutions.html, and computed by plain loops.
 //
-// A graph has several engines, whose numerical notes say how they compute, and that they do compute so: in TF32, in
-// bfloat16, other bits in every call. Those that the caller does not want come first in the heuristics' order;
-// deselected ones count and cannot be built. Where a convolution's stride is four, none is left that keeps float32.
+// A graph has several engines, whose numerical notes describe how they compute: in TF32, in bfloat16, or with different
+// bits in every call; and so they do. Engines that the caller does not want come first in the heuristics' order;
+// deselected ones are counted but cannot be built. If a convolution's stride is four, no remaining engine keeps
+// float32.
 //
-// "Not supported", so that the caller's other ways are tried, too: graphs that fuse something behind a convolution to
-// an odd number of channels, five channels of 16 bits, and kernels seven wide unless the workspace may be a GiB. With
-// kernels thirteen wide the driver fails.
+// Some graphs are "not supported", so that the caller's alternatives are tested, too: graphs that fuse an operation
+// after a convolution with an odd number of channels, five channels of 16 bits, and kernels of width seven unless the
+// workspace may be a GiB. With kernels of width thirteen the driver fails.
 #pragma once
 
 #include <algorithm>
@@ -92,7 +93,7 @@ struct Pointwise_attributes {
   Pointwise_attributes& set_mode(PointwiseMode_t value) { return mode = value, *this; }
 };
 
-// One of cuDNN's ways to compute a graph.
+// One of cuDNN's algorithms for a graph.
 struct Engine {
   std::vector<NumericalNote_t> notes;
   bool can_be_built = true;
@@ -101,7 +102,7 @@ struct Engine {
   bool has(NumericalNote_t note) const { return std::find(notes.begin(), notes.end(), note) != notes.end(); }
 };
 
-// One convolution, and what is done to its result.
+// One convolution, and the operations on its result.
 class Graph {
  public:
   Graph& set_io_data_type(DataType_t) { return *this; }
@@ -138,7 +139,7 @@ class Graph {
   void compute(const Engine& engine, int execution, std::unordered_map<std::int64_t, void*>& pointers) const;
 
   Tensor x_, weight_, y_, bias_;
-  Tensor convolved_, output_;  // the same, unless something follows
+  Tensor convolved_, output_;  // the same, unless an operation follows
   Geometry geometry_;
   std::int64_t most_workspace_ = 0;
   bool clamps_ = false, is_float_inside_ = false;

@@ -1,4 +1,4 @@
-// What the stand-ins of cuBLASLt and cuDNN share: elements of the types that they compute in, and their workspace.
+// Common parts of the replacements of cuBLASLt and cuDNN: elements of their types, and their workspace.
 #pragma once
 
 #include <bit>
@@ -11,9 +11,9 @@
 
 namespace emulated_cuda {
 
-constexpr std::size_t kWorkspace = 1000;  // written to its last byte, so that a sanitizer sees one that is too small
+constexpr std::size_t kWorkspace = 1000;  // written up to its last byte, so that a sanitizer notices if it is too small
 
-// Of float32, float16 or bfloat16.
+// Reads float32, float16 or bfloat16.
 inline float read_element(lockstep::DType type, const void* data, std::size_t i) {
   if (type == lockstep::DType::kFloat32) return static_cast<const float*>(data)[i];
   const std::uint16_t bits = static_cast<const std::uint16_t*>(data)[i];

@@ -27,7 +27,7 @@ namespace lockstep {
 namespace cuda {
 cudaStream_t native(Stream& stream) { return stream.native(); }
 
-// From the stream's device, as on a GPU; of the CPU's from the heap, so that a sanitizer knows its bounds.
+// From the stream's device, as on a GPU; for the CPU from the heap, so that a sanitizer knows its bounds.
 Buffer take_scratch(Stream& stream, std::size_t bytes) {
   ++testing::emulated_calls().workspaces;
   if (stream.native() != nullptr) return as_host_stream(stream.native())->take_scratch(bytes);

@@ -1,5 +1,5 @@
-// The kernel table of kernels/cuda, compiled for this emulation. Its functions work on host memory; on the CPU's stream
-// at once, on one of a recording device in that stream's order.
+// The kernel table of kernels/cuda, compiled for this emulation. Its functions work on host memory: on the CPU's stream
+// at once, on a recording device's stream in that stream's order.
 #pragma once
 
 #include <atomic>
@@ -10,10 +10,10 @@ namespace lockstep::testing {
 
 const KernelTable& emulated_kernels();
 
-// What kernels/cuda asked of others, in this process so far; launches: blocks.h.
+// Calls of libraries by kernels/cuda in this process so far; for launches see blocks.h.
 struct EmulatedCalls {
-  std::atomic<int> products{0};      // of cuBLASLt
-  std::atomic<int> convolutions{0};  // of cuDNN
+  std::atomic<int> products{0};      // by cuBLASLt
+  std::atomic<int> convolutions{0};  // by cuDNN
   std::atomic<int> workspaces{0};
 };
 EmulatedCalls& emulated_calls();

@@ -1,5 +1,5 @@
-// Stands in for liblockstep_cuda.so: FAKE_CUDA says what kind of machine this is. It shows what reaches the library,
-// and what programs make of its answers; its devices cannot compute, and say so.
+// A replacement for liblockstep_cuda.so: FAKE_CUDA determines the kind of machine. It shows the values that reach the
+// library, and how programs handle its answers; its devices report that they cannot compute.
 #include <csignal>
 #include <cstdlib>
 

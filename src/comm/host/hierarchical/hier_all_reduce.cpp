@@ -1,17 +1,15 @@
 // all_reduce, reduce and broadcast of ranks on several nodes: a small message takes one exchange, a larger one goes
 // around the ring.
 //
-// Terms, of K nodes and a message of B bytes: rounds and slots are control_block.h's; rails, blocks, slices and chunks
-// ring_plan.h's. Rail 0 leads its node.
+// Terms: K nodes, a message of B bytes. Rounds and slots are defined in control_block.h; rails, blocks, slices and
+// chunks in ring_plan.h. Rail 0 leads its node.
 //
-//   messages             steps                                  bytes that leave a node
-//   up to kSmallSum      a round, an exchange of rails 0,       all_reduce: (K-1) B, the node's sum to every other
-//   node; reduce: B, but
-//                        a round                                none from the root's node; broadcast: (K-1) B from the
-//                        root's node alone
-//   larger               2 (K-1) steps of a ring for            all_reduce: 2 (K-1)/K B; reduce and broadcast: B, but
-//   none from the last
-//                        all_reduce, else K-1                   node of the ring
+//   call and size                   steps                                      bytes that leave a node
+//   all_reduce up to kSmallSum      a round, an exchange of rails 0, a round   (K-1) B: its sum to every other node
+//   reduce     up to kSmallSum      the same                                   B; none from the root's node
+//   broadcast  up to kSmallSum      the same                                   (K-1) B, from the root's node only
+//   all_reduce, larger              2 (K-1) steps of the ring                  2 (K-1)/K B
+//   reduce and broadcast, larger    K-1 steps of the ring                      B; none from the last node of the ring
 #include <algorithm>
 #include <cstring>
 
@@ -22,21 +20,21 @@ namespace lockstep::host {
 
 namespace {
 
-constexpr std::size_t kSmallSum = kSlotBytes;  // up to here latency counts, not bytes
+constexpr std::size_t kSmallSum = kSlotBytes;  // below this size latency counts, not bandwidth
 
 // Ranks pass on sums, also for an average: only the last step divides.
 ReduceOp partial(ReduceOp op) { return op == ReduceOp::kAvg ? ReduceOp::kSum : op; }
 
 }  // namespace
 
-void HierTransport::all_reduce() {
+void HierTransport::all_reduce(const Operation&) {
   copy_bytes(operation_.receive, operation_.send, operation_.bytes());
   if (operation_.bytes() <= kSmallSum) return all_reduce_small();
   carry({static_cast<std::byte*>(operation_.receive), true, true}, plan_of(RingPlan::Journey::kAllReduce));
 }
 
-// Every rank leaves its values in its slot; rail 0 sums the node's, exchanges sums with the other nodes and leaves the
-// result in its own slot of the next round.
+// Each rank puts its values into its slot. Rail 0 sums those of the node, exchanges sums with the other nodes, and puts
+// the result into its own slot of the next round.
 void HierTransport::all_reduce_small() {
   const Signature& call = operation_.signature;
   const std::size_t bytes = operation_.bytes();
@@ -70,18 +68,18 @@ void HierTransport::sum_of_node(std::uint64_t round, std::byte* out) {
 }
 
 std::byte* HierTransport::small_sum(int node) {
-  small_.resize(static_cast<std::size_t>(layout_.nodes()) * kSmallSum);  // the same size every time
+  small_.resize(static_cast<std::size_t>(layout_.nodes()) * kSmallSum);  // the same size for every call
   return small_.data() + static_cast<std::size_t>(node) * kSmallSum;
 }
 
-void HierTransport::reduce_to_root() {
+void HierTransport::reduce_to_root(const Operation&) {
   if (is_root()) copy_bytes(operation_.receive, operation_.send, operation_.bytes());
   if (operation_.bytes() <= kSmallSum) return reduce_small();
-  auto* const own = static_cast<std::byte*>(const_cast<void*>(operation_.send));  // only the root's is written
+  auto* const own = static_cast<std::byte*>(const_cast<void*>(operation_.send));  // only the root's buffer is written
   reduce_large(operation_.signature.root, is_root() ? static_cast<std::byte*>(operation_.receive) : own);
 }
 
-// As all_reduce_small(), but the sums go to the root's node only.
+// Like all_reduce_small(), but the sums go to the root's node only.
 void HierTransport::reduce_small() {
   const Signature& call = operation_.signature;
   const std::size_t bytes = operation_.bytes();
@@ -109,13 +107,13 @@ void HierTransport::reduce_small() {
   if (!leads()) bytes_read_ += bytes;
 }
 
-void HierTransport::broadcast() {
+void HierTransport::broadcast(const Operation&) {
   if (is_root()) copy_bytes(operation_.receive, operation_.send, operation_.bytes());
   if (operation_.bytes() <= kSmallSum) return broadcast_small();
   broadcast_large(operation_.signature.root, static_cast<std::byte*>(operation_.receive));
 }
 
-// The root leaves it in its slot, rail 0 of its node takes it from there to the others' rails 0.
+// The root puts the data into its slot; rail 0 of its node sends it to rail 0 of the other nodes.
 void HierTransport::broadcast_small() {
   const std::size_t bytes = operation_.bytes();
   const std::uint64_t round = node_.rounds().next();

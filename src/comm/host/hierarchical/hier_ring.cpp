@@ -1,4 +1,4 @@
-// The calls that go around the ring of nodes: in place, or through windows. See hier_transport.h.
+// The calls that go around the ring of nodes, in place or through windows. See hier_transport.h.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@ namespace lockstep::host {
 
 namespace {
 
-// Smaller parts take less time over the connections between all ranks than the rounds of so many journeys.
+// Smaller parts travel faster over the connections between all ranks than in so many rounds around the ring.
 constexpr std::size_t kPartAroundTheRing = 64 * 1024;
 
 }  // namespace
@@ -24,12 +24,12 @@ void HierTransport::broadcast_large(int root, std::byte* data) {
   carry({data, gives, !gives, local_root(root), local_root(root) >= 0}, plan_of(RingPlan::Journey::kBroadcast, root));
 }
 
-// The root's result takes the place of its values; no other rank's memory is written.
+// The root's result replaces its values; no other rank's memory is written.
 void HierTransport::reduce_large(int root, std::byte* data) {
   carry({data, true, root == place_.rank, local_root(root)}, plan_of(RingPlan::Journey::kReduce, root));
 }
 
-void HierTransport::all_gather() {
+void HierTransport::all_gather(const Operation&) {
   const std::size_t bytes = operation_.bytes();
   if (bytes < kPartAroundTheRing) return over_the_mesh();
   auto* const parts = static_cast<std::byte*>(operation_.receive);
@@ -38,7 +38,7 @@ void HierTransport::all_gather() {
     broadcast_large(rank, parts + static_cast<std::size_t>(rank) * bytes);
 }
 
-void HierTransport::reduce_scatter() {
+void HierTransport::reduce_scatter(const Operation&) {
   const std::size_t bytes = operation_.bytes();
   if (bytes < kPartAroundTheRing) return over_the_mesh();
   auto* const parts = static_cast<std::byte*>(const_cast<void*>(operation_.send));
@@ -73,9 +73,9 @@ void HierTransport::carry_in_place(const Cargo& cargo, const RingPlan& plan) {
   node_.rounds().barrier();
 }
 
-// A block is copied to its rank's window in the turn before it is needed, and back when it has its result. Then the
-// window is free: one more than there are blocks under way. The root's neighbours read what it sends in the turn in
-// which it does.
+// A block is copied to its rank's window in the turn before it is needed, and back when it has its result, after which
+// the window is free. So there is one window more than there are blocks under way. The root's neighbours read the data
+// in the same turn in which the root sends it.
 void HierTransport::carry_through_windows(const Cargo& cargo, const RingPlan& plan) {
   const std::size_t element = size_of(operation_.signature.dtype);
   node_.need_windows(plan_of(RingPlan::Journey::kAllReduce).window() + 1, RingPlan::kBlockBytes, operation_.timeout);

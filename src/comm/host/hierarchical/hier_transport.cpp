@@ -11,7 +11,7 @@ namespace lockstep::host {
 
 namespace {
 
-// Between the deadlines of ranks that wait for each other; see wait_longer().
+// The difference between the deadlines of ranks that wait for each other; see wait_longer().
 constexpr auto kMargin = std::chrono::milliseconds(250);
 
 std::vector<int> ranks_of_rail(const NodeLayout& layout, int rail) {
@@ -45,12 +45,12 @@ HierTransport::HierTransport(const Place& place, NodeRendezvous rendezvous, Conn
 
 HierTransport::~HierTransport() {
   say_goodbye();
-  detector_.stop();  // or it would hang up on what is going
+  detector_.stop();  // or it would close connections that are being destroyed
 }
 
 void HierTransport::hang_up() noexcept { shut_down(rail_peers_); }
 
-// As TcpTransport::leave().
+// See TcpTransport::leave().
 void HierTransport::leave() noexcept {
   if (!busy_.try_lock()) return;
   left_ = true;
@@ -60,7 +60,7 @@ void HierTransport::leave() noexcept {
 
 void HierTransport::say_goodbye() noexcept {
   if (std::exchange(said_goodbye_, true)) return;
-  mesh_->leave();  // first: tells the failure detector, before any connection ends
+  mesh_->leave();  // first: informs the failure detector before any connection ends
   send_goodbye(rail_peers_);
   provider_->close();
 }
@@ -80,7 +80,7 @@ void HierTransport::begin(const Operation& operation) {
 }
 
 // A rank that waits for another node waits longer than the ranks of a node wait for each other, and one that waits for
-// such a rank longer still: so the deadline names the rank that is late, and not one that waits for it.
+// such a rank still longer. So the timeout names the rank that is late, not one that waits for it.
 void HierTransport::wait_longer() { operation_.timeout = timeout_ + 2 * kMargin; }
 
 std::chrono::steady_clock::time_point HierTransport::rail_deadline() const {
@@ -97,34 +97,15 @@ void HierTransport::run_rail() {
 void HierTransport::execute(const Operation& operation) {
   const std::lock_guard lock(busy_);
   begin(operation);
-  dispatch();
+  run_collective(operation_, "host");
   detector_.finished();
 }
 
 void HierTransport::compare(const Operation& operation) {
   const std::lock_guard lock(busy_);
   begin(operation);
-  barrier();
+  barrier(operation_);
   detector_.finished();
-}
-
-void HierTransport::dispatch() {
-  switch (operation_.signature.kind) {
-    case OperationKind::kBarrier:
-      return barrier();
-    case OperationKind::kAllReduce:
-      return all_reduce();
-    case OperationKind::kBroadcast:
-      return broadcast();
-    case OperationKind::kReduce:
-      return reduce_to_root();
-    case OperationKind::kAllGather:
-      return all_gather();
-    case OperationKind::kReduceScatter:
-      return reduce_scatter();
-    default:
-      return over_the_mesh();
-  }
 }
 
 void HierTransport::over_the_mesh() {
@@ -133,8 +114,8 @@ void HierTransport::over_the_mesh() {
   mesh_->execute(operation_);
 }
 
-// A node whose ranks agree with each other is spoken for by any of them. The others go on: should the nodes disagree,
-// they hear of it from the failure detector.
+// If the ranks of a node agree, any of them can compare for the node. The others go on; if the nodes disagree, the
+// failure detector reports it to them.
 void HierTransport::compare_between_nodes() {
   node_.rounds().barrier();
   if (!leads()) return;
@@ -142,13 +123,13 @@ void HierTransport::compare_between_nodes() {
   run_rail();
 }
 
-void HierTransport::barrier() {
+void HierTransport::barrier(const Operation&) {
   compare_between_nodes();
   wait_longer();
   node_.rounds().barrier();
 }
 
-// As ShmTransport::allocate(), on every node; then rail 0 tells the other nodes whether it went well here.
+// Calls ShmTransport::allocate() on every node; then rail 0 reports the outcome to the other nodes.
 Buffer HierTransport::allocate(const Operation& operation) {
   const std::lock_guard lock(busy_);
   begin(operation);
@@ -187,7 +168,7 @@ std::unique_ptr<Transport> make_hier_transport(const BackendContext& context, No
   const int rank = context.place.rank;
   const auto& layout = rendezvous.layout;
   const int node = layout.node_of(rank), local_rank = layout.local_rank_of(rank);
-  if (!rendezvous.provider) {  // alone on its node
+  if (!rendezvous.provider) {  // the only rank of its node
     rendezvous.provider = std::make_unique<PrivateMemoryProvider>();
     rendezvous.control = rendezvous.provider->share(ControlLayout::bytes(1), context.timeout);
   }

@@ -26,7 +26,7 @@ std::byte* RingRun::at(int local_rank, std::size_t block, int chunk) const {
 
 void RingRun::turn(std::size_t turn, std::chrono::steady_clock::time_point deadline) {
   plan_->begin_turn(turn, begun_);
-  rail_.mark();  // what begins now is waited for in the next turn
+  rail_.mark();  // a transfer that begins now is waited for in the next turn
   for (const Step& step : begun_) {
     depart(step);
     expect(step);
@@ -83,7 +83,7 @@ void RingRun::finish(const Step& step) {
   }
 }
 
-// The sum that arrived comes first.
+// The order of summation: the sum that arrived comes first.
 void RingRun::add_own_values(const std::byte* arrived, std::byte* const* out, int outputs, ReduceOp op,
                              const Step& step) {
   in_[0] = arrived;

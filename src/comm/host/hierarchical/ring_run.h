@@ -17,23 +17,23 @@ namespace lockstep::host {
 
 class RingRun {
  public:
-  // Where block `index` begins in the buffer of the node's rank with that local rank.
+  // Returns the address of block `index` in the buffer of the node's rank with that local rank.
   using BlockAt = std::function<std::byte*(int local_rank, std::size_t index)>;
   struct Node {
     int index;
-    int ranks;       // of this node
-    int local_rank;  // this rank's
-    int all_ranks;   // of the group
+    int ranks;       // on this node
+    int local_rank;  // of this rank
+    int all_ranks;   // in the group
     ReduceOrder order;
   };
   RingRun(const Node& node, TcpExchange& rail) : node_(node), rail_(rail) {}
 
-  // The plan outlives the run. `root`: the only local rank that has the values of a broadcast on its first node, and
-  // gets those of a reduce on the last; -1: all have, and get, them.
+  // The plan outlives the run. `root` is the only local rank that has the values of a broadcast on its first node, or
+  // receives those of a reduce on the last; -1: all ranks do.
   void begin(const Signature& call, const RingPlan& plan, int root, BlockAt block_at);
   void turn(std::size_t turn, std::chrono::steady_clock::time_point deadline);
 
-  // From the memory of this node's other ranks, over all runs.
+  // Bytes read from the memory of this node's other ranks, over all runs.
   std::uint64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
 
  private:
@@ -45,7 +45,7 @@ class RingRun {
   void add_own_values(const std::byte* arrived, std::byte* const* out, int outputs, ReduceOp op, const Step& step);
   void reduce(const std::byte* const* in, int inputs, std::byte* const* out, int outputs, ReduceOp op,
               std::size_t count);
-  // Of a chunk: where it lies in a local rank's buffer, and how long it is.
+  // Address and length of a chunk in a local rank's buffer.
   std::byte* at(int local_rank, std::size_t block, int chunk) const;
   std::size_t count_of(std::size_t block, int chunk) const { return plan_->chunk(block, chunk).count(); }
   std::size_t bytes_of(std::size_t block, int chunk) const { return count_of(block, chunk) * size_of(call_.dtype); }
@@ -64,7 +64,7 @@ class RingRun {
   std::vector<Step> begun_, under_way_;
   std::vector<const std::byte*> in_;
   std::vector<std::byte*> out_;
-  std::vector<std::byte> scratch_;  // two chunks for each block under way: what arrives, and what leaves
+  std::vector<std::byte> scratch_;  // two chunks for each block under way: one arriving and one leaving
   std::size_t scratch_bytes_ = 0;
   std::atomic<std::uint64_t> bytes_read_{0};
 };

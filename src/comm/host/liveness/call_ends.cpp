@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// All connections of a dying process close within moments of each other, but the failure detector's may be read last.
+// All connections of a dying process close at about the same time, but the failure detector's may be read last.
 constexpr auto kCauseFollows = std::chrono::seconds(1);
 
 }  // namespace
@@ -34,8 +34,8 @@ void send_goodbye(const std::vector<TcpPeer>& peers) noexcept {
   goodbye.kind = FrameHeader::kGoodbye;
   for (const TcpPeer& peer : peers) {
     if (!peer.socket) continue;
-    [[maybe_unused]] const auto sent =
-        send(peer.socket.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);  // it may be gone
+    // The peer may have exited.
+    [[maybe_unused]] const auto sent = send(peer.socket.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(peer.socket.get(), SHUT_WR);
   }
 }
@@ -59,7 +59,7 @@ TcpExchange::Events CallEnds::events() {
           [this] {
             const auto slept = detector_.slept();
             const auto more = slept - std::exchange(slept_before_, slept);
-            started_ += more;  // the blocks that follow have a later deadline, too
+            started_ += more;  // the following blocks have a later deadline, too
             return more;
           },
   };
@@ -70,7 +70,8 @@ void CallEnds::end(GroupErrorKind kind, const std::string& text) const {
   detector_.throw_group_error(describe(operation_->signature, operation_->purpose));
 }
 
-// The peer died, left without finding the time to say so here, or the group is over and this rank is about to hear why.
+// The peer died, left before it could send a goodbye here, or the group has ended and this rank is about to receive the
+// reason.
 void CallEnds::end_cut(int peer) const {
   const int rank = rank_of(peer);
   const auto until = Clock::now() + kCauseFollows;

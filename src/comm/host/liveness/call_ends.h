@@ -1,4 +1,4 @@
-// The messages when something ends a call over TCP: which rank, in which call, and that the group is over.
+// Ends a call over TCP with an error that names the rank, the call and the reason for the group's end.
 #pragma once
 
 #include <chrono>
@@ -12,23 +12,23 @@ namespace lockstep::host {
 
 FrameHeader header_of(const Operation& operation);
 
-// Nothing follows it on these connections; peers that are gone are passed over.
+// The last message on these connections. Peers that have exited are skipped.
 void send_goodbye(const std::vector<TcpPeer>& peers) noexcept;
 
-// Stays where it is: the exchange's events refer to it.
+// Not movable: the exchange's events refer to it.
 class CallEnds {
  public:
-  // `ranks`: the exchange's peers as the group counts them; empty: it counts alike.
+  // `ranks`: the group's numbers of the exchange's peers; empty: the numbers are the same.
   explicit CallEnds(FailureDetector& detector, std::vector<int> ranks = {})
       : detector_(detector), ranks_(std::move(ranks)) {}
   CallEnds(const CallEnds&) = delete;
   CallEnds& operator=(const CallEnds&) = delete;
 
-  // A new call, which starts now. It outlives the exchange's runs.
+  // Begins a new call, which starts now. `operation` outlives the exchange's runs.
   void begin(const Operation& operation);
   std::chrono::steady_clock::time_point started() const { return started_; }
   TcpExchange::Events events();
-  // The group is over, for this reason or an earlier one: throws it.
+  // Ends the group for this reason, unless it has ended already, and throws the group error.
   [[noreturn]] void end(GroupErrorKind kind, const std::string& text) const;
 
  private:

@@ -31,7 +31,7 @@ ControlConnections::ControlConnections(int rank, std::vector<TcpPeer> peers, std
   }
 }
 
-// Closing a connection that holds unread heartbeats would reset it, and a goodbye that was lost on its way would not be
+// Closing a connection that holds unread heartbeats would reset it, and a goodbye that is lost with it would not be
 // sent again.
 ControlConnections::~ControlConnections() {
   char unread[4096];
@@ -39,7 +39,7 @@ ControlConnections::~ControlConnections() {
     while (link.socket && recv(link.socket.get(), unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
 }
 
-// All send before any waits, so that no two wait for each other.
+// All ranks send before they wait, so that no two wait for each other.
 void ControlConnections::greet(Deadline deadline) {
   Link& own = links_[static_cast<std::size_t>(rank_)];
   own.pid = getpid();
@@ -49,7 +49,7 @@ void ControlConnections::greet(Deadline deadline) {
   const auto must = [&](IoResult result, std::size_t peer) {
     if (result != IoResult::kDone)
       throw RendezvousError("backend host: rank {} {} rank {} on their control connection", rank_,
-                            result == IoResult::kTimeout ? "heard nothing in time from" : "was left by", peer);
+                            result == IoResult::kTimeout ? "received nothing in time from" : "was left by", peer);
   };
   for (std::size_t peer = 0; peer < links_.size(); ++peer)
     if (links_[peer].socket) must(send_all(links_[peer].socket.get(), std::as_bytes(std::span(hello)), deadline), peer);
@@ -78,7 +78,7 @@ void ControlConnections::receive(std::vector<ControlMessage>& news) {
     if (links_[static_cast<std::size_t>(peer)].socket) receive_from(peer, news);
 }
 
-// To the end of what is there: what a peer said last is read although it is gone.
+// Reads all data that has arrived, since a peer's last message is valid even if the peer has exited.
 void ControlConnections::receive_from(int peer, std::vector<ControlMessage>& news) {
   Link& link = links_[static_cast<std::size_t>(peer)];
   char bytes[4096];
@@ -112,7 +112,7 @@ bool ControlConnections::take_frames(int peer, std::string& inbox, std::vector<C
       return false;
     if (inbox.size() - at - sizeof frame < frame.text_bytes) break;
     std::string text = inbox.substr(at + sizeof frame, frame.text_bytes);
-    text.resize(std::min(text.size(), text.find('\0')));  // the padding
+    text.resize(std::min(text.size(), text.find('\0')));  // remove the padding
     news.push_back({static_cast<ControlMessage::Kind>(frame.kind),
                     peer,
                     {static_cast<GroupErrorKind>(frame.group_error), std::move(text)},
@@ -162,7 +162,7 @@ void ControlConnections::flush() {
     if (link.socket) flush(link);
 }
 
-// Bytes for a peer that is gone are dropped; reading tells that it is gone.
+// Data for a peer that has exited is dropped; reading detects the exit.
 void ControlConnections::flush(Link& link) {
   while (!link.outbox.empty()) {
     const ssize_t sent = send(link.socket.get(), link.outbox.data(), link.outbox.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

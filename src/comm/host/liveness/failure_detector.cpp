@@ -21,22 +21,22 @@ namespace lockstep::host {
 
 namespace {
 
-// About a second, more for many ranks, whose heartbeats add up; at least four in a stall timeout.
+// About a second; more for many ranks, whose heartbeats add up; at least four within a stall timeout.
 std::chrono::milliseconds period_for(int ranks, std::chrono::milliseconds stall_timeout) {
   return std::min(stall_timeout / 4, std::max(std::chrono::milliseconds(1000), ranks * std::chrono::milliseconds(50)));
 }
 
-// Of a machine that acknowledges nothing: 9 s of the default 30.
+// How long a machine may acknowledge nothing: 9 s of the default 30.
 std::chrono::milliseconds lost_after(std::chrono::milliseconds stall_timeout) {
   return std::max(stall_timeout * 3 / 10, std::min(stall_timeout, std::chrono::milliseconds(3000)));
 }
 
-// A thread may run late by as much without having slept.
+// A thread may run late by this much although its process was not stopped.
 constexpr auto kTolerance = std::chrono::milliseconds(250);
 
 }  // namespace
 
-// A process that ends well has left its groups, also when exit() was called where the group's destructor does not run.
+// A process that exits normally leaves its groups, also if it calls exit() and the group's destructor does not run.
 class FailureDetector::AtExit {
  public:
   static AtExit& get() {
@@ -46,7 +46,7 @@ class FailureDetector::AtExit {
   void add(Impl* detector) {
     const std::lock_guard lock(mutex_);
     if (pid_.exchange(getpid()) != getpid()) {
-      detectors_.clear();  // a parent's, before a fork
+      detectors_.clear();  // copied from the parent by a fork
       on_exit([](int status, void*) { get().leave_all(status); }, nullptr);
     }
     detectors_.insert(detector);
@@ -111,8 +111,8 @@ void FailureDetector::Impl::sign_in() {
   own_record_ = &own.activity;
   detector_.activity_ = ActivityWriter(own_record_);
   const std::string host = host_name();
-  std::memcpy(own.host, host.data(), std::min(host.size(), sizeof own.host - 1));  // the block is zero bytes before
-  own.pid.store(getpid());  // last: a reader that sees it sees the host's name
+  std::memcpy(own.host, host.data(), std::min(host.size(), sizeof own.host - 1));  // the block is zeroed before
+  own.pid.store(getpid());  // last: a reader that sees the pid also sees the host's name
 }
 
 std::string FailureDetector::Impl::name_of_rank(int rank) const {
@@ -122,7 +122,7 @@ std::string FailureDetector::Impl::name_of_rank(int rank) const {
   if (links_) return named(links_->pid_of(rank), links_->host_of(rank).c_str());
   const RankBlock& its = block(rank);
   const int pid = its.pid.load();
-  return pid != 0 ? named(pid, its.host) : fmt::format("rank {}", rank);  // it has not come yet
+  return pid != 0 ? named(pid, its.host) : fmt::format("rank {}", rank);  // not registered yet
 }
 
 std::string FailureDetector::Impl::last_seen(int rank) {
@@ -131,11 +131,11 @@ std::string FailureDetector::Impl::last_seen(int rank) {
   return rank == place_.rank ? "" : did_last(rank);
 }
 
-// A call that this rank has finished, all others have come to: newer than what the last heartbeat said, maybe.
+// All other ranks have entered the calls that this rank has finished; that may be newer than the last heartbeat.
 std::uint64_t FailureDetector::Impl::calls_in_common() const {
   const Activity own = own_record_->read();
   if (own.state() == Activity::kNone || own.kind() == OperationKind::kAllocate)
-    return 0;  // allocations have numbers of their own
+    return 0;  // allocations have their own numbers
   return own.state() == Activity::kFinished ? own.sequence() : own.sequence() - 1;
 }
 
@@ -144,8 +144,8 @@ std::string FailureDetector::Impl::did_last(int rank) const {
   const std::uint64_t common = calls_in_common();
   if (sighting.activity.kind() == OperationKind::kAllocate || common <= sighting.activity.sequence())
     return sighting.last_seen(Clock::now());
-  if (sighting.seen_at == Clock::time_point{}) return fmt::format("had come to every call up to #{}", common);
-  return fmt::format("had come to every call up to #{}, and its last heartbeat came {} ago", common,
+  if (sighting.seen_at == Clock::time_point{}) return fmt::format("had entered every call up to #{}", common);
+  return fmt::format("had entered every call up to #{}, and its last heartbeat came {} ago", common,
                      seconds_text(Clock::now() - sighting.seen_at));
 }
 
@@ -155,7 +155,7 @@ std::string FailureDetector::Impl::whereabouts(int rank) const {
   if (peer(rank).left.load()) return "has left the group";
   if (sighting.activity.kind() == OperationKind::kAllocate || common <= sighting.activity.sequence())
     return sighting.whereabouts(Clock::now());
-  return fmt::format("has come to every call up to #{} and not to the next", common);
+  return fmt::format("has entered every call up to #{} and not the next", common);
 }
 
 std::string FailureDetector::Impl::describe_absence(const Operation& operation, Clock::duration waited,
@@ -199,8 +199,8 @@ void FailureDetector::Impl::propose(GroupError group_error, Lock& lock) {
   pursue(lock);
 }
 
-// The lowest rank that lives decides; a rank that has left only if it is alone.
-int FailureDetector::Impl::judge() const {
+// The lowest living rank decides; a rank that has left decides only if it is alone.
+int FailureDetector::Impl::deciding_rank() const {
   for (int rank = 0; rank < place_.world_size; ++rank) {
     const Peer& peer = peers_[static_cast<std::size_t>(rank)];
     if (rank == place_.rank ? !left_ : !peer.left && !peer.gone && !peer.passed_over) return rank;
@@ -210,14 +210,14 @@ int FailureDetector::Impl::judge() const {
 
 void FailureDetector::Impl::pursue(Lock& lock) {
   while (proposed_.kind != GroupErrorKind::kNone && !detector_.over()) {
-    const int decides = judge();
+    const int decides = deciding_rank();
     const auto now = Clock::now();
     if (decides == place_.rank || now >= proposed_at_ + kLongestAgreement) return settle(proposed_, lock);
-    if (decides != asked_) {
-      asked_ = decides;
+    if (decides != proposed_to_) {
+      proposed_to_ = decides;
       ask_until_ = now + kTimeToAnswer;
       links_->tell(decides, ControlMessage::kProposal, proposed_);
-      wake_thread();  // it looks after the answer's time
+      wake_thread();  // the thread watches the time of the answer
     }
     if (now < ask_until_) return;
     peers_[static_cast<std::size_t>(decides)].passed_over = true;

@@ -1,5 +1,5 @@
-// The inside of FailureDetector: failure_detector.cpp has the group error, failure_detector_thread.cpp the thread that
-// looks for heartbeats.
+// The implementation of FailureDetector: failure_detector.cpp has the group error, failure_detector_thread.cpp the
+// thread that watches heartbeats.
 #pragma once
 
 #include <poll.h>
@@ -16,8 +16,8 @@
 
 namespace lockstep::host {
 
-inline constexpr auto kTimeToAnswer = std::chrono::milliseconds(500);  // of one rank that is asked for the group error
-inline constexpr auto kLongestAgreement = std::chrono::milliseconds(1500);  // then every rank believes itself
+inline constexpr auto kTimeToAnswer = std::chrono::milliseconds(500);       // for one rank to answer a proposal
+inline constexpr auto kLongestAgreement = std::chrono::milliseconds(1500);  // then every rank uses its own proposal
 
 class FailureDetector::Impl {
  public:
@@ -51,11 +51,11 @@ class FailureDetector::Impl {
  private:
   using Lock = std::unique_lock<std::mutex>;
   struct Peer {
-    std::atomic<bool> left{false};  // said goodbye
+    std::atomic<bool> left{false};  // sent a goodbye
     bool gone = false;              // died or stalled, as far as this rank can see
     bool passed_over = false;       // did not answer a proposal in time
     int local_rank = -1;            // in the control block
-    std::uint64_t beats = 0;        // heartbeats that came
+    std::uint64_t beats = 0;        // heartbeats received
     Sighting sighting;
   };
 
@@ -65,13 +65,13 @@ class FailureDetector::Impl {
   RankBlock& block(int rank) const { return machine_->layout.block(peer(rank).local_rank); }
 
   std::uint64_t calls_in_common() const;
-  // After "rank 3 ": of one that is lost, or that lives and does not come.
+  // The text after "rank 3 ", for a rank that is lost, or that lives and does not arrive.
   std::string did_last(int rank) const;
   std::string whereabouts(int rank) const;
 
   void propose(GroupError group_error, Lock& lock);
   void pursue(Lock& lock);
-  int judge() const;
+  int deciding_rank() const;
   void settle(const GroupError& group_error, Lock& lock);
 
   void run();
@@ -92,18 +92,18 @@ class FailureDetector::Impl {
   std::optional<ControlConnections> links_;
   std::vector<Peer> peers_;  // by rank
 
-  mutable std::mutex mutex_;  // guards what is not atomic
+  mutable std::mutex mutex_;  // guards the members that are not atomic
   std::condition_variable settled_;
   std::vector<std::function<void()>> wakes_;
-  GroupError proposed_;  // by this rank; kNone: nothing
+  GroupError proposed_;  // by this rank; kNone: no proposal
   Clock::time_point proposed_at_{}, ask_until_{};
-  int asked_ = -1;     // the rank that is to decide on it
-  bool left_ = false;  // this rank said goodbye
+  int proposed_to_ = -1;  // the rank that is to decide
+  bool left_ = false;     // this rank sent its goodbye
 
   ActivityRecord* own_record_;
   StallClock clock_;
   Clock::time_point next_beat_{};
-  std::vector<int> lines_;  // liveness fds by rank of the group; -1: none, or gone
+  std::vector<int> lines_;  // liveness fds by rank of the group; -1: none, or closed
   std::vector<bool> fd_was_readable_;
   Fd wake_;
   std::atomic<bool> stop_{false};

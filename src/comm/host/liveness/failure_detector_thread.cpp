@@ -1,5 +1,5 @@
-// The thread of a failure detector: sleeps until a peer says something or goes, and about once a second looks which
-// peers are still there.
+// The thread of a failure detector: it sleeps until a peer sends a message or exits, and checks about once a second
+// which peers are alive.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@ namespace lockstep::host {
 
 void FailureDetector::Impl::wake_thread() noexcept {
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);  // full: it is awake already
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);  // full: the thread is awake already
 }
 
 void FailureDetector::Impl::stop() noexcept {
@@ -25,8 +25,8 @@ void FailureDetector::Impl::stop() noexcept {
   thread_.join();
 }
 
-// polls[0] is the wake signal, polls[r + 1] the liveness fd of rank r; a negative descriptor is passed over. Then the
-// links.
+// polls[0] is the wake signal, polls[r + 1] the liveness fd of rank r (negative descriptors are ignored), followed by
+// the connections.
 void FailureDetector::Impl::run() {
   std::vector<pollfd> polls;
   Lock lock(mutex_);
@@ -54,7 +54,7 @@ void FailureDetector::Impl::run() {
   }
 }
 
-// Until the next heartbeat, or until a rank may be found stalled, or does not answer in time.
+// Time until the next heartbeat is due, a rank may be found stalled, or the time of an answer is over.
 int FailureDetector::Impl::poll_timeout() const {
   if (detector_.over_.load()) return -1;
   auto until = next_beat_;
@@ -73,8 +73,8 @@ void FailureDetector::Impl::read_lines(const std::vector<pollfd>& polls) {
   }
 }
 
-// A peer that is told a group error may end at once: news of group errors come before news of ends, whichever link they
-// come on.
+// A peer that receives a group error may exit at once: group errors are handled before exits, on whichever connection
+// they arrive.
 void FailureDetector::Impl::read_links(Lock& lock) {
   std::vector<ControlMessage> news;
   links_->flush();
@@ -84,7 +84,7 @@ void FailureDetector::Impl::read_links(Lock& lock) {
     if (each.kind == ControlMessage::kGroupError) settle(each.group_error, lock);
     if (each.kind != ControlMessage::kHeartbeat) continue;
     Peer& sender = peer(each.from);
-    clock_.heard(each.from, ++sender.beats);
+    clock_.note_beats(each.from, ++sender.beats);
     const auto now = Clock::now();
     sender.sighting.see(each.beat.activity, now, now - each.beat.age);
   }
@@ -107,7 +107,7 @@ void FailureDetector::Impl::beat() {
     if (peer(rank).local_rank < 0) links_->beat(rank, beat);
 }
 
-// The activity of this machine's ranks is read where they note it.
+// The activity of this machine's ranks is read directly from shared memory.
 void FailureDetector::Impl::look_at_machine() {
   if (!machine_) return;
   for (const int rank : machine_->ranks) {
@@ -117,7 +117,7 @@ void FailureDetector::Impl::look_at_machine() {
     const Activity activity = record.read();
     if (beats != each.beats || activity.word != each.sighting.activity.word) each.sighting.see(activity, Clock::now());
     each.beats = beats;
-    clock_.heard(rank, beats);
+    clock_.note_beats(rank, beats);
   }
 }
 
@@ -134,7 +134,7 @@ void FailureDetector::Impl::lost(int rank, int error, Lock& lock) {
                                 name_of_rank(rank), seconds_text(lost_after_), std::strerror(error), did)},
                    lock);
   propose({GroupErrorKind::kPeerLost,
-           fmt::format("{} died: its process is gone without a goodbye; it {}; what it said last may tell why",
+           fmt::format("{} died: its process is gone without a goodbye; it {}; its last output may tell why",
                        name_of_rank(rank), did)},
           lock);
 }

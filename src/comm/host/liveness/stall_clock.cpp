@@ -20,23 +20,23 @@ StallClock::Duration StallClock::slept(Clock::time_point now) const {
   return slept_ + std::max(now - last_look_ - longest_pause_, Duration::zero());
 }
 
-void StallClock::heard(int rank, std::uint64_t beats) {
+void StallClock::note_beats(int rank, std::uint64_t beats) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  if (beats != peer.beats) peer.heard_at = awake_;
+  if (beats != peer.beats) peer.beat_at = awake_;
   peer.beats = beats;
 }
 
 std::vector<int> StallClock::stalled() const {
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < peers_.size(); ++rank)
-    if (peers_[rank].watched && awake_ - peers_[rank].heard_at >= stall_after_) ranks.push_back(static_cast<int>(rank));
+    if (peers_[rank].watched && awake_ - peers_[rank].beat_at >= stall_after_) ranks.push_back(static_cast<int>(rank));
   return ranks;
 }
 
 StallClock::Duration StallClock::until_next_stall() const {
   Duration first = Duration::max();
   for (const Peer& peer : peers_)
-    if (peer.watched) first = std::min(first, std::max(peer.heard_at + stall_after_ - awake_, Duration::zero()));
+    if (peer.watched) first = std::min(first, std::max(peer.beat_at + stall_after_ - awake_, Duration::zero()));
   return first;
 }
 

@@ -48,7 +48,7 @@ std::string Sighting::last_seen(std::chrono::steady_clock::time_point now) const
                      seconds_text(now - since));
 }
 
-// The news of a heartbeat is as old as the heartbeat.
+// A heartbeat's content is as old as the heartbeat.
 std::string Sighting::whereabouts(std::chrono::steady_clock::time_point now) const {
   constexpr auto kFresh = std::chrono::milliseconds(100);
   if (seen_at == std::chrono::steady_clock::time_point()) return "has sent no heartbeat yet";
@@ -57,7 +57,8 @@ std::string Sighting::whereabouts(std::chrono::steady_clock::time_point now) con
   if (activity.state() == Activity::kNone) return "has made no call yet" + by;
   const std::string call = activity.text(), time = seconds_text(now - since);
   if (activity.state() == Activity::kInside) return fmt::format("has been in {} for {}{}", call, time, by);
-  return fmt::format("has finished {} {} ago and not come since{}: it is in the program's own code", call, time, by);
+  return fmt::format("has finished {} {} ago and made no call since{}: it is in the program's own code", call, time,
+                     by);
 }
 
 }  // namespace lockstep::host

@@ -1,5 +1,5 @@
-// The last activity of a rank: a note that it keeps at hardly any cost, for its own failure detector and those of its
-// machine to read.
+// The last activity of a rank. The rank records it at almost no cost; its own failure detector and those of its machine
+// read it.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace lockstep::host {
 
-// As it travels: the number and kind of the last operation, what for, and whether the rank is still in it.
+// The transmitted form: number, kind and purpose of the last operation, and whether the rank is still in it.
 struct Activity {
   enum State : std::uint8_t { kNone, kInside, kFinished };
   static constexpr std::size_t kPurposeBytes = 24;
@@ -20,7 +20,7 @@ struct Activity {
   std::uint64_t word = 0;  // sequence << 16 | kind << 8 | state
   std::int32_t index = -1;
   std::uint32_t reserved = 0;
-  char purpose[kPurposeBytes] = {};  // begins what Purpose::name says
+  char purpose[kPurposeBytes] = {};  // the beginning of Purpose::name
 
   static std::uint64_t pack(std::uint64_t sequence, OperationKind kind, State state) {
     return sequence << 16 | static_cast<std::uint64_t>(kind) << 8 | state;
@@ -32,15 +32,15 @@ struct Activity {
   std::string text() const;
 };
 
-// Written by the one thread that executes operations, read by failure detectors, also of other processes. All zero
-// bytes: nothing yet.
+// Written by the one thread that executes operations; read by failure detectors, also of other processes. All zero
+// bytes mean no activity yet.
 struct alignas(64) ActivityRecord {
   std::atomic<std::uint64_t> word;
-  std::atomic<std::uint64_t> beats;  // heartbeats, by the rank's failure detector
+  std::atomic<std::uint64_t> beats;  // heartbeats, counted by the rank's failure detector
   std::atomic<std::uint64_t> purpose[Activity::kPurposeBytes / 8];
   std::atomic<std::int32_t> index;
 
-  // The text of a call that just begins may be that of the one before; no writer waits for a reader.
+  // A reader may see the purpose of the previous call while a call begins: writers do not wait for readers.
   Activity read() const;
 };
 
@@ -64,7 +64,7 @@ class ActivityWriter {
   std::uint64_t word_ = 0;
 };
 
-// A rank's activity, since when it has been seen in it, and when last.
+// A rank's activity, the time since when it is known, and the time when it was last seen.
 struct Sighting {
   Activity activity;
   std::chrono::steady_clock::time_point since{}, seen_at{};
@@ -78,9 +78,9 @@ struct Sighting {
     activity = seen;
     seen_at = at;
   }
-  // Of one that is lost: "was last seen in all_reduce #39 (bucket 2), 31 s ago".
+  // For a lost rank: "was last seen in all_reduce #39 (bucket 2), 31 s ago".
   std::string last_seen(std::chrono::steady_clock::time_point now) const;
-  // Of one that lives: "has finished all_reduce #39 12 s ago and not come since: it is in the program's own code".
+  // For a living rank, see whereabouts() in activity.cpp for the forms.
   std::string whereabouts(std::chrono::steady_clock::time_point now) const;
 };
 

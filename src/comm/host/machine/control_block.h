@@ -1,12 +1,13 @@
-// The control memory that the ranks of one machine share: one fixed layout at the start of a segment that all of them
+// The control memory that the ranks of one machine share: a fixed layout at the start of a segment that all of them
 // map.
 //
-// Terms. Round: one step of all ranks of the node. In round k a rank fills its line, and its slot or tile, then
-// publishes k in the line; a rank that has seen k in all lines knows that all have arrived. Line: a rank's part in a
-// round, one cache line. Slot: a rank's kSlotBytes for a message that all ranks read whole. Tile: one of a rank's three
-// windows of kTileBytes, through which unregistered memory travels. Slice: the 1/n of a message that one of n ranks
-// reduces, in whole cache lines (reduce_kernels.h). Lines are doubled by the round's parity: a line of round k is
-// written again in round k + 2, which its owner enters only after all ranks published k + 1, that is, read round k.
+// Terms. Round: one step of all ranks of the node. In round k a rank fills its header, and its slot or tile, then
+// publishes k in the header; a rank that has seen k in all headers knows that all have arrived. Header: a rank's part
+// in a round, one cache line. Slot: a rank's kSlotBytes for a message that all ranks read in full. Tile: one of a
+// rank's three windows of kTileBytes, through which unregistered memory travels. Slice: the 1/n of a message that one
+// of n ranks reduces, in full cache lines (reduce_kernels.h). There are two headers, for even and odd rounds: the
+// header of round k is written again in round k + 2, which its owner enters only after all ranks have published k + 1,
+// that is, have read round k.
 #pragma once
 
 #include <atomic>
@@ -20,13 +21,14 @@
 
 namespace lockstep::host {
 
-inline constexpr std::size_t kLinePayload = 48;
-inline constexpr std::size_t kSlotBytes = 8192;        // a rank's slot for messages that all ranks read whole
-inline constexpr std::size_t kTileBytes = 512 * 1024;  // a rank's window for memory that is not registered
+inline constexpr std::size_t kHeaderPayload = 48;
+inline constexpr std::size_t kSlotBytes = 8192;        // a rank's slot, for messages that all ranks read in full
+inline constexpr std::size_t kTileBytes = 512 * 1024;  // a rank's window, for unregistered memory
 inline constexpr int kTiles = 3;                       // filled, being reduced, being read
 
-// From one rank to another, for messages. Ranks that share a core change places when a channel is full or empty, so
-// that few ranks get much room; all channels together have 64 MiB of addresses at most, and memory once they are used.
+// Size of a channel for messages from one rank to another. Ranks that share a core switch when a channel is full or
+// empty, so few ranks get large channels. All channels together have at most 64 MiB of addresses, and memory once they
+// are used.
 constexpr std::size_t channel_bytes(int ranks) {
   constexpr std::size_t kAll = std::size_t{64} << 20, kLeast = std::size_t{64} << 10, kMost = std::size_t{4} << 20;
   std::size_t bytes = kMost;
@@ -34,38 +36,40 @@ constexpr std::size_t channel_bytes(int ranks) {
   return ranks == 1 ? kLeast : bytes;
 }
 
-// One rank's part in one round, in one cache line: seeing the round number means having the rest as well.
-struct alignas(kCacheLine) Line {
+// One rank's part in one round, in one cache line: a reader that sees the round number sees the other fields, too.
+struct alignas(kCacheLine) RoundHeader {
   std::atomic<std::uint64_t> round;
-  std::uint64_t signature;  // hash; the whole lies in the card
-  std::byte payload[kLinePayload];
+  std::uint64_t signature;  // hash; the OperationRecord has the full operation
+  std::byte payload[kHeaderPayload];
 };
-static_assert(sizeof(Line) == kCacheLine);
+static_assert(sizeof(RoundHeader) == kCacheLine);
 
-// The operation of a rank, in full: read by others only to explain a disagreement.
-struct alignas(kCacheLine) Card {
+// A rank's full operation. Others read it only to explain a mismatch.
+struct alignas(kCacheLine) OperationRecord {
   Signature signature;
   PassState pass;
   char purpose[64];
 };
 
-struct alignas(2 * kCacheLine) RankBlock {  // two lines: what the prefetcher fetches as a pair belongs to one rank
-  Line lines[2];
-  Card card;
-  std::atomic<std::uint32_t> left;  // said goodbye
-  std::atomic<std::int32_t> pid;    // 0: has not come yet
+struct alignas(2 *
+               kCacheLine) RankBlock {  // two cache lines: the prefetcher fetches pairs, which must belong to one rank
+  RoundHeader headers[2];
+  OperationRecord operation;
+  std::atomic<std::uint32_t> left;  // sent a goodbye
+  std::atomic<std::int32_t> pid;    // 0: not registered yet
   char host[64];                    // written before the pid
   ActivityRecord activity;
 };
 
-// Bytes on their way from one rank to another: a ring with one writer and one reader, which count what passed.
+// Bytes on their way from one rank to another: a ring with one writer and one reader, which count the bytes that they
+// wrote and read.
 struct Channel {
   alignas(kCacheLine) std::atomic<std::uint64_t> written;
   alignas(kCacheLine) std::atomic<std::uint64_t> read;
   std::byte* bytes() { return reinterpret_cast<std::byte*>(this + 1); }  // channel_bytes()
 };
 
-// Why the group is over. The first to write it wins; all ranks throw what stands here.
+// Why the group has ended. The first rank to write it wins; all ranks throw this error.
 struct GroupErrorRecord {
   enum State : std::uint32_t { kOpen, kBeingWritten, kWritten };
   std::atomic<std::uint32_t> state;
@@ -74,14 +78,14 @@ struct GroupErrorRecord {
 };
 
 struct ControlBlock {
-  alignas(kCacheLine) std::atomic<std::uint32_t> wake_word;  // futex: changes when a sleeper should look again
+  alignas(kCacheLine) std::atomic<std::uint32_t> wake_word;  // futex: changes when a sleeper should check again
   std::atomic<std::uint32_t> sleepers;                       // ranks that sleep, or are about to
   alignas(kCacheLine) GroupErrorRecord group_error;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "atomics between processes must be lock free");
 
-// Finds the parts of a control segment. All zero bytes are its valid first state.
+// Finds the parts of a control segment. All zero bytes are a valid initial state.
 class ControlLayout {
  public:
   ControlLayout(std::byte* base, int ranks) : base_(base), ranks_(static_cast<std::size_t>(ranks)) {}
@@ -94,7 +98,7 @@ class ControlLayout {
   int ranks() const { return static_cast<int>(ranks_); }
   ControlBlock& control() const { return *reinterpret_cast<ControlBlock*>(base_); }
   RankBlock& block(int rank) const { return reinterpret_cast<RankBlock*>(base_ + kBlocksAt)[rank]; }
-  Line& line(int rank, std::uint64_t round) const { return block(rank).lines[round % 2]; }
+  RoundHeader& header(int rank, std::uint64_t round) const { return block(rank).headers[round % 2]; }
   std::byte* slot(int rank, std::uint64_t round) const {
     return base_ + flat_at(ranks_) + (static_cast<std::size_t>(rank) * 2 + round % 2) * kSlotBytes;
   }

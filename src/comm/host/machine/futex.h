@@ -1,4 +1,4 @@
-// Sleeping on a word of shared memory. Between processes, so not the private kind.
+// Sleeping on a word of shared memory. Ranks are different processes, so these are not private futexes.
 #pragma once
 
 #include <linux/futex.h>
@@ -13,7 +13,7 @@
 
 namespace lockstep::host {
 
-// Sleeps while `word` is `seen`, at most `limit`; may return early for no reason.
+// Sleeps while `word` is `seen`, for at most `limit`; may return early for no reason.
 inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::nanoseconds limit) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
   const timespec relative{static_cast<time_t>(seconds.count()), static_cast<long>((limit - seconds).count())};

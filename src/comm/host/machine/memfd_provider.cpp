@@ -38,7 +38,7 @@ class MemfdSegment : public SharedSegment {
   std::size_t bytes_;
 };
 
-// Sealed in its size: a peer that shrank it would make the others crash at the next access.
+// Sealed in size: otherwise a peer that shrinks it would make the others crash at the next access.
 Fd make_memfd(std::size_t bytes) {
   Fd fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
@@ -49,8 +49,8 @@ Fd make_memfd(std::size_t bytes) {
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// A pipe whose writing end only this process holds: when it is gone, the readers' ends hang up. Peers need no process
-// ids for that, which mean nothing in another pid namespace.
+// A pipe whose writing end only this process holds: when the process exits, the readers' ends hang up. Process ids
+// would not do, since they have no meaning in another pid namespace.
 struct LivenessPipe {
   Fd read;
   ProcessFd write;
@@ -79,8 +79,8 @@ class MemfdProvider : public SharedMemoryProvider {
   void wake_peers() noexcept override {
     const std::lock_guard lock(pipe_mutex_);
     if (!own_pipe_.write) return;
-    [[maybe_unused]] const auto written =
-        write(own_pipe_.write.get(), "!", 1);  // a pipe that holds nothing else has room
+    // An otherwise empty pipe has room.
+    [[maybe_unused]] const auto written = write(own_pipe_.write.get(), "!", 1);
   }
   void close() noexcept override {
     const std::lock_guard lock(pipe_mutex_);
@@ -101,7 +101,7 @@ class MemfdProvider : public SharedMemoryProvider {
     for (const UnixConnection& link : links_) {
       try {
         if (link.socket) link.send(bytes_of(message), fd.get(), deadline);
-      } catch (const Error& error) {  // the others must hear from this rank all the same
+      } catch (const Error& error) {  // the others must get an answer from this rank all the same
         undelivered = error.what();
       }
     }
@@ -119,31 +119,33 @@ class MemfdProvider : public SharedMemoryProvider {
   }
 
   int local_rank_;
-  std::vector<UnixConnection> links_;  // by local rank: the leader has one to each, each has one to the leader
-  std::vector<Fd> peer_fds_;           // by local rank; none for this rank
+  std::vector<UnixConnection>
+      links_;                 // by local rank: the leader has one to each rank, each rank has one to the leader
+  std::vector<Fd> peer_fds_;  // by local rank; none for this rank
   std::mutex pipe_mutex_;
-  LivenessPipe own_pipe_;  // the reading end as well: to wake peers that are all gone must not be a broken pipe
+  LivenessPipe own_pipe_;  // keeps the reading end, too: waking peers that have all exited must not raise SIGPIPE
   std::vector<int> watched_;
 };
 
-// -- the handshake. Leader: its nonce. The other: rank, its nonce, its proof, its liveness fd. Leader: its proof.
+// -- the handshake. The leader sends its nonce; the other rank sends its rank, nonce, proof and liveness fd; the leader
+// sends its proof.
 struct Hello {
   std::uint32_t rank;
   Nonce nonce;
   crypto::Digest proof;
 };
 
-// A process of this user that is no rank, or speaks no sense.
+// A process of this user that is not a rank, or that breaks the protocol.
 class UnauthenticatedPeer : public Error {
  public:
   using Error::Error;
 };
 
-// Of one connection: an unauthenticated peer that says nothing must not keep the ranks behind it waiting for long.
+// For one connection: a silent unauthenticated peer must not delay the ranks after it for long.
 constexpr auto kMemoryHandshakeTime = std::chrono::seconds(5);
 constexpr int kReportedUnauthenticated = 20;
 
-// The answer to `nonce`, and the liveness fd that came with it.
+// Sends `nonce` and returns the answer, with the liveness fd that came with it.
 Hello challenge(const UnixConnection& link, const Nonce& nonce, Fd& line, int own_rank, Deadline deadline) {
   Hello hello;
   std::vector<std::byte> message;
@@ -154,7 +156,7 @@ Hello challenge(const UnixConnection& link, const Nonce& nonce, Fd& line, int ow
     throw UnauthenticatedPeer("{}", error.what());
   }
   if (message.size() != sizeof hello)
-    throw UnauthenticatedPeer("a connection to the abstract socket of rank {} spoke another protocol", own_rank);
+    throw UnauthenticatedPeer("a connection to the abstract socket of rank {} uses another protocol", own_rank);
   std::memcpy(&hello, message.data(), sizeof hello);
   return hello;
 }
@@ -178,12 +180,12 @@ UnixConnection welcome_one(const Fd& listener, const NodeMembers& members, std::
   const Hello hello = challenge(link, exchange.nonce(), line, members.rank(), deadline);
   const auto place = std::find(members.ranks.begin() + 1, members.ranks.end(), static_cast<int>(hello.rank));
   if (place == members.ranks.end() || !line)
-    throw UnauthenticatedPeer("a connection calls itself rank {}, which is not expected here", hello.rank);
+    throw UnauthenticatedPeer("a connection claims to be rank {}, which is not expected here", hello.rank);
   exchange.note_peer(hello.nonce, static_cast<int>(hello.rank));
   if (!exchange.accepts(hello.proof))
-    throw Error("a connection that calls itself rank {} could not prove that it knows the job's token", hello.rank);
+    throw Error("a connection that claims to be rank {} could not prove that it knows the job's token", hello.rank);
   local_rank = static_cast<std::size_t>(place - members.ranks.begin());
-  if (lines[local_rank]) throw Error("two processes say that they are rank {}", hello.rank);
+  if (lines[local_rank]) throw Error("two processes claim to be rank {}", hello.rank);
   link.peer = fmt::format("rank {}", hello.rank);
   lines[local_rank] = std::move(line);
   link.send(exchange.proof(), -1, deadline);
@@ -222,7 +224,7 @@ std::unique_ptr<SharedMemoryProvider> join(Fd socket, const NodeMembers& members
   ProofExchange exchange(members.token, Role::kMemoryConnector, members.rank());
   Nonce nonce;
   const auto challenge = link.receive(sizeof nonce, nullptr, deadline);
-  if (challenge.size() != sizeof nonce) throw Error("the abstract socket of {} spoke another protocol", link.peer);
+  if (challenge.size() != sizeof nonce) throw Error("the abstract socket of {} uses another protocol", link.peer);
   std::memcpy(nonce.data(), challenge.data(), sizeof nonce);
   exchange.note_peer(nonce, members.leader());
   const Hello hello{static_cast<std::uint32_t>(members.rank()), exchange.nonce(), exchange.proof()};
@@ -236,7 +238,7 @@ std::unique_ptr<SharedMemoryProvider> join(Fd socket, const NodeMembers& members
   for (std::size_t of = 0; of < n; ++of) {
     if (static_cast<int>(of) == members.local_rank) continue;
     link.receive(16, &lines[of], deadline);
-    if (!lines[of]) throw Error("{} handed over no liveness fd of rank {}", link.peer, members.ranks[of]);
+    if (!lines[of]) throw Error("{} sent no liveness fd for rank {}", link.peer, members.ranks[of]);
   }
   return std::make_unique<MemfdProvider>(members.local_rank, std::move(links), std::move(lines), std::move(own));
 }

@@ -10,7 +10,7 @@ namespace lockstep::host {
 
 namespace {
 
-// "0-3,5": runs of neighbours.
+// "0-3,5": ranges of consecutive ranks.
 std::string describe_ranks(const std::vector<int>& ranks) {
   std::string text;
   for (std::size_t begin = 0; begin < ranks.size();) {

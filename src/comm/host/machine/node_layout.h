@@ -1,4 +1,4 @@
-// Which ranks share memory: the group as nodes of ranks.
+// The nodes of a group: which ranks share memory.
 #pragma once
 
 #include <string>
@@ -6,11 +6,12 @@
 
 namespace lockstep::host {
 
-// Nodes are numbered by their lowest ranks; the ranks of a node are sorted. The same on all ranks of a group.
+// Nodes are numbered in the order of their lowest ranks; the ranks of a node are sorted. The same on all ranks of a
+// group.
 class NodeLayout {
  public:
   NodeLayout() = default;
-  // By rank: the lowest rank of its node.
+  // `leaders`: for each rank, the lowest rank of its node.
   explicit NodeLayout(const std::vector<int>& leaders);
 
   int nodes() const { return static_cast<int>(members_.size()); }
@@ -19,8 +20,8 @@ class NodeLayout {
   int local_rank_of(int rank) const { return local_rank_of_[static_cast<std::size_t>(rank)]; }
   const std::vector<int>& members(int node) const { return members_[static_cast<std::size_t>(node)]; }
   int size_of_node(int node) const { return static_cast<int>(members(node).size()); }
-  // Ranks of every node that carry data to the other nodes, each to those of its own local rank: as many as the
-  // smallest node has.
+  // The number of ranks on each node that exchange data with the ranks of the same local rank on other nodes: the size
+  // of the smallest node.
   int rails() const { return rails_; }
 
   bool is_one_node() const { return nodes() == 1; }

@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The text of the error that `attempt` throws; "" when it succeeds.
+// Returns the text of the error that `attempt` throws, "" on success.
 template <typename Attempt>
 std::string reason_of_failure(Attempt&& attempt) {
   try {
@@ -35,7 +35,7 @@ std::string reason_of_failure(Attempt&& attempt) {
   }
 }
 
-// The store keeps "<first>\n<second>": the first has no line break.
+// The store keeps "<first>\n<second>"; the first has no line break.
 std::string join_lines(const std::string& first, const std::string& second) { return first + "\n" + second; }
 std::pair<std::string, std::string> split_lines(const std::string& value) {
   const std::size_t end = value.find('\n');
@@ -43,13 +43,13 @@ std::pair<std::string, std::string> split_lines(const std::string& value) {
   return {value.substr(0, end), value.substr(end + 1)};
 }
 
-// How much longer than rank 0 for the others the others wait for rank 0, which names those it missed.
-constexpr std::chrono::milliseconds kForTheAnswer(2000);
-constexpr std::chrono::milliseconds kDoorTime(5000);  // for one rank's abstract socket; then another wire is taken
-constexpr char kMissed = '!';                         // instead of a decision: then the text that names them
+// How much longer the other ranks wait for rank 0 than rank 0 waits for them: its answer names the missing ranks.
+constexpr std::chrono::milliseconds kAnswerMargin(2000);
+constexpr std::chrono::milliseconds kConnectTime(5000);  // for one rank's abstract socket; after it, TCP is used
+constexpr char kMissed = '!';  // marks an answer that is not a decision; the text names the missing ranks
 
-// Rank 0's part: the words of all, in rank order. Throws RendezvousError that names all who are missing, as the others
-// will.
+// Rank 0's part: returns the values of all ranks, in rank order. Throws RendezvousError that names all missing ranks,
+// as the others will.
 std::vector<std::string> collect(const BackendContext& context, const std::string& key, const std::string& mine) {
   const Deadline deadline = Clock::now() + context.store_timeout;
   std::vector<std::string> said = {mine};
@@ -70,14 +70,14 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
   throw RendezvousError("rank 0: {}", text);
 }
 
-// Sends every rank's word on `about` to rank 0, which makes one answer of them for all.
+// Sends every rank's value for `about` to rank 0, which makes one answer for all.
 template <typename Decide>
 std::string decide_together(const BackendContext& context, const std::string& about, const std::string& mine,
                             Decide&& decide) {
   const std::string key = "shm/" + about;
   if (context.place.rank != 0) {
     context.store->set(fmt::format("{}/{}", key, context.place.rank), mine);
-    const std::string answer = await_word(context, 0, key, kForTheAnswer);
+    const std::string answer = await_value(context, 0, key, kAnswerMargin);
     if (answer.starts_with(kMissed)) throw RendezvousError("rank {}: {}", context.place.rank, answer.substr(1));
     return answer;
   }
@@ -86,14 +86,14 @@ std::string decide_together(const BackendContext& context, const std::string& ab
   return decision;
 }
 
-// The first reason that is not empty, with its rank.
+// Returns the first nonempty reason, with its rank.
 std::string first_reason(const std::vector<std::string>& reasons) {
   for (std::size_t rank = 0; rank < reasons.size(); ++rank)
     if (!reasons[rank].empty()) return fmt::format("rank {}: {}", rank, reasons[rank]);
   return "";
 }
 
-// Leaders by rank as the store keeps them, and why not all share memory.
+// The leader of each rank as the store keeps it, and why not all ranks share memory.
 struct Proposal {
   std::vector<int> leaders;
   std::string refusal;
@@ -113,11 +113,11 @@ struct Proposal {
   }
 };
 
-// Where this rank listens, and the rank that it joined: itself, or a lower one.
+// The address on which this rank listens, and the rank that it joined: itself, or a lower one.
 struct Found {
   Fd listener, connection;
   int leader = 0;
-  std::string refusal;  // why not rank 0
+  std::string refusal;  // why this rank did not join rank 0
 };
 
 std::string listen_somewhere(Fd& listener, std::string& name) {
@@ -133,7 +133,7 @@ Fd try_to_reach(const BackendContext& context, const std::string& told) {
   const auto [name, node] = split_lines(told);
   if (node != context.node) throw Error("{} is '{}' there and '{}' here", env::kNode, node, context.node);
   if (name.empty()) throw Error("it has no abstract socket");
-  return connect_to_abstract_name(name, Clock::now() + std::min(kDoorTime, context.store_timeout));
+  return connect_to_abstract_name(name, Clock::now() + std::min(kConnectTime, context.store_timeout));
 }
 
 Found find_leader(const BackendContext& context) {
@@ -144,7 +144,7 @@ Found find_leader(const BackendContext& context) {
   if (!trouble.empty()) log::warn("backend host: rank {} shares memory with no other rank: {}", rank, trouble);
   context.store->set(fmt::format("shm/name/{}", rank), join_lines(trouble.empty() ? name : "", context.node));
   for (found.leader = 0; found.leader < rank; ++found.leader) {
-    const std::string told = await_word(context, found.leader, fmt::format("shm/name/{}", found.leader));
+    const std::string told = await_value(context, found.leader, fmt::format("shm/name/{}", found.leader));
     const std::string reason = reason_of_failure([&] { found.connection = try_to_reach(context, told); });
     if (reason.empty()) break;
     if (found.leader == 0) found.refusal = fmt::format("rank 0 is not on its machine: {}", reason);
@@ -152,7 +152,7 @@ Found find_leader(const BackendContext& context) {
   return found;
 }
 
-// A rank that joined one which has joined another is alone: it cannot be handed memory that that one does not have.
+// A rank that joined a rank which has itself joined another one stays alone, since the latter has no memory to give.
 std::string propose(const std::vector<std::string>& said) {
   std::vector<int> chosen;
   std::vector<std::string> reasons;
@@ -167,7 +167,7 @@ std::string propose(const std::vector<std::string>& said) {
   return proposal.encode();
 }
 
-// A node in which one rank failed falls apart.
+// If one rank of a node failed, the node is split into nodes of one rank.
 std::string settle(Proposal proposal, const std::vector<std::string>& failures) {
   const std::vector<int> proposed = proposal.leaders;
   for (std::size_t failed = 0; failed < failures.size(); ++failed)
@@ -178,9 +178,9 @@ std::string settle(Proposal proposal, const std::vector<std::string>& failures) 
   return proposal.encode();
 }
 
-// For users who wonder why it is slow. Said once, by the rank that decides; a group that asked for shared memory alone
+// Warns users who wonder why communication is slow. The deciding rank logs it once; a group that requires shared memory
 // gets it as an error.
-void tell_of_failures(const BackendContext& context, const Proposal& proposal,
+void warn_of_failures(const BackendContext& context, const Proposal& proposal,
                       const std::vector<std::string>& failures) {
   const NodeLayout layout(proposal.leaders);
   const auto has_failed = [&](int rank) { return !failures[static_cast<std::size_t>(rank)].empty(); };
@@ -217,11 +217,11 @@ NodeRendezvous find_nodes(const BackendContext& context) {
                             {members, local_rank, context.token, [&] { check_presence(context, deadline); }}, deadline);
     rendezvous.control = provider->share(ControlLayout::bytes(local_ranks), context.store_timeout);
   });
-  found = {};  // first: a rank that still waits for this one hears at once that it gave up
+  found = {};  // first, so that a rank that still waits for this one sees at once that it gave up
   if (!failure.empty()) provider.reset();
   const Proposal settled =
       Proposal::decode(decide_together(context, "nodes", failure, [&](const std::vector<std::string>& failures) {
-        tell_of_failures(context, proposed, failures);
+        warn_of_failures(context, proposed, failures);
         return settle(proposed, failures);
       }));
   rendezvous.layout = NodeLayout(settled.leaders);

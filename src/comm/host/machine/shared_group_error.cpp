@@ -14,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kWritingTime =
-    std::chrono::milliseconds(200);  // of a group error by a rank that has to wait for its core
+// For a rank that writes a group error and has to wait for its core.
+constexpr auto kWritingTime = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void SharedGroupError::declare(GroupErrorKind kind, std::string_view text) {
     record.text[length] = '\0';
     record.state.store(GroupErrorRecord::kWritten);
   }
-  // Another rank is writing: its group error is that of all ranks, unless it dies before it is done.
+  // Another rank is writing: its group error is valid for all ranks, unless it dies before it is complete.
   for (const auto until = Clock::now() + kWritingTime;
        record.state.load() != GroupErrorRecord::kWritten && Clock::now() < until;)
     sched_yield();

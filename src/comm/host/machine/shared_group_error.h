@@ -8,14 +8,14 @@
 
 namespace lockstep::host {
 
-// It is written to the control block for all ranks, and kept here as well: should a rank die
-// while it writes, those who see the death for themselves still have their own.
+// The error is written to the control block for all ranks, and also stored here: if a rank dies while it writes, each
+// rank that sees the death still has its own error.
 class SharedGroupError {
  public:
   explicit SharedGroupError(ControlBlock& control) : control_(control) {}
 
   bool stands() const { return control_.group_error.state.load() == GroupErrorRecord::kWritten || local_.stands(); }
-  // Writes it, unless there is one already, and wakes all sleepers.
+  // Writes the error unless there is one already, and wakes all sleepers.
   void declare(GroupErrorKind kind, std::string_view text);
   GroupError get() const;
   // Wakes all threads that sleep on the control block.

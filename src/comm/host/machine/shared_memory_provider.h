@@ -1,5 +1,5 @@
-// How the ranks of one machine come to share memory. Two ways: memfds handed over through a socket, for processes, and
-// one plain mapping, for ranks that are threads (where ThreadSanitizer sees what they do to each other).
+// Provides memory that the ranks of one machine share: memfds passed through a socket for processes, or one plain
+// mapping for ranks that are threads (so that ThreadSanitizer can check their accesses).
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace lockstep::host {
 
-// Memory that all ranks of the machine see; unmapped by this process when the last handle goes.
+// Memory that all ranks of the machine map. This process unmaps it with its last handle.
 class SharedSegment {
  public:
   virtual ~SharedSegment() = default;
@@ -21,17 +21,17 @@ class SharedMemoryProvider {
  public:
   virtual ~SharedMemoryProvider() = default;
 
-  // Collective, one call at a time: zeroed memory of that many bytes (the same on all ranks), aligned to a page. Throws
-  // Error that says what failed here; a peer may fail by itself, so ask the others before touching it.
+  // Collective, one call at a time: returns zeroed, page-aligned memory of `bytes` (equal on all ranks). Throws Error
+  // that says what failed here. A peer may fail alone, so agree with the others before using the memory.
   virtual std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds timeout) = 0;
 
-  // By rank: a descriptor that hangs up when that rank's process is gone. -1, or an empty list: nothing to watch.
+  // By rank: a descriptor that hangs up when that rank's process exits. -1, or an empty list: nothing to watch.
   virtual std::span<const int> liveness_fds() const { return {}; }
 
-  // From any thread: makes this rank's liveness fd readable at its peers, for good.
+  // Any thread may call it. Makes this rank's liveness fd readable for its peers, permanently.
   virtual void wake_peers() noexcept {}
 
-  // Closes what peers watch. Called after the goodbye was written to shared memory.
+  // Closes the descriptors that peers watch. Call it after the goodbye is written to shared memory.
   virtual void close() noexcept {}
 };
 

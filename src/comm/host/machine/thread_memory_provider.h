@@ -1,4 +1,4 @@
-// Plain mappings of one process: for ranks that are its threads, and for a rank that is alone.
+// Plain mappings in one process: for ranks that are threads of it, and for a rank that is alone.
 #pragma once
 
 #include <condition_variable>
@@ -13,11 +13,10 @@ namespace lockstep::host {
 // Zeroed private pages of this process.
 std::shared_ptr<SharedSegment> map_private_segment(std::size_t bytes);
 
-// Where the threads of one group meet; make one and give it to all of them. Keeps what they share for as long as it
-// lives.
+// The rendezvous point of the threads of one group: make one and pass it to all of them. It owns their shared memory.
 class ThreadRendezvous {
  public:
-  // The segment of the `index`-th call, made by the rank that comes first.
+  // Returns the segment of the `index`-th call, which the first rank to arrive makes.
   std::shared_ptr<SharedSegment> segment(std::size_t index, std::size_t bytes);
 
  private:
@@ -35,7 +34,7 @@ class ThreadMemoryProvider : public SharedMemoryProvider {
   std::size_t calls_ = 0;
 };
 
-// A rank that shares its memory with no other.
+// For a rank that shares its memory with no other.
 class PrivateMemoryProvider : public SharedMemoryProvider {
  public:
   std::shared_ptr<SharedSegment> share(std::size_t bytes, std::chrono::milliseconds) override {

@@ -13,7 +13,7 @@ LOCKSTEP_CPU_DISPATCH(void, reduce_floats, (const Reduction& job), (job), {
     case DType::kBFloat16:
       return reduce_op<BFloat16>(job);
     default:
-      return;  // in the other file
+      return;  // handled by reduce_integers.cpp
   }
 })
 

@@ -13,7 +13,7 @@ LOCKSTEP_CPU_DISPATCH(void, reduce_integers, (const Reduction& job), (job), {
     case DType::kInt64:
       return reduce_op<std::int64_t>(job);
     default:
-      return;  // in the other file
+      return;  // handled by reduce_floats.cpp
   }
 })
 

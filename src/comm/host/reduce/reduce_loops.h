@@ -1,5 +1,4 @@
-// The loops behind reduce(), for the files that compile them: each for some types, since every loop is built three
-// times.
+// The loops of reduce(). Two files compile them, each for some types, since every loop is compiled three times.
 #pragma once
 
 #include <algorithm>
@@ -17,21 +16,21 @@ namespace lockstep::host {
 void reduce_floats(const Reduction& job);    // reduce_floats.cpp
 void reduce_integers(const Reduction& job);  // reduce_integers.cpp
 
-// Which of two NaNs a sum hands on is the compiler's choice, another one in each of the loops below, and ranks may take
-// different loops: a result that is NaN always gets these bits.
+// The compiler chooses which of two NaNs a sum returns, differently in each of the loops below, and ranks may take
+// different loops. So a NaN result always gets these bits.
 template <typename T>
 LOCKSTEP_HALF_INLINE T with_one_nan(T value) {
   return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
 }
 
-// The same on the bits of a 16-bit float: what is beyond its infinity is NaN.
+// The same for the bits of a 16-bit float: values above its infinity are NaN.
 template <std::uint16_t kInfinity, std::uint16_t kNan>
 LOCKSTEP_HALF_INLINE std::uint16_t with_one_nan(std::uint16_t bits) {
   return (bits & 0x7fff) > kInfinity ? kNan : bits;
 }
 
-// How a type lies in memory, and in which one it is summed. 16-bit floats are read and written as plain integers: GCC
-// makes no vectors of a loop that hands a struct on.
+// A type's form in memory, and the type in which it is summed. 16-bit floats are read and written as integers, since
+// GCC does not vectorize a loop that passes a struct.
 template <typename T>
 struct Element {
   using Sum = T;
@@ -39,7 +38,7 @@ struct Element {
   static LOCKSTEP_HALF_INLINE Sum load(T value) { return value; }
   static LOCKSTEP_HALF_INLINE T store(Sum value) { return with_one_nan(value); }
 };
-// Integers wrap, as in every MPI and NCCL; in C++ only unsigned ones may.
+// Integers wrap, as in MPI and NCCL; in C++ only unsigned ones may.
 template <typename T>
 requires std::is_integral_v<T>
 struct Element<T> {
@@ -71,7 +70,7 @@ template <typename T>
 using Sum = typename Element<T>::Sum;
 template <typename T>
 using Stored = typename Element<T>::Stored;
-// The type that compares: an int8 of -1 is less than 1 although it is summed as an unsigned number.
+// The type for comparisons: an int8 of -1 is less than 1 although it is summed as an unsigned number.
 template <typename T>
 using Ordered = std::conditional_t<std::is_integral_v<T>, T, Sum<T>>;
 
@@ -94,8 +93,8 @@ LOCKSTEP_HALF_INLINE Stored<T> at(const std::byte* data, std::size_t i) {
   return reinterpret_cast<const Stored<T>*>(data)[i];
 }
 
-// Every value is read once and every result written once, with nothing between: memory is the limit. The pointers are
-// copied to locals, so that the compiler knows that the stores do not change them.
+// Every value is read once and every result written once, so memory bandwidth is the limit. The pointers are copied to
+// locals, so that the compiler knows that the stores do not change them.
 template <typename T, ReduceOp kOp, int kInputs, int kOutputs>
 LOCKSTEP_HALF_INLINE void fused(const Reduction& job, Sum<T> scale) {
   const std::byte* in[kInputs];
@@ -118,7 +117,7 @@ LOCKSTEP_HALF_INLINE void fused(const Reduction& job, Sum<T> scale) {
   }
 }
 
-// Any number of inputs: sums grow in a tile that stays in the first-level cache.
+// For any number of inputs: the sums are accumulated in a tile that stays in the L1 cache.
 template <typename T, ReduceOp kOp>
 LOCKSTEP_HALF_INLINE void tiled(const Reduction& job, Sum<T> scale) {
   constexpr std::size_t kTile = 2048;
@@ -143,7 +142,7 @@ LOCKSTEP_HALF_INLINE void tiled(const Reduction& job, Sum<T> scale) {
   }
 }
 
-// The sums of 2^k neighbours wait on level k for those of the next 2^k: a binary counter of tiles.
+// A binary counter of tiles: level k holds the sum of 2^k neighbours until that of the next 2^k is ready.
 template <typename T, ReduceOp kOp>
 LOCKSTEP_HALF_INLINE void tree(const Reduction& job, Sum<T> scale) {
   constexpr std::size_t kTile = 256;
@@ -153,7 +152,7 @@ LOCKSTEP_HALF_INLINE void tree(const Reduction& job, Sum<T> scale) {
     int level = 0;
     for (int k = 0; k < job.inputs; ++k) {
       const Stored<T>* values = reinterpret_cast<const Stored<T>*>(job.in[k]) + begin;
-      // The ones at the end of k are the levels that are full: this value and they become one sum.
+      // The trailing ones of k are the levels that are full; their sums and this value are added.
       Sum<T>* const loaded = levels[level];
       for (std::size_t i = 0; i < count; ++i) loaded[i] = Element<T>::load(values[i]);
       ++level;
@@ -180,12 +179,12 @@ LOCKSTEP_HALF_INLINE void tree(const Reduction& job, Sum<T> scale) {
   }
 }
 
-// Whole numbers wrap, and a minimum is the same in any order: only rounding tells orders apart.
+// Integers wrap, and a minimum is the same in any order: only rounded results depend on the order.
 template <typename T, ReduceOp kOp>
 inline constexpr bool kDependsOnOrder = std::is_floating_point_v<Sum<T>> && (kOp != ReduceOp::kMin) &&
                                         (kOp != ReduceOp::kMax);
 
-// The shapes worth a loop of their own: sums of gradients, few ranks, into one, two or all buffers.
+// Special loops for frequent shapes: sums of gradients, few ranks, into one, two or all buffers.
 template <typename T, ReduceOp kOp>
 inline constexpr bool kHasFusedLoop = (std::is_same_v<T, float> || std::is_same_v<T, double> ||
                                        std::is_same_v<T, BFloat16>)&&(kOp == ReduceOp::kSum || kOp == ReduceOp::kAvg);
@@ -197,7 +196,7 @@ LOCKSTEP_HALF_INLINE void reduce_shape(const Reduction& job) {
     scale /= static_cast<Sum<T>>(job.divisor != 0 ? job.divisor : job.inputs);
   if constexpr (kDependsOnOrder<T, kOp>)
     if (job.order == ReduceOrder::kTree && job.inputs > 3)
-      return tree<T, kOp>(job, scale);  // up to three it is the ranks' order
+      return tree<T, kOp>(job, scale);  // up to three inputs this is rank order
   if constexpr (kHasFusedLoop<T, kOp>) {
     switch (job.inputs * 8 + job.outputs) {
       case 2 * 8 + 1:
@@ -229,7 +228,7 @@ LOCKSTEP_HALF_INLINE void reduce_op(const Reduction& job) {
     case ReduceOp::kAvg:
       if constexpr (!std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kAvg>(job);
       [[fallthrough]];          // the group refuses averages of integers
-    case ReduceOp::kPremulSum:  // the values come multiplied
+    case ReduceOp::kPremulSum:  // the values are already multiplied
     case ReduceOp::kSum:
       return reduce_shape<T, ReduceOp::kSum>(job);
     case ReduceOp::kProduct:
@@ -240,7 +239,7 @@ LOCKSTEP_HALF_INLINE void reduce_op(const Reduction& job) {
       return reduce_shape<T, ReduceOp::kMax>(job);
     case ReduceOp::kBitAnd:
       if constexpr (std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kBitAnd>(job);
-      return;  // the group refuses bits of floating point
+      return;  // the group refuses bitwise operations on floating point
     case ReduceOp::kBitOr:
       if constexpr (std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kBitOr>(job);
       return;

@@ -28,7 +28,7 @@ Slice RingPlan::chunk(std::size_t index, int chunk) const {
   return {begin + part.begin, begin + part.end};
 }
 
-// The first chunk of the first rail of a whole block gets the lines that do not divide.
+// The first chunk of the first rail of a full block gets the remaining cache lines of the division.
 std::size_t RingPlan::largest_chunk_bytes() const {
   const std::size_t element = size_of(shape_.dtype);
   const Slice rail = slice_of(block(0).count(), shape_.dtype, 0, shape_.rails);
@@ -47,7 +47,7 @@ RingPlan::Step RingPlan::step_of(std::size_t block, int index) const {
 RingPlan::Step RingPlan::step_of_all_reduce(std::size_t block, int index) const {
   const int n = shape_.nodes, sums = n - 1;
   if (n == 2) return {block, index, 0, 0, Departure::kOwnSum, Arrival::kOther};
-  // Sums: what leaves in step s began at the node s places back, and so belongs to the node before that one.
+  // Sums: the chunk that leaves in step s began s nodes back, and so belongs to the node before that one.
   const bool is_sum = index < sums;
   const int shift = is_sum ? index + 1 : index - sums;
   const auto wrapped = [n](int chunk) { return (chunk % n + n) % n; };
@@ -63,12 +63,12 @@ RingPlan::Step RingPlan::step_of_all_reduce(std::size_t block, int index) const 
                               : Arrival::kPartial};
 }
 
-// In step s the block passes from the s-th node of its way to the next: most nodes have nothing to do.
+// In step s the block passes from the s-th node of its path to the next: most nodes have nothing to do.
 RingPlan::Step RingPlan::step_along_the_ring(std::size_t block, int index) const {
   const int n = shape_.nodes;
   const bool is_reduce = shape_.journey == Journey::kReduce;
   const int first = is_reduce ? (shape_.root_node + 1) % n : shape_.root_node;
-  const int place = (shape_.node - first + n) % n;  // on the way
+  const int place = (shape_.node - first + n) % n;  // position on the path
   Step step{block, index, 0, 0, Departure::kNothing, Arrival::kNothing};
   if (place == index)
     step.departure = !is_reduce ? Departure::kResult : index == 0 ? Departure::kOwnSum : Departure::kPartial;

@@ -20,7 +20,7 @@ NodeBuffers::NodeBuffers(SharedMemoryProvider& provider, std::shared_ptr<SharedS
       offsets_(static_cast<std::size_t>(ranks)) {}
 
 bool NodeBuffers::locate(const void* data, std::size_t bytes) {
-  static_assert(sizeof(Location) <= kLinePayload);
+  static_assert(sizeof(Location) <= kHeaderPayload);
   own_ = memory_->find(data, bytes);
   const Location mine = own_.location;
   std::memcpy(rounds_.payload(), &mine, sizeof mine);

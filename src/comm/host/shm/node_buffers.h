@@ -1,6 +1,6 @@
-// The rounds of ranks that share memory, and where their buffers lie.
+// The rounds of ranks that share memory, and the locations of their buffers.
 //
-// Ranks are counted by local rank.
+// Ranks are local ranks here.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace lockstep::host {
 
 class NodeBuffers {
  public:
-  // `control` is the provider's first segment. The provider outlives this.
+  // `control` is the provider's first segment. The provider outlives this object.
   NodeBuffers(SharedMemoryProvider& provider, std::shared_ptr<SharedSegment> control, int local_rank, int ranks,
               FailureDetector& detector);
 
@@ -28,10 +28,11 @@ class NodeBuffers {
   Rounds& rounds() { return rounds_; }
   std::byte* slot(int rank, std::uint64_t round) const { return layout_.slot(rank, round); }
 
-  // A round in which the ranks say where their data of this call lies; true: all in one registered segment.
+  // Runs a round in which the ranks publish the location of this call's data. Returns true if all are in one registered
+  // segment.
   bool locate(const void* data, std::size_t bytes);
-  // After that, if it was true: `bytes` of the rank's data, from `offset` on. Throws std::runtime_error, by which the
-  // backend ends the group: it has less registered memory there.
+  // After locate() has returned true: the address of `bytes` of the rank's data from `offset` on. Throws
+  // std::runtime_error if the rank has less registered memory there; the backend then ends the group.
   std::byte* at(int rank, std::size_t offset, std::size_t bytes) const {
     return own_.at(rank, offsets_[static_cast<std::size_t>(rank)], offset, bytes);
   }
@@ -39,15 +40,14 @@ class NodeBuffers {
   // See Backend::peer_addresses.
   std::vector<std::byte*> peer_addresses(const void* data, std::size_t bytes) const;
 
-  // Collective: a segment of that many bytes for each rank, with one round in which the ranks say whether they have it.
-  // What kept this node's ranks from it is left in `failure`, and null returned.
+  // Collective: makes a segment of `bytes_each` for each rank, with one round in which the ranks publish whether they
+  // have it. If a rank of this node failed, returns null and writes the reason to `failure`.
   std::shared_ptr<SharedSegment> share(std::size_t bytes_each, std::chrono::milliseconds timeout, std::string& failure);
   Buffer add(std::shared_ptr<SharedSegment> segment, std::size_t bytes) {
     return RegisteredMemory::add(memory_, std::move(segment), bytes);
   }
 
-  // Windows through which unregistered memory passes: made on first use, a collective then. A node that cannot have
-  // them ends the group.
+  // Makes the windows for unregistered memory. Collective on first use. Ends the group if a rank cannot map them.
   void need_windows(std::size_t count, std::size_t bytes, std::chrono::milliseconds timeout);
   std::byte* window(int rank, std::size_t index) const {
     return windows_->data() + (static_cast<std::size_t>(rank) * window_count_ + index % window_count_) * window_bytes_;
@@ -61,8 +61,8 @@ class NodeBuffers {
   FailureDetector& detector_;
   Rounds rounds_;
   std::shared_ptr<RegisteredMemory> memory_;
-  RegisteredMemory::Found own_;         // as locate() found it
-  std::vector<std::uint64_t> offsets_;  // by rank, of its data in its part of the segment
+  RegisteredMemory::Found own_;         // the result of locate()
+  std::vector<std::uint64_t> offsets_;  // by rank: offset of its data in its part of the segment
   std::shared_ptr<SharedSegment> windows_;
   std::size_t window_count_ = 0, window_bytes_ = 0;
 };

@@ -20,15 +20,15 @@ Buffer RegisteredMemory::add(const std::shared_ptr<RegisteredMemory>& self, std:
   std::byte* base = segment->data();
   std::byte* begin = base + static_cast<std::size_t>(self->rank_) * stride;
   for (std::size_t at = 0; at < stride; at += 4096)
-    static_cast<volatile std::byte*>(begin)[at] =
-        std::byte{0};  // the page comes to life near the rank that will use it most
+    // Allocates the page on the NUMA node of the rank that will use it most.
+    static_cast<volatile std::byte*>(begin)[at] = std::byte{0};
   const std::lock_guard lock(self->mutex_);
   const Entry entry{++self->last_number_, base, begin, bytes, stride};
   const auto place =
       std::lower_bound(self->entries_.begin(), self->entries_.end(), begin,
                        [](const Entry& other, const std::byte* address) { return other.begin < address; });
   self->entries_.insert(place, entry);
-  // The entry goes before the mapping does: an address that is mapped anew must not be found here.
+  // The entry is removed before the mapping: an address that is mapped again must not be found here.
   return Buffer(begin, bytes, &cpu_device(),
                 [self, segment = std::move(segment), number = entry.number] { self->remove(number); });
 }
@@ -51,10 +51,10 @@ RegisteredMemory::Found RegisteredMemory::find(const void* data, std::size_t byt
 }
 
 void RegisteredMemory::Found::refuse(int rank, std::uint64_t offset, std::size_t bytes) const {
-  // No Error: this rank alone has seen it, and the backend ends the group for all.
-  throw std::runtime_error(
-      fmt::format("rank {} says that {} bytes lie {} bytes into registered memory of {}: its message is damaged", rank,
-                  bytes, offset, part_bytes));
+  // Not an Error, since only this rank has seen it; the backend ends the group for all.
+  throw std::runtime_error(fmt::format(
+      "rank {} published a range of {} bytes at offset {} of registered memory of {} bytes: its message is damaged",
+      rank, bytes, offset, part_bytes));
 }
 
 }  // namespace lockstep::host

@@ -1,4 +1,4 @@
-// Memory that all ranks of the machine have mapped: found by address on this rank, by location on its peers.
+// Memory that all ranks of the machine have mapped. A rank finds its own by address, and its peers' by location.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace lockstep::host {
 
-// Where a buffer begins, in words that all ranks understand: which registered segment, and how far into the rank's part
-// of it. Travels in a line.
+// The start of a buffer in a form that is valid on all ranks: the registered segment, and the offset in the rank's part
+// of it. It is sent in a round header.
 struct Location {
-  std::uint64_t segment = 0;  // counted from 1; 0: not registered memory
+  std::uint64_t segment = 0;  // from 1; 0: unregistered memory
   std::uint64_t offset = 0;
 };
 
@@ -23,23 +23,23 @@ class RegisteredMemory {
  public:
   explicit RegisteredMemory(int rank) : rank_(rank) {}
 
-  // Bytes from one rank's part to the next in a segment of `bytes` a rank.
+  // Distance between the parts of two ranks in a segment of `bytes` for each rank.
   static std::size_t stride_of(std::size_t bytes);
 
-  // Takes a segment of ranks * stride_of(bytes) bytes; the segment's number is that of the call, the same on all ranks.
-  // The result is this rank's part; it leaves the registry (and the memory goes) when its last handle does.
+  // Adds a segment of ranks * stride_of(bytes) bytes; its number is that of the call, the same on all ranks. Returns
+  // this rank's part. The last handle to it removes it from the registry and frees the memory.
   static Buffer add(const std::shared_ptr<RegisteredMemory>& self, std::shared_ptr<SharedSegment> segment,
                     std::size_t bytes);
 
-  // Where [data, data + bytes) lies if it is inside one of this rank's parts.
+  // The location of [data, data + bytes), if it is inside one of this rank's parts.
   struct Found {
     Location location;
     std::byte* base = nullptr;  // of rank 0's part in this process's mapping
     std::size_t stride = 0;
     std::size_t part_bytes = 0;  // of every rank
 
-    // Where `bytes` bytes lie, from `skip` bytes on in the buffer that begins `offset` bytes into the rank's part:
-    // which is what that rank said. Throws std::runtime_error (no Error, see refuse()): they are not all inside.
+    // The address of `bytes` bytes, `skip` bytes after the start of the buffer that the rank has published as beginning
+    // at `offset` in its part. Throws std::runtime_error (not Error, see refuse()) if they exceed the part.
     std::byte* at(int rank, std::uint64_t offset, std::size_t skip, std::size_t bytes) const {
       if (offset > part_bytes || skip > part_bytes - offset || bytes > part_bytes - offset - skip)
         refuse(rank, offset, skip + bytes);
@@ -61,7 +61,7 @@ class RegisteredMemory {
   void remove(std::uint64_t number);
 
   int rank_;
-  mutable std::mutex mutex_;    // buffers may go in any thread
+  mutable std::mutex mutex_;    // any thread may destroy a buffer
   std::vector<Entry> entries_;  // sorted by begin
   std::uint64_t last_number_ = 0;
 };

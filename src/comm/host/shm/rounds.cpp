@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kPauses = 50;                                     // about a microsecond
-constexpr auto kLongestSleep = std::chrono::milliseconds(500);  // then look again, should all else fail
+constexpr auto kLongestSleep = std::chrono::milliseconds(500);  // then check again, in case a wake-up was missed
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -31,7 +31,7 @@ void pause_cpu() {
 #endif
 }
 
-// Ranks that share cores wait for each other's turn: a pause only delays it.
+// Ranks that share cores wait for each other's turn, which a pause only delays.
 int pauses_for(int ranks) { return ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? kPauses : 1; }
 
 std::uint64_t hash_of(const Signature& signature) {
@@ -39,7 +39,7 @@ std::uint64_t hash_of(const Signature& signature) {
   std::memcpy(words, &signature, sizeof words);
   std::uint64_t hash = 0x243f6a8885a308d3;  // fractional digits of pi
   for (const std::uint64_t word : words) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: an odd multiplier that spreads bits upwards
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;  // 2^64 / golden ratio, an odd multiplier, spreads bits upwards
     hash ^= hash >> 29;
   }
   return hash;
@@ -53,39 +53,39 @@ Rounds::Rounds(const ControlLayout& layout, int rank, FailureDetector& detector)
 void Rounds::begin(const Operation& operation) {
   operation_ = &operation;
   started_ = {};
-  throw_if_over();  // first: peers may be reading the card of the call that failed
+  throw_if_over();  // first: peers may be reading the operation of the call that failed
   if constexpr (!kChecksSignatures) return;
   hash_ = hash_of(operation.signature);
-  Card& card = layout_.block(rank_).card;
-  card.signature = operation.signature;
-  card.pass = operation.pass;
+  OperationRecord& record = layout_.block(rank_).operation;
+  record.signature = operation.signature;
+  record.pass = operation.pass;
   const char* purpose = operation.purpose.name != nullptr ? operation.purpose.name : "";
-  const std::size_t length = std::min(std::strlen(purpose), sizeof(card.purpose) - 1);
-  std::memcpy(card.purpose, purpose, length);
-  card.purpose[length] = '\0';
+  const std::size_t length = std::min(std::strlen(purpose), sizeof(record.purpose) - 1);
+  std::memcpy(record.purpose, purpose, length);
+  record.purpose[length] = '\0';
 }
 
-// Storing the round and then reading `sleepers`, against a sleeper that counts itself and then reads the round: both
-// sequentially consistent, so at least one of the two sees the other.
+// Stores the round and then reads `sleepers`; a sleeper counts itself and then reads the round. Both are sequentially
+// consistent, so at least one of the two sees the other.
 void Rounds::publish() {
   ++round_;
-  Line& line = layout_.line(rank_, round_);
-  if constexpr (kChecksSignatures) line.signature = hash_;
-  line.round.store(round_);
+  RoundHeader& header = layout_.header(rank_, round_);
+  if constexpr (kChecksSignatures) header.signature = hash_;
+  header.round.store(round_);
   if (layout_.control().sleepers.load() != 0) [[unlikely]]
     detector_.wake_all();
 }
 
-const Line& Rounds::await(int peer) {
+const RoundHeader& Rounds::await(int peer) {
   for (int i = 0; i < pauses_; ++i) {
     if (has_arrived(peer)) {
       if (!agrees(peer)) report_mismatch(peer);
-      return layout_.line(peer, round_);
+      return layout_.header(peer, round_);
     }
     pause_cpu();
   }
   await_slowly(peer);
-  return layout_.line(peer, round_);
+  return layout_.header(peer, round_);
 }
 
 void Rounds::await_all() {
@@ -100,7 +100,7 @@ void Rounds::await_slowly(int peer) {
   }
   yields_.until([&] { return has_arrived(peer) || detector_.over(); });
   while (!has_arrived(peer)) {
-    look_for_trouble(peer);
+    check_for_failures(peer);
     sleep_until_woken(peer);
   }
   if (!agrees(peer)) report_mismatch(peer);
@@ -119,18 +119,18 @@ void Rounds::sleep_until_woken(int peer) {
   control.sleepers.fetch_sub(1);
 }
 
-// Reasons not to wait any longer for `peer`, the most telling first.
-void Rounds::look_for_trouble(int peer) {
+// Checks the reasons not to wait any longer for `peer`, the most informative first.
+void Rounds::check_for_failures(int peer) {
   for (int other = 0; other < layout_.ranks(); ++other)
     if (has_arrived(other) && !agrees(other)) report_mismatch(other);
   const bool left = layout_.block(peer).left.load() != 0;
-  if (has_arrived(peer)) return;  // asked after `left`: it may have arrived and then left, which is fine
+  if (has_arrived(peer)) return;  // read after `left`: the peer may have arrived and then left, which is fine
   if (left) detector_.declare(GroupErrorKind::kPeerLost, detector_.name_of_local(peer) + " has left the group");
   throw_if_over();
   if (is_late()) report_timeout();
 }
 
-// No rank is late for time in which this process was stopped.
+// The time for which this process was stopped does not count as delay.
 bool Rounds::is_late() {
   if (Clock::now() - started_ < operation_->timeout) return false;
   const auto slept = detector_.slept();
@@ -140,9 +140,9 @@ bool Rounds::is_late() {
 
 void Rounds::report_mismatch(int peer) {
   const auto said_by = [&](int rank) {
-    const Card& card = layout_.block(rank).card;
-    const Purpose purpose{card.purpose[0] != '\0' ? card.purpose : nullptr, card.signature.purpose_index};
-    return CallOfRank{detector_.rank_of_local(rank), card.signature, purpose, card.pass};
+    const OperationRecord& record = layout_.block(rank).operation;
+    const Purpose purpose{record.purpose[0] != '\0' ? record.purpose : nullptr, record.signature.purpose_index};
+    return CallOfRank{detector_.rank_of_local(rank), record.signature, purpose, record.pass};
   };
   detector_.declare(GroupErrorKind::kMismatch, describe_mismatch(said_by(rank_), said_by(peer)));
   detector_.throw_group_error(doing());

@@ -1,8 +1,8 @@
-// Arriving and waiting: the rounds of ranks that share a control block (see control_block.h for the protocol).
+// The rounds of ranks that share a control block (control_block.h has the protocol).
 //
-// Waiting is a few pauses, then yields for up to a millisecond, then sleep on a futex: quick while the peers have cores
-// of their own, fair when they share one, idle when they are late or when other work has the core (backoff.h). Every
-// wait ends: the line arrives, or the group error, a goodbye or the deadline makes it throw.
+// A rank waits with a few pauses, then yields for up to a millisecond, then sleeps on a futex. That is fast while the
+// peers have their own cores, fair when they share one, and idle when they are late or when other work has the core
+// (backoff.h). Every wait ends: the header arrives, or the group error, a goodbye or the deadline makes it throw.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace lockstep::host {
 
-// False only in builds that measure what the checks cost.
+// False only in builds that measure the cost of the checks.
 #ifdef LOCKSTEP_UNCHECKED_SIGNATURES
 inline constexpr bool kChecksSignatures = false;
 #else
@@ -25,19 +25,21 @@ inline constexpr bool kChecksSignatures = true;
 
 class Rounds {
  public:
-  // `rank`: the index in the control block, as everywhere here.
+  // `rank` is the index in the control block, as everywhere in this class.
   Rounds(const ControlLayout& layout, int rank, FailureDetector& detector);
 
-  // A new operation: what the lines of its rounds must agree on. Throws the group error if the group is over.
+  // Begins a new operation, on which the headers of its rounds must agree. Throws the group error if the group has
+  // ended.
   void begin(const Operation& operation);
 
-  // The round to come: fill its line's payload and its slot, then publish.
+  // Number of the next round: fill its header's payload and its slot, then publish.
   std::uint64_t next() const { return round_ + 1; }
-  std::byte* payload() const { return layout_.line(rank_, next()).payload; }
+  std::byte* payload() const { return layout_.header(rank_, next()).payload; }
   void publish();
 
-  // The line of `peer` in the round published last. Throws MismatchError if the peer is in another operation.
-  const Line& await(int peer);
+  // Waits for the header of `peer` in the last published round. Throws MismatchError if the peer is in another
+  // operation.
+  const RoundHeader& await(int peer);
   void await_all();
   void barrier() {
     publish();
@@ -49,15 +51,15 @@ class Rounds {
     if (detector_.over()) detector_.throw_group_error(doing());
   }
 
-  // The operation of this rank, for messages.
+  // Describes this rank's operation, for messages.
   std::string doing() const;
 
  private:
-  bool has_arrived(int peer) const { return layout_.line(peer, round_).round.load() == round_; }
-  bool agrees(int peer) const { return !kChecksSignatures || layout_.line(peer, round_).signature == hash_; }
+  bool has_arrived(int peer) const { return layout_.header(peer, round_).round.load() == round_; }
+  bool agrees(int peer) const { return !kChecksSignatures || layout_.header(peer, round_).signature == hash_; }
   void await_slowly(int peer);
   void sleep_until_woken(int peer);
-  void look_for_trouble(int peer);
+  void check_for_failures(int peer);
   bool is_late();
   [[noreturn]] void report_mismatch(int peer);
   [[noreturn]] void report_timeout();
@@ -70,8 +72,8 @@ class Rounds {
   const Operation* operation_ = nullptr;
   std::uint64_t round_ = 0;
   std::uint64_t hash_ = 0;
-  std::chrono::steady_clock::time_point started_{};  // of the operation's first slow wait; the epoch: none yet
-  std::chrono::nanoseconds slept_before_{0};         // by then
+  std::chrono::steady_clock::time_point started_{};  // of the operation's first slow wait; the epoch: there was none
+  std::chrono::nanoseconds slept_before_{0};         // slept() at that time
 };
 
 }  // namespace lockstep::host

@@ -1,17 +1,15 @@
-// all_reduce through shared memory: in a line, in a slot, in place, or through tiles.
+// all_reduce through shared memory: in a header, in a slot, in place, or through tiles.
 //
-// Terms, of n ranks with a message of B bytes each (control_block.h has rounds, lines, slots and tiles): a slice is the
-// 1/n of the message that one rank reduces, in whole cache lines.
+// Terms: n ranks with a message of B bytes each. Rounds, headers, slots and tiles are defined in control_block.h; a
+// slice is the 1/n of the message that one rank reduces, in full cache lines.
 //
-//   path      messages                       rounds                 bytes that a rank moves
-//   line      up to line_bytes               1                      reads (n-1) B of its peers' lines
-//   slot      up to flat_bytes               1                      copies B into its slot, reads (n-1) B of its peers'
-//   slots in place  larger, in registered memory   2                      reads (n-1)/n B of its peers' buffers and
-//   writes as many to them tiles     larger, in other memory        2 more than tiles      as in place, with tiles for
-//   buffers; and copies 2 (n-1)/n B into its
-//                                                                   own tiles and back
-// Rank order: each slice is summed in the order of the ranks, or by LOCKSTEP_REDUCE_ORDER, so all paths give the same
-// bits.
+//   path      messages                      rounds       bytes that a rank moves
+//   header    up to line_bytes              1            reads (n-1) B of its peers' headers
+//   slot      up to flat_bytes              1            copies B into its slot, reads (n-1) B of its peers' slots
+//   in place  larger, in registered memory  2            reads (n-1)/n B of its peers' buffers, writes as many to them
+//   tiles     larger, in other memory       tiles + 2    as in place, with tiles for buffers; also copies 2 (n-1)/n B
+//                                                        into its own tiles and back
+// Each slice is summed in rank order, or as LOCKSTEP_REDUCE_ORDER says, so that all paths give the same bits.
 #include <algorithm>
 #include <cstring>
 
@@ -29,7 +27,7 @@ void ShmTransport::all_reduce(const Operation& operation) {
   all_reduce_by_tiles(operation);
 }
 
-// Every rank reads all values and computes the whole result: one round.
+// Every rank reads all values and computes the complete result: one round.
 void ShmTransport::all_reduce_small(const Operation& operation) {
   const std::size_t bytes = operation.bytes();
   const std::uint64_t round = rounds_.next();
@@ -54,8 +52,8 @@ void ShmTransport::all_reduce_in_place(const Operation& operation) {
   rounds_.barrier();
 }
 
-// Step t fills its tile, reduces the one before, and after the round reads that one's results: filling, reducing and
-// reading take turns on three tiles. A tile is filled again three steps later, two rounds after it was read.
+// Step t fills its tile, reduces the previous one, and after the round reads the results of that one: filling, reducing
+// and reading use three tiles in turn. A tile is filled again three steps later, two rounds after it was read.
 void ShmTransport::all_reduce_by_tiles(const Operation& operation) {
   const Signature& call = operation.signature;
   const std::size_t element = size_of(call.dtype), per_step = tuning_.tile_bytes / element;
@@ -70,7 +68,7 @@ void ShmTransport::all_reduce_by_tiles(const Operation& operation) {
   }
 }
 
-// Copies the slices that others reduce. The rank's own slice stays where it is.
+// Copies the slices that others reduce. The rank's own slice is read from its place.
 void ShmTransport::fill_tile(const std::byte* data, std::size_t count, DType dtype, std::uint64_t step) {
   const std::size_t element = size_of(dtype);
   const Slice own = slice_of(count, dtype, place_.rank, ranks());
@@ -91,7 +89,7 @@ void ShmTransport::reduce_tile(const Operation& operation, std::byte* data, std:
   count_read(own.count() * size_of(call.dtype) * static_cast<std::size_t>(ranks() - 1));
 }
 
-// The others' slices, whose owners have left the results in this rank's tile.
+// Copies the other ranks' slices; their owners have left the results in this rank's tile.
 void ShmTransport::read_tile(std::byte* data, std::size_t count, DType dtype, std::uint64_t step) {
   const std::size_t element = size_of(dtype);
   const Slice own = slice_of(count, dtype, place_.rank, ranks());

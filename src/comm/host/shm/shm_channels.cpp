@@ -13,15 +13,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSleepSlice =
-    std::chrono::milliseconds(50);  // a goodbye that came a moment before the sleep is seen then
+// So that a goodbye that came just before the sleep is seen.
+constexpr auto kSleepSlice = std::chrono::milliseconds(50);
 
 }  // namespace
 
 ShmChannels::ShmChannels(const ControlLayout& layout, int rank, FailureDetector& detector)
     : layout_(layout), rank_(rank), bytes_(channel_bytes(layout.ranks())), detector_(detector) {}
 
-// The counts and `sleepers` are sequentially consistent: either a sleeper sees what moved, or the mover sees the
+// The counts and `sleepers` are sequentially consistent: either a sleeper sees the moved data, or the mover sees the
 // sleeper.
 void ShmChannels::wake_peers() {
   if (layout_.control().sleepers.load() != 0) detector_.wake_all();
@@ -56,7 +56,8 @@ std::size_t ShmChannels::read(int peer, std::byte* data, std::size_t bytes) {
   return count;
 }
 
-// A writer waits until a good part of the channel is free: ranks that share a core would change places for a few bytes.
+// A writer waits until a large part of the channel is free: ranks that share a core would otherwise switch for a few
+// bytes.
 bool ShmChannels::can_move(const std::vector<bool>& writing) const {
   for (int peer = 0; peer < layout_.ranks(); ++peer) {
     if (peer == rank_) continue;
@@ -69,8 +70,8 @@ bool ShmChannels::can_move(const std::vector<bool>& writing) const {
   return detector_.over();
 }
 
-// As in rounds.cpp, without the pauses: moving bytes has taken longer than they would. Yields once, then sleeps again
-// and again.
+// As in rounds.cpp, but without pauses, since moving bytes has taken longer than they would. Yields once, then sleeps
+// repeatedly.
 void ShmChannels::wait(const std::vector<bool>& writing, Clock::time_point until) noexcept {
   const auto woken = [&] { return can_move(writing) || interrupted_.exchange(false); };
   if (!has_yielded_.exchange(true) && yields_.until(woken, until)) return;

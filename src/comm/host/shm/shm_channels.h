@@ -30,11 +30,11 @@ class ShmChannels : public ByteChannels {
 
   ControlLayout layout_;
   int rank_;
-  const std::size_t bytes_;  // of a channel
-  YieldingWait yields_;      // of the thread that waits
+  const std::size_t bytes_;  // size of a channel
+  YieldingWait yields_;      // of the waiting thread
   FailureDetector& detector_;
   std::atomic<bool> interrupted_{false};
-  std::atomic<bool> has_yielded_{false};  // in vain, since something last moved
+  std::atomic<bool> has_yielded_{false};  // in vain, since data last moved
 };
 
 }  // namespace lockstep::host

@@ -1,5 +1,5 @@
-// Collectives that move data and compute nothing: every rank offers a buffer and pulls what it lacks from its peers'
-// offers. See shm_transport.h.
+// Collectives that move data and compute nothing: every rank offers a buffer and copies the parts that it needs from
+// its peers' offers. See shm_transport.h.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -14,7 +14,7 @@ namespace {
 const std::byte* bytes_at(const void* data, std::size_t offset) { return static_cast<const std::byte*>(data) + offset; }
 std::byte* bytes_at(void* data, std::size_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-// A rank's own part, which is there already when it works in place.
+// Copies a rank's own part, unless the call is in place.
 void keep_own(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
@@ -38,8 +38,8 @@ void ShmTransport::move_small(const Offer& offer) {
     if (pull.bytes != 0) read_from_peer(pull.to, slot(pull.peer) + pull.offset, pull.bytes);
 }
 
-// An offer passes through its rank's tiles piece by piece; each rank that pulls from that piece copies its share. A
-// tile is filled again three steps later, two rounds after it was read.
+// An offer passes through its rank's tiles piece by piece; each rank that needs data of that piece copies it. A tile is
+// filled again three steps later, two rounds after it was read.
 void ShmTransport::move_by_tiles(const Offer& offer) {
   const std::size_t tile = tuning_.tile_bytes;
   std::uint64_t step = 0;
@@ -111,7 +111,7 @@ void ShmTransport::all_to_all(const Operation& operation) {
   const std::size_t bytes = operation.bytes(), all = bytes * static_cast<std::size_t>(ranks());
   const std::size_t own = static_cast<std::size_t>(place_.rank) * bytes;
   const auto* send = bytes_at(operation.send, 0);
-  if (operation.send == operation.receive && all != 0) {  // peers still read what would be overwritten
+  if (operation.send == operation.receive && all != 0) {  // peers still read the data that would be overwritten
     scratch_.assign(send, send + all);
     send = scratch_.data();
   }
@@ -148,7 +148,7 @@ void ShmTransport::all_gather_v(const Operation& operation) {
   move({mine, own, mine, own, largest});
 }
 
-// First every rank learns how much all ranks send to each other, then as all_to_all.
+// First every rank reads how much all ranks send to each other; the rest is as in all_to_all.
 void ShmTransport::all_to_all_v(const Operation& operation) {
   const auto n = static_cast<std::size_t>(ranks()), me = static_cast<std::size_t>(place_.rank);
   const std::size_t element = size_of(operation.signature.dtype);

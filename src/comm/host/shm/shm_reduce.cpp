@@ -8,7 +8,7 @@
 
 namespace lockstep::host {
 
-// The root works on its result's buffer, the others leave theirs as they are.
+// The root works on its result's buffer; the other ranks' buffers are unchanged.
 void ShmTransport::reduce_to_root(const Operation& operation) {
   const Signature& call = operation.signature;
   const std::size_t bytes = operation.bytes();
@@ -41,7 +41,8 @@ void ShmTransport::reduce_to_root(const Operation& operation) {
   rounds_.barrier();
 }
 
-// As all_reduce_by_tiles(), but every slice's result goes into the root's tile alone, where the root's own values were.
+// Like all_reduce_by_tiles(), but every slice's result goes only into the root's tile, where the root's own values
+// were.
 void ShmTransport::reduce_by_tiles(const Operation& operation, const std::byte* data) {
   const Signature& call = operation.signature;
   const std::size_t element = size_of(call.dtype), per_step = tuning_.tile_bytes / element;
@@ -96,12 +97,12 @@ void ShmTransport::reduce_scatter(const Operation& operation) {
   rounds_.barrier();
 }
 
-// A tile holds a share of every rank's part; each rank sums its own.
+// A tile holds a share of every rank's part; each rank sums its own part.
 void ShmTransport::reduce_scatter_by_tiles(const Operation& operation) {
   const Signature& call = operation.signature;
   const std::size_t element = size_of(call.dtype), bytes = operation.bytes();
-  const std::size_t share =
-      tuning_.tile_bytes / static_cast<std::size_t>(ranks()) / kCacheLine * kCacheLine;  // bytes of one part in a tile
+  // Bytes of one part in a tile.
+  const std::size_t share = tuning_.tile_bytes / static_cast<std::size_t>(ranks()) / kCacheLine * kCacheLine;
   LOCKSTEP_CHECK(share != 0, "a tile of {} bytes has no room for the parts of {} ranks", tuning_.tile_bytes, ranks());
   const auto* const send = static_cast<const std::byte*>(operation.send);
   const auto me = static_cast<std::size_t>(place_.rank);

@@ -40,7 +40,7 @@ ShmTransport::~ShmTransport() { leave(); }
 void ShmTransport::execute(const Operation& operation) {
   rounds_.begin(operation);
   detector_.begins(operation);
-  dispatch(operation);
+  run_collective(operation, "host");
   detector_.finished();
 }
 
@@ -51,37 +51,7 @@ void ShmTransport::compare(const Operation& operation) {
   detector_.finished();
 }
 
-void ShmTransport::dispatch(const Operation& operation) {
-  switch (operation.signature.kind) {
-    case OperationKind::kBarrier:
-      return rounds_.barrier();
-    case OperationKind::kBroadcast:
-      return broadcast(operation);
-    case OperationKind::kAllReduce:
-      return all_reduce(operation);
-    case OperationKind::kAllGather:
-      return all_gather(operation);
-    case OperationKind::kReduce:
-      return reduce_to_root(operation);
-    case OperationKind::kGather:
-      return gather(operation);
-    case OperationKind::kScatter:
-      return scatter(operation);
-    case OperationKind::kReduceScatter:
-      return reduce_scatter(operation);
-    case OperationKind::kAllToAll:
-      return all_to_all(operation);
-    case OperationKind::kAllGatherV:
-      return all_gather_v(operation);
-    case OperationKind::kAllToAllV:
-      return all_to_all_v(operation);
-    case OperationKind::kAllocate:
-      break;
-  }
-  LOCKSTEP_CHECK(false, "backend host: cannot execute {}", name_of(operation.signature.kind));
-}
-
-// Agree on the size, map, and agree on the outcome: a rank that could not map must not leave the others with memory
+// The ranks agree on the size, map, and agree on the outcome: if one rank cannot map, the others must not use memory
 // that they believe to be shared.
 Buffer ShmTransport::allocate(const Operation& operation) {
   rounds_.begin(operation);
@@ -95,7 +65,7 @@ Buffer ShmTransport::allocate(const Operation& operation) {
   return buffers_.add(std::move(segment), bytes);
 }
 
-// Who adds up the peers' values himself does so in the order of the ranks.
+// Callers that add the peers' values themselves do so in rank order.
 std::vector<std::byte*> ShmTransport::peer_addresses(const void* data, std::size_t bytes) const {
   if (tuning_.reduce_order != ReduceOrder::kRank) return {};
   return buffers_.peer_addresses(data, bytes);

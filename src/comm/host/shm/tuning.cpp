@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// -- names of what is chosen
+// -- names of the choices
 
 const char* name_of(ReduceOrder order) { return order == ReduceOrder::kTree ? "tree" : "rank"; }
 
@@ -29,22 +29,22 @@ std::optional<ReduceOrder> reduce_order_of(const std::string& name) {
   return std::nullopt;
 }
 
-// Takes known keys out of an object; what is left at the end is unknown.
+// Takes the known keys out of an object; the remaining ones are unknown.
 class Reader {
  public:
   Reader(Json object, std::string where) : object_(std::move(object)), where_(std::move(where)) {
-    if (!object_.is_object()) throw InvalidArgument("{}: a JSON object is expected, not {}", where_, object_.dump());
+    if (!object_.is_object()) throw InvalidArgument("{}: expected a JSON object, got {}", where_, object_.dump());
   }
 
   void bytes(const char* key, std::size_t low, std::size_t high, std::size_t multiple, std::size_t& value) {
     const auto given = take(key);
     if (!given) return;
     if (!given->is_number_integer())
-      throw InvalidArgument("{}: \"{}\" is {}, not a whole number", where_, key, given->dump());
+      throw InvalidArgument("{}: \"{}\" is {}; expected an integer", where_, key, given->dump());
     const auto number = given->is_number_unsigned() ? given->get<std::uint64_t>() : std::uint64_t{0};
     const bool is_negative = !given->is_number_unsigned() && given->get<std::int64_t>() < 0;
     if (is_negative || number < low || number > high || number % multiple != 0)
-      throw InvalidArgument("{}: \"{}\" is {}; it must lie in {}..{}{}", where_, key, given->dump(), low, high,
+      throw InvalidArgument("{}: \"{}\" is {}; it must be in {}..{}{}", where_, key, given->dump(), low, high,
                             multiple == 1 ? "" : fmt::format(" and be a multiple of {}", multiple));
     value = number;
   }
@@ -58,7 +58,7 @@ class Reader {
     const auto given = take(key);
     if (!given) return;
     const auto parsed = given->is_string() ? parse(given->get<std::string>()) : std::nullopt;
-    if (!parsed) throw InvalidArgument("{}: \"{}\" is {}; it is one of {}", where_, key, given->dump(), names);
+    if (!parsed) throw InvalidArgument("{}: \"{}\" is {}; expected one of {}", where_, key, given->dump(), names);
     value = *parsed;
   }
   std::optional<Json> take(const char* key) {
@@ -107,19 +107,19 @@ Tuning load_here(int ranks) {
   return tuning;
 }
 
-// Large messages in unregistered memory could once go by system calls into the peers' memory, which measured slower.
-void pass_over_earlier_keys(Reader& reader, const std::string& where) {
+// Large messages in unregistered memory once used system calls to access the peers' memory, which measured slower.
+void skip_earlier_keys(Reader& reader, const std::string& where) {
   std::string found;
   for (const char* key : {"plain_path", "vm_from_bytes", "vm_piece_bytes"})
     if (reader.take(key)) found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", key);
   if (!found.empty())
     log::warn(
-        "{}: {} of an earlier version: passed over, large messages in unregistered memory always go through tiles; "
+        "{}: {} of an earlier versionis ignored: large messages in unregistered memory always go through tiles; "
         "leave the keys out",
         where, found);
 }
 
-constexpr char kRefused = '!';  // in front of a reason, where a table would begin with a brace
+constexpr char kRefused = '!';  // in front of a reason; a table begins with a brace
 
 }  // namespace
 
@@ -130,8 +130,7 @@ Tuning default_tuning(int ranks, int cores) {
 }
 
 TuningOrigin tuning_origin_here(int ranks) {
-  return {static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)),
-          ranks};  // the machine's: this rank is perhaps bound to a few
+  return {static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)), ranks};  // the machine's: this rank may be bound to a few
 }
 
 std::string to_json(const TuningTable& table) {
@@ -151,10 +150,10 @@ TuningTable parse_tuning(const std::string& json, const std::string& file, const
   TuningTable table{defaults, {}};
   Tuning& t = table.tuning;
   Reader reader(parsed, where);
-  reader.bytes("line_bytes", 0, kLinePayload, 1, t.line_bytes);
+  reader.bytes("line_bytes", 0, kHeaderPayload, 1, t.line_bytes);
   reader.bytes("flat_bytes", 0, kSlotBytes, 1, t.flat_bytes);
   reader.bytes("tile_bytes", 64 * 1024, kTileBytes, 4096, t.tile_bytes);
-  pass_over_earlier_keys(reader, where);
+  skip_earlier_keys(reader, where);
   reader.choice("reduce_order", reduce_order_of, "rank, tree", t.reduce_order);
   if (const auto made_on = reader.take("made_on")) {
     Reader origin(*made_on, where + ": \"made_on\"");
@@ -178,12 +177,12 @@ Tuning agree_on_tuning(const BackendContext& context) {
       throw;
     }
   }
-  const std::string text = await_word(context, 0, "tuning");
+  const std::string text = await_value(context, 0, "tuning");
   if (!text.empty() && text[0] == kRefused) throw InvalidArgument("rank 0: {}", text.substr(1));
   const Tuning tuning = parse_tuning(text, "the table of rank 0").tuning;
   const auto wanted = order_from_environment();
   if (wanted && *wanted != tuning.reduce_order)
-    throw InvalidArgument("{} is '{}' on rank {} and rank 0 sums in {} order: set it alike on all ranks",
+    throw InvalidArgument("{} is '{}' on rank {} and rank 0 sums in {} order: set the same value on all ranks",
                           env::kReduceOrder, name_of(*wanted), context.place.rank, name_of(tuning.reduce_order));
   return tuning;
 }

@@ -39,14 +39,15 @@ std::size_t TcpChannels::write(int peer, const std::byte* data, std::size_t byte
   ssize_t sent;
   do sent = send(socket_of(peer), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (sent < 0 && errno == EINTR);
-  if (sent <= 0) return 0;  // full, or the peer is gone
+  if (sent <= 0) return 0;  // full, or the peer has exited
   bytes_sent_.fetch_add(static_cast<std::uint64_t>(sent), std::memory_order_relaxed);
   return static_cast<std::size_t>(sent);
 }
 
 void TcpChannels::write_last(int peer, const std::byte* data, std::size_t bytes) noexcept {
   const std::size_t written = write(peer, data, bytes);
-  last_[static_cast<std::size_t>(peer)].assign(data + written, data + bytes);  // reserved: some bytes, once
+  last_[static_cast<std::size_t>(peer)].assign(data + written,
+                                               data + bytes);  // a few bytes, once; the capacity is reserved
 }
 
 bool TcpChannels::is_delivered(int peer) noexcept {
@@ -82,8 +83,8 @@ std::size_t TcpChannels::read(int peer, std::byte* data, std::size_t bytes) {
   return 0;
 }
 
-// A peer that left in the middle of a message said goodbye to the failure detector, not here. One that died has not,
-// and the failure detector says so.
+// A peer that left in the middle of a message sent its goodbye to the failure detector, not here. The failure detector
+// also reports a peer that died without one.
 bool TcpChannels::has_gone(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   return closed_[index] || (cut_[index] && detector_.has_left(peer));

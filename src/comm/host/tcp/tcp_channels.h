@@ -1,4 +1,4 @@
-// Messages over TCP: a connection to every peer, beside the one on which the collectives travel.
+// Messages over TCP: a connection to every peer, separate from that of the collectives.
 #pragma once
 
 #include <poll.h>
@@ -31,13 +31,13 @@ class TcpChannels : public ByteChannels {
   std::chrono::nanoseconds slept() const override { return detector_.slept(); }
   std::string name_of_rank(int rank) const override { return detector_.name_of_rank(rank); }
 
-  // From any thread: all waiting ends, here and at the peers.
+  // Ends all waits, here and at the peers. Any thread may call it.
   void hang_up() noexcept;
   std::uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
  private:
-  // Until what was written has arrived, the peer is gone, or a second has passed: closing a socket that holds unread
-  // data would throw away what is still on its way to the peer.
+  // Waits until the written data has arrived, the peer has exited, or a second has passed: closing a socket with unread
+  // data would discard what is still on its way to the peer.
   void linger() noexcept;
   bool is_delivered(int peer) noexcept;
   int socket_of(int peer) const { return peers_[static_cast<std::size_t>(peer)].socket.get(); }
@@ -45,8 +45,8 @@ class TcpChannels : public ByteChannels {
   int rank_;
   std::vector<TcpPeer> peers_;
   FailureDetector& detector_;
-  std::vector<std::atomic<bool>> closed_;     // by peer: said goodbye
-  std::vector<std::atomic<bool>> cut_;        // by peer: ended without a goodbye; the failure detector finds out why
+  std::vector<std::atomic<bool>> closed_;     // by peer: sent a goodbye
+  std::vector<std::atomic<bool>> cut_;        // by peer: ended without a goodbye; the failure detector finds the reason
   std::vector<std::vector<std::byte>> last_;  // by peer: what write_last() could not write
   std::vector<pollfd> polls_;
   Fd interrupt_;

@@ -9,12 +9,12 @@ namespace lockstep::host {
 
 namespace {
 
-// The rank's own part, which is there already when it works in place.
+// Copies the rank's own part, unless the call is in place.
 void keep_own(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
-// Part `rank` of a buffer of parts. The exchange never writes what it sends.
+// Part `rank` of a buffer of parts. The exchange never writes to memory that it sends.
 std::byte* part_of(const void* data, int rank, std::size_t bytes) {
   return static_cast<std::byte*>(const_cast<void*>(data)) + static_cast<std::size_t>(rank) * bytes;
 }
@@ -76,7 +76,7 @@ void TcpTransport::scatter(const Operation& operation) {
 void TcpTransport::all_to_all(const Operation& operation) {
   const std::size_t bytes = operation.bytes(), all = bytes * static_cast<std::size_t>(ranks());
   const void* send = operation.send;
-  if (operation.send == operation.receive && all != 0) {  // what arrives would overwrite what has not left
+  if (operation.send == operation.receive && all != 0) {  // received data would overwrite data that has not left
     scratch_.assign(part_of(send, 0, 0), part_of(send, 0, 0) + all);
     send = scratch_.data();
   }
@@ -106,7 +106,7 @@ void TcpTransport::all_gather_v(const Operation& operation) {
   run_exchange();
 }
 
-// First every rank says how much it sends to each other one, then the parts travel.
+// First every rank sends each other one the length of its part, then the parts travel.
 void TcpTransport::all_to_all_v(const Operation& operation) {
   const auto n = static_cast<std::size_t>(ranks()), me = static_cast<std::size_t>(place_.rank);
   const std::size_t element = size_of(operation.signature.dtype);

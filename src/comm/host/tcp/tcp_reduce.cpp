@@ -1,16 +1,15 @@
 // Reductions over TCP, block by block.
 //
-// Terms, of n ranks with a message of B bytes each. Slice: the 1/n of a block that one rank, its owner, reduces. Block:
-// n slices of at most kSliceBytes. Exchange: pieces to and from all peers at once, until all have arrived
+// Terms: n ranks with a message of B bytes each. Slice: the 1/n of a block that one rank, its owner, reduces. Block: n
+// slices of at most kSliceBytes. Exchange: pieces to and from all peers at once, until all have arrived
 // (tcp_exchange.h).
 //
-//   call            exchanges                 bytes that leave a rank
-//   all_reduce      1 more than blocks        2 (n-1)/n B: its values of the peers' slices, then the sums of its own
-//   slice to every peer
-//     up to 8 KiB   1                         (n-1) B: its values to every peer, all ranks compute the whole
-//   reduce          1 more than blocks        (n-1)/n B of values, and B/n of sums to the root
-//   reduce_scatter  B / kSliceBytes           (n-1) B, where B is one rank's part
-// The sums of a block travel in one exchange with the values of the next block.
+//   call            exchanges          bytes that leave a rank
+//   all_reduce      blocks + 1         2 (n-1)/n B: its values of the peers' slices, then its own slice's sums to each
+//     up to 8 KiB   1                  (n-1) B: its values to every peer; all ranks compute the complete result
+//   reduce          blocks + 1         (n-1)/n B of values, and B/n of sums to the root
+//   reduce_scatter  B / kSliceBytes    (n-1) B, where B is one rank's part
+// The sums of a block travel in the same exchange as the values of the next block.
 #include <algorithm>
 #include <cstring>
 
@@ -21,14 +20,14 @@ namespace lockstep::host {
 
 namespace {
 
-constexpr std::size_t kSmallBytes = 8 * 1024;    // up to here latency counts, not bytes
+constexpr std::size_t kSmallBytes = 8 * 1024;    // up to this size latency counts, not bandwidth
 constexpr std::size_t kSliceBytes = 512 * 1024;  // of a block, at most: its values and sums stay in cache
 
 std::size_t elements_per_block(DType dtype, int ranks) {
   return static_cast<std::size_t>(ranks) * kSliceBytes / size_of(dtype);
 }
 
-// One block of a message and how it is divided.
+// One block of a message and its division.
 struct Block {
   Block(const Operation& operation, std::size_t index, int ranks) : Block(operation, operation.receive, index, ranks) {}
   Block(const Operation& operation, void* message, std::size_t index, int ranks)
@@ -114,7 +113,7 @@ void TcpTransport::reduce_block(const Operation& operation, std::size_t index) {
   reduce({call.dtype, call.op, ranks(), 1, in_.data(), &result, block.slice(place_.rank).count(), order_});
 }
 
-// A slice's sum goes to the root while the next block's values are on their way; two buffers of sums take turns.
+// A slice's sum goes to the root while the next block's values travel; two buffers of sums alternate.
 void TcpTransport::reduce_to_root(const Operation& operation) {
   const Signature& call = operation.signature;
   const std::size_t bytes = operation.bytes();
@@ -122,7 +121,8 @@ void TcpTransport::reduce_to_root(const Operation& operation) {
   if (is_root && operation.send != operation.receive && bytes != 0)
     std::memcpy(operation.receive, operation.send, bytes);
   if (ranks() == 1) return;
-  void* const data = is_root ? operation.receive : const_cast<void*>(operation.send);  // only the root's is written
+  // Only the root's buffer is written.
+  void* const data = is_root ? operation.receive : const_cast<void*>(operation.send);
   const std::size_t per_block = elements_per_block(call.dtype, ranks());
   const std::size_t blocks = (call.count + per_block - 1) / per_block;
   staging(0, kSliceBytes);

@@ -24,10 +24,10 @@ TcpTransport::TcpTransport(const Place& place, std::vector<TcpPeer> peers, std::
 
 TcpTransport::~TcpTransport() {
   say_goodbye();
-  detector_->stop();  // or it would hang up on what is going
+  detector_->stop();  // or it would close connections that are being destroyed
 }
 
-// From the thread that learns of the group error: wakes every thread that waits for a peer, on both sides.
+// Wakes every thread that waits for a peer, on both sides. Called by the thread that receives the group error.
 void TcpTransport::hang_up() noexcept {
   shut_down(peers_);
   channels_.hang_up();
@@ -37,8 +37,8 @@ void TcpTransport::abort(const std::string& reason) {
   detector_->declare(GroupErrorKind::kPeerLost, fmt::format("rank {} aborted the group: {}", place_.rank, reason));
 }
 
-// An operation that is under way on the communication thread needs the sockets: then the destructor, which comes after
-// it, says goodbye.
+// An operation on the communication thread needs the sockets; in that case the destructor, which runs after it, sends
+// the goodbye.
 void TcpTransport::leave() noexcept {
   if (!busy_.try_lock()) return;
   left_ = true;
@@ -55,7 +55,7 @@ void TcpTransport::say_goodbye() noexcept {
 void TcpTransport::execute(const Operation& operation) {
   const std::lock_guard lock(busy_);
   begin(operation);
-  dispatch(operation);
+  run_collective(operation, "host");
   detector_->finished();
 }
 
@@ -75,38 +75,10 @@ void TcpTransport::begin(const Operation& operation) {
   exchange_.begin(header_of(operation));
 }
 
-void TcpTransport::dispatch(const Operation& operation) {
-  switch (operation.signature.kind) {
-    case OperationKind::kBarrier:
-      return run_exchange();
-    case OperationKind::kBroadcast:
-      return broadcast(operation);
-    case OperationKind::kAllReduce:
-      return all_reduce(operation);
-    case OperationKind::kAllGather:
-      return all_gather(operation);
-    case OperationKind::kReduce:
-      return reduce_to_root(operation);
-    case OperationKind::kGather:
-      return gather(operation);
-    case OperationKind::kScatter:
-      return scatter(operation);
-    case OperationKind::kReduceScatter:
-      return reduce_scatter(operation);
-    case OperationKind::kAllToAll:
-      return all_to_all(operation);
-    case OperationKind::kAllGatherV:
-      return all_gather_v(operation);
-    case OperationKind::kAllToAllV:
-      return all_to_all_v(operation);
-    case OperationKind::kAllocate:
-      return run_exchange();
-  }
-}
-
-// Nothing to share: plain pages, asked for together all the same, so that programs behave alike on both wires.
+// Nothing is shared: these are plain pages. The call is collective all the same, so that programs behave alike with
+// both transports.
 Buffer TcpTransport::allocate(const Operation& operation) {
-  execute(operation);
+  compare(operation);
   const std::size_t bytes = operation.signature.count;
   std::shared_ptr<SharedSegment> segment;
   try {
@@ -131,7 +103,7 @@ std::unique_ptr<FailureDetector> make_failure_detector(const BackendContext& con
             .place = context.place, .stall_timeout = context.stall_timeout, .store_timeout = context.store_timeout},
         std::move(links), machine);
   } catch (const RendezvousError&) {
-    blame_who_has_gone(context);
+    throw_if_a_rank_has_exited(context);
     throw;
   }
 }

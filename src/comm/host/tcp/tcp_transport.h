@@ -1,12 +1,13 @@
-// Collectives over TCP: a connection to every peer, each call's signature in front of its data on all of them.
+// Collectives over TCP: a connection to every peer, with each call's signature in front of its data.
 //
-//   all_reduce  block by block (tcp_reduce.cpp): every rank sends each slice's owner its values, the owner
-//               adds them in rank order and sends the result to all. A block's values travel together with the results
-//               of the block before. 2 (n-1)/n bytes leave a rank for each byte of the message. Small messages go whole
-//               to every rank: n-1 bytes a byte, one exchange.
-//   reduce      the same, results go to the root only;  reduce_scatter  the owners keep them.
-//   broadcast, scatter  the root sends to all;  gather  all send to the root;  all_gather, all_to_all  every rank to
-//   all.
+//   all_reduce      Block by block (tcp_reduce.cpp): every rank sends its values to each slice's owner, which adds them
+//                   in rank order and sends the result to all. A block's values travel together with the results of the
+//                   previous block. 2 (n-1)/n bytes leave a rank for each byte of the message. Small messages go to
+//                   every rank in full: n-1 bytes for each byte, one exchange.
+//   reduce          The same; results go to the root only.
+//   reduce_scatter  The same; the owners keep the results.
+//   broadcast, scatter: the root sends to all. gather: all send to the root. all_gather, all_to_all: every rank sends
+//   to every other.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "lockstep/comm/backend.h"
 #include "lockstep/comm/backend_context.h"
 #include "lockstep/core/place.h"
+#include "src/comm/call/collectives.h"
 #include "src/comm/call/transport.h"
 #include "src/comm/host/liveness/call_ends.h"
 #include "src/comm/host/liveness/failure_detector.h"
@@ -28,9 +30,9 @@
 
 namespace lockstep::host {
 
-class TcpTransport : public Transport {
+class TcpTransport : public Transport, private Collectives {
  public:
-  // Connections to every peer: for collectives, for messages, and the failure detector's.
+  // Takes the connections to every peer: for collectives, for messages, and for the failure detector.
   TcpTransport(const Place& place, std::vector<TcpPeer> peers, std::vector<TcpPeer> message_peers,
                std::unique_ptr<FailureDetector> detector, ReduceOrder order);
   ~TcpTransport() override;
@@ -50,23 +52,23 @@ class TcpTransport : public Transport {
   }
 
  private:
-  void all_reduce(const Operation& operation);
+  void barrier(const Operation&) override { run_exchange(); }
+  void all_reduce(const Operation& operation) override;
   void all_reduce_small(const Operation& operation);
   void plan_results(const Operation& operation, std::size_t block);
   void plan_values(const Operation& operation, std::size_t block);
   void reduce_block(const Operation& operation, std::size_t block);
-  void reduce_to_root(const Operation& operation);
-  void reduce_scatter(const Operation& operation);
-  void broadcast(const Operation& operation);
-  void all_gather(const Operation& operation);
-  void gather(const Operation& operation);
-  void scatter(const Operation& operation);
-  void all_to_all(const Operation& operation);
-  void all_gather_v(const Operation& operation);
-  void all_to_all_v(const Operation& operation);
+  void reduce_to_root(const Operation& operation) override;
+  void reduce_scatter(const Operation& operation) override;
+  void broadcast(const Operation& operation) override;
+  void all_gather(const Operation& operation) override;
+  void gather(const Operation& operation) override;
+  void scatter(const Operation& operation) override;
+  void all_to_all(const Operation& operation) override;
+  void all_gather_v(const Operation& operation) override;
+  void all_to_all_v(const Operation& operation) override;
 
   void begin(const Operation& operation);
-  void dispatch(const Operation& operation);
   void run_exchange();
   void hang_up() noexcept;
   void say_goodbye() noexcept;
@@ -82,7 +84,7 @@ class TcpTransport : public Transport {
   TcpExchange exchange_;
   const Operation* operation_ = nullptr;
   std::vector<std::byte> staging_;  // what peers sent for this rank's slice
-  std::vector<std::byte> scratch_;  // reduce: sums on their way to the root; all_to_all in place reads from here
+  std::vector<std::byte> scratch_;  // sums on their way to the root; the source of an all_to_all in place
   std::vector<const std::byte*> in_;
   std::atomic<std::uint64_t> bytes_sent_{0};
   std::mutex busy_;  // held while an operation uses the sockets
@@ -91,10 +93,10 @@ class TcpTransport : public Transport {
 };
 
 // Collective: connects the failure detectors of all ranks; with a `machine`, also of those that share memory with this
-// one.
+// rank.
 std::unique_ptr<FailureDetector> make_failure_detector(const BackendContext& context, const MachinePeers* machine);
 
-// Collective, see connect_mesh().
+// Collective; see connect_mesh().
 std::unique_ptr<Transport> make_tcp_transport(const BackendContext& context, ReduceOrder order);
 
 }  // namespace lockstep::host

@@ -13,8 +13,8 @@ struct ConnectorHello {
   std::uint64_t magic;
   std::uint32_t rank;
   std::int32_t pid;
-  std::uint32_t to;      // which rank it wants to reach
-  std::uint32_t socket;  // counted from 0
+  std::uint32_t to;      // the rank that it wants to reach
+  std::uint32_t socket;  // from 0
   Nonce nonce;
 };
 struct AcceptorHello {
@@ -41,7 +41,7 @@ void LinkHandshake::say(const T& message) {
 }
 
 template <typename T>
-T LinkHandshake::heard() const {
+T LinkHandshake::message() const {
   T message;
   std::memcpy(&message, in_.data(), sizeof message);
   return message;
@@ -75,7 +75,7 @@ void LinkHandshake::received(std::size_t bytes) {
 }
 
 LinkHandshake::Step LinkHandshake::answer_connector() {
-  const auto hello = heard<ConnectorHello>();
+  const auto hello = message<ConnectorHello>();
   const bool is_higher =
       hello.rank > static_cast<std::uint32_t>(self_->rank) && hello.rank < static_cast<std::uint32_t>(self_->ranks);
   if (hello.magic != kMagic || !is_higher || hello.to != static_cast<std::uint32_t>(self_->rank) ||
@@ -90,7 +90,7 @@ LinkHandshake::Step LinkHandshake::answer_connector() {
 }
 
 LinkHandshake::Step LinkHandshake::answer_acceptor() {
-  const auto hello = heard<AcceptorHello>();
+  const auto hello = message<AcceptorHello>();
   if (hello.magic != kMagic || hello.rank != static_cast<std::uint32_t>(peer_)) return Step::kRefused;
   pid_ = hello.pid;
   exchange_->note_peer(hello.nonce, peer_);
@@ -99,13 +99,13 @@ LinkHandshake::Step LinkHandshake::answer_acceptor() {
 }
 
 LinkHandshake::Step LinkHandshake::check_connector() {
-  if (!exchange_->accepts(heard<crypto::Digest>())) return Step::kRefused;
+  if (!exchange_->accepts(message<crypto::Digest>())) return Step::kRefused;
   say(exchange_->proof());
   return Step::kDone;
 }
 
 LinkHandshake::Step LinkHandshake::check_acceptor() {
-  return exchange_->accepts(heard<crypto::Digest>()) ? Step::kDone : Step::kRefused;
+  return exchange_->accepts(message<crypto::Digest>()) ? Step::kDone : Step::kRefused;
 }
 
 }  // namespace lockstep::host

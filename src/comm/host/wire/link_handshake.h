@@ -1,8 +1,8 @@
-// How two ranks find out that both belong to the job before anything else travels between them, as a machine over
-// bytes: it knows no socket and no clock.
+// The handshake in which two ranks prove to each other that both belong to the job, before any other data travels. It
+// is a state machine over bytes, which knows neither sockets nor clocks.
 //
-// Connector: its rank and a nonce. Acceptor: its rank and its nonce. Connector: its proof. Acceptor: its proof (see
-// token.h).
+// The connector sends its rank and a nonce; the acceptor its rank and its nonce; the connector its proof; the acceptor
+// its proof (see token.h).
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,7 @@ class LinkHandshake {
   static LinkHandshake connect(const Self& self, int peer, int socket);
   static LinkHandshake accept(const Self& self);
 
-  // Where the next bytes of the peer belong; none are wanted when it is empty. More must not be read: what follows is
-  // data.
+  // The buffer for the peer's next bytes, empty if none are expected. Do not read more: the following bytes are data.
   std::span<std::byte> wanted() { return std::span(in_).subspan(received_); }
   bool wants_more() const { return received_ < in_.size(); }
   void received(std::size_t bytes);
@@ -38,7 +37,7 @@ class LinkHandshake {
 
   bool refused() const { return step_ == Step::kRefused; }
   bool done() const { return step_ == Step::kDone && to_send().empty(); }
-  // Of the other side, once done.
+  // The other side's rank, once done.
   int peer() const { return peer_; }
   int socket() const { return socket_; }
   std::int32_t pid() const { return pid_; }
@@ -51,7 +50,7 @@ class LinkHandshake {
   template <typename T>
   void say(const T& message);
   template <typename T>
-  T heard() const;
+  T message() const;
   Step answer_connector();
   Step answer_acceptor();
   Step check_connector();

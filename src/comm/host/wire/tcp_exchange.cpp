@@ -14,11 +14,11 @@ namespace lockstep::host {
 namespace {
 
 constexpr std::size_t kAlign = 64;
-constexpr std::size_t kShareFrom = 128 * 1024;  // bytes of a piece that is worth several sockets
-constexpr std::size_t kInboxBytes = 16 * 1024;  // a header and so much data come in one system call
-constexpr std::size_t kPiecesAtOnce = 16;       // of one system call
+constexpr std::size_t kShareFrom = 128 * 1024;  // size from which a piece is divided among several sockets
+constexpr std::size_t kInboxBytes = 16 * 1024;  // a header and that much data arrive in one system call
+constexpr std::size_t kPiecesAtOnce = 16;       // in one system call
 
-// A peer that computes answers within some microseconds, and sleeping costs 20-50. Another thread on the core runs
+// A peer that is running answers within some microseconds, and sleeping costs 20-50. Other threads can use the core
 // meanwhile.
 constexpr int kLooksBeforeSleep = 400;  // system calls, spread over the peers
 constexpr int kLooksBeforeYield = 8;
@@ -51,7 +51,7 @@ TcpExchange::TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events)
     for (const ProcessFd& socket : peers[peer].more) channels_[peer].lanes.push_back({socket.get(), {}, {}});
     lanes += channels_[peer].lanes.size();
   }
-  polls_.reserve(lanes);  // a later call allocates nothing, whichever of them it waits for
+  polls_.reserve(lanes);  // so that a later call needs no allocation, whichever lanes it waits for
 }
 
 void TcpExchange::begin(const FrameHeader& header) {
@@ -64,7 +64,7 @@ void TcpExchange::begin(const FrameHeader& header) {
   }
 }
 
-// Both ends cut a piece alike: by its size and the number of sockets alone.
+// Both ends divide a piece in the same way, by its size and the number of sockets.
 void TcpExchange::add(Channel& to, PieceQueue Lane::*queue, std::byte* data, std::size_t bytes, std::byte* padding) {
   const std::size_t lanes = bytes < kShareFrom ? 1 : to.lanes.size();
   const std::size_t share = (bytes / lanes + kAlign - 1) / kAlign * kAlign;
@@ -104,7 +104,7 @@ bool TcpExchange::move_some() {
       progress |= receive_some(peer, lane);
       progress |= send_some(peer, lane);
     }
-    // It is gone, and what it said last did not tell why.
+    // The peer has exited, and its last message did not say why.
     if (channel(peer).cannot_send && !channel(peer).receives()) events_.lost(peer);
   }
   return progress;
@@ -114,7 +114,7 @@ void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
   if (!is_marked_) mark();
   is_marked_ = false;
   const int looks = kLooksBeforeSleep / ranks();
-  move_some();  // once at least, for what is behind the mark
+  move_some();  // at least once, for the pieces after the mark
   std::chrono::steady_clock::time_point yield_until;
   for (int looked = 0; !all_due_done();) {
     if (move_some()) {
@@ -126,7 +126,7 @@ void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
     if (looked > looks) {
       wait(deadline);
     } else if (looked > kLooksBeforeYield && !yields_.once()) {
-      looked = looks;  // another look, then sleep
+      looked = looks;  // check once more, then sleep
     }
   }
   for (Channel& each : channels_) {
@@ -137,8 +137,7 @@ void TcpExchange::run(std::chrono::steady_clock::time_point deadline) {
   }
 }
 
-// Data that comes with its header waits in the inbox until the header is compared. More than what is planned is not
-// read.
+// Data that arrives with its header stays in the inbox until the header is compared. No more than planned is read.
 ssize_t TcpExchange::receive_once(int peer, Lane& lane) {
   if (!lane.in.at_header()) {
     std::array<iovec, kPiecesAtOnce> room;
@@ -193,7 +192,7 @@ bool TcpExchange::send_some(int peer, Lane& lane) {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && would_block()) break;
     if (sent < 0) {
-      to.cannot_send = true;  // what it still has to say may tell whether it left or died
+      to.cannot_send = true;  // data from the peer that is still unread may tell whether it left or died
       break;
     }
     progress = true;
@@ -202,8 +201,8 @@ bool TcpExchange::send_some(int peer, Lane& lane) {
   return progress;
 }
 
-// A peer that has nothing left to do may hang up: it has finished and goes, or the failure detector finds out that it
-// died.
+// A peer for which nothing is left to do may close the connection: it has finished and leaves, or the failure detector
+// finds that it died.
 void TcpExchange::add_polls(int peer) {
   const Channel& each = channel(peer);
   for (const Lane& lane : each.lanes) {

@@ -1,11 +1,12 @@
 // Moves a list of pieces to and from all peers at once: full duplex, whatever the sizes of the socket buffers.
 //
-// First the plan, then the run: pieces to one peer leave in the order in which they were added, pieces from one arrive
-// so; what one side sends as one piece the other receives as one. A header in front says which operation the sender is
-// in; the run compares it before it gives any data to the caller's memory.
+// The caller plans the pieces, then runs the plan. Pieces to one peer leave, and pieces from one peer arrive, in the
+// order in which they were added; a piece that one side sends is one piece for the receiver. A header in front
+// identifies the sender's operation; the run compares it before it writes any data to the caller's memory.
 //
 // A peer with several sockets gets the header and small pieces on the first, and a share of each large piece on every
-// one. On the wire each piece ends on a multiple of 64 bytes: the kernel copies to where the piece before ended, at
+// one. On the wire each piece ends on a multiple of 64 bytes: the kernel continues copying at the end of the previous
+// piece, at half the speed if that address is odd.
 // half the speed if that is an odd address.
 #pragma once
 
@@ -30,32 +31,33 @@ struct FrameHeader {
   std::uint32_t reserved = 0;
   Signature signature;
   PassState pass;
-  char purpose[24] = {};  // begins what Purpose::name says
+  char purpose[24] = {};  // the beginning of Purpose::name
 };
 static_assert(sizeof(FrameHeader) == 128);
 
 class TcpExchange {
  public:
-  // Called by run() when something ends it; all of them throw.
+  // The errors that end a run; run() calls these functions, which all throw.
   struct Events {
-    std::function<void(int peer)> lost;                                 // closed without a goodbye
-    std::function<void(int peer)> left;                                 // said goodbye
+    std::function<void(int peer)> lost;                                 // closed its connection without a goodbye
+    std::function<void(int peer)> left;                                 // sent a goodbye
     std::function<void(int peer, const FrameHeader& theirs)> mismatch;  // is in another operation
     std::function<void(const std::vector<int>& peers, bool arrived)>
-        late;  // the deadline; `arrived`: but have not finished
-    // How long this process was stopped since the operation began, or since the last answer: no rank is late for that.
+        late;  // past the deadline; `arrived`: the peers have arrived but not finished
+    // Time for which this process was stopped since the operation began, or since the last call; it does not count as
+    // delay.
     std::function<std::chrono::nanoseconds()> slept;
   };
 
   TcpExchange(int rank, std::vector<TcpPeer>& peers, Events events);
 
-  // A new operation: its header goes in front of everything.
+  // Begins a new operation; its header is sent before all pieces.
   void begin(const FrameHeader& header);
   void send(int peer, const std::byte* data, std::size_t bytes);
   void receive(int peer, std::byte* data, std::size_t bytes);
-  // Pieces planned from here on are for later: the next run() moves them along, but does not wait for them.
+  // Pieces that are planned after this call are for later: the next run() moves them along, but does not wait for them.
   void mark();
-  // Returns when everything planned before the mark is done, without a mark: when all is. The rest stays planned.
+  // Returns when all pieces planned before the mark (without a mark, all pieces) are done. The rest stays planned.
   void run(std::chrono::steady_clock::time_point deadline);
 
   std::uint64_t payload_bytes_sent() const { return payload_sent_; }
@@ -69,7 +71,7 @@ class TcpExchange {
     std::vector<Lane> lanes;
     FrameHeader theirs;
     bool header_seen = false;
-    bool cannot_send = false;  // what it still has to say will tell why
+    bool cannot_send = false;  // data from the peer that is still unread will tell why
     bool receives() const;
     bool sends() const;
     bool is_due() const;  // something before the mark is not done

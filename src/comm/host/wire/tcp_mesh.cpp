@@ -32,34 +32,34 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMaxSockets = 16;
 constexpr int kFewRanks = 16;
-// How long a machine that is unreachable is tried again, see start_again_or_fail().
+// How long connecting to an unreachable machine is retried; see start_again_or_fail().
 constexpr auto kUnreachableTime = std::chrono::seconds(10);
 constexpr auto kPauseBetweenTries = std::chrono::milliseconds(100);
-constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for a peer that connects and says nothing, or little
+constexpr auto kHandshakeTime = std::chrono::seconds(5);  // for a peer that connects and sends little or nothing
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptAtOnce = 64;
-constexpr std::size_t kUnauthenticated = 64;  // half-open handshakes beyond those that the ranks need
+constexpr std::size_t kUnauthenticated = 64;  // half-open handshakes in addition to those of the ranks
 constexpr int kReportedUnauthenticated = 10;
 
-// No TCP_USER_TIMEOUT here: it would end the connection to a peer that lives but is late, once its window is full.
-// Machines that vanish are noticed on the failure detector's connections.
+// TCP_USER_TIMEOUT is not set here: it would end the connection to a living peer that is late, once its window is full.
+// The failure detector's connections notice machines that vanish.
 void configure(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// One connection on its way through the handshake.
+// One connection during its handshake.
 struct Attempt {
   Fd fd;
-  std::optional<LinkHandshake> handshake;  // there is one as soon as there is an fd
+  std::optional<LinkHandshake> handshake;  // exists as soon as there is an fd
   Deadline give_up;
-  int reached = -1;  // the rank that this one connects to; -1: a peer connected here
+  int reached = -1;  // the rank that this connects to; -1: a peer connected to this rank
   int socket = 0;
   Endpoint address = {};
   bool is_connecting = false;
-  int failure = 0;           // of the last try to connect; ECONNRESET: closed in the handshake
-  std::string trouble = {};  // the same in words; stays while it is tried again
-  Deadline again = {};       // when it is tried once more
+  int failure = 0;           // errno of the last attempt to connect; ECONNRESET: closed in the handshake
+  std::string trouble = {};  // the same as text; kept while it is retried
+  Deadline again = {};       // when it is retried
 
   bool is_unauthenticated() const { return reached < 0; }
   short events() const {
@@ -68,7 +68,7 @@ struct Attempt {
   }
 };
 
-// Why it ends; "": it goes on, or is done.
+// Returns the reason if the connection ends; "" if it goes on or is done.
 std::string advance(Attempt& attempt) {
   if (attempt.is_connecting) {
     attempt.is_connecting = false;
@@ -87,7 +87,7 @@ std::string advance(Attempt& attempt) {
     if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return "";
     if (moved <= 0) {
       attempt.failure = ECONNRESET;
-      return "it closed the connection in the handshake; does it know another token, or do too many connections come "
+      return "it closed the connection in the handshake; does it know another token, or do too many connections arrive "
              "to its port?";
     }
     if (sends)
@@ -98,8 +98,8 @@ std::string advance(Attempt& attempt) {
   return handshake.refused() ? "it could not prove that it knows the job's token" : "";
 }
 
-// All handshakes of a rank at once: those with the lower ranks, which it connects to, and those with peers that connect
-// to it.
+// Runs all handshakes of a rank at once: with the lower ranks, to which it connects, and with the peers that connect to
+// it.
 class MeshBuilder {
  public:
   MeshBuilder(const BackendContext& context, Fd listener, int sockets, Deadline deadline)
@@ -154,13 +154,13 @@ class MeshBuilder {
     look_around_ = Clock::now() + kPresenceTime;
   }
 
-  // New ones are polled from the next turn on: they stand behind those that were. Some at a time, or a flood at the
-  // door would keep all others waiting.
+  // New connections are polled from the next turn on, after the existing ones. Only some are accepted in each turn, so
+  // that a flood of connections cannot starve the others.
   void accept_some() {
     for (int turn = 0; turn < kAcceptAtOnce; ++turn) {
       Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd) {
-        // Without descriptors or memory the listener stays readable: come back later instead of spinning.
+        // Without descriptors or memory the listener stays readable: retry later instead of spinning.
         if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR)
           accept_again_ = Clock::now() + kAcceptPause;
         return;
@@ -175,7 +175,7 @@ class MeshBuilder {
     return static_cast<std::size_t>(
         std::count_if(attempts_.begin(), attempts_.end(), [](const Attempt& a) { return a.is_unauthenticated(); }));
   }
-  // Not one of those in polls_, whose entries must keep their places: its connection ends at the next turn.
+  // Never drops a connection in polls_, whose entries must keep their places; it ends in the next turn.
   void drop_oldest_unauthenticated() {
     const auto oldest = std::find_if(attempts_.begin(), attempts_.end(), [](const Attempt& a) {
       return a.is_unauthenticated() && a.give_up != Deadline{};
@@ -191,8 +191,8 @@ class MeshBuilder {
     attempt.is_connecting = static_cast<bool>(attempt.fd);
     if (!attempt.fd) start_again_or_fail(attempt);
   }
-  // A machine on whose network no host answers, or whose own address is not usable yet, may have come up this moment. A
-  // rank whose door is flooded closes the oldest unauthenticated peer.
+  // A machine on whose network no host answers, or whose own address is not usable yet, may be starting up. A rank that
+  // is flooded with connections closes the oldest unauthenticated one.
   void start_again_or_fail(Attempt& attempt) const {
     const int why = attempt.failure;
     const bool is_unreachable = why == EHOSTUNREACH || why == ENETUNREACH || why == EADDRNOTAVAIL;
@@ -209,7 +209,7 @@ class MeshBuilder {
     return false;
   }
 
-  // False: it has ended, well or not.
+  // Returns false if the connection has ended, successfully or not.
   bool move(Attempt& attempt) {
     std::string trouble = advance(attempt);
     if (trouble.empty() && attempt.handshake->done() && is_excluded(context_.token, attempt.fd.get()))
@@ -239,7 +239,7 @@ class MeshBuilder {
   }
 
   [[noreturn]] void fail(const Attempt& attempt) const {
-    blame_who_has_gone(context_);
+    throw_if_a_rank_has_exited(context_);
     throw RendezvousError("backend host: rank {} cannot reach rank {} at {}: {}", self_.rank, attempt.reached,
                           attempt.address.text(), attempt.trouble);
   }
@@ -310,7 +310,7 @@ void shut_down(const std::vector<TcpPeer>& peers) noexcept {
   }
 }
 
-// Which of the user's settings this rank's address comes from.
+// The setting that determined this rank's address.
 std::string origin_of_address() {
   if (const auto interface = env::text(env::kInterface)) return fmt::format("{}={}", env::kInterface, *interface);
   if (env::text("KUBERNETES_SERVICE_HOST"))
@@ -320,16 +320,14 @@ std::string origin_of_address() {
   return "the way to rank 0";
 }
 
-// Without a token every process that reaches the port can be a rank.
+// Without a token every process that reaches the port could join as a rank.
 void check_may_listen(const BackendContext& context) {
   if (!context.token.empty() || is_loopback(context.advertise_address) ||
       env::integer(env::kInsecure, 0, 1).value_or(0) == 1)
     return;
   throw RendezvousError(
       "backend host: rank {} would listen for the other ranks on {} ({}), which is not loopback, and the job has no "
-      "token, anyone on the "
-      "network "
-      "could join it: {}; or, with all ranks on this machine, {}=lo",
+      "token, anyone on the network could join it: {}; or, with all ranks on this machine, {}=lo",
       context.place.rank, context.advertise_address, origin_of_address(), kHowToMakeAToken, env::kInterface);
 }
 
@@ -348,7 +346,7 @@ std::vector<TcpPeer> connect_mesh(const BackendContext& context, const std::stri
   context.store->set(fmt::format("{}/address/{}", name, rank), to_text(mine));
   std::vector<MeshAddress> lower;
   for (int peer = 0; peer < rank; ++peer)
-    lower.push_back(parse_mesh_address(await_word(context, peer, fmt::format("{}/address/{}", name, peer))));
+    lower.push_back(parse_mesh_address(await_value(context, peer, fmt::format("{}/address/{}", name, peer))));
   MeshBuilder builder(context, std::move(listener), rank == 0 ? sockets : lower[0].sockets, deadline);
   for (int peer = 0; peer < rank; ++peer) builder.reach(peer, lower[static_cast<std::size_t>(peer)]);
   return builder.build();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kLibrary = "libmpi.so.40";  // of Open MPI 3, 4 and 5
 
-// Where the system looks, or where it was when this was built.
+// The loader's search path, or the library's folder when this was built.
 std::string find_library() {
   const std::string there = std::string(LOCKSTEP_MPI_FOLDER) + "/" + kLibrary;
   return dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL) == nullptr && ::access(there.c_str(), F_OK) == 0 ? there : kLibrary;
@@ -23,7 +23,7 @@ std::string find_library() {
 
 Api load_api(const std::string& file) {
   Api api;
-  // Open MPI's own plugins look for it among what is visible to all.
+  // Open MPI's own plugins look for its symbols in the global namespace.
   api.library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (api.library == nullptr)
     throw InvalidArgument(
@@ -35,7 +35,7 @@ Api load_api(const std::string& file) {
   if (api.function == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(#function);
   LOCKSTEP_MPI_FUNCTIONS(LOCKSTEP_MPI_LOOK_UP)
 #undef LOCKSTEP_MPI_LOOK_UP
-  if (!missing.empty()) throw InvalidArgument("{} is no MPI, or one older than 3.0: it lacks {}", file, missing);
+  if (!missing.empty()) throw InvalidArgument("{} is not MPI, or is older than MPI 3.0: it lacks {}", file, missing);
   return api;
 }
 
@@ -46,7 +46,7 @@ const Api& api() {
 
 void* object(const char* name) {
   void* const found = dlsym(api().library, name);
-  if (found == nullptr) throw InvalidArgument("{} is no Open MPI: it lacks {}", kLibrary, name);
+  if (found == nullptr) throw InvalidArgument("{} is not Open MPI: it lacks {}", kLibrary, name);
   return found;
 }
 

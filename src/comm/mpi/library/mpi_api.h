@@ -1,5 +1,5 @@
-// MPI's functions and objects, found at run time: a program that does not use MPI starts where there is none. In place
-// of <mpi.h>.
+// MPI's functions and objects, loaded at run time, in place of <mpi.h>: a program that does not use MPI also starts
+// without it.
 #pragma once
 
 #include <mpi.h>
@@ -24,16 +24,16 @@ struct Api {
   void* library = nullptr;
 };
 
-// Loads `file`. Throws InvalidArgument: it is not there, or is no Open MPI (what it lacks).
+// Loads `file`. Throws InvalidArgument if it does not exist or is not Open MPI (with the missing functions).
 Api load_api(const std::string& file);
-// This process's: the program's own MPI where it has one. Loaded at the first call.
+// The MPI of this process: the program's own, if it uses one. Loaded in the first call.
 const Api& api();
-// The symbol of this name in it.
+// The symbol with this name in the library.
 void* object(const char* name);
 
 }  // namespace lockstep::mpi
 
-// Open MPI's constants (MPI_COMM_WORLD, MPI_FLOAT, ...) are addresses of such objects.
+// Open MPI's constants (MPI_COMM_WORLD, MPI_FLOAT, ...) are the addresses of such objects.
 #undef OMPI_PREDEFINED_GLOBAL
 #define OMPI_PREDEFINED_GLOBAL(type, global)                       \
   (static_cast<type>([] {                                          \

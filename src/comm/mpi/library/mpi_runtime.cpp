@@ -30,7 +30,7 @@ std::string text_of(int code) {
   return {text, static_cast<std::size_t>(length)};
 }
 
-// Open MPI's, and what other starters that speak PMI set.
+// Checks the variables of Open MPI and those that other launchers with PMI set.
 bool was_started_by_mpi() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE", "PMI_RANK"})
     if (env::text(name)) return true;
@@ -51,13 +51,13 @@ class Runtime {
     api().MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (level < MPI_THREAD_SERIALIZED)
       throw InvalidArgument(
-          "MPI was initialised with thread level {}, MPI_THREAD_SERIALIZED is needed; call "
-          "MPI_Init_thread, or leave it to Lockstep",
+          "MPI was initialised with thread level {}, expected MPI_THREAD_SERIALIZED; call MPI_Init_thread, or let "
+          "Lockstep initialise MPI",
           level);
   }
 
-  // A rank that ends by an error leaves MPI_Finalize out: mpirun then ends the others. One that ends well waits for
-  // those that still work, asleep between looks, which MPI_Finalize is not.
+  // A rank that ends with an error skips MPI_Finalize, so that mpirun ends the others. One that ends normally waits for
+  // those that still work; it sleeps between checks, unlike MPI_Finalize.
   ~Runtime() {
     if (!is_ours_ || is_broken.load() || exit_status != 0) return;
     MPI_Request all_are_here = MPI_REQUEST_NULL;
@@ -66,22 +66,22 @@ class Runtime {
       wait(all_are_here, Clock::time_point::max(), [] {});
       api().MPI_Finalize();
     } catch (const Error&) {
-      // MPI does not work any more: without MPI_Finalize mpirun ends the job.
+      // MPI is unusable: without MPI_Finalize mpirun ends the job.
     }
   }
 
   std::atomic<bool> is_broken{false};
-  std::string reason;   // why; written before is_broken
-  int exit_status = 0;  // of the process, once it ends
+  std::string reason;   // written before is_broken
+  int exit_status = 0;  // of the process when it exits
 
  private:
   bool is_ours_ = false;
 };
 
 Runtime& runtime() {
-  mutex();  // made first: it outlives the runtime
+  mutex();  // constructed first, so that it outlives the runtime
   static Runtime one;
-  // Registered after its destructor, hence called before it.
+  // Registered after the destructor, so it is called before it.
   [[maybe_unused]] static const int watches_exit =
       on_exit([](int status, void* self) { static_cast<Runtime*>(self)->exit_status = status; }, &one);
   return one;
@@ -101,7 +101,7 @@ void give_up(const std::string& reason) {
 bool has_given_up() { return runtime().is_broken.load(); }
 
 void throw_if_given_up() {
-  if (has_given_up()) throw Error("this process has given MPI up, for all groups, after: {}", runtime().reason);
+  if (has_given_up()) throw Error("this process has abandoned MPI, for all groups, after: {}", runtime().reason);
 }
 
 void check(int code, const char* call) {
@@ -136,7 +136,7 @@ bool wait(MPI_Request& request, Clock::time_point deadline, const std::function<
     int is_done = 0;
     {
       const auto held = lock();
-      if (has_given_up()) trouble();  // an abort of this group goes by its own name
+      if (has_given_up()) trouble();  // an abort of this group is reported as such
       throw_if_given_up();
       check(api().MPI_Test(&request, &is_done, status), "MPI_Test");
     }

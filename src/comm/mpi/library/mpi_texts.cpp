@@ -17,7 +17,8 @@ struct Text {
 };
 
 Text pack(const std::string& text) {
-  if (text.size() > kMaxTextBytes) throw InvalidArgument("a text of {} bytes; {} fit", text.size(), kMaxTextBytes);
+  if (text.size() > kMaxTextBytes)
+    throw InvalidArgument("a text has {} bytes; at most {} are supported", text.size(), kMaxTextBytes);
   Text packed;
   std::memcpy(packed.bytes.data(), text.data(), text.size());
   return packed;
@@ -30,14 +31,14 @@ void finish(MPI_Request& request, const char* call, std::chrono::milliseconds ti
   const auto say_so = [&] { notice.look([&] { return fmt::format("all ranks of this mpirun job in {}", call); }); };
   if (wait(request, std::chrono::steady_clock::now() + timeout, say_so)) return;
   const std::string reason =
-      fmt::format("{} did not end within {} s: did all ranks of this mpirun job come?", call, timeout.count() / 1000);
+      fmt::format("{} did not end within {} s: did all ranks of this mpirun job start?", call, timeout.count() / 1000);
   give_up(reason);
   throw RendezvousError("{}", reason);
 }
 
 }  // namespace
 
-// Buffers of a call that was given up stay in memory: MPI may still write there.
+// The buffers of an abandoned call are never freed: MPI may still write to them.
 std::vector<std::string> all_gather_texts(const std::string& mine, int ranks, std::chrono::milliseconds timeout) {
   start(ranks);
   auto own = std::make_unique<Text>(pack(mine));

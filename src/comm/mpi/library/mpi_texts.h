@@ -1,4 +1,5 @@
-// Texts between all ranks by MPI, before there is any group: how mpirun's ranks on several machines find each other.
+// Exchanges texts between all ranks through MPI before there is a group, so that mpirun's ranks on several machines
+// find each other.
 #pragma once
 
 #include <chrono>
@@ -9,8 +10,9 @@ namespace lockstep::mpi {
 
 inline constexpr std::size_t kMaxTextBytes = 1000;
 
-// Collective over MPI_COMM_WORLD, which is started if it is not. Throw RendezvousError when not all ranks come within
-// the timeout (MPI is then given up), InvalidArgument for what mpi::start() refuses and for a longer text.
+// Collective over MPI_COMM_WORLD, which is initialised if necessary. Throws RendezvousError if not all ranks arrive
+// before the timeout (MPI is then abandoned), and InvalidArgument for a text that is too long and for the errors of
+// mpi::start().
 std::vector<std::string> all_gather_texts(const std::string& mine, int ranks, std::chrono::milliseconds timeout);
 std::string broadcast_text(const std::string& rank_zeros, int ranks, std::chrono::milliseconds timeout);
 

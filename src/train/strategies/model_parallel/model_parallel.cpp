@@ -1,5 +1,5 @@
-// One model cut into stages, a device each; micro-batches pass through them one behind the other. What others call
-// pipeline parallel.
+// One model cut into stages, one on each device; micro-batches pass through the stages one after the other. Others call
+// this pipeline parallel.
 //
 //     device 0: layers 0..2, their optimizer     device 1: layers 3..5, their optimizer      a thread each
 //     forward micro-batch 0  -- activations -->
@@ -8,29 +8,29 @@
 //     backward of 1          <-- gradients ----
 //     optimizer                                  optimizer
 //
-// Each stage follows the plan of pipeline_plan.h: one forward, one backward. What travels: over each boundary between
+// Each stage follows the plan of pipeline_plan.h: one forward, one backward. Traffic: over each boundary between
 // two stages the activations of all samples one way, and their gradients back; no weights. While the pipeline fills and
-// drains, devices wait: a share of (p - 1) / (m + p - 1) of a step of p stages and m micro-batches, if all take the
-// same time. Gradients add up over the micro-batches, so that the weights are those of one device but for the rounding
-// of sums; statistics of batch normalisation are a micro-batch's. The stages' optimizers are one to the caller: a
-// checkpoint has the state of all, and one bad gradient under loss scaling skips the step of all.
+// drains, devices wait: for (p - 1) / (m + p - 1) of a step of p stages and m micro-batches, if all take the same time.
+// Gradients add up over the micro-batches, so that the weights are those of one device except for the rounding of sums;
+// statistics of batch normalisation are computed for each micro-batch. The stages' optimizers act as one: a checkpoint
+// has the state of all, and one bad gradient under loss scaling skips the step of all.
 #include <chrono>
 #include <optional>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/optim/team.h"
-#include "src/train/strategies/device_threads.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/model_parallel/model_parallel_ranks.h"
 #include "src/train/strategies/model_parallel/pipeline_plan.h"
 #include "src/train/strategies/model_parallel/pipeline_stage.h"
+#include "src/train/strategies/one_process/device_threads.h"
 
 namespace lockstep::train {
 
 namespace {
 
-class ModelParallel : public Strategy {
+class ModelParallel : public Strategy, public PipelineStages {
  public:
   ModelParallel(Training training, const StrategyOptions& options)
       : training_(std::move(training)),
@@ -86,12 +86,12 @@ class ModelParallel : public Strategy {
   }
   void set_lr(float lr) override { team_->set_lr(lr); }
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
-  std::optional<PipelineBubble> bubble() const override { return bubble_; }
+  PipelineBubble bubble() const override { return bubble_; }
 
  private:
   int count() const { return static_cast<int>(devices_.size()); }
 
-  // A stage that fails stops the others, which wait for it.
+  // A stage that fails stops the others, because they wait for it.
   void run_stage(int number, const StepSamples& samples) {
     PipelineStage& stage = *stages_[static_cast<std::size_t>(number)];
     const auto begin = std::chrono::steady_clock::now();
@@ -109,10 +109,10 @@ class ModelParallel : public Strategy {
     traffic_.add(targets.device(), *devices_.back(), targets.bytes());
     for (int i = 0; i + 1 < count(); ++i) {
       const auto at = static_cast<std::size_t>(i);
-      Device &before = *devices_[at], &behind = *devices_[at + 1];
+      Device &before = *devices_[at], &after = *devices_[at + 1];
       const std::uint64_t on = pipeline_.sent(i, i + 1), back = pipeline_.sent(i + 1, i);
-      traffic_.add(before, behind, on - std::exchange(sent_[at].first, on));
-      traffic_.add(behind, before, back - std::exchange(sent_[at].second, back));
+      traffic_.add(before, after, on - std::exchange(sent_[at].first, on));
+      traffic_.add(after, before, back - std::exchange(sent_[at].second, back));
     }
   }
 
@@ -126,7 +126,8 @@ class ModelParallel : public Strategy {
   LocalPipeline pipeline_;
   std::vector<std::chrono::duration<double>> busy_ =
       std::vector<std::chrono::duration<double>>(devices_.size());  // of the last step
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> sent_;  // by boundary, on and back: what traffic_ has already
+  std::vector<std::pair<std::uint64_t, std::uint64_t>>
+      sent_;  // by boundary, on and back: bytes that traffic_ has counted
   PipelineBubble bubble_;
   TrafficCount traffic_;
   DeviceThreads threads_;

@@ -7,9 +7,9 @@
 //     backward of 1          <-- gradients ----
 //     optimizer              <== loss =========  optimizer
 //
-// All ranks build the whole model from the same weights, rank 0's, and train the layers of their stage; the others' are
-// out of date until model() is asked for them. What travels: as within a process, by send and recv; the loss from the
-// last rank to all; and, with model(), the weights of each stage to all.
+// All ranks build the entire model with rank 0's weights, and train the layers of their stage; the other layers are out
+// of date until model() is called. Traffic: the same as within a process, by send and recv; the loss from the last
+// rank to all; and in model() the weights of each stage to all.
 #include "src/train/strategies/model_parallel/model_parallel_ranks.h"
 
 #include <array>
@@ -19,7 +19,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/strategies/model_parallel/pipeline_plan.h"
 #include "src/train/strategies/model_parallel/pipeline_stage.h"
@@ -29,7 +29,7 @@ namespace lockstep::train {
 
 namespace {
 
-class ModelParallelRanks : public Strategy {
+class ModelParallelRanks : public Strategy, public PipelineStages {
  public:
   ModelParallelRanks(Training training, const StrategyOptions& options)
       : training_(std::move(training)), group_(options.group), devices_({&group_->local_device()}), links_(group_) {
@@ -51,7 +51,7 @@ class ModelParallelRanks : public Strategy {
     check_same_model(*group_, *model_, kModelParallel);
     model_->to(*devices_.front());
     replace_by_roots(*group_, model_->state_dict(), "initial weights");
-    on_all_ranks(group_, [&] {  // it makes its optimizer
+    on_all_ranks(group_, [&] {  // making an optimizer may fail
       stage_ = std::make_unique<PipelineStage>(training_, *model_, cut_[static_cast<std::size_t>(rank)],
                                                *devices_.front(), rank, ranks, micro_batches_);
     });
@@ -91,10 +91,10 @@ class ModelParallelRanks : public Strategy {
   }
   void set_lr(float lr) override { team_->set_lr(lr); }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), links_.sent(), links_.received()}}; }
-  std::optional<PipelineBubble> bubble() const override { return bubble_; }
+  PipelineBubble bubble() const override { return bubble_; }
 
  private:
-  // What fails here alone must end the others, which wait for this rank.
+  // An error of this rank alone must end the others, because they wait for this rank.
   void run_stage(const StepSamples& samples) {
     const auto begin = std::chrono::steady_clock::now();
     try {
@@ -114,22 +114,22 @@ class ModelParallelRanks : public Strategy {
   };
   bool is_scaled() const { return team_->loss_scaler() != nullptr; }
 
-  // The last rank's loss, with the place in the random streams, which the draws of all stages have moved on; under loss
-  // scaling each rank tells of its gradients in the same call.
+  // Sends the last rank's loss to all, with the position in the random streams after the draws of all stages; under
+  // loss scaling each rank also reports whether its gradients are bad, in the same call.
   StepEnd end_of_step() {
     const RandomState after = stage_->random_after();
-    std::array<std::uint64_t, 5> told{std::bit_cast<std::uint32_t>(stage_->loss()), after.seed, after.next_stream,
-                                      after.next_dropout, 0};
+    std::array<std::uint64_t, 5> values{std::bit_cast<std::uint32_t>(stage_->loss()), after.seed, after.next_stream,
+                                        after.next_dropout, 0};
     const CallOptions call{.purpose = {"loss"}};
     if (is_scaled()) {
-      if (!stage_->is_last()) told = {};
-      told[4] = team_->found_bad() ? 1 : 0;
-      group_->all_reduce(told.data(), told.size(), DType::kInt64, ReduceOp::kSum, call);
+      if (!stage_->is_last()) values = {};
+      values[4] = team_->found_bad() ? 1 : 0;
+      group_->all_reduce(values.data(), values.size(), DType::kInt64, ReduceOp::kSum, call);
     } else {
-      group_->broadcast(told.data(), told.size() - 1, DType::kInt64, group_->world_size() - 1, call);
+      group_->broadcast(values.data(), values.size() - 1, DType::kInt64, group_->world_size() - 1, call);
     }
-    set_random_state({told[1], told[2], told[3]});
-    return {std::bit_cast<float>(static_cast<std::uint32_t>(told[0])), told[4] != 0};
+    set_random_state({values[1], values[2], values[3]});
+    return {std::bit_cast<float>(static_cast<std::uint32_t>(values[0])), values[4] != 0};
   }
 
   void broadcast(const Tensor& tensor, int root) {
@@ -147,8 +147,8 @@ class ModelParallelRanks : public Strategy {
   std::unique_ptr<nn::Module> model_;
   std::vector<std::vector<nn::Module*>> cut_;
   std::unique_ptr<PipelineStage> stage_;
-  std::unique_ptr<optim::Optimizer> untrained_;  // where the stage trains nothing: stands for it
-  std::optional<optim::Team> team_;              // of this rank's optimizer; knows the state of the others
+  std::unique_ptr<optim::Optimizer> untrained_;  // an optimizer without parameters, if the stage trains nothing
+  std::optional<optim::Team> team_;              // this rank's optimizer; knows the state of the others
   optim::Optimizer* optimizer_ = nullptr;        // the stage's, or untrained_
   int micro_batches_ = 1;
   bool is_gathered_ = true;  // the same on all ranks

@@ -18,12 +18,12 @@ class LocalPipeline::Links : public StageLinks {
     activation.values = arrived(activation.values, device);
     return activation;
   }
-  Tensor receive_gradient(Device& device) override { return arrived(pipeline_.take(behind().gradients), device); }
+  Tensor receive_gradient(Device& device) override { return arrived(pipeline_.take(after().gradients), device); }
   void send_activation(const Activation& activation) override {
     activation.values.device().default_stream().synchronize();  // the next device reads it
     const std::lock_guard lock(pipeline_.mutex_);
-    behind().bytes_on += activation.values.bytes();
-    behind().activations.push_back(activation);
+    after().bytes_on += activation.values.bytes();
+    after().activations.push_back(activation);
     pipeline_.changed_.notify_all();
   }
   void send_gradient(const Tensor& gradient) override {
@@ -35,14 +35,14 @@ class LocalPipeline::Links : public StageLinks {
   }
 
  private:
-  // Waits for the copy: the sender may drop its memory, or use it for something else.
+  // Waits for the copy, because the sender may free or reuse its memory.
   static Tensor arrived(const Tensor& sent, Device& device) {
     const Tensor here = sent.to(device);
     device.default_stream().synchronize();
     return here;
   }
   Boundary& before() const { return pipeline_.boundaries_[stage_ - 1]; }
-  Boundary& behind() const { return pipeline_.boundaries_[stage_]; }
+  Boundary& after() const { return pipeline_.boundaries_[stage_]; }
 
   LocalPipeline& pipeline_;
   const std::size_t stage_;
@@ -104,8 +104,9 @@ constexpr std::size_t kHeader = 6 + kMostDims;
 std::vector<std::int64_t> header_of(const Activation& message) {
   const Shape& shape = message.values.shape();
   if (shape.extents().size() > kMostDims)
-    throw InvalidArgument("model_parallel: a stage gives a tensor of shape {}: at most {} dimensions go between ranks",
-                          shape.text(), kMostDims);
+    throw InvalidArgument(
+        "model_parallel: a stage returned a tensor of shape {}; between ranks at most {} dimensions are supported",
+        shape.text(), kMostDims);
   std::vector<std::int64_t> header(kHeader, 0);
   header[0] = static_cast<std::int64_t>(message.values.dtype());
   header[1] = message.wants_gradient ? 1 : 0;

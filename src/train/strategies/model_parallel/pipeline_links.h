@@ -1,4 +1,4 @@
-// What stages of a pipeline send each other, within a process and between ranks.
+// Messages between the stages of a pipeline, within a process and between ranks.
 #pragma once
 
 #include <condition_variable>
@@ -18,15 +18,15 @@ namespace lockstep::train {
 // A micro-batch between two stages, on its way to the loss.
 struct Activation {
   Tensor values;
-  RandomState random;           // where the next stage's draws begin: those of one device that runs all layers
-  bool wants_gradient = false;  // a stage before has something to train
+  RandomState random;           // where the next stage's draws begin, as on one device that runs all layers
+  bool wants_gradient = false;  // whether an earlier stage has something to train
 };
 
 // The two neighbours of a stage. Micro-batches pass in order. receive_*() blocks until the neighbour has sent.
 class StageLinks {
  public:
   virtual ~StageLinks() = default;
-  // Both return what they received on `device`.
+  // The result is on `device`.
   virtual Activation receive_activation(Device& device) = 0;
   virtual Tensor receive_gradient(Device& device) = 0;
   // The tensor must not change any more.
@@ -34,24 +34,24 @@ class StageLinks {
   virtual void send_gradient(const Tensor& gradient) = 0;
 };
 
-// Thrown by a link when another stage has failed: its exception counts, not this one.
+// A link throws this when another stage has failed; the other stage's exception is the one to report.
 struct StageStopped {};
 
-// All stages of a process, a thread each: queues between neighbours.
+// The queues between the stages of one process, which has a thread for each stage.
 class LocalPipeline {
  public:
   explicit LocalPipeline(int stages);
   ~LocalPipeline();
   StageLinks& links(int stage);
-  void begin();  // of a step: nothing is queued
-  void fail(std::exception_ptr
-                exception);  // all receive_*() throw StageStopped from now on; of several exceptions the first counts
-  void rethrow();            // that one, if there is one
+  void begin();  // begins a step with empty queues
+  // All receive_*() throw StageStopped from now on. Keeps the first exception.
+  void fail(std::exception_ptr exception);
+  void rethrow();                              // throws the exception of fail(), if there is one
   std::uint64_t sent(int from, int to) const;  // bytes, since the pipeline was made
 
  private:
   class Links;
-  struct Boundary {  // behind a stage
+  struct Boundary {  // after a stage
     std::deque<Activation> activations;
     std::deque<Tensor> gradients;
     std::uint64_t bytes_on = 0, bytes_back = 0;
@@ -66,7 +66,7 @@ class LocalPipeline {
   std::vector<std::unique_ptr<Links>> links_;
 };
 
-// A stage a rank: messages to the ranks before and behind, by way of the CPU's memory. One thread.
+// The links of a rank's stage: messages to the previous and next rank, through the CPU's memory. Used by one thread.
 class RankLinks : public StageLinks {
  public:
   explicit RankLinks(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
@@ -88,7 +88,7 @@ class RankLinks : public StageLinks {
     Tensor values;
     Work header_sent, values_sent;
   };
-  std::deque<Pending> pending_;  // their memory is the group's until they are sent
+  std::deque<Pending> pending_;  // the group reads their memory until they are sent
   std::uint64_t sent_ = 0, received_ = 0;
 };
 

@@ -7,9 +7,9 @@
 
 namespace lockstep::train {
 
-// Cuts the layers into `stages` runs of at least one layer, so that the largest sum of costs is as small as it can be;
-// of equal cuts the one with the earliest boundaries. Returns the number of layers of each stage. LOCKSTEP_CHECK: 1 <=
-// stages <= layers.
+// Cuts the layers into `stages` runs of at least one layer, so that the largest sum of costs is as small as possible;
+// of equally good cuts it takes the one with the earliest boundaries. Returns the number of layers of each stage.
+// LOCKSTEP_CHECK: 1 <= stages <= layers.
 std::vector<std::size_t> split_layers(const std::vector<std::uint64_t>& costs, std::size_t stages);
 
 struct PipelineOp {
@@ -18,9 +18,9 @@ struct PipelineOp {
   bool operator==(const PipelineOp&) const = default;
 };
 // One forward, one backward (Narayanan et al., "PipeDream", SOSP 2019, section 3.2; flushed at the end of the batch, as
-// in Megatron-LM's section 2.2.1, SC 2021): stage s first runs stages - s - 1 forwards, as far as there are so many
-// micro-batches, then a forward and a backward in turn, then the backwards that are left. So it keeps the activations
-// of at most stages - s micro-batches.
+// in Megatron-LM's section 2.2.1, SC 2021): stage s first runs stages - s - 1 forwards, or all if there are fewer
+// micro-batches, then a forward and a backward in turn, then the remaining backwards. So it keeps the activations of at
+// most stages - s micro-batches.
 std::vector<PipelineOp> one_forward_one_backward(int stage, int stages, int micro_batches);
 
 // The share of a step in which a stage waits, if all take the same time: (stages - 1) / (micro_batches + stages - 1).

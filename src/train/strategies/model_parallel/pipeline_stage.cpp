@@ -20,7 +20,8 @@ std::vector<std::size_t> sizes_of_stages(const std::vector<nn::Module*>& layers,
                                          const std::vector<int>& asked) {
   if (stages > layers.size())
     throw InvalidArgument(
-        "{}: {} stages, one a device, and {} layers: every stage needs a layer: use fewer devices, or ranks",
+        "{}: {} stages, one for each device, but only {} layers: every stage needs a layer: use fewer devices, or "
+        "ranks",
         kModelParallel, stages, layers.size());
   if (asked.empty()) {
     std::vector<std::uint64_t> bytes;
@@ -34,7 +35,8 @@ std::vector<std::size_t> sizes_of_stages(const std::vector<nn::Module*>& layers,
   if (asked.size() != stages || !all_positive ||
       std::accumulate(asked.begin(), asked.end(), 0) != static_cast<int>(layers.size()))
     throw InvalidArgument(
-        "{}: .stage_layers has {} numbers with sum {}: {} stages need as many, all above 0, with sum {}, the layers",
+        "{}: .stage_layers has {} numbers with sum {}; expected a positive number for each of {} stages, with sum {}, "
+        "the layers",
         kModelParallel, asked.size(), std::accumulate(asked.begin(), asked.end(), 0), stages, layers.size());
   return {asked.begin(), asked.end()};
 }
@@ -67,11 +69,10 @@ std::vector<std::vector<nn::Module*>> cut_into_stages(nn::Module& model, std::si
   if (dynamic_cast<nn::Sequential*>(&model) == nullptr)
     throw InvalidArgument(
         "{}: the model is a {}: stages are runs of layers of an nn::Sequential; make it one, or move its parts to "
-        "devices "
-        "by hand, with to_device() between them",
+        "devices by hand, with to_device() between them",
         kModelParallel, model.kind());
   if (!model.own_parameters().empty() || !model.own_buffers().empty())
-    throw InvalidArgument("{}: the Sequential has tensors of its own beside its layers', which belong to no stage",
+    throw InvalidArgument("{}: the Sequential has tensors outside its layers, which belong to no stage",
                           kModelParallel);
   std::vector<nn::Module*> layers;
   for (const auto& child : model.children()) layers.push_back(child.second);
@@ -96,7 +97,7 @@ void check_micro_batches(const Tensor& inputs, const Tensor& targets, int micro_
   check_no_autocast(kModelParallel);
   if (inputs.shape()[0] % micro_batches != 0)
     throw InvalidArgument(
-        "{}: {} samples a step cannot be split evenly into {} micro-batches: choose .micro_batches that divide them",
+        "{}: {} samples per step cannot be split evenly into {} micro-batches: choose .micro_batches that divide them",
         kModelParallel, inputs.shape()[0], micro_batches);
 }
 
@@ -215,9 +216,8 @@ Tensor PipelineStage::run_layers(const Tensor& input) const {
   for (nn::Module* layer : layers_) values = (*layer)(values);
   if (values.size() != 1)
     throw InvalidArgument(
-        "{}: stage {} gives {} tensors: one goes on to the next stage, or to the loss: choose .stage_layers that end "
-        "behind a "
-        "layer with one output",
+        "{}: stage {} returned {} tensors; expected one for the next stage, or the loss: choose .stage_layers that end "
+        "after a layer with one output",
         kModelParallel, stage_, values.size());
   return values.front();
 }

@@ -1,4 +1,4 @@
-// A stage of a pipeline: some layers on one device, and the micro-batches that are on their way through them.
+// A stage of a pipeline: some layers on one device, and the micro-batches that pass through them.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ inline constexpr const char* kModelParallel = "model_parallel";
 std::vector<std::vector<nn::Module*>> cut_into_stages(nn::Module& model, std::size_t stages,
                                                       const std::vector<int>& stage_layers);
 
-// The layers under their names, whose forward() passes all stages: what users evaluate and save.
+// The model that users evaluate and save: all layers with their names; forward() passes through all stages.
 class StagedModel : public nn::Module {
  public:
   // `model` has the layers of all stages and outlives this.
@@ -39,7 +39,7 @@ int micro_batches_of(const StrategyOptions& options, std::size_t stages);
 // Throws InvalidArgument unless the micro-batches divide the samples.
 void check_micro_batches(const Tensor& inputs, const Tensor& targets, int micro_batches);
 
-// Throws InvalidArgument that names the stage, the device and an operator that it does not have.
+// Throws InvalidArgument, with stage, device and operator, if the device has no kernel for an operator.
 void check_kernels(const Device& device, std::size_t stage);
 
 // A step's samples, of the whole batch.
@@ -53,8 +53,8 @@ struct StepSamples {
 // Used by one thread, always the same.
 class PipelineStage {
  public:
-  // Moves the layers, of `model`, to the device. An optimizer is made where something is trained; it knows the
-  // parameters by the names that they have in the model.
+  // Moves the layers, which belong to `model`, to the device. Makes an optimizer if something is trained; it knows the
+  // parameters by their names in the model.
   PipelineStage(const Training& training, const nn::Module& model, std::vector<nn::Module*> layers, Device& device,
                 int stage, int stages, int micro_batches);
 
@@ -64,16 +64,16 @@ class PipelineStage {
 
   Device& device() const { return device_; }
   bool is_last() const { return stage_ + 1 == stages_; }
-  optim::Optimizer* optimizer() const { return optimizer_.get(); }  // null where nothing is trained
-  // Parameters and buffers, under the names that they have in the layers.
+  optim::Optimizer* optimizer() const { return optimizer_.get(); }  // null if nothing is trained
+  // Parameters and buffers, with their names in the layers.
   std::vector<NamedTensor> state() const;
-  float loss() const { return loss_; }                        // of the last stage: the mean over the batch
-  RandomState random_after() const { return random_after_; }  // of the last stage: where the next step's draws begin
-  std::chrono::duration<double> waited() const { return waited_; }  // of the last run: for neighbours
+  float loss() const { return loss_; }                        // on the last stage: the mean over the batch
+  RandomState random_after() const { return random_after_; }  // on the last stage: where the next step's draws begin
+  std::chrono::duration<double> waited() const { return waited_; }  // for neighbours, in the last run
 
  private:
   struct UnderWay {
-    Tensor input, output;  // of the last stage the output is the loss
+    Tensor input, output;  // on the last stage the output is the loss
   };
   void forward(int micro_batch, const StepSamples& samples, StageLinks& links);
   void backward(int micro_batch, StageLinks& links);

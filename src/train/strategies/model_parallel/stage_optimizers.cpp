@@ -50,13 +50,12 @@ void check_scalers(const std::vector<json>& stages) {
     if (stages[rank].is_null())
       throw InvalidArgument(
           "{}: the optimizer of rank {} has a LossScaler, and the stage of rank {} trains nothing, so that no "
-          "optimizer changes its scale: "
-          "choose .stage_layers that give each rank something to train, keep the stages in one process, or compute in "
-          "bfloat16",
+          "optimizer changes its scale: choose .stage_layers that give each rank something to train, keep the stages "
+          "in one process, or compute in bfloat16",
           kModelParallel, with, rank);
     if (stages[rank].at("scaler") != stages[with].at("scaler"))
       throw InvalidArgument(
-          "{}: rank {} has {}, and rank {} has {}: each rank makes one with the same options, for its optimizer and "
+          "{}: rank {} has {}, and rank {} has {}: make one with the same options on each rank, for its optimizer and "
           "its loss",
           kModelParallel, with, stages[with].at("scaler").get<std::string>(), rank,
           stages[rank].at("scaler").get<std::string>());
@@ -93,11 +92,11 @@ optim::Optimizer* share_stages(ProcessGroup& group, optim::Optimizer* own, std::
   }
   team.emplace(kModelParallel, optim::Team::Kind::kStages, std::vector{own});
   if (stages.size() == 1) return own;
-  std::vector<StatePart> before, behind;
+  std::vector<StatePart> before, after;
   for (std::size_t stage = 0; stage < stages.size(); ++stage)
     for (StatePart& part : empty_parts(stages[stage]))
-      if (stage != rank) (stage < rank ? before : behind).push_back(std::move(part));
-  team->share_among_ranks(group.rank(), std::move(before), std::move(behind), group.world_size());
+      if (stage != rank) (stage < rank ? before : after).push_back(std::move(part));
+  team->set_only_stage(group.rank(), std::move(before), std::move(after), group.world_size());
   return own;
 }
 

@@ -1,4 +1,4 @@
-// The optimizers of a pipeline's stages where each rank has one stage: one optimizer to those who save and load.
+// The optimizers of a pipeline with a stage on each rank, as one optimizer that can be saved and loaded.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,11 @@
 
 namespace lockstep::train {
 
-// Collective; rank r has stage r, with `own`, or null where it trains nothing: then `untrained` becomes an optimizer
-// without parameters, which takes part in saving and loading. Returns that or `own`, whose state_parts() have those of
-// all stages from now on: the own ones whole, the others without elements. Throws InvalidArgument on all ranks where no
-// stage trains anything, and for a LossScaler that not all ranks have, or not with the same options.
+// Collective; rank r has stage r. `own` is its optimizer, or null if the stage trains nothing: then `untrained` becomes
+// an optimizer without parameters, which takes part in saving and loading. Returns `untrained` or `own`; its
+// state_parts() have the parts of all stages from now on: this rank's complete, the others' without elements. Throws
+// InvalidArgument on all ranks if no stage trains anything, and for a LossScaler that not all ranks have with the same
+// options.
 optim::Optimizer* share_stages(ProcessGroup& group, optim::Optimizer* own, std::unique_ptr<optim::Optimizer>& untrained,
                                std::optional<optim::Team>& team);
 

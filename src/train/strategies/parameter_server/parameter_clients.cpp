@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 
 namespace lockstep::train {
 

@@ -1,4 +1,4 @@
-// The workers of a parameter server, as the server knows them, and the wait for the next message of any of them.
+// A server's record of its workers, and the wait for the next message from any of them.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 namespace lockstep::train {
 
 struct ParameterClient {
-  enum class State { kPaused, kJoins, kComputes, kWaits, kFinished };  // kJoins, kWaits: for the weights
+  enum class State { kPaused, kJoins, kComputes, kWaits, kFinished };  // kJoins and kWaits wait for the weights
 
   State state = State::kPaused;
   std::int64_t clock = 0;  // steps
@@ -18,13 +18,13 @@ struct ParameterClient {
   bool is(State other) const { return state == other; }
   bool waits() const { return is(State::kJoins) || is(State::kWaits); }
 
-  // Of the wait for its next message, unless it has finished.
+  // The receive of its next message, unless it has finished.
   Notice notice_to_come;
   Work next;
   std::chrono::nanoseconds waited{0};
 };
 
-// A receive of each worker's next message is always under way, so that one that leaves is missed at once.
+// A receive of each worker's next message is always pending, so that a worker that leaves is noticed at once.
 class ParameterClients {
  public:
   // `tasks` outlives this.
@@ -35,13 +35,13 @@ class ParameterClients {
   const std::vector<ParameterClient>& all() const { return clients_; }
   std::string describe(std::size_t worker) const { return tasks_.describe(tasks_.workers[worker]); }
   bool have_finished() const;
-  std::int64_t slowest() const;  // clock of those that have not finished
+  std::int64_t slowest() const;  // the smallest clock of the workers that have not finished
 
   void expect_notice(std::size_t worker);
   void expect_floats(std::size_t worker, const Tensor& floats);
-  // Blocks until a message has come; returns its worker. Waits for paused workers for as long as they live. Throws
-  // TimeoutError that names those who keep another one waiting longer than the group's deadline, PeerLost for one that
-  // leaves.
+  // Blocks until a message has arrived, and returns its worker. Waits for paused workers as long as they live. Throws
+  // TimeoutError with the workers that keep another one waiting longer than the group's deadline, and PeerLost for a
+  // worker that leaves.
   std::size_t next_message();
 
  private:

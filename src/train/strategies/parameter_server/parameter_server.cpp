@@ -1,5 +1,5 @@
-// The server of `parameter_server`: it holds a part of the parameters, and updates them by what workers send. What
-// TensorFlow calls a parameter server, after DistBelief.
+// The server of `parameter_server`: it holds a part of the parameters, and updates them with the workers' gradients.
+// TensorFlow calls this a parameter server, after DistBelief.
 //
 //     ps:0: parameters 0, 2, ..., optimizer            ps:1: parameters 1, 3, ..., optimizer     a process each, on the
 //     CPU
@@ -8,26 +8,25 @@
 //     worker:0: model, forward, backward               worker:1: ...             a process each: all weights, its own
 //     samples
 //
-// Which parameter is whose: train/parameter_server.h. What travels: in a step each of n workers sends the gradients of
-// all parameters, each to its server, and receives all weights: as many bytes as the model has, out and in. One of P
-// servers sends and receives n / P of them: with few servers its connection is the bottleneck, which ddp has not. No
-// worker sends to another one.
+// train/parameter_server.h says which server holds which parameter. Traffic: in a step each of n workers sends the
+// gradients of all parameters, each to its server, and receives all weights: as many bytes as the model has, out and
+// in. Each of P servers sends and receives n / P of them: with few servers its connection is a bottleneck, which ddp
+// does not have. No worker sends to another one.
 //
-// Synchronous: a server adds the gradients of a step in the order of the workers, however they come, scales and
-// updates, and answers all: the sums and so the bits are those of ddp on one machine. Asynchronous: it updates by each
-// worker's gradients as they come, and answers those who are at most `staleness` steps ahead. Here a worker's clock is
-// the number of its steps that this server has seen.
+// Synchronous: a server adds the gradients of a step in the order of the workers, in whatever order they arrive,
+// scales, updates, and answers all: the sums, and so the bits, are those of ddp on one machine. Asynchronous: it
+// updates with each worker's gradients as they arrive, and answers workers that are at most `staleness` steps ahead. A
+// worker's clock is the number of its steps that this server has received.
 //
-// A worker announces each step to all servers, which then expect its gradients: no message waits for one to ask for it.
-// The first step of worker 0 brings the weights that the job begins with, that of any other asks for them; ps:0 passes
-// worker 0's frozen parameters and buffers on. A worker tells each server when it has finished; a server ends with the
-// last of them. It waits for paused workers for as long as they live, and for a worker that keeps another waiting until
-// the group's deadline. A process that dies, fails, stops or leaves ends the group for all, as under any other
-// strategy.
+// A worker announces each step to all servers, which then expect its gradients; servers send no requests. With its
+// first step worker 0 sends the weights that the job begins with, and any other worker requests them; ps:0 passes on
+// worker 0's frozen parameters and buffers. A worker notifies each server when it has finished; a server ends with the
+// last worker. It waits for paused workers as long as they live, and until the group's deadline for a worker that keeps
+// another one waiting. A process that dies, fails, stops or leaves ends the group for all, as under any other strategy.
 #include <algorithm>
 
 #include "lockstep/autograd/variable.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/optim/step_parts.h"
 #include "src/train/strategies/parameter_server/parameter_clients.h"
 
@@ -35,7 +34,7 @@ namespace lockstep::train {
 
 namespace {
 
-class Server : public Strategy {
+class Server : public Strategy, public ParameterHolder {
  public:
   explicit Server(ParameterServerJob job)
       : job_(std::move(job)),
@@ -54,23 +53,21 @@ class Server : public Strategy {
       flags_.push_back(job_.layout.flags[i] - range_.begin);
     }
     if (job_.tasks.own.index == 0) rest_ = bytes_of(rest_of(job_.replica));
-    job_.replica = {};  // what is left of the model is the other servers'
+    job_.replica = {};  // the other parameters belong to other servers
     optimizer_ = make_optimizer(kParameterServer, job_.training, parameters_);
     if (optim::StepParts(*optimizer_).scales_loss())
       throw InvalidArgument(
           "{}: the optimizer has a LossScaler: servers would divide by a scale of their own, and no step changes the "
-          "one by which a worker "
-          "scales its loss; compute in bfloat16, which needs none, or take another strategy",
+          "scale of a worker's loss; compute in bfloat16, which needs no LossScaler, or use another strategy",
           kParameterServer);
   }
 
   const char* name() const override { return kParameterServer; }
   const std::vector<Device*>& devices() const override { return devices_; }
-  bool is_server() const override { return true; }
 
   float step(const Tensor&, const Tensor&) override {
     throw InvalidArgument(
-        "{}: {} trains on no samples: where is_server() call serve(), and step() on the workers alone",
+        "{}: {} trains on no samples: call serve() of as<ParameterHolder>() here, and step() on the workers alone",
         kParameterServer, job_.tasks.describe(job_.group().rank()));
   }
   nn::Module& model() override {
@@ -151,7 +148,7 @@ class Server : public Strategy {
     if (!is_synchronous()) update(client.notice, gradients_[worker]);
   }
 
-  // Once the gradients of all have come: by their mean.
+  // Updates by the mean of all gradients, when all have arrived.
   void update_by_all() {
     const std::vector<ParameterClient>& all = clients_.all();
     const auto waits = [](const ParameterClient& client) { return client.is(State::kWaits); };
@@ -171,10 +168,8 @@ class Server : public Strategy {
   void check_goes_on(std::size_t worker, std::size_t waiting) {
     if (!clients_[worker].is(State::kFinished)) return;
     throw InvalidArgument(
-        "parameter_server: {} has finished after {} steps, {} is in step {}: synchronous workers make as many steps "
-        "each; give them as "
-        "many batches, "
-        "or a .staleness above 0",
+        "parameter_server: {} has finished after {} steps, but {} is in step {}: synchronous workers must make the "
+        "same number of steps; give them the same number of batches, or a .staleness above 0",
         clients_.describe(worker), clients_[worker].clock, clients_.describe(waiting), clients_[waiting].clock);
   }
 
@@ -190,7 +185,7 @@ class Server : public Strategy {
     optimizer_->step();
   }
 
-  // The weights, to those who wait for them and are not too far ahead.
+  // Sends the weights to the workers that wait for them and are not too far ahead.
   void answer() {
     std::vector<Work> under_way;
     const auto send = [&](const void* data, std::size_t count, DType dtype, std::size_t worker, int tag) {
@@ -205,21 +200,21 @@ class Server : public Strategy {
       client.state = State::kPaused;
       client.waited = {};
     }
-    for (const Work& work : under_way) work.wait();  // the workers wait: none keeps the others from their answers
+    for (const Work& work : under_way) work.wait();  // the workers are waiting for these, so no send blocks
   }
 
   ParameterServerJob job_;
   const FloatRange range_;  // of all floats
   std::vector<Device*> devices_;
   ParameterClients clients_;
-  Tensor weights_;     // this server's, in one memory: the parameters are windows of it
+  Tensor weights_;     // in one piece of memory: the parameters are windows of it
   Tensors gradients_;  // by worker
   std::vector<NamedTensor> parameters_;
   std::vector<std::int64_t> begins_, flags_;  // by parameter, in weights_ and gradients
   std::vector<std::byte> rest_;               // of ps:0: see rest_of()
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::uint64_t sent_ = 0, received_ = 0;
-  bool has_begun_ = false;  // worker 0's weights are here, or it has finished without a step
+  bool has_begun_ = false;  // worker 0's weights have arrived, or it has finished without a step
   bool has_served_ = false;
 };
 

@@ -11,7 +11,7 @@
 namespace lockstep::train {
 
 std::vector<int> shard_parameters(const std::vector<NamedTensor>& parameters, int servers, Sharding sharding) {
-  if (servers < 1) throw InvalidArgument("shard_parameters: {} servers; at least 1 is needed", servers);
+  if (servers < 1) throw InvalidArgument("shard_parameters: got {} servers; expected at least 1", servers);
   std::vector<std::size_t> bytes(static_cast<std::size_t>(servers)), held(bytes.size());
   std::vector<int> server_of;
   for (const auto& [name, tensor] : parameters) {

@@ -1,4 +1,4 @@
-// Which server holds which parameters, and where they stand in its messages.
+// The server of each parameter, and the position of the parameter in the messages.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ struct FloatRange {
   std::int64_t begin = 0, count = 0;
 };
 
-// All parameters in one memory: server by server, each a range that travels as one message, and within it in the order
-// of the model. Parameters begin on cache lines; the few floats between them travel along, and a flag for each behind
-// the last: among gradients, 1 where the parameter has one.
+// All parameters in one piece of memory, server by server: each server's range is one message, and has its parameters
+// in the order of the model. Parameters begin on cache lines; the few floats between them are sent, too. After the last
+// one there is a flag for each parameter, which is 1 in a message of gradients if the parameter has a gradient.
 struct ShardLayout {
   std::vector<int> server_of;          // by parameter
   std::vector<FloatRange> parameters;  // by parameter
@@ -27,7 +27,7 @@ struct ShardLayout {
 // Pure. Throws what shard_parameters() throws.
 ShardLayout lay_out_shards(const std::vector<NamedTensor>& parameters, int servers, Sharding sharding);
 
-// The parameter lives in `memory` from now on, at `begin`; its value moves along.
+// Moves the parameter, with its value, into `memory` at `begin`.
 void move_into(const Tensor& memory, std::int64_t begin, const Tensor& parameter);
 
 }  // namespace lockstep::train

@@ -17,28 +17,26 @@ namespace {
 constexpr long kMaxTaskIndex = 65535;
 
 Task own_task(const ProcessGroup& group, const ParameterServerOptions& options) {
-  const std::optional<Task> told = task_of_environment(env::text);
+  const std::optional<Task> stated = task_of_environment(env::text);
   if (options.servers == 0) {
-    if (told) return *told;
+    if (stated) return *stated;
     throw InvalidArgument(
         "parameter_server: which ranks are servers? Start with lockrun --ps P --workers W, set {} and {} for each "
-        "process, or give "
-        ".servers, "
-        "how many of the last ranks are",
+        "process, or set .servers to the number of the last ranks that are servers",
         env::kJob, env::kTaskIndex);
   }
   const int workers = group.world_size() - options.servers;
   const bool is_server = group.rank() >= workers;
   const Task task =
       is_server ? Task{Task::Job::kServer, group.rank() - workers} : Task{Task::Job::kWorker, group.rank()};
-  if (told && *told != task)
+  if (stated && *stated != task)
     throw InvalidArgument(
         "parameter_server: rank {} is {} by .servers = {}, and {} by {} and {}: leave one of them out", group.rank(),
-        name_of(task), options.servers, name_of(*told), env::kJob, env::kTaskIndex);
+        name_of(task), options.servers, name_of(*stated), env::kJob, env::kTaskIndex);
   return task;
 }
 
-// What lockrun or the user has announced.
+// Compares with the number that lockrun or the user has set.
 void check_number(const char* variable, const char* job, std::size_t found) {
   const auto stated = env::text(variable);
   if (stated && env::parse_integer(variable, *stated, 0, kMaxTaskIndex) != static_cast<long>(found))
@@ -140,7 +138,8 @@ TaskTable TaskTable::gather(std::shared_ptr<ProcessGroup> group, const Parameter
 
 int TaskTable::worker_of(int rank) const {
   const auto found = std::find(workers.begin(), workers.end(), rank);
-  LOCKSTEP_CHECK(found != workers.end(), "parameter_server: rank {} is no worker and sends what workers send", rank);
+  LOCKSTEP_CHECK(found != workers.end(), "parameter_server: rank {} is not a worker, but has sent a worker's message",
+                 rank);
   return static_cast<int>(found - workers.begin());
 }
 
@@ -215,7 +214,7 @@ std::unique_ptr<Strategy> make_parameter_server(Training training, const Strateg
   const bool is_server = job.tasks.own.job == Task::Job::kServer;
   job.workers = group->split(is_server ? -1 : 0, job.tasks.own.index);
   std::unique_ptr<Strategy> server;
-  on_all_ranks(group, [&] {  // a server makes its optimizer
+  on_all_ranks(group, [&] {  // making a server's optimizer may fail
     if (is_server) server = make_server(std::move(job));
   });
   return is_server ? std::move(server) : make_worker(std::move(job));

@@ -1,4 +1,4 @@
-// What servers and workers of `parameter_server` have in common: who is who, and what a message between them is.
+// For servers and workers of `parameter_server`: the task of each rank, and the messages between them.
 #pragma once
 
 #include <cstddef>
@@ -18,24 +18,24 @@ namespace lockstep::train {
 
 inline constexpr const char* kParameterServer = "parameter_server";
 
-// The tasks of all ranks, as they have told each other.
+// The tasks of all ranks, which the ranks exchange when the strategy is made.
 struct TaskTable {
   std::shared_ptr<ProcessGroup> group;
   Task own;
   std::vector<int> workers, servers;  // by index: the rank
 
-  // Collective. Throws InvalidArgument for tasks that come twice, are missing, or do not make a job; the same on all
-  // ranks.
+  // Collective. Throws InvalidArgument, the same on all ranks, for tasks that occur twice, are missing, or do not make
+  // a job.
   static TaskTable gather(std::shared_ptr<ProcessGroup> group, const ParameterServerOptions& options);
 
   int worker_of(int rank) const;         // its index
   std::string describe(int rank) const;  // "worker:1 (rank 1)"
 
-  // "parameter_server: ps:0: ..., rank 1 is worker:1": the task of this process before a group's message, those of the
-  // ranks that it names behind it.
+  // "parameter_server: ps:0: ...; rank 1 is worker:1": puts this process's task before a group's message, and the tasks
+  // of the ranks that the message names after it.
   std::string with_tasks(const std::string& message) const;
 
-  // Calls it; an error of the group gets the tasks' names.
+  // Calls call(), and adds the tasks' names to an error of the group.
   template <typename Call>
   void with_names(Call&& call) const {
     try {
@@ -53,9 +53,9 @@ struct TaskTable {
 // From a worker to a server.
 struct Notice {
   enum class Kind : std::int32_t {
-    kWeights = 1,  // of worker 0, before its first step: its weights follow, and to ps:0 the rest of its state
-    kJoins,        // of any other: it wants these
-    kStep,         // a step begins: its gradients follow once they are there, and then the weights are wanted
+    kWeights = 1,  // from worker 0 before its first step: its weights follow, and to ps:0 the rest of its state
+    kJoins,        // from any other worker before its first step: it requests these
+    kStep,         // a step begins: its gradients follow when they are complete, and the worker expects the weights
     kFinished,
   };
   Kind kind = Kind::kStep;
@@ -66,16 +66,16 @@ struct Notice {
 };
 static_assert(std::is_trivially_copyable_v<Notice> && sizeof(Notice) == 24);
 
-// The group is the user's: tags that nobody chooses by chance.
+// The group belongs to the user: tags that no program uses by chance.
 inline constexpr int kNoticeTag = 0x70730001, kFloatsTag = 0x70730002, kRestTag = 0x70730003;
 
-// What a model has beside the parameters that are trained, which the servers' floats are: frozen ones and buffers. As
-// bytes, one behind the other, in the order of the model.
+// Frozen parameters and buffers, which the servers' floats do not have. As bytes they follow each other in the order of
+// the model.
 std::vector<NamedTensor> rest_of(const Replica& replica);
 std::vector<std::byte> bytes_of(const std::vector<NamedTensor>& tensors);
 void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std::byte>& bytes);
 
-// A parameter server's whole set-up, the same on servers and workers but for the device.
+// The set-up of a job, the same on servers and workers except for the device.
 struct ParameterServerJob {
   TaskTable tasks;
   ParameterServerOptions options;

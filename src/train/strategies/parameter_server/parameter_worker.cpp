@@ -1,14 +1,14 @@
 // The worker of `parameter_server`: it computes gradients with the servers' weights. parameter_server.cpp draws both.
 //
-// A step announces itself to the servers, sends each the gradients of its parameters once backward has ended, and ends
-// when all servers have sent their weights: model() is current then, as far as its servers know. Gradients, and on the
-// CPU weights too, lie in one memory in the order in which they travel; a GPU's pass through a copy on the host.
-// Buffers (statistics of batch normalisation) are each worker's own; worker 0's are those that are worth saving, as
-// rank 0's are under ddp.
+// A worker announces its step to the servers, sends each server the gradients of its parameters after backward, and
+// returns when all servers have sent their weights: model() is as current as the servers are then. Gradients, and on
+// the CPU weights too, are in one piece of memory in the order in which they are sent; those of a GPU pass through a
+// copy on the host. Buffers (statistics of batch normalisation) are each worker's own; save worker 0's, like rank 0's
+// under ddp.
 #include <exception>
 
 #include "lockstep/autograd/variable.h"
-#include "src/core/base/text.h"
+#include "src/core/base/message_text.h"
 #include "src/train/strategies/parameter_server/parameter_tasks.h"
 
 namespace lockstep::train {
@@ -37,15 +37,15 @@ class Worker : public Strategy {
     }
   }
 
-  // The servers end when all workers have said that they have finished; without that all of the job would wait in vain.
+  // The servers end when all workers have sent that they have finished; without that the entire job would wait forever.
   ~Worker() override {
     try {
       if (is_in_step_ || std::uncaught_exceptions() > exceptions_)
         abort("");
       else
-        tell_servers(Notice::Kind::kFinished);
+        notify_servers(Notice::Kind::kFinished);
     } catch (const std::exception&) {
-      // The group is over: a step has said so, or the program will hear of it.
+      // The group is over: a step has reported that, or the program's next call will.
     }
   }
 
@@ -74,14 +74,13 @@ class Worker : public Strategy {
   nn::Module& model() override { return *job_.replica.model; }
   optim::Optimizer& optimizer() override {
     throw InvalidArgument(
-        "{}: {} has no optimizer, the servers have: set_lr() changes their rate, and a server's optimizer() is that of "
-        "its parameters",
+        "{}: {} has no optimizer; the servers have one each, for their parameters: set_lr() changes their rate",
         kParameterServer, job_.tasks.describe(job_.group().rank()));
   }
   std::vector<optim::Optimizer*> optimizers() override { return {}; }
   void set_lr(float lr) override {
     if (!optim::is_rate(lr))
-      throw InvalidArgument("{}: a learning rate of {}; a finite number from 0 on is needed", kParameterServer, lr);
+      throw InvalidArgument("{}: got a learning rate of {}; expected a finite number from 0 on", kParameterServer, lr);
     lr_ = lr;
   }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
@@ -95,14 +94,15 @@ class Worker : public Strategy {
   float train_on(const Tensor& inputs, const Tensor& targets) {
     job_.tasks.with_names([this] {
       if (steps_ == 0) begin();
-      tell_servers(Notice::Kind::kStep);
+      notify_servers(Notice::Kind::kStep);
     });
     for (const NamedTensor& parameter : job_.replica.parameters) clear_grad(parameter.tensor);
     const Tensor loss = loss_of(job_.training, (*job_.replica.model)(inputs), targets);
     loss.backward();
     for (std::size_t i = 0; i < flags_.size(); ++i)
       flags_[i] = has_grad(job_.replica.parameters[i].tensor) ? 1.0F : 0.0F;
-    zero_missing_gradients(job_.replica);
+    for (const NamedTensor& parameter : job_.replica.parameters)  // other workers may have reached it
+      if (!has_grad(parameter.tensor)) zero_gradient(parameter.tensor);
     const float value = loss.item();
     if (!host_gradients_.is_same(gradients_)) host_gradients_.copy_from(gradients_);
     for (std::size_t i = 0; i < flags_.size(); ++i) host_gradients_.data<float>()[job_.layout.flags[i]] = flags_[i];
@@ -110,13 +110,13 @@ class Worker : public Strategy {
     return value;
   }
 
-  // The servers begin with worker 0's weights, frozen parameters and buffers; all others with those of the servers.
+  // The servers begin with worker 0's weights, frozen parameters and buffers; all other workers take these over.
   void begin() {
     const std::vector<NamedTensor> rest = rest_of(job_.replica);
     std::vector<std::byte> bytes = bytes_of(rest);
     const bool gives = job_.tasks.own.index == 0;
     if (gives && !host_weights_.is_same(weights_)) host_weights_.copy_from(weights_);
-    tell_servers(gives ? Notice::Kind::kWeights : Notice::Kind::kJoins);
+    notify_servers(gives ? Notice::Kind::kWeights : Notice::Kind::kJoins);
     std::vector<Work> under_way = gives ? send(host_weights_) : receive_weights();
     const int first = job_.tasks.servers[0];
     if (!bytes.empty())
@@ -130,7 +130,7 @@ class Worker : public Strategy {
     take_over_weights();
   }
 
-  // Gradients out, weights in, of all servers at once.
+  // Sends gradients and receives weights, to and from all servers at once.
   void exchange() {
     const std::vector<Work> answers = receive_weights();
     for (const Work& work : send(host_gradients_)) work.wait();
@@ -138,7 +138,7 @@ class Worker : public Strategy {
     take_over_weights();
   }
 
-  // A server that waits for another worker names it at the group's deadline, before this one would name the server.
+  // Twice the group's deadline: a server that waits for another worker reports that worker first.
   CallOptions patient() const { return {.timeout = 2 * job_.group().timeout()}; }
 
   std::vector<Work> receive_weights() {
@@ -158,7 +158,7 @@ class Worker : public Strategy {
     for (const NamedTensor& parameter : job_.replica.parameters) parameter.tensor.mark_changed();
   }
 
-  void tell_servers(Notice::Kind kind) {
+  void notify_servers(Notice::Kind kind) {
     for (std::size_t server = 0; server < notices_.size(); ++server) {
       notices_[server] = {.kind = kind, .lr = lr_.value_or(0), .has_lr = lr_ ? 1 : 0, .step = steps_ + 1};
       job_.group().send(&notices_[server], sizeof(Notice), DType::kUInt8, job_.tasks.servers[server], kNoticeTag);
@@ -179,9 +179,9 @@ class Worker : public Strategy {
 
   ParameterServerJob job_;
   std::vector<Device*> devices_;
-  Tensor gradients_, weights_;            // on the device: the model's are windows of them
-  Tensor host_gradients_, host_weights_;  // what travels: the same where the device is the CPU
-  std::vector<float> flags_;              // by parameter: has it a gradient in this step?
+  Tensor gradients_, weights_;            // on the device; the model's tensors are windows of them
+  Tensor host_gradients_, host_weights_;  // what is sent and received; the same tensors if the device is the CPU
+  std::vector<float> flags_;              // by parameter: 1 if it has a gradient in this step
   std::vector<Notice> notices_;           // by server
   std::optional<float> lr_;
   const int exceptions_;

@@ -1,4 +1,4 @@
-// Control connections between two ranks: what was said last arrives.
+// Control connections between two ranks: the last message arrives.
 #include "src/comm/host/liveness/control_connections.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ class TwoRanks : public ::testing::Test {
   std::optional<ControlConnections> links_[2];
 };
 
-// Reset, it might take the goodbye with it.
+// A reset of the connection might destroy the goodbye.
 TEST_F(TwoRanks, AConnectionEndsInOrderThoughHeartbeatsWereNotRead) {
   for (int i = 0; i < 3; ++i) links_[0]->beat(1, {});
   links_[1]->tell(0, ControlMessage::kGoodbye);
@@ -47,7 +47,7 @@ TEST_F(TwoRanks, AConnectionEndsInOrderThoughHeartbeatsWereNotRead) {
   ASSERT_EQ(news.size(), 2u);
   EXPECT_EQ(news[0].kind, ControlMessage::kGoodbye);
   EXPECT_EQ(news[1].kind, ControlMessage::kClosed);
-  EXPECT_EQ(news[1].error, 0) << "as a connection that is reset would end";
+  EXPECT_EQ(news[1].error, 0) << "a reset connection would have an error";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Who is stalled, told from times and counters alone.
+// The stall clock decides from times and counters alone.
 #include "src/comm/host/liveness/stall_clock.h"
 
 #include <gtest/gtest.h>
@@ -14,12 +14,12 @@ using Ranks = std::vector<int>;
 
 class StallClockTest : public ::testing::Test {
  protected:
-  // Looks every second up to `until`, while the ranks in `beating` beat.
+  // Looks every second up to `until`, while the ranks in `beating` send heartbeats.
   void run_to(seconds until, const Ranks& beating) {
     for (; now_ < begin_ + until; now_ += seconds(1)) {
       clock_.look(now_);
       ++beats_;
-      for (const int rank : beating) clock_.heard(rank, beats_);
+      for (const int rank : beating) clock_.note_beats(rank, beats_);
     }
     clock_.look(now_);
   }
@@ -47,11 +47,11 @@ TEST_F(StallClockTest, WhoIsSilentForTheWholeTimeIsStalled) {
 
 TEST_F(StallClockTest, ACounterThatStandsStillIsNoSign) {
   clock_.look(now_ += seconds(1));
-  clock_.heard(1, 5);
+  clock_.note_beats(1, 5);
   run_to(seconds(20), {0, 2});
-  clock_.heard(1, 5);
+  clock_.note_beats(1, 5);
   EXPECT_EQ(clock_.silent_for(1), seconds(19));
-  clock_.heard(1, 6);
+  clock_.note_beats(1, 6);
   EXPECT_EQ(clock_.silent_for(1), seconds(0));
 }
 
@@ -61,13 +61,13 @@ TEST_F(StallClockTest, WhoIsForgottenIsNeverStalled) {
   EXPECT_EQ(clock_.stalled(), Ranks{2});
 }
 
-// The job was stopped for an hour: nobody could beat, and this rank could not listen.
+// The job was stopped for an hour: no rank could send heartbeats, and this one could not receive them.
 TEST_F(StallClockTest, TimeInWhichThisRankSleptIsNobodysSilence) {
   run_to(seconds(10), {0, 1, 2});
   sleep(seconds(3600));
   run_to(seconds(11), {});
   EXPECT_EQ(clock_.stalled(), Ranks{});
-  EXPECT_EQ(clock_.slept(now_), seconds(3599)) << "the longest pause of its own will counts";
+  EXPECT_EQ(clock_.slept(now_), seconds(3599)) << "its own longest pause counts";
   EXPECT_LE(clock_.silent_for(1), seconds(3));
   run_to(seconds(60), {0, 2});
   EXPECT_EQ(clock_.stalled(), Ranks{1}) << "and silence counts again afterwards";
@@ -86,10 +86,10 @@ TEST_F(StallClockTest, WhoAsksBeforeTheNextLookHearsOfTheSleepToo) {
   clock_.look(now_);
   EXPECT_EQ(clock_.slept(now_ + seconds(1)), seconds(0));
   EXPECT_EQ(clock_.slept(now_ + seconds(8)), seconds(7));
-  EXPECT_EQ(clock_.slept(now_), seconds(0)) << "asking changes nothing";
+  EXPECT_EQ(clock_.slept(now_), seconds(0)) << "a query changes nothing";
 }
 
-// -- what a rank did last
+// -- the last activity of a rank
 
 class ActivityTest : public ::testing::Test {
  protected:
@@ -123,7 +123,7 @@ TEST_F(ActivityTest, InsideAndThenFinished) {
   writer_.finish();
   sighting_.see(record_.read(), now_ + seconds(50));
   EXPECT_EQ(sighting_.whereabouts(now_ + seconds(50)),
-            "has finished all_reduce #39 (bucket 2) 0.0 s ago and not come since: it is in the program's own code");
+            "has finished all_reduce #39 (bucket 2) 0.0 s ago and made no call since: it is in the program's own code");
   EXPECT_EQ(sighting_.last_seen(now_ + seconds(62)),
             "had finished all_reduce #39 (bucket 2) 12 s ago and was in the program's own code");
 }

@@ -1,4 +1,4 @@
-// Ranks that meet to share memory, and some that stay away: stopped, or lost, after they had registered.
+// Ranks that meet to share memory, and ranks that are missing: stopped or lost after they had registered.
 #include "src/comm/host/machine/node_rendezvous.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr int kRendezvousRanks = 4;
 
-// What each rank that comes throws.
+// Returns the error of each rank that arrives.
 std::vector<std::string> failures_without(const std::vector<int>& missing) {
   const auto store = std::make_shared<MemoryStore>();
   std::vector<std::future<std::string>> coming;
@@ -48,9 +48,9 @@ std::vector<std::string> failures_without(const std::vector<int>& missing) {
 
 TEST(NodeRendezvous, AllWhoCameNameTheSameRanksThatDidNot) {
   for (const auto& [missing, text] : std::vector<std::pair<std::vector<int>, std::string>>{
-           {{3}, "rank 3 of 4 did not come within 1 s, though it had registered"},
-           {{1, 3}, "ranks 1, 3 of 4 did not come within 1 s"},
-           {{0}, "rank 0 of 4 did not come within 1 s"}}) {
+           {{3}, "rank 3 of 4 did not arrive within 1 s, though it had registered"},
+           {{1, 3}, "ranks 1, 3 of 4 did not arrive within 1 s"},
+           {{0}, "rank 0 of 4 did not arrive within 1 s"}}) {
     const auto failures = failures_without(missing);
     ASSERT_EQ(failures.size(), kRendezvousRanks - missing.size());
     for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr(text));

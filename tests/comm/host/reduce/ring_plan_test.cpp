@@ -1,4 +1,4 @@
-// The plan of the ring, run by all nodes at once in memory: what a sum is made of, in which order, and what it costs.
+// The plan of the ring, executed for all nodes at once in memory: the terms of a sum, their order, and the cost.
 #include "src/comm/host/reduce/ring_plan.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Terms = std::vector<int>;  // the nodes whose sums an element holds, in the order in which they were added
 
-// One rail of all nodes. Every element is the list of what was added to it.
+// One rail of all nodes. Every element is the list of the values that were added to it.
 class Simulation {
  public:
   explicit Simulation(const RingPlan::Shape& shape) : shape_(shape) {
@@ -46,7 +46,7 @@ class Simulation {
     for (const Node& node : nodes_) EXPECT_TRUE(node.under_way.empty());
   }
 
-  // What the root of a broadcast has.
+  // Sets the root's values of a broadcast.
   void set_results(int node, const Terms& terms) {
     auto& results = nodes_[static_cast<std::size_t>(node)].results;
     std::fill(results.begin(), results.end(), terms);
@@ -113,7 +113,7 @@ class Simulation {
 
   RingPlan::Shape shape_;
   std::vector<Node> nodes_;
-  std::vector<std::deque<Piece>> links_;  // to each node from the one before
+  std::vector<std::deque<Piece>> links_;  // to each node from the previous one
 };
 
 class Plans : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
@@ -153,7 +153,8 @@ TEST_P(Plans, ANodeSendsTwiceKMinusOneKthsOfTheMessage) {
   const std::size_t lines_of_blocks =
       static_cast<std::size_t>(count / 1024 + 1) * static_cast<std::size_t>(rails) * 16 * 2;
   for (const std::size_t one : sent)
-    EXPECT_LE(one, all / sent.size() + lines_of_blocks) << "no node sends more than its part, but for whole lines";
+    EXPECT_LE(one, all / sent.size() + lines_of_blocks)
+        << "no node sends more than its part, except to fill cache lines";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ring, Plans,

@@ -1,4 +1,4 @@
-// What a rank says of where its buffer lies is looked at before anybody reaches there.
+// The location that a rank publishes for its buffer is checked before any peer accesses it.
 #include "src/comm/host/shm/registered_memory.h"
 
 #include <gmock/gmock.h>
@@ -34,10 +34,10 @@ TEST(RegisteredMemory, APeersBufferLiesInsideItsPart) {
   } const outside[] = {{kBytes - 99, 0, 100}, {kBytes - 100, 1, 100}, {kBytes + 1, 0, 0},
                        {kMost, 0, 100},       {kMost - 50, 51, 100},  {16, kMost, 1}};
   for (const auto& [offset, skip, bytes] : outside)
-    EXPECT_THAT(
-        ([&, o = offset, s = skip, b = bytes] { found.at(1, o, s, b); }),
-        Throws<std::runtime_error>(Property(
-            &std::runtime_error::what, AllOf(HasSubstr("rank 1 says that"), HasSubstr("registered memory of 10000")))));
+    EXPECT_THAT(([&, o = offset, s = skip, b = bytes] { found.at(1, o, s, b); }),
+                Throws<std::runtime_error>(
+                    Property(&std::runtime_error::what,
+                             AllOf(HasSubstr("rank 1 published a range"), HasSubstr("registered memory of 10000")))));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Pieces over one, two and four sockets a peer: every byte arrives where it belongs, and is counted once.
+// Pieces over one, two and four sockets for each peer: every byte arrives at its place, and is counted once.
 #include "src/comm/host/wire/tcp_exchange.h"
 
 #include <gmock/gmock.h>
@@ -67,7 +67,7 @@ TEST(PieceQueue, StopsFillingAtTheEndOfAHeader) {
   EXPECT_TRUE(std::equal(source.begin() + 8, source.end(), data.begin()));
 }
 
-// Two ranks that are joined by so many sockets, with small buffers so that all of them fill.
+// Two ranks connected by that many sockets, with small buffers so that all of them fill.
 struct Pair {
   explicit Pair(int sockets) {
     for (auto& side : peers) {
@@ -130,7 +130,7 @@ TEST_P(Sockets, CarryPiecesOfAllSizesBothWays) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-// The wrong operation's data comes on all sockets: none of it reaches the caller's memory.
+// The data of the wrong operation arrives on all sockets; none of it may reach the caller's memory.
 TEST_P(Sockets, TakeNoDataOfAnotherOperation) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{1'000'000}}) {
     Pair pair(GetParam());
@@ -171,8 +171,8 @@ TEST_P(Sockets, TellAGoodbyeFromADeath) {
   }
 }
 
-// It has given all it owed, but its buffers had no room for a goodbye: whether it left or died is not for this exchange
-// to tell.
+// The peer has sent all its data, but its buffers had no room for a goodbye: the exchange cannot tell whether it left
+// or died.
 TEST_P(Sockets, LetAPeerGoThatHasFinished) {
   Pair early(GetParam()), late(GetParam());
   std::vector<TcpPeer> peers(3);
@@ -194,7 +194,7 @@ TEST_P(Sockets, LetAPeerGoThatHasFinished) {
   goes_late.join();
 }
 
-// Its part is here, but it did not take this rank's.
+// The peer's data has arrived, but it did not receive this rank's.
 TEST_P(Sockets, MissAPeerThatGoesBeforeItTookEverything) {
   Pair pair(GetParam());
   const FrameHeader call = header(7);
@@ -218,7 +218,7 @@ TEST_P(Sockets, EndAtTheDeadline) {
   EXPECT_THAT(message_of([&] { exchange.run(std::chrono::steady_clock::now() + 50ms); }), HasSubstr("late 0"));
 }
 
-// Exact sums, by the number of ranks and sockets; what a rank sends is what the formula says.
+// Exact sums for several numbers of ranks and sockets; the number of bytes sent agrees with the formula.
 TEST_P(Sockets, AllReduceExactly) {
   setenv(env::kSocketsPerPeer, std::to_string(GetParam()).c_str(), 1);
   for (const int ranks : {2, 3}) {

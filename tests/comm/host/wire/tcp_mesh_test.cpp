@@ -1,4 +1,4 @@
-// How ranks come to be connected: the handshake as bytes, unauthenticated peers at the door, several sockets, IPv6.
+// How ranks connect to each other: the handshake as bytes, unauthenticated peers, several sockets, IPv6.
 #include "src/comm/host/wire/tcp_mesh.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 // -- the handshake, without sockets
 
-// What one side has to say, `at_once` bytes at a time, until both are done or one refuses.
+// Passes the bytes of each side to the other, `at_once` at a time, until both are done or one refuses.
 void talk(LinkHandshake& a, LinkHandshake& b, std::size_t at_once = 1000) {
   for (int turn = 0; turn < 1000; ++turn) {
     LinkHandshake& from = turn % 2 == 0 ? a : b;
@@ -64,24 +64,24 @@ TEST(LinkHandshake, RefusesAnotherToken) {
   EXPECT_FALSE(connector.done());
 }
 
-// Who tries tokens must not get an answer made with the right one to compare with: not from whoever accepts.
+// A peer that guesses tokens must not get data made with the right one for comparison; so the acceptor sends nothing.
 TEST(LinkHandshake, AnUnauthenticatedPeerHearsNothingMadeWithTheToken) {
   const auto three = self(3), one = self(1);
   auto unauthenticated = LinkHandshake::connect(three, 1, 0), acceptor = LinkHandshake::accept(one);
   const std::vector<std::byte> said(unauthenticated.to_send().begin(), unauthenticated.to_send().end());
   std::copy(said.begin(), said.end(), acceptor.wanted().begin());
   acceptor.received(said.size());
-  const std::vector<std::byte> heard(acceptor.to_send().begin(), acceptor.to_send().end());
-  ASSERT_GE(heard.size(), sizeof(Nonce)) << "its nonce at least";
+  const std::vector<std::byte> received(acceptor.to_send().begin(), acceptor.to_send().end());
+  ASSERT_GE(received.size(), sizeof(Nonce)) << "its nonce at least";
   const auto at = [](const std::vector<std::byte>& bytes, std::size_t begin) {
     crypto::Digest part{};
     std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(begin), part.size(), part.begin());
     return part;
   };
   const Nonce mine = at(said, said.size() - sizeof(Nonce));
-  for (std::size_t nonce = 0; nonce + sizeof(Nonce) <= heard.size(); ++nonce)
-    for (std::size_t proof = 0; proof + sizeof(crypto::Digest) <= heard.size(); ++proof)
-      EXPECT_FALSE(is_proven(at(heard, proof), "secret", Role::kLinkAcceptor, mine, at(heard, nonce), 1))
+  for (std::size_t nonce = 0; nonce + sizeof(Nonce) <= received.size(); ++nonce)
+    for (std::size_t proof = 0; proof + sizeof(crypto::Digest) <= received.size(); ++proof)
+      EXPECT_FALSE(is_proven(at(received, proof), "secret", Role::kLinkAcceptor, mine, at(received, nonce), 1))
           << nonce << " " << proof;
 }
 
@@ -107,7 +107,7 @@ TEST(LinkHandshake, RefusesWhoeverHasNoBusinessHere) {
   EXPECT_FALSE(is_refused(LinkHandshake::connect(three, 1, 0), one));
 }
 
-// Whatever one byte was changed to, nobody is let in.
+// A change of any one byte is refused.
 TEST(LinkHandshake, RefusesWhatWasChangedOnTheWay) {
   const auto three = self(3), one = self(1);
   std::mt19937 random(1);
@@ -151,7 +151,7 @@ BackendContext context_of(int rank, int ranks, std::shared_ptr<Store> store, con
   return context;
 }
 
-// By rank: its connections. Ranks are told `sockets[rank]`.
+// Returns the connections by rank. Each rank's setting is `sockets[rank]`.
 std::vector<std::vector<TcpPeer>> connect_all(const std::vector<int>& sockets,
                                               const std::string& address = "127.0.0.1") {
   const auto store = std::make_shared<MemoryStore>();
@@ -166,7 +166,7 @@ std::vector<std::vector<TcpPeer>> connect_all(const std::vector<int>& sockets,
   return all;
 }
 
-// That the two sockets are the ends of one connection.
+// Checks that the two sockets are the ends of one connection.
 void expect_joined(int a, int b) {
   EXPECT_EQ(local_endpoint(a).text(), peer_endpoint(b).text());
   EXPECT_EQ(peer_endpoint(a).text(), local_endpoint(b).text());
@@ -205,7 +205,7 @@ TEST(TcpMesh, JoinsOverIpv6) {
   }
 }
 
-// Some say nothing, some drip, some talk rubbish; ranks pass them by.
+// Some of them send nothing, some send slowly, some send garbage; the ranks connect all the same.
 TEST(TcpMesh, UnauthenticatedPeersDelayNoRank) {
   const auto store = std::make_shared<MemoryStore>();
   auto first = std::async(std::launch::async, [=] { return connect_mesh(context_of(0, 2, store), "mesh"); });
@@ -226,7 +226,7 @@ TEST(TcpMesh, UnauthenticatedPeersDelayNoRank) {
   expect_joined(mesh[1].socket.get(), second[0].socket.get());
 }
 
-// What one rank does that is dropped in a flood: its door closes before the handshake is over.
+// The acts of a rank whose connection is dropped in a flood: the listener closes it before the handshake is complete.
 TEST(TcpMesh, ARankThatIsDroppedInItsHandshakeTriesAgain) {
   const auto store = std::make_shared<MemoryStore>();
   const Fd door = listen_tcp("127.0.0.1", 0);
@@ -285,7 +285,7 @@ TEST(TcpMesh, NamesWhoDidNotCome) {
   context.place.rank = 2;
   store->set("silent/address/0", to_text({"127.0.0.1", 1, 1}));
   EXPECT_THAT(message_of([&] { connect_mesh(context, "silent"); }),
-              HasSubstr("rank 2: rank 1 of 3 did not come within 0.2 s, though"));
+              HasSubstr("rank 2: rank 1 of 3 did not arrive within 0.2 s, though"));
   store->set("gone/address/0", to_text({"127.0.0.1", 1, 1}));
   EXPECT_THAT(message_of([&] { connect_mesh(context_of(1, 2, store), "gone"); }),
               AllOf(HasSubstr("rank 1 cannot reach rank 0 at 127.0.0.1:1"), HasSubstr("refused")));

@@ -1,0 +1,62 @@
+// Members that one strategy has and others do not. Strategy::as<Role>() returns them, or null:
+//
+//   if (auto* const pipeline = strategy->as<train::PipelineStages>()) print(pipeline->bubble().expected);
+#pragma once
+
+#include <string>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace lockstep::train {
+
+// A server of `parameter_server`: this process holds parameters. It calls serve(); its step() throws InvalidArgument.
+class ParameterHolder {
+ public:
+  virtual ~ParameterHolder() = default;
+
+  // Call it once. Blocks until all workers have destroyed their strategies. Throws what the loss of a worker or a
+  // disagreement of workers causes.
+  virtual void serve() = 0;
+};
+
+// `local_sgd`.
+class WeightAverager {
+ public:
+  virtual ~WeightAverager() = default;
+
+  // Collective: averages the weights now: before an evaluation, before a checkpoint, at the end. The next average comes
+  // .average_period steps later. A run that goes on and one that loads the checkpoint have equal bits if the optimizer
+  // has no state and the model no buffers: a checkpoint has rank 0's, while each rank has its own. Not in join():
+  // InvalidArgument.
+  virtual void average_weights() = 0;
+};
+
+struct PipelineBubble {
+  int stages = 1, micro_batches = 1;
+  double expected = 0;  // (stages - 1) / (micro_batches + stages - 1): the share of a step in which a stage waits
+  std::vector<double> idle = {};  // the share of the last step in which each device of this process waited
+};
+
+// `model_parallel`: its stages wait for each other.
+class PipelineStages {
+ public:
+  virtual ~PipelineStages() = default;
+
+  virtual PipelineBubble bubble() const = 0;
+};
+
+struct NamedLoss {
+  std::string name;
+  float value = 0;
+};
+
+// `towers`: a loss for each part of the batch.
+class PartLosses {
+ public:
+  virtual ~PartLosses() = default;
+
+  virtual std::vector<NamedLoss> losses() const = 0;  // "tower_0/loss", ..., of the last step
+};
+
+}  // namespace lockstep::train
+#pragma GCC visibility pop

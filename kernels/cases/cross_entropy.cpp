@@ -1,0 +1,207 @@
+// Cross entropies of rows, float32: with labels and with soft targets, with and without class weights.
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "kernels/cases/cases.h"
+#include "kernels/cases/shapes.h"
+
+namespace lockstep::testing::cases {
+
+namespace {
+
+constexpr Bound kCloseRows{.largest = 1e-5F, .absolute = 1e-6F};
+
+using Labels = std::vector<std::int64_t>;
+
+Labels labels_for(Index batch, Index classes) {
+  Labels labels(static_cast<std::size_t>(batch));
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int64_t>(i * 7) % classes;
+  return labels;
+}
+
+// The rows of scores and their targets: soft targets if there are no labels.
+struct ScoredRows {
+  Index batch, classes;
+  Labels labels;
+  bool weighted = false;
+  CrossEntropyParams params = {};
+
+  InputView targets(Bench& b) const {
+    if (!labels.empty() || batch == 0) return b.labels_in(labels);
+    Floats soft = uniform(batch * classes, 5);
+    for (float& target : soft) target = target < 0 ? 0 : target;  // half of them do not count
+    return b.in({batch, classes}, std::move(soft));
+  }
+  InputView weight(Bench& b) const {
+    if (!weighted) return {};
+    Floats weights = uniform(classes, 6);
+    for (float& each : weights) each = std::abs(each);
+    return b.in({classes}, std::move(weights));
+  }
+  Shape loss() const { return params.reduction == Reduction::kNone ? Shape{batch} : Shape{}; }
+  InputView loss_grad(Bench& b) const {
+    return b.in(loss(), params.reduction == Reduction::kNone ? uniform(batch, 7) : Floats{0.5F});
+  }
+  OutputView loss_out(Bench& b) const { return b.out(loss(), Floats(static_cast<std::size_t>(loss().count()), 7)); }
+  OutputView divisor(Bench& b) const { return params.reduction == Reduction::kMean ? b.out({}, {7}) : OutputView(); }
+};
+
+struct SoftmaxOfRows {
+  InputView logits, targets, weight;
+  OutputView loss, divisor, probabilities;
+};
+
+SoftmaxOfRows operands(Bench& b, const ScoredRows& rows, float offset = 0) {
+  Floats logits = uniform(rows.batch * rows.classes, 1);
+  for (float& logit : logits) logit = logit * 30 + offset;
+  const InputView in = b.in({rows.batch, rows.classes}, std::move(logits)), targets = rows.targets(b),
+                  weight = rows.weight(b);
+  const OutputView loss = rows.loss_out(b), divisor = rows.divisor(b);
+  return {in, targets, weight, loss, divisor, b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 3))};
+}
+
+Work forward(const ScoredRows& rows, float offset = 0) {
+  return [=](Bench& b) {
+    const SoftmaxOfRows of = operands(b, rows, offset);
+    return [=, &b] {
+      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor,
+                                      of.probabilities, b.stream());
+    };
+  };
+}
+
+enum class Repeat { kBackward, kBoth };
+
+Work backward(const ScoredRows& rows, bool accumulate, Repeat repeat = Repeat::kBackward) {
+  return [=](Bench& b) {
+    const SoftmaxOfRows of = operands(b, rows);
+    const InputView loss_grad = rows.loss_grad(b);
+    const OutputView grad = b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 2), accumulate);
+    const auto compute = [=, &b] {
+      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor,
+                                      of.probabilities, b.stream());
+    };
+    compute();
+    return [=, &b] {
+      if (repeat == Repeat::kBoth) compute();
+      b.kernels.softmax_cross_entropy_backward(rows.params, of.probabilities, of.targets, of.weight, of.divisor,
+                                               loss_grad, grad, b.stream());
+    };
+  };
+}
+
+using OfScoredRows = std::function<void(const std::string& name, const ScoredRows& rows)>;
+
+const char* name_of(Reduction reduction) {
+  return reduction == Reduction::kMean ? "mean" : reduction == Reduction::kSum ? "sum" : "none";
+}
+
+constexpr Index kBatches[] = {1, 2, 13, 128, 1031}, kClassCounts[] = {1, 2, 10, 33, 1000},
+                kFewClassCounts[] = {1, 10, 33};
+
+void for_all_labels(const OfScoredRows& visit, std::span<const Index> batches, std::span<const Index> class_counts,
+                    const CrossEntropyParams& params, bool weighted) {
+  const auto with = [&](const std::string& name, Index batch, Index classes, const Labels& labels) {
+    visit(fmt::format("{}, smoothing {}, {}{}", name, params.label_smoothing, name_of(params.reduction),
+                      weighted ? ", weighted" : ""),
+          {batch, classes, labels, weighted, params});
+  };
+  for (const Index batch : batches)
+    for (const Index classes : class_counts)
+      with(fmt::format("{} rows of {} classes", batch, classes), batch, classes, labels_for(batch, classes));
+  with("a label outside", 3, 10, {3, 10, 9});  // loss and gradients are NaN
+  with("a label below 0", 3, 10, {-1, 0, 9});
+  const Index ignored = params.ignore_index;
+  with("rows that are ignored", 5, 33, {ignored, 0, 9, ignored, 3});
+  with("all rows ignored", 3, 10, {ignored, ignored, ignored});
+  with("no rows", 0, 10, {});
+}
+
+void for_all_reductions(const OfScoredRows& visit, float smoothing, bool weighted) {
+  for (const Reduction reduction : {Reduction::kMean, Reduction::kSum, Reduction::kNone})
+    for (const std::int64_t ignored : {kIgnoreIndex, std::int64_t{4}})
+      for_all_labels(visit, std::array<Index, 1>{13}, kFewClassCounts, {smoothing, reduction, ignored}, weighted);
+}
+
+void for_all_soft_targets(const OfScoredRows& visit) {
+  for (const Reduction reduction : {Reduction::kMean, Reduction::kSum, Reduction::kNone})
+    for (const float smoothing : {0.0F, 0.1F})
+      for (const bool weighted : {false, true})
+        for (const Index classes : kFewClassCounts)
+          visit(fmt::format("soft targets of {} classes, smoothing {}, {}, weighted {}", classes, smoothing,
+                            name_of(reduction), weighted),
+                {13, classes, {}, weighted, {smoothing, reduction}});
+}
+
+void for_all_cross_entropies(const OfScoredRows& visit) {
+  for_all_labels(visit, kBatches, kClassCounts, {}, false);
+  for (const float smoothing : {0.0F, 0.1F})
+    for (const bool weighted : {false, true}) for_all_reductions(visit, smoothing, weighted);
+  for_all_labels(visit, std::array<Index, 1>{13}, kFewClassCounts, {1, Reduction::kSum}, true);
+  for_all_soft_targets(visit);
+}
+
+void for_all_nll_losses(const OfScoredRows& visit) {
+  for_all_labels(visit, kBatches, kClassCounts, {}, false);
+  for (const bool weighted : {false, true}) for_all_reductions(visit, 0, weighted);
+}
+
+ScoredRows timed(const Cases& cases) { return {cases.sizes.batch, 10, labels_for(cases.sizes.batch, 10)}; }
+
+}  // namespace
+
+void softmax_cross_entropy(Cases& cases) {
+  if (cases.is_half()) return;
+  for_all_cross_entropies(
+      [&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, forward(rows)); });
+  for (const float offset : {1e4F, 1e6F, -1e7F})
+    for (const float smoothing : {0.0F, 0.1F, 1.0F})
+      cases.test(fmt::format("logits near {}, smoothing {}", offset, smoothing), {kCloseRows},
+                 forward({13, 33, labels_for(13, 33), false, {smoothing}}, offset));
+  cases.row({.name = "cross entropy"}, backward(timed(cases), false, Repeat::kBoth));  // with its gradient
+}
+
+void softmax_cross_entropy_backward(Cases& cases) {
+  if (cases.is_half()) return;
+  for_all_cross_entropies([&](const std::string& name, const ScoredRows& rows) {
+    cases.test(name, {kCloseRows}, backward(rows, rows.batch % 2 == 1));
+  });
+  cases.row({.name = "cross entropy backward"}, backward(timed(cases), false));
+}
+
+void nll_loss(Cases& cases) {
+  if (cases.is_half()) return;
+  const auto on = [](const ScoredRows& rows) {
+    return [=](Bench& b) {
+      const InputView in = b.in({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 1)),
+                      targets = rows.targets(b);
+      const InputView weight = rows.weight(b);
+      const OutputView loss = rows.loss_out(b), divisor = rows.divisor(b);
+      return [=, &b] { b.kernels.nll_loss(rows.params, in, targets, weight, loss, divisor, b.stream()); };
+    };
+  };
+  for_all_nll_losses(
+      [&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, on(rows)); });
+  cases.row({.name = "negative log likelihood"}, on(timed(cases)));
+}
+
+void nll_loss_backward(Cases& cases) {
+  if (cases.is_half()) return;
+  const auto on = [](const ScoredRows& rows, bool accumulate) {
+    return [=](Bench& b) {
+      const InputView targets = rows.targets(b), weight = rows.weight(b), loss_grad = rows.loss_grad(b);
+      const InputView divisor = rows.params.reduction == Reduction::kMean ? b.in({}, {13}) : InputView();
+      const OutputView grad = b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 1), accumulate);
+      return
+          [=, &b] { b.kernels.nll_loss_backward(rows.params, targets, weight, divisor, loss_grad, grad, b.stream()); };
+    };
+  };
+  for_all_nll_losses([&](const std::string& name, const ScoredRows& rows) {
+    for (const bool accumulate : {false, true})
+      cases.test(fmt::format("{}, {}", name, accumulate), {kCloseRows}, on(rows, accumulate));
+  });
+  cases.row({.name = "negative log likelihood backward"}, on(timed(cases), false));
+}
+
+}  // namespace lockstep::testing::cases

@@ -1,0 +1,277 @@
+#include "kernels/cuda/cudnn_convolution.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/stream.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+
+namespace lockstep::cuda {
+
+static_assert(std::has_unique_object_representations_v<Conv2dShape>);
+
+bool ConvolutionKey::operator<(const ConvolutionKey& other) const {
+  if (const int order = std::memcmp(&shape, &other.shape, sizeof shape); order != 0) return order < 0;
+  return std::tuple(direction, type, bias, relu, device) <
+         std::tuple(other.direction, other.type, other.bias, other.relu, other.device);
+}
+
+namespace {
+
+namespace fe = cudnn_frontend;
+using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+using Sizes = std::vector<std::int64_t>;
+
+std::string text_of(const ConvolutionKey& key) {
+  const Conv2dShape& s = key.shape;
+  return fmt::format("the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}",
+                     name_of(key.type), s.batch, s.in_height, s.in_width, s.in_channels, s.out_channels,
+                     s.kernel_height, s.kernel_width, s.group_channels(), s.stride_height, s.stride_width,
+                     key.direction == Direction::kForward ? "forward"
+                     : key.direction == Direction::kData  ? "gradient of the input"
+                                                          : "gradient of the weights");
+}
+
+void must(fe::error_t result, const char* step, const ConvolutionKey& key) {
+  if (result.is_bad()) throw Error("cuDNN cannot {} {}: {}", step, text_of(key), result.get_message());
+}
+
+enum Uid : std::int64_t { kX = 1, kWeight, kBias, kY };
+
+// cuDNN lists dimensions as N, C, H, W; the strides make C the innermost one.
+Sizes nhwc_strides(const Sizes& nchw) { return {nchw[1] * nchw[2] * nchw[3], 1, nchw[1] * nchw[3], nchw[1]}; }
+
+fe::DataType_t data_type(DType type) {
+  switch (type) {
+    case DType::kFloat32:
+      return fe::DataType_t::FLOAT;
+    case DType::kFloat16:
+      return fe::DataType_t::HALF;
+    case DType::kBFloat16:
+      return fe::DataType_t::BFLOAT16;
+    default:
+      throw_no_float(type);
+  }
+}
+
+Tensor tensor(fe::graph::Graph& graph, Uid uid, const Sizes& nchw, DType type) {
+  return graph.tensor(fe::graph::Tensor_attributes()
+                          .set_uid(uid)
+                          .set_dim(nchw)
+                          .set_stride(nhwc_strides(nchw))
+                          .set_data_type(data_type(type)));
+}
+void is_output(const Tensor& tensor, Uid uid, const Sizes& nchw, DType type) {
+  tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(data_type(type));
+}
+
+template <typename Attributes>
+Attributes with_geometry(const Conv2dShape& s) {
+  return Attributes()
+      .set_pre_padding({s.pad_top, s.pad_left})
+      .set_post_padding({s.pad_bottom, s.pad_right})
+      .set_stride({s.stride_height, s.stride_width})
+      .set_dilation({1, 1});
+}
+
+// Properties that an engine must not have. Sums are computed in float32 for 16-bit types, too.
+std::vector<fe::NumericalNote_t> barred(DType type) {
+  using fe::NumericalNote_t;
+  std::vector<NumericalNote_t> notes = {NumericalNote_t::REDUCED_PRECISION_REDUCTION};
+  if (!math_settings().nondeterministic) notes.push_back(NumericalNote_t::NONDETERMINISTIC);
+  if (type != DType::kFloat32) return notes;
+  notes.push_back(NumericalNote_t::DOWN_CONVERT_INPUTS);  // to 16 bits, which is less than TF32
+  if (!math_settings().tf32) notes.push_back(NumericalNote_t::TENSOR_CORE);
+  return notes;
+}
+
+class Convolution {
+ public:
+  explicit Convolution(const ConvolutionKey& key) : key_(key) {
+    graph_.set_io_data_type(data_type(key.type))
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    describe();
+  }
+
+  // If cuDNN has no engine: the step that failed, and whether more workspace may help.
+  struct Failure {
+    const char* step = "describe";
+    bool may_want_workspace = false;
+  };
+  fe::error_t build(cudnnHandle_t handle, std::int64_t most_workspace, Failure& failure) {
+    failure = {};
+    if (const fe::error_t result = graph_.validate(); result.is_bad()) return result;
+    failure.step = "take";
+    if (const fe::error_t result = graph_.build_operation_graph(handle); result.is_bad()) return result;
+    failure.step = "find an engine for";
+    if (const fe::error_t result = graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
+        result.is_bad())
+      return result;
+    graph_.deselect_workspace_greater_than(most_workspace);
+    graph_.deselect_numeric_notes(barred(key_.type));
+    failure = {"support", true};
+    if (const fe::error_t result = graph_.check_support(); result.is_bad()) return result;
+    failure = {"build", true};
+    if (math_settings().autotune) build_best();
+    // Keeps engines that are built already; builds one if there are none.
+    const fe::error_t result = graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
+    if (result.is_good())
+      log::debug("cuDNN: engines that remain for {}: {}", text_of(key_), built_.empty() ? chosen() : built_);
+    return result;
+  }
+
+  void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
+    if (!tuned_ && math_settings().autotune) {
+      const Scratch workspace = workspace_of(graph_.get_autotune_workspace_size(), stream);
+      must(graph_.autotune(handle, pointers, workspace.as<void>()), "tune", key_);
+      log::debug("cuDNN: the fastest engine for {}: {}", text_of(key_), chosen());
+    }
+    tuned_ = true;
+    std::int64_t bytes = 0;
+    must(graph_.get_workspace_size(bytes), "size", key_);
+    const Scratch workspace = workspace_of(bytes, stream);
+    must(graph_.execute(handle, pointers, workspace.as<void>()), "run", key_);
+  }
+
+ private:
+  Scratch workspace_of(std::int64_t bytes, Stream& stream) const {
+    try {
+      return Scratch(stream, static_cast<std::size_t>(bytes));
+    } catch (const Error& error) {
+      throw Error(
+          "no {} MiB of workspace for {}: {}; use smaller batches or less memory elsewhere, or lower {} (now {}) or "
+          "set {}=0",
+          (bytes + (std::int64_t{1} << 20) - 1) >> 20, text_of(key_), error.what(), env::kCudaWorkspace,
+          math_settings().workspace_bytes >> 20, env::kCudnnAutotune);
+    }
+  }
+
+  // Builds the engines that heuristics put first. Some are compiled for that, and all would take seconds per shape.
+  void build_best() {
+    constexpr int kMeasured = 10;
+    const std::int64_t known = graph_.get_execution_plan_count();
+    int built = 0;
+    for (std::int64_t i = 0; i < known && built < kMeasured; ++i)
+      if (graph_.build_plan_at_index(i).is_good()) built_ += (built++ == 0 ? "" : ", ") + name_of(i);
+  }
+
+  std::string name_of(std::int64_t engine) const {
+    std::string name;
+    return graph_.get_plan_name_at_index(engine, name).is_good() ? name : "unnamed";
+  }
+  std::string chosen() const {
+    std::string name;
+    return graph_.get_plan_name(name).is_good() ? name : "unnamed";
+  }
+
+  void describe() {
+    const Conv2dShape& s = key_.shape;
+    const Sizes x{s.batch, s.in_channels, s.in_height, s.in_width},
+        y{s.batch, s.out_channels, s.out_height, s.out_width};
+    // cuDNN derives the groups from these.
+    const Sizes weight{s.out_channels, s.group_channels(), s.kernel_height, s.kernel_width};
+    const auto operand = [&](Uid uid, const Sizes& sizes) { return tensor(graph_, uid, sizes, key_.type); };
+    switch (key_.direction) {
+      case Direction::kForward: {
+        auto result = graph_.conv_fprop(operand(kX, x), operand(kWeight, weight),
+                                        with_geometry<fe::graph::Conv_fprop_attributes>(s));
+        if (key_.bias)
+          result = graph_.pointwise(result, operand(kBias, {1, s.out_channels, 1, 1}),
+                                    fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::ADD));
+        if (key_.relu)
+          result = graph_.pointwise(result, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
+        return is_output(result, kY, y, key_.type);
+      }
+      case Direction::kData:
+        return is_output(graph_.conv_dgrad(operand(kY, y), operand(kWeight, weight),
+                                           with_geometry<fe::graph::Conv_dgrad_attributes>(s)),
+                         kX, x, key_.type);
+      case Direction::kWeights:
+        return is_output(
+            graph_.conv_wgrad(operand(kY, y), operand(kX, x), with_geometry<fe::graph::Conv_wgrad_attributes>(s)),
+            kWeight, weight, key_.type);
+    }
+  }
+
+  ConvolutionKey key_;
+  fe::graph::Graph graph_;
+  std::string built_;  // names of the engines that will be measured
+  bool tuned_ = false;
+};
+
+// True if cuDNN has no engine for the convolution; everything else is an error of the driver, of memory, or ours.
+bool has_no_engine(fe::error_t result) {
+  using fe::error_code_t;
+  const error_code_t code = result.get_code();
+  return code == error_code_t::GRAPH_NOT_SUPPORTED || code == error_code_t::HEURISTIC_QUERY_FAILED ||
+         code == error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED;
+}
+
+// Null if cuDNN has no engine with this fusion, or none at all. cudnn-frontend configures every ReLU to keep NaN.
+std::unique_ptr<Convolution> make(const ConvolutionKey& key, cudnnHandle_t handle) {
+  constexpr std::int64_t kLeast = std::int64_t{16} << 20, kMost = std::int64_t{16} << 30;
+  const auto wanted = static_cast<std::int64_t>(math_settings().workspace_bytes);
+  for (std::int64_t most = wanted;; most = std::max(4 * most, kLeast)) {
+    auto made = std::make_unique<Convolution>(key);
+    Convolution::Failure failure;
+    fe::error_t result = made->build(handle, most, failure);
+    if (result.is_good()) {
+      if (most > wanted)
+        log::info("cuDNN: {} needs up to {} MiB of workspace, more than {}", text_of(key), most >> 20,
+                  env::kCudaWorkspace);
+      return made;
+    }
+    if (key.bias || key.relu) return nullptr;
+    if (failure.may_want_workspace && most < kMost) continue;
+    if (key.type == DType::kFloat32 && !has_no_engine(result)) must(result, failure.step, key);
+    log::warn("cuDNN cannot {} {}: {}. It is computed {} instead, which takes longer", failure.step, text_of(key),
+              result.get_message(),
+              key.type != DType::kFloat32 ? "in float32"
+              : key.shape.groups > 1      ? "by a plain kernel"
+                                          : "as a matrix product by cuBLASLt");
+    return nullptr;
+  }
+}
+
+// Cached per thread, because handles are.
+Convolution* convolution_for(const ConvolutionKey& key, cudnnHandle_t handle, Stream& stream) {
+  thread_local std::map<ConvolutionKey, std::unique_ptr<Convolution>> convolutions;
+  const auto found = convolutions.find(key);
+  if (found != convolutions.end()) return found->second.get();
+  cudaStreamCaptureStatus capture{};
+  LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &capture));
+  if (capture != cudaStreamCaptureStatusNone)
+    throw Error(
+        "a convolution of {} images of {} x {} x {} runs for the first time while a graph is captured, but cuDNN must "
+        "first build and measure it outside of a graph. Run the same step once before the capture",
+        key.shape.batch, key.shape.in_height, key.shape.in_width, key.shape.in_channels);
+  return convolutions.emplace(key, make(key, handle)).first->second.get();
+}
+
+void* plain(const void* pointer) { return const_cast<void*>(pointer); }
+
+}  // namespace
+
+bool run_by_cudnn(ConvolutionKey key, In x, In weight, In bias, In y, Stream& stream) {
+  const cudnnHandle_t handle = cudnn_handle(stream);
+  LOCKSTEP_CUDA(cudaGetDevice(&key.device));
+  Convolution* const convolution = convolution_for(key, handle, stream);
+  if (convolution == nullptr) return false;
+  std::unordered_map<std::int64_t, void*> pointers{
+      {kX, plain(x.data)}, {kWeight, plain(weight.data)}, {kY, plain(y.data)}};
+  if (bias) pointers.emplace(kBias, plain(bias.data));
+  convolution->run(std::move(pointers), handle, stream);
+  return true;
+}
+
+}  // namespace lockstep::cuda
