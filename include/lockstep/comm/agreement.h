@@ -4,7 +4,7 @@
 //   before the ranks begin something together   refuse_on_all_ranks(), check_same_on_all_ranks(), on_all_ranks()
 //   between collective calls, at any time       abort_on_error(), abort_and_throw()
 // The first three are collective calls of all ranks, cost one or two small messages, and leave the group usable. The
-// last two need nobody's help, and end the group.
+// last two need no other rank, and end the group.
 #pragma once
 
 #include <concepts>
@@ -59,8 +59,10 @@ void check_same_on_all_ranks(GroupRef group, std::string_view operation, const s
 template <std::invocable Call>
 auto on_all_ranks(GroupRef group, const Call& call);
 
-// The same for a call that returns a text: the texts of all ranks, by rank.
-std::vector<std::string> gather_on_all_ranks(GroupRef group, const std::function<std::string()>& call);
+// The same for a call that returns a text: the texts of all ranks, by rank. `purpose` names the call in messages, in at
+// most 23 characters; ranks in calls of different purposes get a MismatchError.
+std::vector<std::string> gather_on_all_ranks(GroupRef group, const std::function<std::string()>& call,
+                                             const Purpose& purpose = {"results of all ranks"});
 
 // Use it around a longer piece of work with collective calls in it, such as a training loop:
 //

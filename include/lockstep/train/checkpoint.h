@@ -2,8 +2,7 @@
 //
 //   run/ckpt/step-00000120/
 //     model.safetensors      the weights, under the names of the bare model; Python's safetensors reads it
-//     optimizer.safetensors  the optimizer's state. If each rank has slices of it (ddp/zero.h), each rank writes a
-//     file,
+//     optimizer.safetensors  the optimizer's state. If each rank has slices of it (ddp/zero.h), each rank writes a file
 //                            optimizer-00001-of-00004.safetensors, ..., and any number of ranks loads them
 //     averages.safetensors   averages of the weights, if there are any
 //     comm_hook.safetensors  a comm hook's state of all ranks, if it has any
@@ -94,8 +93,7 @@ struct CheckpointParts {
 // If any rank fails, all ranks throw, the previous checkpoint still loads, and nothing unfinished is left:
 //   FileError        the file and the reason; on several ranks after "save_checkpoint: rank R: "
 //   InvalidArgument  a negative step or epoch, keep below 1
-//   MismatchError    ranks at different steps or epochs, or replicas of a DistributedDataParallel whose parameters
-//   differ
+//   MismatchError    ranks at different steps or epochs, or replicas of a DistributedDataParallel that differ
 //
 // A folder belongs to one job. From the job's first save (or prepare_checkpoint_folder) until its process ends, another
 // job that saves there throws FileError with that job's host, process and start. After that, the next job either has

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "lockstep/core/log.h"
 #include "src/core/base/error_of_peer.h"
 #include "src/core/base/message_text.h"
 
@@ -10,7 +11,8 @@ namespace lockstep {
 
 namespace {
 
-const CallOptions kAgreement{.purpose = {"agreement"}};
+// One for each kind of call, so that ranks in different ones get a MismatchError and not each other's texts.
+const CallOptions kRefusals{.purpose = {"refusals"}}, kSettings{.purpose = {"comparison of settings"}};
 
 // How a rank's call ended: the first character of its message to the others. The rest is the result or the error's
 // text.
@@ -73,7 +75,7 @@ void refuse_on_all_ranks(GroupRef group, std::string_view operation, const std::
     if (!refusal.empty()) throw InvalidArgument("{}: {}", operation, refusal);
     return;
   }
-  const std::vector<std::string> refusals = group.get()->all_gather_text(refusal, kAgreement);
+  const std::vector<std::string> refusals = group.get()->all_gather_text(refusal, kRefusals);
   for (std::size_t rank = 0; rank < refusals.size(); ++rank)
     if (!refusals[rank].empty()) throw InvalidArgument("{}: rank {}: {}", operation, rank, refusals[rank]);
 }
@@ -82,13 +84,13 @@ void check_same_on_all_ranks(GroupRef group, std::string_view operation, const s
                              std::string_view difference) {
   if (!group.has_several()) return;
   const std::vector<std::string> mine = split_lines(joined_lines(lines));
-  const std::vector<std::string> rank0s = split_lines(group.get()->broadcast_text(joined_lines(lines), 0, kAgreement));
-  for (const std::string& found :
-       group.get()->all_gather_text(first_difference(group.rank(), mine, rank0s), kAgreement))
+  const std::vector<std::string> rank0s = split_lines(group.get()->broadcast_text(joined_lines(lines), 0, kSettings));
+  for (const std::string& found : group.get()->all_gather_text(first_difference(group.rank(), mine, rank0s), kSettings))
     if (!found.empty()) throw MismatchError("{}: the ranks {}: {}", operation, difference, found);
 }
 
-std::vector<std::string> gather_on_all_ranks(GroupRef group, const std::function<std::string()>& call) {
+std::vector<std::string> gather_on_all_ranks(GroupRef group, const std::function<std::string()>& call,
+                                             const Purpose& purpose) {
   if (!group.has_several()) return {call()};
   std::exception_ptr own;
   std::string mine;
@@ -100,10 +102,11 @@ std::vector<std::string> gather_on_all_ranks(GroupRef group, const std::function
   }
   std::vector<std::string> all;
   try {
-    all = group.get()->all_gather_text(mine, kAgreement);
-  } catch (...) {
-    if (own) std::rethrow_exception(own);  // it may be why the group is over
-    throw;
+    all = group.get()->all_gather_text(mine, {.purpose = purpose});
+  } catch (const std::exception& end) {
+    if (!own) throw;
+    log::warn("this rank's own error follows; its group has ended, too: {}", end.what());
+    std::rethrow_exception(own);  // it may be why the group has ended
   }
   if (own) std::rethrow_exception(own);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -84,10 +84,13 @@ void check_description(const json& theirs, const json& first, std::size_t rank) 
 
 Gathered gather_state(const CallGroup& group, const CheckpointParts& parts) {
   std::vector<std::byte> own;
-  const Results texts = gather_on_all_ranks(group, [&] {
-    own = own_file(OwnTensors(parts), group.rank());
-    return description_of_rank(parts, own.size()).dump(-1, ' ', /*ensure_ascii=*/true);
-  });
+  const Results texts =
+      gather_on_all_ranks(group,
+                          [&] {
+                            own = own_file(OwnTensors(parts), group.rank());
+                            return description_of_rank(parts, own.size()).dump(-1, ' ', /*ensure_ascii=*/true);
+                          },
+                          {"state to save"});
   const json first = json::parse(texts.front());
   Gathered gathered;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

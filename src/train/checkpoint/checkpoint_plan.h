@@ -46,10 +46,10 @@ struct PlannedFile {
 class SaveRun;                             // save.cpp
 using Results = std::vector<std::string>;  // by rank
 
-// One step of a save. All ranks are in the same step: a rank goes on when all have ended it. If a rank throws in it,
-// all ranks throw.
+// One step of a save. If the state is sliced, all ranks are in the same step: a rank goes on when all have ended it.
+// Otherwise rank 0 runs all steps alone. If a rank throws in a step, all ranks throw.
 struct SaveStep {
-  const char* name;
+  const char* name;  // for tests
   // This rank's part. `before` has what all ranks returned from the step before.
   std::function<std::string(SaveRun& run, const Results& before)> act;
 };

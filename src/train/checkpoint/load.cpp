@@ -316,7 +316,7 @@ ReadResult read_on_rank_zero(GroupRef group, const char* operation, const std::s
       throw FileError("{}: the checkpoint cannot be read: {}", folder, error.what());
     }
   };
-  const json result = json::parse(gather_on_all_ranks(group, read).front());
+  const json result = json::parse(gather_on_all_ranks(group, read, {"loading a checkpoint"}).front());
   return {result.at(0), result.at(1)};
 }
 
@@ -346,11 +346,14 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
                                     std::string& why_none) {
   const CallGroup group(parts);
   refuse_on_all_ranks(group, operation, refusal_of_load(group, parts));
-  const OwnTensors own(parts);
+  std::optional<OwnTensors> prepared;
+  std::vector<std::string> lines;
+  on_all_ranks(group, [&] { lines = lines_of(parts, prepared.emplace(parts)); });
+  const OwnTensors& own = *prepared;
   if (group.get() != nullptr) {
     check_same_model(*group.get(), parts.model, operation,
                      parts.ddp ? parts.ddp->ignored_parameters() : std::vector<std::string>());
-    check_same_on_all_ranks(group, operation, lines_of(parts, own), "gave different parts");
+    check_same_on_all_ranks(group, operation, lines, "gave different parts");
   }
   std::optional<LoadedCheckpoint> loaded;  // on rank 0
   ReadResult found = read_on_rank_zero(group, operation, folder, parts, own, loaded);

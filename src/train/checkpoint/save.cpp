@@ -1,4 +1,6 @@
-// The sequence of a save. All ranks run the same steps; what a rank does in a step is in the step's function.
+// The sequence of a save. If each rank writes slices, all ranks run the same steps together; otherwise rank 0 runs them
+// alone and the others wait for their end, so that a rank that is lost meanwhile does not cost the checkpoint. What a
+// rank does in a step is in the step's function.
 //
 //   step             rank 0                                              the other ranks, if each writes slices
 //   take_folder      locks the folder, chooses the checkpoint's name     -
@@ -29,6 +31,8 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 namespace {
+
+constexpr const char* kOperation = "save_checkpoint";
 
 // The files that one rank writes for a checkpoint, in the folder that becomes it.
 class Writer {
@@ -139,18 +143,7 @@ class SaveRun {
 
   // If it throws, the destructor removes what is unfinished.
   std::string run() {
-    Results results;
-    for (const SaveStep& step : plan_.steps)
-      results = act_on_all_ranks(plan_.group, "save_checkpoint", plan_.folder, [&] {
-        try {
-          return step.act(*this, results);
-        } catch (...) {
-          // Clean up before the other ranks receive the error, because their launcher may then end this process. If
-          // they write files, too, they may be writing in the folder now: the destructor cleans up after them.
-          if (!plan_.is_sliced) end();
-          throw;
-        }
-      });
+    plan_.is_sliced ? run_together() : run_on_rank_zero();
     return path_;
   }
 
@@ -199,6 +192,26 @@ class SaveRun {
   }
 
  private:
+  // All ranks are in the same step. The destructor cleans up, because until the step ends other ranks may be writing in
+  // the folder.
+  void run_together() {
+    Results results;
+    for (const SaveStep& step : plan_.steps)
+      results = act_on_all_ranks(plan_.group, kOperation, plan_.folder, [&] { return step.act(*this, results); });
+  }
+
+  void run_on_rank_zero() {
+    act_on_all_ranks(plan_.group, kOperation, plan_.folder, [&] {
+      try {
+        for (const SaveStep& step : plan_.steps) step.act(*this, {});
+      } catch (...) {
+        end();  // before the other ranks receive the error, because their launcher may then end this process
+        throw;
+      }
+      return std::string();
+    });
+  }
+
   bool is_first() const { return plan_.group.rank() == 0; }
   void end() {
     writer_.reset();
@@ -243,7 +256,7 @@ Results act_on_all_ranks(GroupRef group, const char* operation, const fs::path& 
     }
   };
   try {
-    return gather_on_all_ranks(group, act_of_rank);
+    return gather_on_all_ranks(group, act_of_rank, {"checkpoint"});
   } catch (const FileErrorOfPeer& error) {
     throw FileErrorOfPeer("{}: {}", operation, error.what());
   } catch (const FileError& error) {

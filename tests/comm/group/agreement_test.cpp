@@ -146,6 +146,19 @@ TEST(Agreement, TextsOfAnyBytesAreGathered) {
   });
 }
 
+TEST(Agreement, DifferentCallsDoNotPair) {
+  run_ranks(kRanks, "shm", [](ProcessGroup& group) {
+    EXPECT_THROW(
+        {
+          if (group.rank() == 1)
+            refuse_on_all_ranks(group, "open", "");
+          else
+            on_all_ranks(group, [] {});
+        },
+        MismatchError);
+  });
+}
+
 TEST(Agreement, AnErrorBetweenCallsEndsTheGroupWithItsText) {
   run_ranks(kRanks, "shm", [](ProcessGroup& group) {
     const std::string text = thrown_by([&] {

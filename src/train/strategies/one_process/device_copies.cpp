@@ -97,10 +97,12 @@ void DeviceCopies::zero_missing_gradients() {
 }
 
 void DeviceCopies::prepare_sums(const Replica& variables) {
+  std::vector<Tensor> received;  // received_ stays empty if memory runs out on the way
   for (const auto& [name, variable] : variables.parameters) {
-    received_.push_back(Tensor::empty(variable.shape(), variable.dtype(), *variables.device));
+    received.push_back(Tensor::empty(variable.shape(), variable.dtype(), *variables.device));
     if (&variables != &copies_.front()) bind_grad(variable, variables.device->allocate(variable.bytes()));
   }
+  received_ = std::move(received);
 }
 
 void DeviceCopies::sum_gradients(const Replica& variables, float factor) {

@@ -1,13 +1,12 @@
 // The server of `parameter_server`: it holds a part of the parameters, and updates them with the workers' gradients.
 // TensorFlow calls this a parameter server, after DistBelief.
 //
-//     ps:0: parameters 0, 2, ..., optimizer            ps:1: parameters 1, 3, ..., optimizer     a process each, on the
-//     CPU
+//     ps:0: parameters 0, 2, ..., optimizer            ps:1: parameters 1, 3, ..., optimizer     (on the CPU)
 //        ^ gradients 0, 2, ...   | weights 0, 2, ...      ^ gradients 1, 3, ...   | weights 1, 3, ...
 //        |                       v                        |                       v
-//     worker:0: model, forward, backward               worker:1: ...             a process each: all weights, its own
-//     samples
+//     worker:0: model, forward, backward               worker:1: ...
 //
+// Each is a process. A worker has all weights and its own samples.
 // train/parameter_server.h says which server holds which parameter. Traffic: in a step each of n workers sends the
 // gradients of all parameters, each to its server, and receives all weights: as many bytes as the model has, out and
 // in. Each of P servers sends and receives n / P of them: with few servers its connection is a bottleneck, which ddp
