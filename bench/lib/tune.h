@@ -2,9 +2,8 @@
 //
 //   whole or by slices   64 B to 8 KiB; the limit is the largest message up to which reading the entire message is not
 //                        slower; registered and unregistered memory count alike
-//   steps of tiles       64 to 512 KiB, by unregistered messages of 1 to 16 MiB; a step other than the usual one must
-//   be
-//                        5 % faster
+//   steps of tiles       64 to 512 KiB, by unregistered messages of 1 to 16 MiB; a step other than the usual one
+//                        must be 5 % faster
 // Every candidate is a group with its own table. All of them exist at once and take turns call by call, so that other
 // load on the machine affects all alike; medians decide.
 #pragma once

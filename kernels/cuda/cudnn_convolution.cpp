@@ -1,5 +1,7 @@
 #include "kernels/cuda/cudnn_convolution.h"
 
+#include <cudnn_frontend.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>

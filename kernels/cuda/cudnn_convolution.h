@@ -3,8 +3,6 @@
 // is enabled).
 #pragma once
 
-#include <cudnn_frontend.h>
-
 #include "kernels/cuda/cuda_kernels.h"
 
 namespace lockstep::cuda {

@@ -22,10 +22,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 struct Example {
-  std::string name, set, file;     // a file of its data set
-  std::vector<std::string> small;  // flags for a few quick steps
-  bool classifies;                 // whether its figures have an accuracy
-  std::string missing = file;      // named in the message when it is missing
+  std::string name, set, file;                  // a file of its data set
+  std::vector<std::string> small;               // flags for a few quick steps
+  bool classifies;                              // whether its figures have an accuracy
+  std::string missing = "there is no " + file;  // in the message when the file is missing
 };
 
 const std::vector<Example>& examples() {
@@ -33,7 +33,12 @@ const std::vector<Example>& examples() {
       {"own_dataset", "reuters", "reuters_train.jsonl.gz", {"--batch", "8", "--steps", "3"}, true},
       {"fashion_mnist", "fashion-mnist", "train-images-idx3-ubyte", {"--batch", "8", "--steps", "3"}, true},
       {"reuters", "reuters", "reuters_train.jsonl.gz", {"--batch", "8", "--steps", "3"}, true},
-      {"resnet", "cifar10", "data_batch_1.bin", {"--batch", "8", "--steps", "2"}, true, "CIFAR-10 (data_batch_*.bin)"},
+      {"resnet",
+       "cifar10",
+       "data_batch_1.bin",
+       {"--batch", "8", "--steps", "2"},
+       true,
+       "holds no CIFAR-10 (data_batch_*.bin)"},
       {"gpt", "tinyshakespeare", "input.txt", {"--batch", "4", "--steps", "2", "--sample", "8"}, false},
   };
   return all;
@@ -151,7 +156,7 @@ TEST_P(TrainingExamples, NameTheScriptWhenDataIsMissing) {
   expect_refusal(command({}), 1, script);
   expect_refusal(command({"--data", (folder_ / "nowhere").string()}), 1, script);
   fs::remove_all(folder_ / "data" / GetParam().set);
-  expect_refusal(with_data({}), 1, "there is no " + GetParam().missing);
+  expect_refusal(with_data({}), 1, GetParam().missing);
 }
 
 // Runs the same few steps in 16 bits. The loss must be close to that of float32 but not equal.

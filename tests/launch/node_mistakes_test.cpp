@@ -27,7 +27,7 @@ TEST(NodesMistakes, AMissingNodeIsNamedWhileWaitingAndAtTheEnd) {
   EXPECT_THAT(zero.errors(),
               AllOf(HasSubstr("lockrun: node 0 waits at 127.0.0.1:" + job.port() + " for node 1 (5 s of 7 s)"),
                     HasSubstr("; lockruns on other machines cannot reach that address, see --master-addr"),
-                    HasSubstr("node 1 of 3 did not arrive to 127.0.0.1:" + job.port() + " within 7 s")));
+                    HasSubstr("node 1 of 3 did not arrive at 127.0.0.1:" + job.port() + " within 7 s")));
   EXPECT_THAT(two.errors(), AllOf(HasSubstr("lockrun: node 2 has joined and waits for node 1"),
                                   HasSubstr("node 1 of 3 did not arrive")));
 }

@@ -42,7 +42,7 @@ class GroupRef {
 
 // Use it when a rank can put its objection into words without throwing: an option that is invalid here. Collective,
 // blocking. `refusal` is this rank's objection, or "". Throws InvalidArgument on all ranks if any rank objects, with
-// `operation`, the number of the first such rank, and its objection.
+// `operation`, the number of the first such rank (not in a group of one), and its objection.
 void refuse_on_all_ranks(GroupRef group, std::string_view operation, const std::string& refusal);
 
 // Use it when all ranks must have the same settings, model or data. Collective, blocking. Each of `lines` is a noun

@@ -4,6 +4,7 @@
 // line in operators.def, and test cases, which run on every device present and compare it with the CPU.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -108,16 +109,19 @@ class Device {
   virtual std::unique_ptr<Graph> end_capture(Stream& stream) = 0;
 
   // The operators of this device (kernels.h), or the table of an observer that stands in front of them.
-  const KernelTable& kernels() const { return observer_ == nullptr ? own_kernels() : *observer_; }
+  const KernelTable& kernels() const {
+    const KernelTable* const observer = observer_.load(std::memory_order_acquire);
+    return observer == nullptr ? own_kernels() : *observer;
+  }
   virtual const KernelTable& own_kernels() const = 0;
   // From now on kernels() is this table, whose functions call those of own_kernels(); null ends that. The table stays
-  // alive while it is in use. Call it while nothing computes on the device.
-  void observe_kernels(const KernelTable* observer) { observer_ = observer; }
+  // alive while it is in use: calls that run meanwhile may still use the table before.
+  void observe_kernels(const KernelTable* observer) { observer_.store(observer, std::memory_order_release); }
 
  private:
   virtual Buffer take_pinned(std::size_t bytes) = 0;
 
-  const KernelTable* observer_ = nullptr;
+  std::atomic<const KernelTable*> observer_ = nullptr;
 };
 
 // The CPU, which always exists. If it is divided into logical devices: the first.

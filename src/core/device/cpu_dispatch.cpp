@@ -28,7 +28,7 @@ Isa wanted() {
   if (*name == "avx512") return Isa::kAvx512;
   if (*name == "avx2") return Isa::kAvx2;
   if (*name == "baseline") return Isa::kBaseline;
-  throw InvalidArgument("environment: {}=expected baseline, avx2, avx512 or amx, got '{}'", env::kIsa, *name);
+  throw InvalidArgument("environment: {}='{}' is invalid: expected baseline, avx2, avx512 or amx", env::kIsa, *name);
 }
 
 }  // namespace

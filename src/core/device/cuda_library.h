@@ -16,7 +16,7 @@ namespace lockstep::cuda {
 // Identifies everything that passes between program and library. Change it by hand with the classes; the kernel table's
 // share (FNV-1a of its list) changes automatically.
 inline constexpr int kLibraryVersion = [] {
-  constexpr std::string_view kInterface = "5"
+  constexpr std::string_view kInterface = "6"
 #define LOCKSTEP_OPERATOR(name, ...) " " #name "(" #__VA_ARGS__ ")"
 #include "lockstep/core/operators.def"
       ;

@@ -68,6 +68,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     indices_ = indices_in(optimizer, ddp);
     move_weights();
     slices_ = slices();
+    parts_.set_owner(*this);
     parts_.keep_slices(slices_, group_.world_size());
     find_ranks();
     if (!averages_are_whole())
@@ -75,7 +76,6 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     if (!averages_are_whole() && group_.world_size() > 1) check_.set_partial(ddp.reducer(), this);
     if (averages_are_whole()) follow_local_gradients();
     PassAccess::set_partner(ddp, this);
-    parts_.set_owner(*this);
     if (shared_) parts_.share(shared_->updates());
   }
 

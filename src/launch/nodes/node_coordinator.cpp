@@ -40,7 +40,7 @@ void NodeCoordinator::gather() {
   for (std::vector<int> missing = roster_.missing(); !missing.empty(); missing = roster_.missing()) {
     if (waiting.is_over()) {
       const std::string why = fmt::format(
-          "{} of {} did not arrive to {} within {} s: was lockrun started there, with the same --master-addr and "
+          "{} of {} did not arrive at {} within {} s: was lockrun started there, with the same --master-addr and "
           "--master-port?",
           list_nodes(missing), own_.nodes, store_.text(), waiting.timeout_s());
       send_to_all({.kind = NodeMessage::Kind::kRefusal, .why = why});

@@ -51,8 +51,8 @@ struct alignas(kCacheLine) OperationRecord {
   char purpose[64];
 };
 
-struct alignas(2 *
-               kCacheLine) RankBlock {  // two cache lines: the prefetcher fetches pairs, which must belong to one rank
+// Two cache lines: the prefetcher fetches pairs, which must belong to one rank.
+struct alignas(2 * kCacheLine) RankBlock {
   RoundHeader headers[2];
   OperationRecord operation;
   std::atomic<std::uint32_t> left;  // sent a goodbye

@@ -114,7 +114,7 @@ void skip_earlier_keys(Reader& reader, const std::string& where) {
     if (reader.take(key)) found += fmt::format("{}\"{}\"", found.empty() ? "" : ", ", key);
   if (!found.empty())
     log::warn(
-        "{}: {} of an earlier versionis ignored: large messages in unregistered memory always go through tiles; "
+        "{}: {} of an earlier version is ignored: large messages in unregistered memory always go through tiles; "
         "leave the keys out",
         where, found);
 }

@@ -88,7 +88,7 @@ std::string advance(Attempt& attempt) {
     if (moved <= 0) {
       attempt.failure = ECONNRESET;
       return "it closed the connection in the handshake; does it know another token, or do too many connections arrive "
-             "to its port?";
+             "at its port?";
     }
     if (sends)
       handshake.sent(static_cast<std::size_t>(moved));
