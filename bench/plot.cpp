@@ -45,14 +45,14 @@ ls::bench::BarChart chart_of(const Json& document) {
   return chart;
 }
 
-ls::Plot accuracy_of(const Json& document) {
-  std::vector<ls::PlotPoint> points;
+ls::train::Plot accuracy_of(const Json& document) {
+  std::vector<ls::train::PlotPoint> points;
   for (const Json& epoch : document.at("epochs"))
     points.push_back({epoch.at("epoch").get<double>(), 100 * epoch.at("accuracy").get<double>()});
   const std::string last = points.empty() ? "" : fmt::format("{:.1f} % in the end", points.back().y);
-  ls::Plot plot(fmt::format("Accuracy on test images, {} ranks", document.at("ranks").get<int>()),
-                {.label = "epoch", .base = ls::PlotAxis::kLinear, .least_step = 1},
-                {.label = "percent", .base = ls::PlotAxis::kLinear}, /*height=*/240);
+  ls::train::Plot plot(fmt::format("Accuracy on test images, {} ranks", document.at("ranks").get<int>()),
+                       {.label = "epoch", .base = ls::train::PlotAxis::kLinear, .least_step = 1},
+                       {.label = "percent", .base = ls::train::PlotAxis::kLinear}, /*height=*/240);
   plot.add_curve(last, points);
   return plot;
 }
@@ -64,7 +64,7 @@ int run(int argc, char** argv) {
   if (!file) throw ls::FileError("{}: cannot be read", source);
   try {
     const Json document = Json::parse(file);
-    ls::svg::write(target, document.contains("groups") ? chart_of(document).svg() : accuracy_of(document).svg());
+    ls::train::svg::write(target, document.contains("groups") ? chart_of(document).svg() : accuracy_of(document).svg());
   } catch (const Json::exception& error) {
     throw ls::InvalidArgument("{}: has neither \"groups\" of bars nor \"epochs\" with accuracies: {}", source,
                               error.what());

@@ -178,13 +178,13 @@ void print_rows(const Settings& settings, const std::vector<Row>& rows) {
 }
 
 void plot_rows(const Settings& settings, const std::vector<Row>& rows) {
-  Plot plot("Time of a training step, by a model", count_axis("ranks", 2), microseconds_axis("time of a step"));
+  train::Plot plot("Time of a training step, by a model", count_axis("ranks", 2), microseconds_axis("time of a step"));
   for (std::size_t i = 0; i < kAlgorithms.size(); ++i) {
-    std::vector<PlotPoint> points;
+    std::vector<train::PlotPoint> points;
     for (const Row& row : rows) points.push_back({static_cast<double>(row.ranks), row.us[i]});
     plot.add_curve(name_of(kAlgorithms[i]), points);
   }
-  std::vector<PlotPoint> compute;
+  std::vector<train::PlotPoint> compute;
   for (const Row& row : rows) compute.push_back({static_cast<double>(row.ranks), settings.step.compute_us});
   plot.add_curve("compute alone", compute);
   for (const std::string& line : describe(settings)) plot.add_note(line);

@@ -139,7 +139,8 @@ Figures train(const Options& options, ls::train::Strategy& strategy, ls::Process
   figures.idle = mean_idle(strategy);
   workers.all_reduce(std::span(&figures.loss, 1), ls::ReduceOp::kAvg);
   if (auto* const averager = strategy.as<ls::train::WeightAverager>()) averager->average_weights();
-  if (workers.rank() == 0) ls::save_safetensors(options.result + ".safetensors", strategy.model().named_parameters());
+  if (workers.rank() == 0)
+    ls::train::save_safetensors(options.result + ".safetensors", strategy.model().named_parameters());
   return figures;
 }
 
@@ -234,7 +235,8 @@ void take_turn(const Options& options, const std::string& folder, Row& row) {
 }
 
 double largest_difference(const std::string& file, const std::string& other) {
-  const std::vector<ls::NamedTensor> a = ls::load_safetensors(file).tensors, b = ls::load_safetensors(other).tensors;
+  const std::vector<ls::NamedTensor> a = ls::train::load_safetensors(file).tensors,
+                                     b = ls::train::load_safetensors(other).tensors;
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i)
     for (std::int64_t j = 0; j < a[i].tensor.count(); ++j)
@@ -273,9 +275,9 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
 }
 
 void plot(const Options& options, const std::vector<Row>& rows) {
-  ls::Plot picture(fmt::format("Training {} by each strategy", options.model), ls::bench::count_axis("devices", 2),
-                   ls::bench::count_axis("samples/s", 10));
-  std::map<std::string, std::vector<ls::PlotPoint>> curves;
+  ls::train::Plot picture(fmt::format("Training {} by each strategy", options.model),
+                          ls::bench::count_axis("devices", 2), ls::bench::count_axis("samples/s", 10));
+  std::map<std::string, std::vector<ls::train::PlotPoint>> curves;
   for (const Row& row : rows)
     curves[row.strategy].push_back({static_cast<double>(row.devices), ls::bench::quantile(row.samples_per_s, 0.5)});
   for (const auto& [name, points] : curves) picture.add_curve(name, points);

@@ -114,8 +114,7 @@ Options parse(int argc, char** argv) {
 
 double median(const std::vector<double>& values) { return ls::bench::quantile(values, 0.5); }
 
-template <typename Member>
-double median_of(const std::vector<Trainer::Step>& steps, Member member) {
+template <typename Member> double median_of(const std::vector<Trainer::Step>& steps, Member member) {
   std::vector<double> values;
   for (const Trainer::Step& step : steps) values.push_back(step.*member);
   return median(values);

@@ -47,8 +47,9 @@ int train(int, char**) {
   ls::DistributedDataParallel ddp(net, group);
   ls::optim::AdamW adam(ddp.parameters(), {.lr = 0.02F, .weight_decay = 0.01F});
   const ls::optim::CosineRate rate{.peak = 0.02F, .total_steps = 10 * 28};
-  ls::CheckpointParts state{.model = net, .optimizer = adam, .sampler = sampler, .ddp = ddp};
-  if (const auto saved = ls::load_checkpoint("run/circle", state)) state.step = saved->step, state.epoch = saved->epoch;
+  ls::train::CheckpointParts state{.model = net, .optimizer = adam, .sampler = sampler, .ddp = ddp};
+  if (const auto saved = ls::train::load_checkpoint("run/circle", state))
+    state.step = saved->step, state.epoch = saved->epoch;
 
   while (state.epoch < 10) {
     for (auto& [points, labels] : loader) {
@@ -60,10 +61,10 @@ int train(int, char**) {
       adam.step();
     }
     sampler.set_epoch(++state.epoch);
-    ls::save_checkpoint("run/circle", state);
+    ls::train::save_checkpoint("run/circle", state);
   }
-  ls::Accuracy accuracy;
-  ls::evaluate(net, parts[1], {&accuracy}, {.device = &device});  // in evaluation mode, without a tape
+  ls::train::Accuracy accuracy;
+  ls::train::evaluate(net, parts[1], {&accuracy}, {.device = &device});  // in evaluation mode, without a tape
   if (group->rank() == 0) std::printf("accuracy on 256 points: %.2f\n", accuracy.value());
   return 0;
 }

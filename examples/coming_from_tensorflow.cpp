@@ -50,7 +50,7 @@ int train(int, char**) {
   ls::train::Trainer trainer(make_net);
   trainer.compile({.optimizer = make_optimizer,
                    .loss = loss_of,
-                   .metrics = {{"accuracy", ls::Accuracy()}},
+                   .metrics = {{"accuracy", ls::train::Accuracy()}},
                    .strategy = "ddp"});  // "mirrored": one process for all devices, without lockrun
   trainer.load("run/circle");
   trainer.fit(training, {.epochs = 10,

@@ -87,7 +87,7 @@ void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::Distribute
                ls::optim::AdamW& adam, ls::optim::LossScaler* scaler) {
   const ls::ProcessGroup& group = ddp.group();
   const ex::Steps steps = steps_of(flags, text.size());
-  ls::Progress progress(progress_of(flags, steps, group, "sequences"));
+  ls::train::Progress progress(progress_of(flags, steps, group, "sequences"));
   const ls::optim::CosineRate rate{
       .peak = flags.lr, .total_steps = steps.total, .warmup_steps = steps.total / 15, .lowest = flags.lr / 30};
   ls::data::DistributedSampler sampler(text.size(), group.place(),
@@ -105,7 +105,7 @@ void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::Distribute
       if (part != 0) alone.emplace(ddp);
       const ls::Tensor loss =
           nn::cross_entropy(ddp(characters), next.reshaped({next.count()})) / static_cast<float>(flags.accumulate);
-      loss_sum += ls::check_finite(loss, step + 1);
+      loss_sum += ls::train::check_finite(loss, step + 1);
       (scaler != nullptr ? scaler->scale(loss) : loss).backward();
       if (alone) continue;
       ls::optim::clip_grad_norm(ddp.parameters(), 1.0F, {.loss_scaler = scaler});
@@ -142,10 +142,10 @@ int train(const Flags& flags) {
   adam.add_group({.parameters = vectors, .weight_decay = 0.0F});
   run_steps(flags, text, ddp, adam, scaler);
 
-  ls::Mean loss([](const ls::Tensor& logits, const ls::Tensor& next) {
-    return ls::cross_entropy_of_samples(logits, next.reshaped({next.count()}));
+  ls::train::Mean loss([](const ls::Tensor& logits, const ls::Tensor& next) {
+    return ls::train::cross_entropy_of_samples(logits, next.reshaped({next.count()}));
   });
-  ls::evaluate(net, rest, {&loss}, {.batch_size = 16, .device = &group->local_device()});
+  ls::train::evaluate(net, rest, {&loss}, {.batch_size = 16, .device = &group->local_device()});
   const std::string written = write_text(net, windows.vocabulary(), flags.sample, flags.seed);
   if (group->rank() == 0)
     fmt::print("validation loss {:.3f} on {} characters\n{}\n", loss.value(), loss.samples(), written);

@@ -72,7 +72,7 @@ int train(int, char**) {
     if (group->rank() == 0) std::printf("epoch %d: mean loss %.3f\n", epoch, mean);
     // Rank 0 writes; a run that resumes begins with the next epoch.
     sampler.set_epoch(epoch + 1);
-    ls::save_checkpoint("run/ckpt", {.model = net, .optimizer = sgd, .sampler = sampler, .step = step});
+    ls::train::save_checkpoint("run/ckpt", {.model = net, .optimizer = sgd, .sampler = sampler, .step = step});
   }
   return 0;
 }

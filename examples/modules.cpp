@@ -93,9 +93,9 @@ int train(int, char**) {
 
   const std::string path =
       std::filesystem::temp_directory_path() / ("compare-" + std::to_string(getpid()) + ".safetensors");
-  ls::save_safetensors(path, net.state_dict(), {{"steps", "200"}});
+  ls::train::save_safetensors(path, net.state_dict(), {{"steps", "200"}});
   Compare copy;
-  copy.load_state_dict(ls::load_safetensors(path).tensors);
+  copy.load_state_dict(ls::train::load_safetensors(path).tensors);
   copy.eval();
 
   std::filesystem::remove(path);

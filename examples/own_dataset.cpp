@@ -73,7 +73,7 @@ int train(const ex::TrainingFlags& flags) {
   ls::optim::AdamW adam(ddp.parameters(), {.lr = flags.lr});
   ls::data::DistributedSampler sampler(articles.size(), group->place(),
                                        {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
-  ls::Progress progress(progress_of(flags, steps, *group, "articles"));
+  ls::train::Progress progress(progress_of(flags, steps, *group, "articles"));
   ex::Score validation;
   for (std::int64_t step = 0; step < steps.last;) {
     sampler.set_epoch(step / steps.per_epoch);  // another order in each epoch, the same on all ranks

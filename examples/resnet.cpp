@@ -60,7 +60,7 @@ int train(const Flags& flags) {
   const ls::optim::StepRate rate{flags.lr, 0.1F, {steps.total / 2, steps.total * 3 / 4}};
   ls::data::DistributedSampler sampler(images.size(), group->place(),
                                        {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
-  ls::Progress progress(progress_of(flags, steps, *group));
+  ls::train::Progress progress(progress_of(flags, steps, *group));
   progress.message(fmt::format("data: {} training, {} test images in {}", images.size(), test.size(), folder));
 
   ex::Score score;
@@ -71,7 +71,7 @@ int train(const Flags& flags) {
       sgd.set_lr(rate.at(step));
       sgd.zero_grad();
       const ls::Tensor loss = nn::cross_entropy(ddp(inputs), labels);
-      ls::check_finite(loss, step + 1, {.group = group});
+      ls::train::check_finite(loss, step + 1, {.group = group});
       (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
       sgd.step();
       progress.step(++step, loss.item(), flags.batch);

@@ -97,7 +97,7 @@ int train(const Flags& flags) {
              return std::make_unique<ls::optim::Nadam>(std::move(parameters), ls::optim::NadamOptions::keras(flags.lr));
            },
        .loss = [](const ls::Tensor& logits, const ls::Tensor& topics) { return nn::cross_entropy(logits, topics); },
-       .metrics = {{"accuracy", ls::Accuracy()}, {"top5", ls::TopK(5)}},
+       .metrics = {{"accuracy", ls::train::Accuracy()}, {"top5", ls::train::TopK(5)}},
        .strategy = flags.strategy});
   if (trainer.is_first_rank()) std::printf("%s", trainer.summary({{{kLength}, ls::DType::kInt64}}).c_str());
 

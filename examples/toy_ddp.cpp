@@ -119,14 +119,14 @@ void train_on_uneven_data(ls::ProcessGroup& group, ls::DistributedDataParallel& 
 void save_and_load(ls::ProcessGroup& group, Toy& toy) {
   if (group.rank() == 0) {
     std::filesystem::create_directories(std::filesystem::path(kFile).parent_path());
-    ls::save_safetensors(kFile, toy.state_dict());
+    ls::train::save_safetensors(kFile, toy.state_dict());
   }
   group.barrier();  // no rank reads before the file is complete
   ls::Device& other =
       group.local_device().kind() == ls::DeviceKind::kCpu ? ls::device_named("cpu:1") : ls::cpu_device();
   Toy loaded(0);
   loaded.to(other);
-  loaded.load_state_dict(ls::load_safetensors(kFile).tensors);
+  loaded.load_state_dict(ls::train::load_safetensors(kFile).tensors);
   expect(&loaded.weight.device() == &other && loaded.weight.item() == toy.weight.item(), group,
          "weights on another device");
   group.barrier();  // all have read it

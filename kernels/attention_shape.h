@@ -26,12 +26,8 @@ inline AttentionShape attention_shape(In q, In k) {
 }
 
 // The first elements of q, k and v, or of their gradients; null: left out.
-template <typename T>
-struct AttentionOperands {
-  T *q, *k, *v;
-};
-template <typename T>
-AttentionOperands<T> attention_operands(const AttentionShape& s, T* q, T* k, T* v) {
+template <typename T> struct AttentionOperands { T *q, *k, *v; };
+template <typename T> AttentionOperands<T> attention_operands(const AttentionShape& s, T* q, T* k, T* v) {
   return s.packed && q != nullptr ? AttentionOperands<T>{q, q + s.row(), q + 2 * s.row()}
                                   : AttentionOperands<T>{q, k, v};
 }

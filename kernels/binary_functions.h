@@ -11,34 +11,23 @@ namespace lockstep {
 
 LOCKSTEP_HOST_DEVICE inline float value_of(BinaryFunction function, float a, float b) {
   switch (function) {
-    case BinaryFunction::kAdd:
-      return a + b;
-    case BinaryFunction::kSub:
-      return a - b;
-    case BinaryFunction::kMul:
-      return a * b;
-    case BinaryFunction::kDiv:
-      return a / b;
-    case BinaryFunction::kPow:
-      return powf(a, b);
-    case BinaryFunction::kPowBaseSlope:
-      return b == 0 ? 0 : b * powf(a, b - 1);
-    case BinaryFunction::kPowExponentSlope:
-      return a == 0 && b >= 0 ? 0 : powf(a, b) * logf(a);
+    case BinaryFunction::kAdd: return a + b;
+    case BinaryFunction::kSub: return a - b;
+    case BinaryFunction::kMul: return a * b;
+    case BinaryFunction::kDiv: return a / b;
+    case BinaryFunction::kPow: return powf(a, b);
+    case BinaryFunction::kPowBaseSlope: return b == 0 ? 0 : b * powf(a, b - 1);
+    case BinaryFunction::kPowExponentSlope: return a == 0 && b >= 0 ? 0 : powf(a, b) * logf(a);
   }
   return 0;
 }
 
 LOCKSTEP_HOST_DEVICE inline bool holds(Comparison comparison, float a, float b) {
   switch (comparison) {
-    case Comparison::kEqual:
-      return a == b;
-    case Comparison::kNotEqual:
-      return a != b;
-    case Comparison::kGreater:
-      return a > b;
-    case Comparison::kGreaterEqual:
-      return a >= b;
+    case Comparison::kEqual: return a == b;
+    case Comparison::kNotEqual: return a != b;
+    case Comparison::kGreater: return a > b;
+    case Comparison::kGreaterEqual: return a >= b;
   }
   return false;
 }

@@ -10,8 +10,7 @@
 
 namespace lockstep {
 
-template <int kArrays>
-struct StridedLoop {
+template <int kArrays> struct StridedLoop {
   int dims = 0;
   std::int64_t extents[Shape::kMaxDims] = {};  // plain arrays: CUDA kernels take this by value
   std::int64_t strides[kArrays][Shape::kMaxDims] = {};
@@ -41,8 +40,7 @@ struct StridedLoop {
 
 // Calls visit(offsets), with one offset per array, for each index of all dimensions except the last `inner`, in
 // row-major order.
-template <int kArrays, typename Visit>
-void for_each_outer(const StridedLoop<kArrays>& loop, int inner, Visit&& visit) {
+template <int kArrays, typename Visit> void for_each_outer(const StridedLoop<kArrays>& loop, int inner, Visit&& visit) {
   if (loop.count() == 0) return;
   const int outer = loop.dims > inner ? loop.dims - inner : 0;
   std::array<std::int64_t, Shape::kMaxDims> index{};

@@ -12,7 +12,7 @@ namespace lockstep::bench {
 
 namespace {
 
-using svg::text_at;
+using train::svg::text_at;
 
 constexpr double kLeft = 300, kBarWidth = 330, kRight = 150, kTop = 84;
 constexpr double kBar = 13, kPitch = 17, kGroupGap = 14;  // height of a bar, from bar to bar, between groups
@@ -31,7 +31,7 @@ std::vector<std::string> names_of(const BarChart& chart) {
 }
 
 std::string color_of(const std::vector<std::string>& names, const std::string& name) {
-  return svg::color_class(static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin()));
+  return train::svg::color_class(static_cast<std::size_t>(std::find(names.begin(), names.end(), name) - names.begin()));
 }
 
 std::string rectangle(double x, double y, double width, const std::string& color) {
@@ -45,7 +45,7 @@ std::string draw_legend(const std::vector<std::string>& names) {
   double x = 16;
   for (const std::string& name : names) {
     out += rectangle(x, 46, kBar, color_of(names, name)) + text_at(x + kBar + 6, 57, "start", name);
-    x += kBar + 26 + svg::text_width(name);
+    x += kBar + 26 + train::svg::text_width(name);
   }
   return out;
 }
@@ -77,7 +77,7 @@ std::string BarChart::svg() const {
   }
   for (const std::string& note : notes)
     body += text_at(16, top += 18, "start", note, R"( font-size="12" class="quiet")");
-  return svg::document(kLeft + kBarWidth + kRight, top + 16, body);
+  return train::svg::document(kLeft + kBarWidth + kRight, top + 16, body);
 }
 
 }  // namespace lockstep::bench

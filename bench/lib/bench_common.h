@@ -39,8 +39,7 @@ class Report {
 
 // Calls `round(warm_up)` once. When serving, it first runs that many steps and prints a line, and then calls `round(0)`
 // for each line on stdin.
-template <typename Step, typename Round>
-void make_rounds(bool serve, int warm_up, Step&& step, Round&& round) {
+template <typename Step, typename Round> void make_rounds(bool serve, int warm_up, Step&& step, Round&& round) {
   if (!serve) return round(warm_up);
   for (int i = 0; i < warm_up; ++i) step();
   std::puts("{\"ready\": true}");

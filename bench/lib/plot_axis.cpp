@@ -26,16 +26,16 @@ std::string count_text(double count) {
 
 }  // namespace
 
-PlotAxis bytes_axis(std::string label) {
+train::PlotAxis bytes_axis(std::string label) {
   return {.label = std::move(label), .base = 2, .text = [](double bytes) {
             return bytes < 1 || bytes > 1e18 ? fmt::format("{:.4g} B", bytes)
                                              : bytes_text(static_cast<std::size_t>(bytes));
           }};
 }
 
-PlotAxis microseconds_axis(std::string label) { return {.label = std::move(label), .text = time_text}; }
+train::PlotAxis microseconds_axis(std::string label) { return {.label = std::move(label), .text = time_text}; }
 
-PlotAxis count_axis(std::string label, double base) {
+train::PlotAxis count_axis(std::string label, double base) {
   return {.label = std::move(label), .base = base, .text = count_text};
 }
 

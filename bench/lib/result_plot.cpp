@@ -39,9 +39,10 @@ std::vector<NamedResult> read_results(const std::vector<std::string>& files) {
 }
 
 void plot_results(const std::vector<NamedResult>& results, const std::string& file) {
-  Plot plot(title_of(results), bytes_axis("message size"), microseconds_axis("time of a call (median, slowest rank)"));
+  train::Plot plot(title_of(results), bytes_axis("message size"),
+                   microseconds_axis("time of a call (median, slowest rank)"));
   for (const auto& [name, document] : results) {
-    std::vector<PlotPoint> points;
+    std::vector<train::PlotPoint> points;
     for (const Json& row : document["rows"]) points.push_back({row.value("bytes", 0.0), row.value("time_us", 0.0)});
     plot.add_curve(name, points);
   }

@@ -63,8 +63,7 @@ cxxopts::Options describe_flags(Program program, const std::string& name) {
   return options;
 }
 
-template <typename Enum>
-std::optional<Enum> find_name(const std::string& name, int values) {
+template <typename Enum> std::optional<Enum> find_name(const std::string& name, int values) {
   for (int value = 0; value < values; ++value)
     if (name_of(static_cast<Enum>(value)) == name) return static_cast<Enum>(value);
   return std::nullopt;

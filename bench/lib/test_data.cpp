@@ -16,29 +16,19 @@ constexpr std::size_t kPeriod = 509;  // prime
 constexpr int kScribble = 0xEE;  // no result has this in all bytes, because exact values are small and not negative
 constexpr std::uint64_t kRoughSeed = 977;  // arbitrary
 
-template <typename T>
-void put(std::byte* at, T value) {
-  std::memcpy(at, &value, sizeof(value));
-}
+template <typename T> void put(std::byte* at, T value) { std::memcpy(at, &value, sizeof(value)); }
 
 // Integers wrap, floating point rounds to nearest: `value` is exact in double.
 void encode(DType dtype, double value, std::byte* at) {
   switch (dtype) {
-    case DType::kFloat32:
-      return put(at, static_cast<float>(value));
-    case DType::kFloat64:
-      return put(at, value);
-    case DType::kFloat16:
-      return put(at, narrow_float16(static_cast<float>(value)).bits);
-    case DType::kBFloat16:
-      return put(at, narrow_bfloat16(static_cast<float>(value)).bits);
+    case DType::kFloat32: return put(at, static_cast<float>(value));
+    case DType::kFloat64: return put(at, value);
+    case DType::kFloat16: return put(at, narrow_float16(static_cast<float>(value)).bits);
+    case DType::kBFloat16: return put(at, narrow_bfloat16(static_cast<float>(value)).bits);
     case DType::kInt8:
-    case DType::kUInt8:
-      return put(at, static_cast<std::uint8_t>(static_cast<std::int64_t>(value)));
-    case DType::kInt32:
-      return put(at, static_cast<std::int32_t>(value));
-    case DType::kInt64:
-      return put(at, static_cast<std::int64_t>(value));
+    case DType::kUInt8: return put(at, static_cast<std::uint8_t>(static_cast<std::int64_t>(value)));
+    case DType::kInt32: return put(at, static_cast<std::int32_t>(value));
+    case DType::kInt64: return put(at, static_cast<std::int64_t>(value));
   }
 }
 
@@ -56,29 +46,20 @@ std::int64_t input(const CollectiveKind& kind, ReduceOp op, int ranks, const Poi
     case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
       return mixed % std::clamp(120 / ranks, 2, 11);  // the sum over few ranks fits into an int8
-    case ReduceOp::kProduct:
-      return (at.index + at.part) % ranks == at.rank ? 1 + mixed % 3 : 1;
-    default:
-      return mixed % 120;
+    case ReduceOp::kProduct: return (at.index + at.part) % ranks == at.rank ? 1 + mixed % 3 : 1;
+    default: return mixed % 120;
   }
 }
 
 std::int64_t combine(ReduceOp op, std::int64_t a, std::int64_t b) {
   switch (op) {
-    case ReduceOp::kProduct:
-      return a * b;
-    case ReduceOp::kMin:
-      return std::min(a, b);
-    case ReduceOp::kMax:
-      return std::max(a, b);
-    case ReduceOp::kBitAnd:
-      return a & b;
-    case ReduceOp::kBitOr:
-      return a | b;
-    case ReduceOp::kBitXor:
-      return a ^ b;
-    default:
-      return a + b;
+    case ReduceOp::kProduct: return a * b;
+    case ReduceOp::kMin: return std::min(a, b);
+    case ReduceOp::kMax: return std::max(a, b);
+    case ReduceOp::kBitAnd: return a & b;
+    case ReduceOp::kBitOr: return a | b;
+    case ReduceOp::kBitXor: return a ^ b;
+    default: return a + b;
   }
 }
 
@@ -88,8 +69,7 @@ double average(DType dtype, std::int64_t sum, int ranks) {
   return static_cast<double>(static_cast<float>(sum) * (1.0F / static_cast<float>(ranks)));
 }
 
-template <typename ValueAt>
-Block make_block(const MessageLayout& layout, DType dtype, const ValueAt& value_at) {
+template <typename ValueAt> Block make_block(const MessageLayout& layout, DType dtype, const ValueAt& value_at) {
   const std::size_t elements = std::min(layout.count, kPeriod);
   Block block(elements * size_of(dtype));
   for (std::size_t i = 0; i < elements; ++i)

@@ -65,7 +65,7 @@ void check_ranks(const ClassicFlags& flags, const ls::ProcessGroup& group) {
 std::unique_ptr<ClassicNet> initial_net(const ClassicFlags& flags) {
   ls::manual_seed(flags.seed);
   auto net = std::make_unique<ClassicNet>();
-  if (flags.resume) ls::resume_checkpoint(flags.train_dir, {.model = *net});
+  if (flags.resume) ls::train::resume_checkpoint(flags.train_dir, {.model = *net});
   return net;
 }
 
@@ -86,7 +86,7 @@ class ClassicTraining {
 
   const ClassicFlags& flags_;
   const std::shared_ptr<ls::ProcessGroup> group_;
-  ls::Progress lines_;
+  ls::train::Progress lines_;
   const Data data_;
   ClassicLosses losses_;
   LossAverages averages_;
@@ -154,7 +154,7 @@ void ClassicTraining::introduce() {
 
 // The weights are already those of the checkpoint. SGD without momentum has no state.
 void ClassicTraining::resume() {
-  const ls::CheckpointState saved = ls::resume_checkpoint(
+  const ls::train::CheckpointState saved = ls::train::resume_checkpoint(
       flags_.train_dir,
       {.model = net(), .ema = ema_, .sampler = sampler_, .ddp = strategy_->wrapper(), .group = group_});
   const ls::data::SamplerState place = sampler_.state();
@@ -223,13 +223,13 @@ void ClassicTraining::log_step() {
 
 void ClassicTraining::save() {
   writer_.flush();  // so that TensorBoard has every step that the checkpoint has
-  saved_in_ = ls::save_checkpoint(flags_.train_dir, {.model = net(),
-                                                     .ema = ema_,
-                                                     .sampler = sampler_,
-                                                     .ddp = strategy_->wrapper(),
-                                                     .step = step_,
-                                                     .epoch = sampler_.epoch(),
-                                                     .group = group_});
+  saved_in_ = ls::train::save_checkpoint(flags_.train_dir, {.model = net(),
+                                                            .ema = ema_,
+                                                            .sampler = sampler_,
+                                                            .ddp = strategy_->wrapper(),
+                                                            .step = step_,
+                                                            .epoch = sampler_.epoch(),
+                                                            .group = group_});
 }
 
 int train(const ClassicFlags& flags) {

@@ -93,7 +93,7 @@ ls::Tensor ClassicLosses::total_loss(const ls::Tensor& logits, const ls::Tensor&
   for (ls::NamedTensor& loss : tower->weight_losses()) losses.push_back(std::move(loss));
   ls::Tensor total = losses.front().tensor;
   for (std::size_t i = 1; i < losses.size(); ++i) total = total + losses[i].tensor;
-  ls::check_finite(total, step_, {.group = group_});
+  ls::train::check_finite(total, step_, {.group = group_});
   losses.push_back({"total_loss", total});
   for (ls::NamedTensor& loss : losses) loss.tensor = ls::detach(loss.tensor);
   const std::lock_guard lock(mutex_);

@@ -5,8 +5,7 @@ namespace ls = lockstep;
 namespace {
 
 // `source` is a folder, or a generated set. Every rank generates it in memory, so that a killed rank leaves no file.
-template <typename Source>
-Data open_source(const Source& source, const DataOptions& options, const std::string& what) {
+template <typename Source> Data open_source(const Source& source, const DataOptions& options, const std::string& what) {
   using ls::data::Cifar10;
   Data data{
       std::make_unique<Cifar10>(source, ls::data::Cifar10Options{.augment = options.augment,

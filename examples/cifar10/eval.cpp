@@ -56,11 +56,12 @@ void wait_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::dur
 
 // The training removes old checkpoints. If that happens while one is being read, the load fails, and a newer one
 // exists.
-std::optional<ls::CheckpointState> load_newest(const std::string& folder, const ls::CheckpointParts& parts) {
+std::optional<ls::train::CheckpointState> load_newest(const std::string& folder,
+                                                      const ls::train::CheckpointParts& parts) {
   constexpr int kTries = 5;
   for (int attempt = 1;; ++attempt) {
     try {
-      return ls::load_checkpoint(folder, parts);
+      return ls::train::load_checkpoint(folder, parts);
     } catch (const ls::FileError&) {
       if (attempt == kTries) throw;
     }
@@ -82,8 +83,8 @@ class Evaluation {
 
   void run() {
     ls::optim::ExponentialMovingAverage averages(net_.named_parameters());
-    const ls::CheckpointParts parts{.model = net_, .ema = averages};
-    if (flags_.run_once) return evaluate(ls::resume_checkpoint(flags_.train_dir, parts), averages);
+    const ls::train::CheckpointParts parts{.model = net_, .ema = averages};
+    if (flags_.run_once) return evaluate(ls::train::resume_checkpoint(flags_.train_dir, parts), averages);
     lines_.message(fmt::format("waiting for checkpoints in {}", flags_.train_dir));
     for (std::int64_t last = -1; flags_.until_step == 0 || last < flags_.until_step;) {
       const auto found = load_newest(flags_.train_dir, parts);
@@ -97,7 +98,7 @@ class Evaluation {
   }
 
  private:
-  void evaluate(const ls::CheckpointState& state, ls::optim::ExponentialMovingAverage& averages) {
+  void evaluate(const ls::train::CheckpointState& state, ls::optim::ExponentialMovingAverage& averages) {
     const auto averaged = averages.swapped();
     const ex::Score score = ex::score_of(net_, test_, group_.local_device());
     lines_.message(fmt::format("{}: precision @ 1 = {:.3f} (step {}, {} images)", time_now(), score.accuracy,
@@ -108,7 +109,7 @@ class Evaluation {
 
   const EvalFlags& flags_;
   ls::ProcessGroup& group_;
-  ls::Progress lines_;
+  ls::train::Progress lines_;
   const Data data_;
   const ls::data::Subset test_;
   ls::train::SummaryWriter writer_;

@@ -24,7 +24,7 @@ int train(const Flags& flags) {
   const ls::DType type = ls::autocast_type(flags.dtype);
   const auto group = ls::init_process_group();
   check_json_file(flags, *group);
-  if (!flags.checkpoint.empty() && !flags.resume) ls::prepare_checkpoint_folder(flags.checkpoint);
+  if (!flags.checkpoint.empty() && !flags.resume) ls::train::prepare_checkpoint_folder(flags.checkpoint);
   const Recipe& recipe = recipe_named(flags.recipe);
   const Data data = open_data({.folder = flags.data,
                                .generated = flags.generated,
@@ -46,7 +46,7 @@ int train(const Flags& flags) {
       {.lr = peak, .momentum = recipe.momentum, .weight_decay = recipe.weight_decay, .loss_scaler = scaler});
   ls::data::DistributedSampler sampler(*data.train, group->place(),
                                        {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
-  ls::Progress progress(progress_of(flags, steps, *group));
+  ls::train::Progress progress(progress_of(flags, steps, *group));
   Run run{flags, recipe, *group,  data,     *net,  ddp,
           sgd,   scaler, sampler, progress, steps, recipe.make_rate(peak, steps.total)};
   run.introduce();

@@ -9,7 +9,7 @@ namespace ex = lockstep::examples;
 namespace {
 
 // With another seed or batch, a resumed run would continue at a position that the saved run never had.
-void check_resumed(const ls::CheckpointState& saved, const ls::data::SamplerState& place, const Flags& flags,
+void check_resumed(const ls::train::CheckpointState& saved, const ls::data::SamplerState& place, const Flags& flags,
                    std::int64_t steps_per_epoch) {
   if (place.seed != flags.seed)
     throw ls::InvalidArgument("--seed {}: {} was written with --seed {}", flags.seed, saved.folder, place.seed);
@@ -38,10 +38,10 @@ void Run::introduce() {
 
 // Only --auto-resume starts a run in an empty folder: a mistyped name with --resume is an error.
 void Run::resume() {
-  const ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp};
-  std::optional<ls::CheckpointState> saved;
-  if (flags.resume) saved = ls::resume_checkpoint(flags.resume_from, parts);
-  if (flags.auto_resume) saved = ls::load_checkpoint(flags.checkpoint, parts);
+  const ls::train::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp};
+  std::optional<ls::train::CheckpointState> saved;
+  if (flags.resume) saved = ls::train::resume_checkpoint(flags.resume_from, parts);
+  if (flags.auto_resume) saved = ls::train::load_checkpoint(flags.checkpoint, parts);
   if (!saved) {
     if (flags.auto_resume)
       progress.message(fmt::format("no checkpoint in {} yet: starting a new run", flags.checkpoint));
@@ -52,11 +52,11 @@ void Run::resume() {
   epoch = saved->epoch;
   saved_in = saved->folder;
   progress.message(fmt::format("resumed at step {} from {}", step, saved->folder));
-  if (!flags.checkpoint.empty()) ls::prepare_checkpoint_folder(flags.checkpoint);
+  if (!flags.checkpoint.empty()) ls::train::prepare_checkpoint_folder(flags.checkpoint);
 }
 
 void Run::save() {
-  saved_in = ls::save_checkpoint(
+  saved_in = ls::train::save_checkpoint(
       flags.checkpoint, {.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp, .step = step, .epoch = epoch});
 }
 
@@ -68,7 +68,7 @@ void Run::train_epoch() {
     sgd.set_lr(rate.at(step));
     sgd.zero_grad();
     const ls::Tensor loss = nn::cross_entropy(ddp(images), labels, {.label_smoothing = recipe.label_smoothing});
-    ls::check_finite(loss, step + 1);
+    ls::train::check_finite(loss, step + 1);
     (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
     sgd.step();
     sampler.advance(flags.batch);

@@ -18,7 +18,7 @@ struct Run {
   lockstep::optim::SGD& sgd;
   lockstep::optim::LossScaler* scaler;  // may be null
   lockstep::data::DistributedSampler& sampler;
-  lockstep::Progress& progress;
+  lockstep::train::Progress& progress;
   lockstep::examples::Steps steps;
   lockstep::optim::Schedule rate;
   std::int64_t step = 0, epoch = 0;

@@ -50,6 +50,6 @@ void on_rank_0(const std::string& folder, ls::ProcessGroup& group, const std::fu
 void prepare_train_dir(const std::string& folder, ls::ProcessGroup& group, TrainDir how) {
   if (how == TrainDir::kResume) return;  // the load checks whether there is a checkpoint
   if (how == TrainDir::kNew) on_rank_0(folder, group, [&] { check_is_new(folder); });
-  ls::prepare_checkpoint_folder(folder);  // throws while another job trains there, before anything is removed
+  ls::train::prepare_checkpoint_folder(folder);  // throws while another job trains there, before anything is removed
   if (how == TrainDir::kOverwrite) on_rank_0(folder, group, [&] { remove_training(folder); });
 }

@@ -62,7 +62,7 @@ void check_vocabulary(const std::string& checkpoint, const Articles& articles, P
 
 void keep_vocabulary(const std::string& checkpoint, const Articles& articles, const ProcessGroup& group) {
   if (checkpoint.empty()) return;
-  prepare_checkpoint_folder(checkpoint);
+  train::prepare_checkpoint_folder(checkpoint);
   if (group.rank() != 0) return;
   std::ofstream file(vocabulary_path(checkpoint));
   if (!(file << vocabulary_text(articles.words) << "\n" << std::flush))

@@ -76,10 +76,10 @@ Steps steps_of(const TrainingFlags& flags, std::int64_t set_size) {
   return {per_epoch, total, flags.steps > 0 ? std::min(flags.steps, total) : total};
 }
 
-ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group,
-                            const char* samples) {
+train::ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group,
+                                   const char* samples) {
   return {.enabled = group.rank() == 0,
-          .terminal_width = terminal_width(),
+          .terminal_width = train::terminal_width(),
           .total_steps = steps.total,
           .steps_per_epoch = steps.per_epoch,
           .log_every = flags.log_every,

@@ -5,9 +5,9 @@
 namespace lockstep::examples {
 
 Score score_of(nn::Module& net, const data::Dataset& test, Device& device) {
-  Accuracy accuracy;
-  Mean loss(cross_entropy_of_samples);
-  const std::int64_t samples = evaluate(net, test, {&accuracy, &loss}, {.device = &device});
+  train::Accuracy accuracy;
+  train::Mean loss(train::cross_entropy_of_samples);
+  const std::int64_t samples = train::evaluate(net, test, {&accuracy, &loss}, {.device = &device});
   return {accuracy.value(), loss.value(), samples};
 }
 

@@ -60,8 +60,8 @@ struct Steps {
 };
 Steps steps_of(const TrainingFlags& flags, std::int64_t set_size);
 // Rank 0 shows progress on the terminal or in a log, in `samples` per second.
-ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group,
-                            const char* samples = "images");
+train::ProgressOptions progress_of(const TrainingFlags& flags, const Steps& steps, const ProcessGroup& group,
+                                   const char* samples = "images");
 
 // Returns the folder that holds one of `files`: --data or its folder `set`; without --data, the same of LOCKSTEP_DATA.
 // Throws FileError, which says how to get the data, if there is no such folder.

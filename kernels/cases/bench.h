@@ -48,12 +48,10 @@ class Bench {
   }
 
   // An operand that is not a float.
-  template <typename T>
-  const T* plain_in(const std::vector<T>& values) {
+  template <typename T> const T* plain_in(const std::vector<T>& values) {
     return reinterpret_cast<const T*>(add(bytes_of(values), sizeof(T), Place::kAligned, {}));
   }
-  template <typename T>
-  T* plain_out(const std::vector<T>& initial) {
+  template <typename T> T* plain_out(const std::vector<T>& initial) {
     return reinterpret_cast<T*>(
         add(bytes_of(initial), sizeof(T), Place::kAligned, [](const std::byte* bytes, Index count) {
           const auto* const elements = reinterpret_cast<const T*>(bytes);
@@ -74,8 +72,7 @@ class Bench {
   Device& device_;
 
  private:
-  template <typename T>
-  static Bytes bytes_of(const std::vector<T>& values) {
+  template <typename T> static Bytes bytes_of(const std::vector<T>& values) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
     return Bytes(bytes, bytes + values.size() * sizeof(T));
   }

@@ -57,8 +57,7 @@ Work copy_floats(const NamedCopy& of, bool accumulate) {
   };
 }
 
-template <typename T>
-Work copy_others(const NamedCopy& of) {
+template <typename T> Work copy_others(const NamedCopy& of) {
   return [=](Bench& b) {
     std::vector<T> values(static_cast<std::size_t>(of.in.count()));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(i * 5 + 1);

@@ -24,8 +24,7 @@ inline InputView broken_at_first(Bench& b, const Shape& shape) {
 }
 
 // The size of all three operands; those that a backward pass computes for parameters are float32.
-template <typename LayerShape>
-double bytes_of(const Cases& cases, const LayerShape& s, bool float32_weights) {
+template <typename LayerShape> double bytes_of(const Cases& cases, const LayerShape& s, bool float32_weights) {
   const auto activations = static_cast<double>(x_shape(s).count() + y_shape(s).count());
   return cases.element_bytes() * activations +
          (float32_weights ? 4 : cases.element_bytes()) * static_cast<double>(weight_shape(s).count());

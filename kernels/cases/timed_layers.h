@@ -12,8 +12,7 @@
 namespace lockstep::testing {
 
 // The layers that are timed, with their names in tables.
-template <typename LayerShape>
-struct Layer {
+template <typename LayerShape> struct Layer {
   std::string name;
   LayerShape shape;
 };

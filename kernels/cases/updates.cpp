@@ -74,8 +74,7 @@ void give_clocks(Bench& b, std::vector<UpdateTensor>& tensors, GroupStep& group)
 
 // Three steps on many tensors: plain, with weight decay, under loss scaling, and skipped by it. `params_of(group)`
 // returns the parameters.
-template <auto entry>
-void step_tests(Cases& cases, const std::string& what, int states, auto params_of) {
+template <auto entry> void step_tests(Cases& cases, const std::string& what, int states, auto params_of) {
   struct Setting {
     const char* name;
     float decay;
@@ -104,8 +103,7 @@ void step_tests(Cases& cases, const std::string& what, int states, auto params_o
     });
 }
 
-template <auto entry>
-Work step_of(const std::vector<Index>& counts, int states, auto params_of) {
+template <auto entry> Work step_of(const std::vector<Index>& counts, int states, auto params_of) {
   return [=](Bench& b) {
     const std::vector<UpdateTensor> tensors = tensors_of(b, counts, states);
     const auto params = params_of(group_on(b, 0));
@@ -120,8 +118,7 @@ double bytes_of_step(const std::vector<Index>& counts, int states) {
 }
 
 // Adds tests and a row with large arrays.
-template <auto entry>
-void step_cases(Cases& cases, const std::string& what, int states, auto params_of) {
+template <auto entry> void step_cases(Cases& cases, const std::string& what, int states, auto params_of) {
   step_tests<entry>(cases, what, states, params_of);
   cases.large_row(what, 12 + 8 * states, step_of<entry>({cases.sizes.elements}, states, params_of));
 }

@@ -52,8 +52,7 @@ inline void keep_order() { asm volatile("" ::: "memory"); }
 // work cannot be left to the end, because the multiplier's queue would fill the scheduler (measured: 960 vector
 // operations after 96 tile operations triple their time; spread between them they add 8 %).
 inline constexpr Index kSlotsOfStep = 6;
-template <typename Slot>
-LOCKSTEP_INLINE_AMX void multiply_tiles(Slot& slot) {
+template <typename Slot> LOCKSTEP_INLINE_AMX void multiply_tiles(Slot& slot) {
   _tile_dpbf16ps(0, 4, 6);
   _tile_dpbf16ps(1, 4, 7);
   _tile_dpbf16ps(2, 5, 6);
@@ -63,9 +62,8 @@ LOCKSTEP_INLINE_AMX void multiply_tiles(Slot& slot) {
 
 // sums = or += the product of a panel of a and one of b, over `steps` steps. Small products come first; only one
 // operand's part changes at a time.
-template <typename Slot>
-LOCKSTEP_INLINE_AMX void multiply_panels(Index steps, const std::byte* a, const std::byte* b, bool accumulate,
-                                         float* sums, Slot& slot) {
+template <typename Slot> LOCKSTEP_INLINE_AMX void multiply_panels(Index steps, const std::byte* a, const std::byte* b,
+                                                                  bool accumulate, float* sums, Slot& slot) {
   keep_order();
   if (accumulate) {
     _tile_loadd(0, sums, kRowBytes);

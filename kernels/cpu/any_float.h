@@ -19,8 +19,7 @@ void narrow(DType type, const float* in, void* out, std::int64_t count);
 constexpr bool is_half(DType type) { return type == DType::kFloat16 || type == DType::kBFloat16; }
 
 // An argument of a kernel, converted to float32; arguments other than views are unchanged.
-template <typename T>
-struct Widened {
+template <typename T> struct Widened {
   static bool is_half(const T&) { return false; }
   explicit Widened(T argument) : argument(argument) {}
   T get() { return static_cast<T>(argument); }
@@ -38,8 +37,7 @@ struct WideMemory {
   }
 };
 
-template <>
-struct Widened<In> : WideMemory {
+template <> struct Widened<In> : WideMemory {
   static bool is_half(In view) { return view && lockstep::is_half(view.dtype); }
   explicit Widened(In view) : view(view) {
     if (is_half(view)) this->view = InputView(copy_of(view.dtype, view.data, view.count()), view.shape);
@@ -49,8 +47,7 @@ struct Widened<In> : WideMemory {
   InputView view;
 };
 
-template <>
-struct Widened<Out> : WideMemory {
+template <> struct Widened<Out> : WideMemory {
   static bool is_half(Out view) { return view && lockstep::is_half(view.dtype); }
   explicit Widened(Out view)
       : original(view), view(view) {  // with the present values, because the kernel may add to them or change them
@@ -64,10 +61,8 @@ struct Widened<Out> : WideMemory {
   OutputView original, view;
 };
 
-template <auto kernel>
-struct AnyFloat;
-template <typename... Arguments, void (*kernel)(Arguments...)>
-struct AnyFloat<kernel> {
+template <auto kernel> struct AnyFloat;
+template <typename... Arguments, void (*kernel)(Arguments...)> struct AnyFloat<kernel> {
   static void call(Arguments... arguments) {
     if (!(Widened<Arguments>::is_half(arguments) || ...)) return kernel(arguments...);
     std::tuple<Widened<Arguments>...> wide{Widened<Arguments>(arguments)...};
@@ -76,7 +71,6 @@ struct AnyFloat<kernel> {
   }
 };
 
-template <auto kernel>
-inline constexpr auto any_float = &AnyFloat<kernel>::call;
+template <auto kernel> inline constexpr auto any_float = &AnyFloat<kernel>::call;
 
 }  // namespace lockstep

@@ -23,8 +23,7 @@ constexpr __mmask16 kAllLanes = 0xffff;
 constexpr Index vectors_of(Index count) { return (count + kLanes - 1) / kLanes; }
 
 // Combines all lanes. (GCC 12's own reductions cause warnings about undefined operands.)
-template <typename Combine>
-LOCKSTEP_INLINE_AVX512 float combined(__m512 x, Combine combine) {
+template <typename Combine> LOCKSTEP_INLINE_AVX512 float combined(__m512 x, Combine combine) {
   x = combine(x, _mm512_maskz_shuffle_f32x4(kAllLanes, x, x, 0x4e));
   x = combine(x, _mm512_maskz_shuffle_f32x4(kAllLanes, x, x, 0xb1));
   x = combine(x, _mm512_maskz_permute_ps(kAllLanes, x, 0x4e));

@@ -10,8 +10,7 @@
 namespace lockstep {
 
 // Rows of one head, `stride` apart; null: left out.
-template <typename T>
-struct HeadMatrix {
+template <typename T> struct HeadMatrix {
   T* first;
   std::int64_t stride;
   T* row(std::int64_t t) const { return first + t * stride; }
@@ -38,10 +37,7 @@ struct HeadOperands {
   }
 
   // Rows of y, or of its gradient.
-  template <typename T>
-  HeadMatrix<T> rows_of(T* y) const {
-    return head_matrix(y, shape.row(), shape.queries, n, at);
-  }
+  template <typename T> HeadMatrix<T> rows_of(T* y) const { return head_matrix(y, shape.row(), shape.queries, n, at); }
 
   // The number of the `keys` keys from `key` on that a query may see.
   std::int64_t visible(std::int64_t query, std::int64_t key, std::int64_t keys) const {

@@ -35,9 +35,8 @@ struct RowsUnder {
 
 // One row of outputs, which starts from its present value (`accumulate`), from `bias`, or, if that is null, from 0.
 // weights (taps, channels).
-template <int kRows>
-LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* weights, const float* bias, bool relu,
-                                         bool accumulate, float* y) {
+template <int kRows> LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* weights,
+                                                              const float* bias, bool relu, bool accumulate, float* y) {
   const std::int64_t channels = under.channels;
   for (std::int64_t c = 0; c < channels; c += kLanes) {
     __m512 taps[kRows * kWindow];
@@ -63,9 +62,8 @@ LOCKSTEP_TARGET_AVX512 void convolve_row(const RowsUnder& under, const float* we
 
 // sums (taps, channels) += the products of a row of gradients and the inputs under each tap, for channels [0, whole), a
 // multiple of 16.
-template <int kRows>
-LOCKSTEP_TARGET_AVX512 void add_row_products(const RowsUnder& under, const float* y_grad, std::int64_t whole,
-                                             float* sums) {
+template <int kRows> LOCKSTEP_TARGET_AVX512 void add_row_products(const RowsUnder& under, const float* y_grad,
+                                                                  std::int64_t whole, float* sums) {
   const std::int64_t channels = under.channels;
   for (std::int64_t c = 0; c < whole; c += kLanes) {
     float* const slots = sums + under.first * kWindow * channels + c;

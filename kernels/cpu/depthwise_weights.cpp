@@ -36,9 +36,9 @@ struct RowPair {
 
 // Adds the products of outputs [first, end) and the inputs under taps `tap` and following; kInside: all of these inputs
 // are in the row.
-template <bool kInside>
-LOCKSTEP_ALWAYS_INLINE void add_products_of_taps(const RowPair& row, Index tap, Index first, Index end,
-                                                 EightFloats (&sums)[kTapsAtOnce][kVectors]) {
+template <bool kInside> LOCKSTEP_ALWAYS_INLINE void add_products_of_taps(const RowPair& row, Index tap, Index first,
+                                                                         Index end,
+                                                                         EightFloats (&sums)[kTapsAtOnce][kVectors]) {
   EightFloats x, grad[kVectors];
   for (Index j = first; j < end; ++j) {
     const Index column = j * row.stride - row.pad + tap;

@@ -93,16 +93,14 @@ class RowsTogether {
   Index steps() const { return rows_ / together_; }             // loops of full width
   Index rest() const { return rows_ % together_ * channels_; }  // remaining floats, for one more loop
   float* array(Index index) const { return reinterpret_cast<float*>(memory_.data()) + index * width(); }
-  template <typename ValueOf>
-  float* spread(Index index, ValueOf&& value_of) const {
+  template <typename ValueOf> float* spread(Index index, ValueOf&& value_of) const {
     float* const to = array(index);
     for (Index c = 0; c < channels_; ++c) to[c] = static_cast<float>(value_of(c));
     for (Index c = channels_; c < width(); ++c) to[c] = to[c - channels_];
     return to;
   }
   // Calls loop(first float, steps, width) over all rows, `most` steps at a time.
-  template <typename Loop>
-  void over_rows(Index most, Loop&& loop) const {
+  template <typename Loop> void over_rows(Index most, Loop&& loop) const {
     for (Index step = 0; step < steps(); step += most) loop(step * width(), std::min(most, steps() - step), width());
     if (rest() > 0) loop(steps() * width(), 1, rest());
   }
@@ -124,8 +122,7 @@ class ChannelSums {
     std::fill_n(reinterpret_cast<double*>(totals_.data()), 2 * channels, 0.0);
   }
   // loop(first float, steps, width, sums, other sums)
-  template <typename Loop>
-  void add(Loop&& loop) const {
+  template <typename Loop> void add(Loop&& loop) const {
     lanes_.over_rows(kBlock, [&](Index at, Index steps, Index width) {
       std::fill_n(first_, width, 0.0F);
       std::fill_n(second_, width, 0.0F);

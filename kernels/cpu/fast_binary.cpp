@@ -90,8 +90,7 @@ LOCKSTEP_CPU_DISPATCH(bool, are_normal,
 
 // Computes one tile at a time; most tiles contain no special values. The check has prefetched the tile into the cache
 // before the second loop reads it.
-template <auto normal_rows, auto any_rows>
-void power_rows(const float* a, const float* b, float* out, const Rows& r) {
+template <auto normal_rows, auto any_rows> void power_rows(const float* a, const float* b, float* out, const Rows& r) {
   constexpr Index kShort = 64, kTile = kPrefetchAhead;
   if (r.length < kShort) return any_rows(a, b, out, r);
   for (Index row = 0; row < r.rows; ++row, a += r.a_row, b += r.b_row, out += r.length)
@@ -125,11 +124,9 @@ LOCKSTEP_CPU_DISPATCH(void, choose_row,
                           out[i] = condition[i * c_step] != 0 ? a[i * a_step] : b[i * b_step];
                       })
 
-template <typename Result>
-using RowsLoop = void (*)(const float*, const float*, Result*, const Rows&);
+template <typename Result> using RowsLoop = void (*)(const float*, const float*, Result*, const Rows&);
 
-template <typename Result>
-void run_rows(RowsLoop<Result> run, In a, In b, Out out) {
+template <typename Result> void run_rows(RowsLoop<Result> run, In a, In b, Out out) {
   const StridedLoop<2> loop(out.shape, {broadcast_strides(a.shape, out.shape), broadcast_strides(b.shape, out.shape)});
   const Rows rows{loop.extent(1),    loop.extent(0),    loop.stride(0, 1),
                   loop.stride(1, 1), loop.stride(0, 0), loop.stride(1, 0)};

@@ -127,8 +127,7 @@ class ChannelMemory {
 };
 
 // totals += the sums that `add` computes over blocks of pixels, in their order.
-template <typename Add>
-void add_blocks(Index pixels, Index channels, float* block, float* totals, Add&& add) {
+template <typename Add> void add_blocks(Index pixels, Index channels, float* block, float* totals, Add&& add) {
   for (Index pixel = 0; pixel < pixels; pixel += kPixelBlock) {
     std::fill_n(block, channels, 0.0F);
     add(pixel, std::min(kPixelBlock, pixels - pixel), block);

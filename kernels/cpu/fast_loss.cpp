@@ -117,8 +117,7 @@ namespace {
 using SumOf = double (*)(const float* x, const float* t, Index count);
 using Gradient = void (*)(const float* x, const float* t, float factor, bool accumulate, float* grad, Index count);
 
-template <SumOf sum>
-void loss_of_elements(In x, In target, bool mean, Out loss, Stream&) {
+template <SumOf sum> void loss_of_elements(In x, In target, bool mean, Out loss, Stream&) {
   const double total = sum(x.floats(), target.floats(), x.count());
   *loss.floats() = static_cast<float>(mean ? total / static_cast<double>(x.count()) : total);
 }

@@ -68,8 +68,7 @@ void copy_words_transposed(const CopyLoop&, const void*, void*) {}
 #endif
 
 // Copies in tiles whose rows stay in the cache, so that each cache line is read once.
-template <typename T>
-void copy_transposed(const CopyLoop& loop, const T* in, T* out) {
+template <typename T> void copy_transposed(const CopyLoop& loop, const T* in, T* out) {
   constexpr Index kTile = 32;
   if (sizeof(T) == sizeof(float) && is_transposed_by_squares(loop)) return copy_words_transposed(loop, in, out);
   const Index columns = loop.extent(0), rows = loop.extent(1), in_step = loop.stride(0, 0), out_row = loop.stride(1, 1);
@@ -107,14 +106,10 @@ void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
   if (out.accumulate) return any_float<add_strided>(copy, in, out, stream);
   const CopyLoop loop(copy.extents, {copy.in_strides, copy.out_strides});
   switch (size_of(out.dtype)) {
-    case 1:
-      return copy_elements<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
-    case 2:
-      return copy_elements<std::uint16_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
-    case 4:
-      return copy_elements<std::uint32_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
-    default:
-      return copy_elements<std::uint64_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
+    case 1: return copy_elements<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
+    case 2: return copy_elements<std::uint16_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
+    case 4: return copy_elements<std::uint32_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
+    default: return copy_elements<std::uint64_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset);
   }
 }
 

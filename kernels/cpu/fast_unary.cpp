@@ -168,35 +168,23 @@ struct Loops {
 
 Loops loops_of(const UnaryOperation& operation) {
   switch (operation.function) {
-    case UnaryFunction::kGelu:
-      return {gelu, gelu_backward};
-    case UnaryFunction::kGeluTanh:
-      return {gelu_tanh, gelu_tanh_backward};
-    case UnaryFunction::kSilu:
-      return {silu, silu_backward};
-    case UnaryFunction::kTanh:
-      return {tanh_of, tanh_backward};
-    case UnaryFunction::kSigmoid:
-      return {sigmoid, sigmoid_backward};
-    case UnaryFunction::kLeakyReLU:
-      return {leaky_relu, leaky_relu_backward};
-    case UnaryFunction::kExp:
-      return {exp_of, exp_backward};
-    case UnaryFunction::kLog:
-      return {log_of, log_backward};
-    case UnaryFunction::kSqrt:
-      return {sqrt_of, sqrt_backward};
+    case UnaryFunction::kGelu: return {gelu, gelu_backward};
+    case UnaryFunction::kGeluTanh: return {gelu_tanh, gelu_tanh_backward};
+    case UnaryFunction::kSilu: return {silu, silu_backward};
+    case UnaryFunction::kTanh: return {tanh_of, tanh_backward};
+    case UnaryFunction::kSigmoid: return {sigmoid, sigmoid_backward};
+    case UnaryFunction::kLeakyReLU: return {leaky_relu, leaky_relu_backward};
+    case UnaryFunction::kExp: return {exp_of, exp_backward};
+    case UnaryFunction::kLog: return {log_of, log_backward};
+    case UnaryFunction::kSqrt: return {sqrt_of, sqrt_backward};
     case UnaryFunction::kPow:
       if (operation.parameter == 2) return {square, square_backward};
       if (operation.parameter == 3) return {cube, cube_backward};
       if (operation.parameter == 0) return {power, zero_backward};
       return {power, power_backward};
-    case UnaryFunction::kAbs:
-      return {abs_of, abs_backward};
-    case UnaryFunction::kReciprocal:
-      return {reciprocal, reciprocal_backward};
-    case UnaryFunction::kAddConstant:
-      return {add_constant, add_constant_backward};
+    case UnaryFunction::kAbs: return {abs_of, abs_backward};
+    case UnaryFunction::kReciprocal: return {reciprocal, reciprocal_backward};
+    case UnaryFunction::kAddConstant: return {add_constant, add_constant_backward};
   }
   return {};
 }

@@ -13,9 +13,9 @@ namespace lockstep::fast {
 namespace {
 
 // Elements [begin, begin + count); `grad` points to their gradients.
-template <typename Formula>
-[[gnu::always_inline]] inline void update_range(const UpdateTensor& tensor, const float* grad, Index begin, Index count,
-                                                const Formula& formula) {
+template <typename Formula> [[gnu::always_inline]] inline void update_range(const UpdateTensor& tensor,
+                                                                            const float* grad, Index begin, Index count,
+                                                                            const Formula& formula) {
   float* const weight = tensor.weight + begin;
   float* states[3] = {};
   for (int k = 0; k < Formula::kStates; ++k) states[k] = tensor.states[k] + begin;
@@ -61,40 +61,32 @@ template <typename Formula>
 }
 
 // LOCKSTEP_CPU_DISPATCH for templates: the formula is inlined into the loop of each instruction set.
-template <typename Formula>
-void update_baseline(const UpdateTensor& tensor, const Formula& formula) {
+template <typename Formula> void update_baseline(const UpdateTensor& tensor, const Formula& formula) {
   update_loop(tensor, formula);
 }
 #if defined(__x86_64__)
-template <typename Formula>
-LOCKSTEP_TARGET_AVX2 void update_avx2(const UpdateTensor& tensor, const Formula& formula) {
+template <typename Formula> LOCKSTEP_TARGET_AVX2 void update_avx2(const UpdateTensor& tensor, const Formula& formula) {
   update_loop(tensor, formula);
 }
 template <typename Formula>
 LOCKSTEP_TARGET_AVX512 void update_avx512(const UpdateTensor& tensor, const Formula& formula) {
   update_loop(tensor, formula);
 }
-template <typename Formula>
-void update_elements(const UpdateTensor& tensor, const Formula& formula) {
+template <typename Formula> void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   switch (cpu_isa()) {
     case Isa::kAmx:
-    case Isa::kAvx512:
-      return update_avx512(tensor, formula);
-    case Isa::kAvx2:
-      return update_avx2(tensor, formula);
-    default:
-      return update_baseline(tensor, formula);
+    case Isa::kAvx512: return update_avx512(tensor, formula);
+    case Isa::kAvx2: return update_avx2(tensor, formula);
+    default: return update_baseline(tensor, formula);
   }
 }
 #else
-template <typename Formula>
-void update_elements(const UpdateTensor& tensor, const Formula& formula) {
+template <typename Formula> void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   update_baseline(tensor, formula);
 }
 #endif
 
-template <typename Params>
-void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&) {
+template <typename Params> void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&) {
   if (updates::skips(params)) return;
   updates::with_formula(params, [&](auto use) {
     using Formula = typename decltype(use)::type;

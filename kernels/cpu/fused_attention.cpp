@@ -58,9 +58,9 @@ struct ForwardMemory {
         sums(arrays.take(kGroup * padded(s.width))) {}
 };
 
-template <int kRows>
-LOCKSTEP_TARGET_AVX512 void forward_group(const HeadOperands& head, Index query, const ForwardMemory& memory,
-                                          const HeadMatrix<float>& y, float* log_sums) {
+template <int kRows> LOCKSTEP_TARGET_AVX512 void forward_group(const HeadOperands& head, Index query,
+                                                               const ForwardMemory& memory, const HeadMatrix<float>& y,
+                                                               float* log_sums) {
   const Index width = head.shape.width, row_of_sums = padded(width);
   RowState states[kRows];
   for (Index key = 0; key < head.shape.keys; key += kTile) {
@@ -113,9 +113,8 @@ struct Square {
 };
 
 // Scores, their gradients, and the contribution to the queries' gradients, for rows [row, row + kRows) of a square.
-template <int kRows>
-LOCKSTEP_TARGET_AVX512 void backward_group(const HeadOperands& head, const Square& at, Index row, const float* log_sums,
-                                           const BackwardMemory& memory) {
+template <int kRows> LOCKSTEP_TARGET_AVX512 void backward_group(const HeadOperands& head, const Square& at, Index row,
+                                                                const float* log_sums, const BackwardMemory& memory) {
   const Index width = head.shape.width, padded_width = padded(width),
               keys = head.visible(at.query + row + kRows - 1, at.key, at.keys);
   const Index vectors = vectors_of(keys);

@@ -32,8 +32,7 @@ Index weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_heig
 
 // Calls visit(index in the kernel's order OHWI, index in planes of 16 filters (rows, group, kTaps, 16)) for all
 // weights.
-template <typename Visit>
-void for_each_weight(const Conv2dShape& s, Visit&& visit) {
+template <typename Visit> void for_each_weight(const Conv2dShape& s, Visit&& visit) {
   const Index group = s.group_channels(), rows = s.kernel_height;
   for (Index o = 0; o < s.out_channels; ++o)
     for (Index row = 0; row < rows; ++row)

@@ -42,9 +42,9 @@ LOCKSTEP_INLINE_AVX512 void finish_output(__m512 value, const Finish& finish, fl
 
 // kOutputs adjacent outputs, y_pixel apart. Pixels of x are contiguous, 16 channels each; its `rows` rows are x_row
 // apart. weights (rows, group, kTaps, 16).
-template <int kOutputs>
-LOCKSTEP_TARGET_AVX512 void convolve(const float* x, Index x_row, Index rows, int group, const float* weights,
-                                     const Finish& finish, float* y, Index y_pixel) {
+template <int kOutputs> LOCKSTEP_TARGET_AVX512 void convolve(const float* x, Index x_row, Index rows, int group,
+                                                             const float* weights, const Finish& finish, float* y,
+                                                             Index y_pixel) {
   const __m512i first = first_lanes(group);
   for (int out = 0; out < kOutputs; ++out)
     __builtin_prefetch(y + out * y_pixel, 1);  // too far apart for the processor to see a pattern
@@ -80,9 +80,9 @@ struct RowOfProducts {
 };
 
 // Adds the products of columns [begin, end) of x. kInside: each column is under all taps.
-template <int kSpread, bool kInside>
-LOCKSTEP_INLINE_AVX512 void add_columns(const RowOfProducts& row, Index begin, Index end, const __m512i* lanes,
-                                        __m512 (&sums)[kSpread][kTaps]) {
+template <int kSpread, bool kInside> LOCKSTEP_INLINE_AVX512 void add_columns(const RowOfProducts& row, Index begin,
+                                                                             Index end, const __m512i* lanes,
+                                                                             __m512 (&sums)[kSpread][kTaps]) {
   for (Index column = begin; column < end; ++column) {
     __m512 values[kSpread];
     for (int j = 0; j < kSpread; ++j) values[j] = spread(row.x + column * kLanes, lanes[j]);
@@ -100,9 +100,8 @@ LOCKSTEP_INLINE_AVX512 void add_columns(const RowOfProducts& row, Index begin, I
 
 // sums (kSpread, kTaps, 16) += over `rows` rows of outputs, y_row apart: their gradients times the channels j of each
 // group, from `first` on, of the pixels under the taps.
-template <int kSpread>
-LOCKSTEP_TARGET_AVX512 void add_products(RowOfProducts row, Index x_row, Index y_row, Index rows, int group, int first,
-                                         float* to) {
+template <int kSpread> LOCKSTEP_TARGET_AVX512 void add_products(RowOfProducts row, Index x_row, Index y_row, Index rows,
+                                                                int group, int first, float* to) {
   __m512i lanes[kSpread];
   for (int j = 0; j < kSpread; ++j) lanes[j] = _mm512_add_epi32(first_lanes(group), _mm512_set1_epi32(first + j));
   __m512 sums[kSpread][kTaps];

@@ -51,9 +51,9 @@ void copy_image(const Conv2dShape& s, const Padded& padded, const float* x, floa
 
 // sums (kTaps, kVectors * 16; `outs` apart) += over all pixels, the kTaps floats from the window's corner on times the
 // gradients.
-template <int kTaps, int kVectors>
-LOCKSTEP_TARGET_AVX512 void add_tile(const Conv2dShape& s, const Padded& padded, const float* corner,
-                                     const float* y_grad, float* sums) {
+template <int kTaps, int kVectors> LOCKSTEP_TARGET_AVX512 void add_tile(const Conv2dShape& s, const Padded& padded,
+                                                                        const float* corner, const float* y_grad,
+                                                                        float* sums) {
   const Index outs = s.out_channels, step = s.stride_width * s.in_channels;
   __m512 tile[kTaps][kVectors];
   for (int t = 0; t < kTaps; ++t)
@@ -81,11 +81,9 @@ using AddTile = void (*)(const Conv2dShape& s, const Padded& padded, const float
                          float* sums);
 
 // Uses as many sums as fit into the registers next to the gradients.
-template <int kVectors>
-constexpr Index kMostTaps = kVectors == 4 ? 6 : 12;
+template <int kVectors> constexpr Index kMostTaps = kVectors == 4 ? 6 : 12;
 
-template <int kVectors>
-AddTile tile_of(Index taps) {
+template <int kVectors> AddTile tile_of(Index taps) {
   static constexpr AddTile kTiles[] = {add_tile<1, kVectors>, add_tile<2, kVectors>, add_tile<3, kVectors>,
                                        add_tile<4, kVectors>, add_tile<5, kVectors>, add_tile<6, kVectors>};
   if constexpr (constexpr Index kMost = kMostTaps<kVectors>; kMost > 6) {

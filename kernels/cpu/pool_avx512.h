@@ -13,9 +13,8 @@
 namespace lockstep::avx512 {
 
 // kVectors x 16 channels from `channel` on; in the last vector only those in `mask`.
-template <int kVectors>
-LOCKSTEP_INLINE_AVX512 void pool_lanes(const PoolWindow& window, Index channel, __mmask16 mask, float* y,
-                                       std::uint16_t* argmax) {
+template <int kVectors> LOCKSTEP_INLINE_AVX512 void pool_lanes(const PoolWindow& window, Index channel, __mmask16 mask,
+                                                               float* y, std::uint16_t* argmax) {
   __m512 best[kVectors];
   __m256i winner[kVectors];
   for (int v = 0; v < kVectors; ++v) {
@@ -57,9 +56,8 @@ LOCKSTEP_TARGET_AVX512 inline void pool_pixel(const PoolWindow& window, float* y
   if (c < window.channels) pool_lanes<1>(window, c, lanes_of(window.channels - c), y, argmax);
 }
 
-template <int kVectors>
-LOCKSTEP_INLINE_AVX512 void take_lanes(const PoolCover& cover, Index channel, __mmask16 mask, bool accumulate,
-                                       float* x_grad) {
+template <int kVectors> LOCKSTEP_INLINE_AVX512 void take_lanes(const PoolCover& cover, Index channel, __mmask16 mask,
+                                                               bool accumulate, float* x_grad) {
   __m512 sums[kVectors];
   for (int v = 0; v < kVectors; ++v) sums[v] = _mm512_setzero_ps();
   if (accumulate)

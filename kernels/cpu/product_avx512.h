@@ -82,10 +82,10 @@ LOCKSTEP_INLINE_AVX512 void multiply_rows(Index inner, const float* a, Index a_r
 }
 
 // The same for any number of vectors; each group of four begins `b_panel` after the previous one.
-template <int kRows>
-LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const float* a, Index a_row, Index a_inner,
-                                             const float* b, Index b_inner, Index b_panel, float* c, Index c_row,
-                                             bool accumulate) {
+template <int kRows> LOCKSTEP_TARGET_AVX512 void multiply_vectors(Index vectors, Index inner, const float* a,
+                                                                  Index a_row, Index a_inner, const float* b,
+                                                                  Index b_inner, Index b_panel, float* c, Index c_row,
+                                                                  bool accumulate) {
   for (; vectors >= 4; vectors -= 4, b += b_panel, c += 4 * kLanes)
     multiply_rows<kRows, 4>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);
   if (vectors == 3) multiply_rows<kRows, 3>(inner, a, a_row, a_inner, b, b_inner, c, c_row, accumulate);

@@ -41,8 +41,7 @@ struct Head {
 };
 
 // Calls visit(n, h, offset of the head in a row).
-template <typename Visit>
-void for_each_head(const AttentionShape& s, Visit&& visit) {
+template <typename Visit> void for_each_head(const AttentionShape& s, Visit&& visit) {
   for (Index n = 0; n < s.batch; ++n)
     for (Index h = 0; h < s.heads; ++h) visit(n, h, h * s.width);
 }

@@ -9,8 +9,7 @@ namespace lockstep::reference {
 namespace {
 
 // Calls visit(index of the output's pixel, indices of the image's pixels, divisor) for each window.
-template <typename Visit>
-void for_each_window(const Pool2dShape& s, bool count_padding, Visit&& visit) {
+template <typename Visit> void for_each_window(const Pool2dShape& s, bool count_padding, Visit&& visit) {
   Index out = 0;
   std::vector<Index> pixels;
   for (Index n = 0; n < s.batch; ++n)

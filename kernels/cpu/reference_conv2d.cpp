@@ -27,8 +27,7 @@ std::vector<Index> first_channels(const Conv2dShape& shape) {
 }
 
 // Calls visit(r, s, row, column) for each kernel position whose input pixel lies inside the image.
-template <typename Visit>
-void for_each_tap(const Conv2dShape& shape, Index out_row, Index out_column, Visit&& visit) {
+template <typename Visit> void for_each_tap(const Conv2dShape& shape, Index out_row, Index out_column, Visit&& visit) {
   for (Index r = 0; r < shape.kernel_height; ++r) {
     const Index row = out_row * shape.stride_height - shape.pad_top + r;
     if (row < 0 || row >= shape.in_height) continue;
@@ -39,8 +38,7 @@ void for_each_tap(const Conv2dShape& shape, Index out_row, Index out_column, Vis
   }
 }
 
-template <typename Visit>
-void for_each_output(const Conv2dShape& shape, Visit&& visit) {
+template <typename Visit> void for_each_output(const Conv2dShape& shape, Visit&& visit) {
   for (Index n = 0; n < shape.batch; ++n)
     for (Index i = 0; i < shape.out_height; ++i)
       for (Index j = 0; j < shape.out_width; ++j) visit(n, i, j);

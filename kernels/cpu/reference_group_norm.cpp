@@ -11,8 +11,7 @@ namespace lockstep::reference {
 namespace {
 
 // Calls visit(index of the element, its channel) for all elements of a sample's group.
-template <typename Visit>
-void for_group(const Shape& shape, Index groups, Index n, Index group, Visit&& visit) {
+template <typename Visit> void for_group(const Shape& shape, Index groups, Index n, Index group, Visit&& visit) {
   const Index channels = shape[2], width = channels / groups;
   for (Index pixel = 0; pixel < shape[1]; ++pixel)
     for (Index c = group * width; c < (group + 1) * width; ++c) visit((n * shape[1] + pixel) * channels + c, c);

@@ -32,8 +32,7 @@ float scale_at(const std::byte* place) {
 }
 const std::int8_t* numbers_at(const std::byte* place) { return reinterpret_cast<const std::int8_t*>(place); }
 
-template <typename Use>
-void for_each_block(const Int8Slices& of, Use&& use) {
+template <typename Use> void for_each_block(const Int8Slices& of, Use&& use) {
   for (Index slice = 0; slice < of.slices; ++slice)
     for (Index block = 0; block < of.slice_blocks; ++block) use(block_of(of, slice, block));
 }

@@ -24,8 +24,7 @@ struct BinaryCrossEntropy {
   static double by_target(double x, double) { return -x; }
 };
 
-template <typename Loss>
-void loss_of_elements(In x, In target, bool mean, Out loss, Stream&) {
+template <typename Loss> void loss_of_elements(In x, In target, bool mean, Out loss, Stream&) {
   double total = 0;
   for (Index i = 0; i < x.count(); ++i) total += Loss::value(x.floats()[i], target.floats()[i]);
   *loss.floats() = static_cast<float>(mean ? total / static_cast<double>(x.count()) : total);

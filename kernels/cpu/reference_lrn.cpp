@@ -10,8 +10,7 @@ namespace lockstep::reference {
 namespace {
 
 // The sum of term(j) over the channels around c.
-template <typename Term>
-double window_sum(const LrnParams& params, Index c, Term&& term) {
+template <typename Term> double window_sum(const LrnParams& params, Index c, Term&& term) {
   double sum = 0;
   const Index last = std::min(params.channels - 1, c + params.radius);
   for (Index j = std::max<Index>(0, c - params.radius); j <= last; ++j) sum += term(j);

@@ -19,8 +19,7 @@ float gradient_of(const UpdateTensor& tensor, Index i) {
   return tensor.shared == nullptr ? tensor.grad[i] : mean_of(tensor.shared->grads, i);
 }
 
-template <typename Formula>
-void update_elements(const UpdateTensor& tensor, const Formula& formula) {
+template <typename Formula> void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   const auto& [first, second, third] = tensor.states;
   for (Index i = 0; i < tensor.count; ++i) {
     float grad = gradient_of(tensor, i);
@@ -34,8 +33,7 @@ void update_elements(const UpdateTensor& tensor, const Formula& formula) {
   }
 }
 
-template <typename Params>
-void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&) {
+template <typename Params> void update(std::span<const UpdateTensor> tensors, const Params& params, Stream&) {
   if (updates::skips(params)) return;
   updates::with_formula(params, [&](auto use) {
     using Formula = typename decltype(use)::type;

@@ -18,8 +18,7 @@ namespace lockstep::fast {
 inline constexpr std::int64_t kFloatsPastCaches = std::int64_t{1} << 18;
 
 // Prefetches the memory that the update reads and writes `kPrefetchAhead` floats further on.
-template <int kStates>
-[[gnu::always_inline]] inline void prefetch_update(const UpdateTensor& tensor, std::int64_t at) {
+template <int kStates> [[gnu::always_inline]] inline void prefetch_update(const UpdateTensor& tensor, std::int64_t at) {
   for (const float* grad : tensor.shared->grads) prefetch_chunk(grad + at);
   prefetch_chunk<true>(tensor.weight + at);
   for (int k = 0; k < kStates; ++k) prefetch_chunk<true>(tensor.states[k] + at);

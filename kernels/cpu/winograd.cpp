@@ -20,9 +20,9 @@ namespace {
 constexpr Index kMostParts = 8, kTilesOfAPart = 384;
 
 // `nowhere` receives outputs outside the image; it has as many floats as there are channels.
-template <typename F>
-LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<float>& images, const Tiling<F>& tiling,
-                                           Index first, Index count, const Finish& finish, float* nowhere) {
+template <typename F> LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<float>& images,
+                                                                 const Tiling<F>& tiling, Index first, Index count,
+                                                                 const Finish& finish, float* nowhere) {
   constexpr Index kPoints = F::kPoints, kOut = F::kOut;
   const Index channels = images.channels, plane = F::plane(channels);
   for (Index tile = first; tile < first + count; ++tile, points += channels) {
@@ -41,9 +41,8 @@ LOCKSTEP_TARGET_AVX512 void gather_outputs(const float* points, const Images<flo
 }
 
 // OHWI weights to matrices (point, out, in); optionally reverses the kernel's rows and columns.
-template <typename F>
-LOCKSTEP_TARGET_AVX512 void transform_weights(const float* weight, Index outs, Index ins, bool reversed,
-                                              float* points) {
+template <typename F> LOCKSTEP_TARGET_AVX512 void transform_weights(const float* weight, Index outs, Index ins,
+                                                                    bool reversed, float* points) {
   constexpr Index kTaps = F::kKernel * F::kKernel;
   for (Index o = 0; o < outs; ++o, weight += kTaps * ins)
     for (Index c = 0; c < ins; c += kLanes)
@@ -52,8 +51,7 @@ LOCKSTEP_TARGET_AVX512 void transform_weights(const float* weight, Index outs, I
 }
 
 // Transposes (point, out, in) to (point, in, out).
-template <typename F>
-void transpose_matrices(const float* from, Index outs, Index ins, float* to) {
+template <typename F> void transpose_matrices(const float* from, Index outs, Index ins, float* to) {
   for (Index p = 0; p < F::kAll; ++p, from += outs * ins, to += outs * ins)
     avx512::transpose(from, ins, to, outs, ins, outs);
 }
@@ -67,9 +65,8 @@ LOCKSTEP_TARGET_AVX512 void gather_weights(const float* points, Index outs, Inde
 }
 
 // out = in convolved with `matrices` (point, in channel, out channel).
-template <typename F>
-void convolve(const Images<const float>& in, Index pad_top, Index pad_left, const float* matrices,
-              const Images<float>& out, Index batch, const Finish& finish) {
+template <typename F> void convolve(const Images<const float>& in, Index pad_top, Index pad_left, const float* matrices,
+                                    const Images<float>& out, Index batch, const Finish& finish) {
   const Tiling<F> tiling(batch, out.height, out.width);
   const Zeros zeros(in.channels);
   const Index parts = std::min<Index>(tiling.blocks(), compute_threads());
@@ -142,8 +139,7 @@ bool wastes_little(Index height, Index width) {
 
 // True if the saved products outweigh the transformation of the weights, and reading the transformed weights once for
 // each block of tiles: always for few channels, for many channels if there are as many tiles as in a part of a sum.
-template <typename F>
-bool is_worthwhile(const Conv2dShape& s) {
+template <typename F> bool is_worthwhile(const Conv2dShape& s) {
   constexpr Index kSmall = 320 << 10, kLarge = kSmall * 8, kManyTiles = 128;  // floats
   const Index points = F::kAll * s.in_channels * s.out_channels;
   return points <= kSmall || (points <= kLarge && Tiling<F>(s.batch, s.out_height, s.out_width).count() >= kManyTiles);

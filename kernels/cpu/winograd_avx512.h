@@ -19,8 +19,7 @@ using avx512::kLanes;
 inline constexpr float kPairs[] = {1, 2, 0.5F};
 
 // kPoints points, two of which are 0 and infinity.
-template <Index kPoints>
-struct Points {
+template <Index kPoints> struct Points {
   static constexpr Index kPairCount = kPoints / 2 - 1;
   static_assert(kPoints % 2 == 0 && kPairCount <= 3, "more pairs");
 
@@ -81,8 +80,7 @@ LOCKSTEP_INLINE_AVX512 __m512 weighted_sum(const Polynomial& product, Index coun
 }
 
 // Transforms kPoints inputs to the points.
-template <Index kPoints>
-struct InputTransform {
+template <Index kPoints> struct InputTransform {
   static LOCKSTEP_INLINE_AVX512 void apply(const __m512* d, Index step, __m512* out) {
     constexpr Index kPairCount = Points<kPoints>::kPairCount;
     constexpr auto kProducts = Points<kPoints>::kProducts;
@@ -99,8 +97,7 @@ struct InputTransform {
 };
 
 // The values at the points of the polynomial with kCount coefficients g; kDivided: divided by the divisors.
-template <Index kPoints, Index kCount, bool kDivided>
-struct Evaluation {
+template <Index kPoints, Index kCount, bool kDivided> struct Evaluation {
   static LOCKSTEP_INLINE_AVX512 void apply(const __m512* g, Index step, __m512* out) {
     constexpr auto kProducts = Points<kPoints>::kProducts;
     out[0] = scaled(kDivided ? kProducts.zero_factor : 1, g[0]);
@@ -123,8 +120,7 @@ struct Evaluation {
 };
 
 // The transpose: from values at the points to kCount sums of the values times the points' powers 0, 1, ...
-template <Index kPoints, Index kCount, bool kDivided>
-struct Gathering {
+template <Index kPoints, Index kCount, bool kDivided> struct Gathering {
   static LOCKSTEP_INLINE_AVX512 void apply(const __m512* m, Index step, __m512* out) {
     constexpr auto kProducts = Points<kPoints>::kProducts;
     out[0] = scaled(kDivided ? kProducts.zero_factor : 1, m[0]);

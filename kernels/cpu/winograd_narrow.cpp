@@ -65,9 +65,9 @@ LOCKSTEP_TARGET_AVX512 void transform_turned_weights(const float* turned, Index 
 }
 
 // The outputs of kTilesAtOnce tiles; `inputs` (tile, point, kLanes) holds their points.
-template <int kIns>
-LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* weights, Index outs,
-                                           float* const (*pixels)[F::kOut * F::kOut], const winograd::Finish& finish) {
+template <int kIns> LOCKSTEP_TARGET_AVX512 void convolve_tiles(const float* inputs, const float* weights, Index outs,
+                                                               float* const (*pixels)[F::kOut * F::kOut],
+                                                               const winograd::Finish& finish) {
   constexpr Index kPoints = F::kPoints, kOut = F::kOut;
   for (Index o = 0; o < outs; o += kLanes, weights += F::kAll * kIns * kLanes) {
     __m512 half[kTilesAtOnce][kPoints * kOut];  // (column, output)

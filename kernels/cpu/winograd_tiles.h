@@ -11,8 +11,7 @@
 namespace lockstep::winograd {
 
 // F(4x4, kTaps x kTaps).
-template <Index kTaps>
-struct Form {
+template <Index kTaps> struct Form {
   static constexpr Index kKernel = kTaps, kOut = 4;
   static constexpr Index kPoints = kOut + kKernel - 1;  // in each direction
   static constexpr Index kAll = kPoints * kPoints;
@@ -30,8 +29,7 @@ struct Form {
 };
 
 // A batch of images, NHWC.
-template <typename Float>
-struct Images {
+template <typename Float> struct Images {
   Float* data;
   Index height, width, channels;
 
@@ -42,8 +40,7 @@ struct Images {
 };
 
 // The division of an image's outputs into tiles.
-template <typename F>
-struct Tiling {
+template <typename F> struct Tiling {
   Index batch, rows, columns;
 
   Tiling(Index batch, Index height, Index width)
@@ -128,9 +125,8 @@ struct Finish {
 
 // The second direction of the transform of a tile's outputs, for one vector of channels: from half (column, output) to
 // the pixels.
-template <typename F>
-LOCKSTEP_INLINE_AVX512 void store_outputs(const __m512* half, const Finish& finish, Index channel,
-                                          float* const* pixels) {
+template <typename F> LOCKSTEP_INLINE_AVX512 void store_outputs(const __m512* half, const Finish& finish, Index channel,
+                                                                float* const* pixels) {
   for (Index i = 0; i < F::kOut; ++i) {
     __m512 row[F::kOut];
     F::Outputs::apply(half + i, F::kOut, row);

@@ -20,8 +20,7 @@ constexpr int kAttentionRows = 8;                  // warps per block
 constexpr int kPieces = kMostAttentionWidth / 32;  // parts of a row that a lane holds: elements lane, lane + 32, ...
 constexpr Index kMostBlocks = 16 * 1024;
 
-template <typename T>
-struct HeadRows {
+template <typename T> struct HeadRows {
   T* first;
   Index stride;
   __device__ T* row(Index t) const { return first + t * stride; }
@@ -33,8 +32,7 @@ struct AttentionLaunch {
 
   __device__ Index heads() const { return shape.batch * shape.heads; }
   // Rows of one head: `length` of them in a sample, `stride` apart.
-  template <typename T>
-  __device__ HeadRows<T> rows(T* first, Index head, Index length, Index stride) const {
+  template <typename T> __device__ HeadRows<T> rows(T* first, Index head, Index length, Index stride) const {
     return {first + head / shape.heads * length * stride + head % shape.heads * shape.width, stride};
   }
 };
@@ -50,8 +48,7 @@ __device__ void load_tile(const HeadRows<const T>& from, Index first, Index leng
   }
 }
 
-template <typename T>
-__device__ void load_row(const T* from, Index width, int lane, bool is_there, float* row) {
+template <typename T> __device__ void load_row(const T* from, Index width, int lane, bool is_there, float* row) {
   for (Index d = lane; d < width; d += 32) row[d] = is_there ? widen(from[d]) : 0.0F;
 }
 
@@ -117,8 +114,7 @@ __global__ void attention_forward(AttentionLaunch launch, AttentionOperands<cons
 }
 
 // Operands and results of backward.
-template <typename T>
-struct AttentionGradients {
+template <typename T> struct AttentionGradients {
   AttentionOperands<const T> from;
   const T *y, *y_grad;
   const float* log_sums;
@@ -127,8 +123,7 @@ struct AttentionGradients {
   bool accumulate_q, accumulate_k, accumulate_v;
 };
 
-template <typename T>
-__global__ void attention_deltas(AttentionLaunch launch, AttentionGradients<T> of) {
+template <typename T> __global__ void attention_deltas(AttentionLaunch launch, AttentionGradients<T> of) {
   const AttentionShape& s = launch.shape;
   const int lane = threadIdx.x % 32;
   for (Index i = first_row_of_warp(); i < launch.heads() * s.queries; i += warps_of_grid()) {
@@ -141,8 +136,7 @@ __global__ void attention_deltas(AttentionLaunch launch, AttentionGradients<T> o
   }
 }
 
-template <typename T>
-__global__ void attention_query_gradient(AttentionLaunch launch, AttentionGradients<T> of) {
+template <typename T> __global__ void attention_query_gradient(AttentionLaunch launch, AttentionGradients<T> of) {
   const AttentionShape& s = launch.shape;
   float* const keys = dynamic_shared<float>();
   float* const values = keys + kTileRows * (s.width + 1);
@@ -178,8 +172,7 @@ __global__ void attention_query_gradient(AttentionLaunch launch, AttentionGradie
   }
 }
 
-template <typename T>
-__global__ void attention_key_gradients(AttentionLaunch launch, AttentionGradients<T> of) {
+template <typename T> __global__ void attention_key_gradients(AttentionLaunch launch, AttentionGradients<T> of) {
   const AttentionShape& s = launch.shape;
   float* const queries = dynamic_shared<float>();
   float* const grads = queries + kTileRows * (s.width + 1);

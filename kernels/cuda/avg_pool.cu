@@ -30,8 +30,7 @@ __device__ Inside columns_of(const Pool2dShape& s, Index j) {
   return inside(j, s.stride_width, s.pad_left, s.window_width, s.in_width);
 }
 
-template <typename T>
-__global__ void avg_pool(Pool2dShape s, bool count_padding, const T* x, T* y, Index count) {
+template <typename T> __global__ void avg_pool(Pool2dShape s, bool count_padding, const T* x, T* y, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Position out = position_of(i, s.out_height, s.out_width, s.channels);
     const T* image = x + out.image * s.in_height * s.in_width * s.channels + out.channel;
@@ -51,9 +50,8 @@ __global__ void avg_pool(Pool2dShape s, bool count_padding, const T* x, T* y, In
   }
 }
 
-template <typename T>
-__global__ void avg_pool_backward(Pool2dShape s, bool count_padding, const T* y_grad, T* x_grad, bool accumulate,
-                                  Index count) {
+template <typename T> __global__ void avg_pool_backward(Pool2dShape s, bool count_padding, const T* y_grad, T* x_grad,
+                                                        bool accumulate, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Position in = position_of(i, s.in_height, s.in_width, s.channels);
     const Index row = in.row + s.pad_top, column = in.column + s.pad_left;

@@ -66,9 +66,9 @@ __device__ double sum_of_parts(const double* sums, Index parts, Index channels, 
   return sum;
 }
 
-template <typename T>
-__global__ void finish_statistics(const T* x, const double* sums, const double* squares, Index parts, Index rows,
-                                  Index channels, float* mean, float* variance) {
+template <typename T> __global__ void finish_statistics(const T* x, const double* sums, const double* squares,
+                                                        Index parts, Index rows, Index channels, float* mean,
+                                                        float* variance) {
   for (Index c = first_item(); c < channels; c += stride_of_grid()) {
     const double offset = sum_of_parts(sums, parts, channels, c) / static_cast<double>(rows);
     const double spread = sum_of_parts(squares, parts, channels, c) / static_cast<double>(rows) - offset * offset;
@@ -77,19 +77,19 @@ __global__ void finish_statistics(const T* x, const double* sums, const double* 
   }
 }
 
-template <typename T>
-__global__ void batch_normalize(BatchNormParams params, const T* x, const float* mean, const float* variance,
-                                const float* weight, const float* bias, T* y, Index count, Index channels) {
+template <typename T> __global__ void batch_normalize(BatchNormParams params, const T* x, const float* mean,
+                                                      const float* variance, const float* weight, const float* bias,
+                                                      T* y, Index count, Index channels) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const float value = channel_of(params, i % channels, mean, variance, weight, bias).result(widen(x[i]));
     write(y[i], params.relu && value < 0 ? 0.0F : value);
   }
 }
 
-template <typename T>
-__global__ void gradient_parts(BatchNormParams params, const T* x, const T* y_grad, const float* mean,
-                               const float* variance, const float* weight, const float* bias, Index rows,
-                               Index channels, double* sums, double* products) {
+template <typename T> __global__ void gradient_parts(BatchNormParams params, const T* x, const T* y_grad,
+                                                     const float* mean, const float* variance, const float* weight,
+                                                     const float* bias, Index rows, Index channels, double* sums,
+                                                     double* products) {
   sum_rows(rows, channels, sums, products, [&](Index i, Index c, double& sum, double& product) {
     const NormChannel channel = channel_of(params, c, mean, variance, weight, bias);
     const float value = widen(x[i]);
@@ -113,10 +113,10 @@ __global__ void finish_gradients(BatchNormParams params, const double* sums, con
   }
 }
 
-template <typename T>
-__global__ void batch_norm_gradients(BatchNormParams params, const T* x, const T* y_grad, const float* mean,
-                                     const float* variance, const float* weight, const float* bias,
-                                     const double* totals, T* x_grad, bool accumulate, Index rows, Index channels) {
+template <typename T> __global__ void batch_norm_gradients(BatchNormParams params, const T* x, const T* y_grad,
+                                                           const float* mean, const float* variance,
+                                                           const float* weight, const float* bias, const double* totals,
+                                                           T* x_grad, bool accumulate, Index rows, Index channels) {
   const double share = params.constant_statistics ? 0 : 1 / static_cast<double>(rows);
   for (Index i = first_item(); i < rows * channels; i += stride_of_grid()) {
     const Index c = i % channels;

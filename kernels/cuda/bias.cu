@@ -11,14 +11,12 @@ constexpr int kColumns = 32;  // columns per block: a warp reads a row of them
 constexpr int kRows = 8;      // threads per block that share a column
 constexpr Index kMostRowParts = 256;
 
-template <typename T>
-__global__ void add_to_rows(T* y, const T* bias, Index count, Index channels) {
+template <typename T> __global__ void add_to_rows(T* y, const T* bias, Index count, Index channels) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) store(y[i], widen(bias[i % channels]), true);
 }
 
 // sums (parts, channels): part p is the sum of the rows p, p + parts, ...
-template <typename T>
-__global__ void sum_columns(const T* grad, float* sums, Index rows, Index channels) {
+template <typename T> __global__ void sum_columns(const T* grad, float* sums, Index rows, Index channels) {
   __shared__ float shared[kRows][kColumns];
   const Index column = static_cast<Index>(blockIdx.x) * kColumns + threadIdx.x;
   float sum = 0;

@@ -15,14 +15,12 @@ namespace lockstep::cuda {
 namespace {
 
 // An operand whose packs repeat after `period`; 0: a single element, which is repeated.
-template <typename T>
-struct Repeated {
+template <typename T> struct Repeated {
   const T* data;
   Index period;
 };
 
-template <typename T, int count>
-__device__ inline Pack<T, count> pack_of(const Repeated<T>& operand, Index i) {
+template <typename T, int count> __device__ inline Pack<T, count> pack_of(const Repeated<T>& operand, Index i) {
   if (operand.period != 0)
     return reinterpret_cast<const Pack<T, count>*>(operand.data)[i < operand.period ? i : i % operand.period];
   Pack<T, count> same;
@@ -43,27 +41,24 @@ __global__ void binary_packs(BinaryFunction function, Repeated<T> a, Repeated<T>
   }
 }
 
-template <typename T>
-__global__ void binary_strided(BinaryFunction function, StridedLoop<2> loop, const T* a, const T* b, T* out,
-                               Index count) {
+template <typename T> __global__ void binary_strided(BinaryFunction function, StridedLoop<2> loop, const T* a,
+                                                     const T* b, T* out, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     write(out[i], value_of(function, widen(a[at.of[0]]), widen(b[at.of[1]])));
   }
 }
 
-template <typename T>
-__global__ void compare_strided(Comparison comparison, StridedLoop<2> loop, const T* a, const T* b, std::uint8_t* mask,
-                                Index count) {
+template <typename T> __global__ void compare_strided(Comparison comparison, StridedLoop<2> loop, const T* a,
+                                                      const T* b, std::uint8_t* mask, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     mask[i] = holds(comparison, widen(a[at.of[0]]), widen(b[at.of[1]])) ? 1 : 0;
   }
 }
 
-template <typename T>
-__global__ void where_strided(StridedLoop<3> loop, const std::uint8_t* condition, const T* a, const T* b, T* out,
-                              Index count) {
+template <typename T> __global__ void where_strided(StridedLoop<3> loop, const std::uint8_t* condition, const T* a,
+                                                    const T* b, T* out, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<3> at = offsets_at(loop, i);
     out[i] = condition[at.of[0]] != 0 ? a[at.of[1]] : b[at.of[2]];
@@ -85,8 +80,7 @@ bool repeats_in_packs(const StridedLoop<2>& loop, int array, Index pack, Index* 
   return step == 1 && length % pack == 0 && (loop.dims < 2 || row == 0 || row == length);
 }
 
-template <typename T>
-void run_binary(BinaryFunction function, In a, In b, Out out, Stream& stream) {
+template <typename T> void run_binary(BinaryFunction function, In a, In b, Out out, Stream& stream) {
   constexpr int kOf = 16 / sizeof(T);
   const StridedLoop<2> loop = loop_over(a, b, out.shape);
   const Index count = out.count();

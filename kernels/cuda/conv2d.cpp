@@ -44,8 +44,7 @@ void run_in_float32(Direction direction, const Conv2dShape& shape, In x, In weig
 
 void run_in_groups(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
   switch (direction) {
-    case Direction::kForward:
-      return grouped_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);
+    case Direction::kForward: return grouped_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);
     case Direction::kData:
       return grouped_backward_data(shape, y.floats(), weight.floats(), writable(x).floats(), stream);
     case Direction::kWeights:
@@ -56,8 +55,7 @@ void run_in_groups(Direction direction, const Conv2dShape& shape, In x, In weigh
 void run_as_product(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
   if (shape.groups > 1) return run_in_groups(direction, shape, x, weight, y, stream);
   switch (direction) {
-    case Direction::kForward:
-      return product_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);
+    case Direction::kForward: return product_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);
     case Direction::kData:
       return product_backward_data(shape, y.floats(), weight.floats(), writable(x).floats(), stream);
     case Direction::kWeights:

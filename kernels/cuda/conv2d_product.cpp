@@ -11,8 +11,7 @@ namespace {
 
 // Calls `call(part, windows, first x, first y)` for groups of images: their shape, memory for their windows, and
 // pointers to their first elements.
-template <typename Call>
-void in_parts(const Conv2dShape& s, Stream& stream, Call&& call) {
+template <typename Call> void in_parts(const Conv2dShape& s, Stream& stream, Call&& call) {
   const Index of_x = s.in_height * s.in_width * s.in_channels, of_y = s.out_height * s.out_width * s.out_channels;
   const Index of_windows = s.out_height * s.out_width * s.kernel_height * s.kernel_width * s.in_channels;
   const auto limit = static_cast<Index>(math_settings().workspace_bytes / sizeof(float));

@@ -54,14 +54,10 @@ Sizes nhwc_strides(const Sizes& nchw) { return {nchw[1] * nchw[2] * nchw[3], 1, 
 
 fe::DataType_t data_type(DType type) {
   switch (type) {
-    case DType::kFloat32:
-      return fe::DataType_t::FLOAT;
-    case DType::kFloat16:
-      return fe::DataType_t::HALF;
-    case DType::kBFloat16:
-      return fe::DataType_t::BFLOAT16;
-    default:
-      throw_no_float(type);
+    case DType::kFloat32: return fe::DataType_t::FLOAT;
+    case DType::kFloat16: return fe::DataType_t::HALF;
+    case DType::kBFloat16: return fe::DataType_t::BFLOAT16;
+    default: throw_no_float(type);
   }
 }
 
@@ -76,8 +72,7 @@ void is_output(const Tensor& tensor, Uid uid, const Sizes& nchw, DType type) {
   tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(data_type(type));
 }
 
-template <typename Attributes>
-Attributes with_geometry(const Conv2dShape& s) {
+template <typename Attributes> Attributes with_geometry(const Conv2dShape& s) {
   return Attributes()
       .set_pre_padding({s.pad_top, s.pad_left})
       .set_post_padding({s.pad_bottom, s.pad_right})

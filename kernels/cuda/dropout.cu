@@ -12,9 +12,8 @@ namespace lockstep::cuda {
 namespace {
 
 // Processes each row separately, because rows may begin within a block of random words; `blocks` suffice for a row.
-template <typename T>
-__global__ void drop(const T* x, DropoutParams params, DropoutRule rule, DropoutRows rows, Index blocks, T* y,
-                     bool accumulate) {
+template <typename T> __global__ void drop(const T* x, DropoutParams params, DropoutRule rule, DropoutRows rows,
+                                           Index blocks, T* y, bool accumulate) {
   for (Index item = first_item(); item < rows.count * blocks; item += stride_of_grid()) {
     const Index row = rows.count == 1 ? 0 : item / blocks, first = params.first_element + row * rows.numbers;
     const Index block = first / 4 + item - row * blocks, begin = row * rows.elements;

@@ -7,10 +7,7 @@ namespace lockstep::cuda {
 namespace {
 
 // An operator on one element, and which of its operands it reads; `out` is the old value.
-template <bool a, bool b, bool out>
-struct Reads {
-  static constexpr bool kA = a, kB = b, kOut = out;
-};
+template <bool a, bool b, bool out> struct Reads { static constexpr bool kA = a, kB = b, kOut = out; };
 struct Fill : Reads<false, false, false> {
   float value;
   explicit Fill(float value) : value(value) {}
@@ -46,8 +43,7 @@ struct ReLUBackward : Reads<true, false, true> {
   __device__ float operator()(float y, float, float grad) const { return y > 0 ? grad : 0.0F; }
 };
 
-template <typename T>
-constexpr int kPack = 16 / sizeof(T);
+template <typename T> constexpr int kPack = 16 / sizeof(T);
 
 template <typename T, typename Operator>
 __global__ void elementwise_packs(const T* a, const T* b, T* out, Index packs, Operator apply) {
@@ -87,8 +83,7 @@ void run(const T* a, const T* b, T* out, Index count, Operator apply, Stream& st
     LOCKSTEP_LAUNCH((elementwise_one<T, Operator>), blocks_for(count - done), kThreads, 0, stream, a, b, out, done,
                     count, apply);
 }
-template <typename T, typename Operator>
-void run(const T* in, T* out, Index count, Operator apply, Stream& stream) {
+template <typename T, typename Operator> void run(const T* in, T* out, Index count, Operator apply, Stream& stream) {
   run(in, static_cast<const T*>(nullptr), out, count, apply, stream);
 }
 

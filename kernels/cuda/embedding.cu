@@ -15,9 +15,8 @@ __global__ void gather_rows(const float* weight, const Index* indices, Index wor
   }
 }
 
-template <typename T>
-__global__ void add_rows(const T* y_grad, const Index* indices, Index count, Index padding, Index words, Index width,
-                         float* weight_grad, bool accumulate) {
+template <typename T> __global__ void add_rows(const T* y_grad, const Index* indices, Index count, Index padding,
+                                               Index words, Index width, float* weight_grad, bool accumulate) {
   __shared__ int mine[kThreads];
   for (Index word = blockIdx.x; word < words; word += gridDim.x) {
     float* const sum = weight_grad + word * width;

@@ -29,9 +29,8 @@ __device__ inline float for_all_threads(float sum, float* shared) {
   return value;
 }
 
-template <typename T>
-__global__ void norm_groups(GroupShape s, const T* x, const float* weight, const float* bias, float epsilon, T* y,
-                            float* means, float* rstds) {
+template <typename T> __global__ void norm_groups(GroupShape s, const T* x, const float* weight, const float* bias,
+                                                  float epsilon, T* y, float* means, float* rstds) {
   __shared__ float shared;
   const float share = 1.0F / static_cast<float>(s.count());
   for (Index group = blockIdx.x; group < s.samples * s.groups; group += gridDim.x) {
@@ -51,9 +50,9 @@ __global__ void norm_groups(GroupShape s, const T* x, const float* weight, const
   }
 }
 
-template <typename T>
-__global__ void norm_groups_backward(GroupShape s, const T* x, const float* weight, const float* means,
-                                     const float* rstds, const T* y_grad, T* x_grad, bool accumulate) {
+template <typename T> __global__ void norm_groups_backward(GroupShape s, const T* x, const float* weight,
+                                                           const float* means, const float* rstds, const T* y_grad,
+                                                           T* x_grad, bool accumulate) {
   __shared__ float shared;
   const float share = 1.0F / static_cast<float>(s.count());
   for (Index group = blockIdx.x; group < s.samples * s.groups; group += gridDim.x) {
@@ -76,10 +75,10 @@ __global__ void norm_groups_backward(GroupShape s, const T* x, const float* weig
   }
 }
 
-template <typename T>
-__global__ void group_norm_parameters(GroupShape s, const T* x, const float* means, const float* rstds, const T* y_grad,
-                                      float* weight_grad, bool accumulate_weight, float* bias_grad,
-                                      bool accumulate_bias) {
+template <typename T> __global__ void group_norm_parameters(GroupShape s, const T* x, const float* means,
+                                                            const float* rstds, const T* y_grad, float* weight_grad,
+                                                            bool accumulate_weight, float* bias_grad,
+                                                            bool accumulate_bias) {
   for (Index c = blockIdx.x; c < s.channels; c += gridDim.x) {
     float product = 0, sum = 0;
     for (Index i = threadIdx.x; i < s.samples * s.pixels; i += kThreads) {

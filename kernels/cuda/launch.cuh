@@ -27,8 +27,7 @@ inline unsigned blocks_for(Index items, Index per_block = kThreads) {
   } while (false)
 
 // The dynamic shared memory of the launch.
-template <typename T>
-__device__ T* dynamic_shared() {
+template <typename T> __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char lockstep_dynamic_shared[];
   return reinterpret_cast<T*>(lockstep_dynamic_shared);
 }
@@ -39,8 +38,7 @@ __device__ inline Index stride_of_grid() { return static_cast<Index>(gridDim.x) 
 
 // Sums over the threads of a block in a fixed order, so the result is reproducible bit for bit. All threads must call
 // it; thread 0 gets the sum.
-template <int kBlockThreads, typename T>
-__device__ T sum_of_block(T value) {
+template <int kBlockThreads, typename T> __device__ T sum_of_block(T value) {
   static_assert(kBlockThreads % 32 == 0);
   __shared__ T warps[kBlockThreads / 32];
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_down_sync(0xffffffffu, value, distance);

@@ -15,9 +15,8 @@ constexpr Index kMostLayerParts = 256;
 __device__ inline float weight_at(const float* weight, Index c) { return weight == nullptr ? 1.0F : weight[c]; }
 
 // `means` null: RMS norm.
-template <typename T>
-__global__ void norm_rows(const T* x, const float* weight, const float* bias, float epsilon, Index rows, Index channels,
-                          T* y, float* means, float* rstds) {
+template <typename T> __global__ void norm_rows(const T* x, const float* weight, const float* bias, float epsilon,
+                                                Index rows, Index channels, T* y, float* means, float* rstds) {
   const int lane = threadIdx.x % 32;
   const float share = 1.0F / static_cast<float>(channels);
   for (Index n = first_row_of_warp(); n < rows; n += warps_of_grid()) {
@@ -42,9 +41,9 @@ __global__ void norm_rows(const T* x, const float* weight, const float* bias, fl
   }
 }
 
-template <typename T>
-__global__ void norm_rows_backward(const T* x, const float* weight, const float* means, const float* rstds,
-                                   const T* y_grad, Index rows, Index channels, T* x_grad, bool accumulate) {
+template <typename T> __global__ void norm_rows_backward(const T* x, const float* weight, const float* means,
+                                                         const float* rstds, const T* y_grad, Index rows,
+                                                         Index channels, T* x_grad, bool accumulate) {
   const int lane = threadIdx.x % 32;
   const float share = 1.0F / static_cast<float>(channels);
   for (Index n = first_row_of_warp(); n < rows; n += warps_of_grid()) {
@@ -66,9 +65,8 @@ __global__ void norm_rows_backward(const T* x, const float* weight, const float*
 }
 
 // weights, biases (parts, channels): part p has the sums over the rows of blocks p, p + parts, ...
-template <typename T>
-__global__ void norm_columns(const T* x, const float* means, const float* rstds, const T* y_grad, Index rows,
-                             Index channels, float* weights, float* biases) {
+template <typename T> __global__ void norm_columns(const T* x, const float* means, const float* rstds, const T* y_grad,
+                                                   Index rows, Index channels, float* weights, float* biases) {
   __shared__ float products[kLayerRows][kLayerColumns];
   __shared__ float sums[kLayerRows][kLayerColumns];
   const Index column = static_cast<Index>(blockIdx.x) * kLayerColumns + threadIdx.x;

@@ -37,8 +37,7 @@ struct HalfSquare {
   __device__ static float value(float x, float) { return x * x / 2; }
 };
 
-template <typename Loss>
-__global__ void sums_of_parts(const float* x, const float* target, Index count, float* sums) {
+template <typename Loss> __global__ void sums_of_parts(const float* x, const float* target, Index count, float* sums) {
   float sum = 0;
   for (Index i = first_item(); i < count; i += stride_of_grid()) sum += Loss::value(x[i], target[i]);
   sum = sum_of_block<kThreads>(sum);
@@ -46,9 +45,9 @@ __global__ void sums_of_parts(const float* x, const float* target, Index count, 
 }
 
 // A null gradient is not wanted.
-template <typename Loss>
-__global__ void gradients(const float* x, const float* target, Index count, double scale, const float* loss_grad,
-                          float* x_grad, bool accumulate_x, float* target_grad, bool accumulate_target) {
+template <typename Loss> __global__ void gradients(const float* x, const float* target, Index count, double scale,
+                                                   const float* loss_grad, float* x_grad, bool accumulate_x,
+                                                   float* target_grad, bool accumulate_target) {
   const auto factor = static_cast<float>(*loss_grad * scale);
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const float from = x[i], to = target[i];
@@ -60,8 +59,7 @@ __global__ void gradients(const float* x, const float* target, Index count, doub
 double scale_of(Index count, bool mean) { return mean ? 1.0 / static_cast<double>(count) : 1.0; }
 
 // loss = scale * sum of the elements' losses.
-template <typename Loss>
-void sum_over_elements(In x, In target, double scale, Out loss, Stream& stream) {
+template <typename Loss> void sum_over_elements(In x, In target, double scale, Out loss, Stream& stream) {
   const Index parts = std::clamp<Index>(x.count() / (kThreads * 16), 1, kMostParts);
   const Scratch sums(stream, static_cast<std::size_t>(parts) * sizeof(float));
   LOCKSTEP_LAUNCH((sums_of_parts<Loss>), static_cast<unsigned>(parts), kThreads, 0, stream, x.floats(), target.floats(),
@@ -69,8 +67,7 @@ void sum_over_elements(In x, In target, double scale, Out loss, Stream& stream) 
   LOCKSTEP_LAUNCH(sum_all, 1, kThreads, 0, stream, sums.as<const float>(), parts, scale, loss.floats());
 }
 
-template <typename Loss>
-void loss_of_elements(In x, In target, bool mean, Out loss, Stream& stream) {
+template <typename Loss> void loss_of_elements(In x, In target, bool mean, Out loss, Stream& stream) {
   sum_over_elements<Loss>(x, target, scale_of(x.count(), mean), loss, stream);
 }
 

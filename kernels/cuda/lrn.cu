@@ -45,9 +45,9 @@ __global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, In
   }
 }
 
-template <typename T>
-__global__ void lrn_backward_rows(LrnParams params, const T* x, const T* y, const float* scale, const T* y_grad,
-                                  T* x_grad, bool accumulate, Index rows_of_block) {
+template <typename T> __global__ void lrn_backward_rows(LrnParams params, const T* x, const T* y, const float* scale,
+                                                        const T* y_grad, T* x_grad, bool accumulate,
+                                                        Index rows_of_block) {
   float* const terms = dynamic_shared<float>();
   const float factor = 2 * params.alpha * params.beta;
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {

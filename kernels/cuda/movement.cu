@@ -14,16 +14,14 @@ struct alignas(16) Sixteen {
   std::uint64_t halves[2];
 };
 
-template <typename T>
-__global__ void copy_one(CopyLoop loop, const T* in, T* out, Index count) {
+template <typename T> __global__ void copy_one(CopyLoop loop, const T* in, T* out, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     out[at.of[1]] = in[at.of[0]];
   }
 }
 
-template <typename T>
-__global__ void add_one(CopyLoop loop, const T* in, T* out, Index count) {
+template <typename T> __global__ void add_one(CopyLoop loop, const T* in, T* out, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     store(out[at.of[1]], widen(in[at.of[0]]), true);
@@ -34,9 +32,8 @@ constexpr int kTile = 32, kTileThreads = 8;  // rows of threads
 
 // The last two dimensions are (rows, columns): `in` is contiguous along the rows' index, `out` along the columns'.
 // `outer` has the other dimensions.
-template <typename T>
-__global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index columns, Index in_step, Index out_row,
-                           const T* in, T* out) {
+template <typename T> __global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index columns,
+                                                 Index in_step, Index out_row, const T* in, T* out) {
   __shared__ T tile[kTile][kTile + 1];
   const Index row_tiles = (rows + kTile - 1) / kTile, column_tiles = (columns + kTile - 1) / kTile;
   for (Index block = blockIdx.x; block < outer_count * row_tiles * column_tiles; block += gridDim.x) {
@@ -61,8 +58,7 @@ int transposed_dimension(const CopyLoop& loop) {
   return -1;
 }
 
-template <typename T>
-void launch_tiles(const CopyLoop& loop, int dim, const T* in, T* out, Stream& stream) {
+template <typename T> void launch_tiles(const CopyLoop& loop, int dim, const T* in, T* out, Stream& stream) {
   const Index rows = loop.extents[dim], columns = loop.extent(0), in_step = loop.stride(0, 0),
               out_row = loop.strides[1][dim];
   CopyLoop outer = loop;
@@ -88,9 +84,8 @@ bool moves_together(const CopyLoop& loop, Index together, Index bytes, const voi
   return fits;
 }
 
-template <typename T>
-void run_copy(CopyLoop loop, const void* in_memory, void* out_memory, Index in_offset, Index out_offset,
-              Stream& stream) {
+template <typename T> void run_copy(CopyLoop loop, const void* in_memory, void* out_memory, Index in_offset,
+                                    Index out_offset, Stream& stream) {
   const T* const in = static_cast<const T*>(in_memory) + in_offset;
   T* const out = static_cast<T*>(out_memory) + out_offset;
   constexpr Index kTogether = static_cast<Index>(sizeof(Sixteen) / sizeof(T));
@@ -117,14 +112,10 @@ void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
                       out.as<T>() + copy.out_offset, count);
     });
   switch (size_of(out.dtype)) {
-    case 1:
-      return run_copy<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
-    case 2:
-      return run_copy<std::uint16_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
-    case 4:
-      return run_copy<std::uint32_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
-    default:
-      return run_copy<std::uint64_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    case 1: return run_copy<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    case 2: return run_copy<std::uint16_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    case 4: return run_copy<std::uint32_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    default: return run_copy<std::uint64_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
   }
 }
 
@@ -165,16 +156,14 @@ __global__ void zero(float* out, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) out[i] = 0;
 }
 
-template <typename T>
-__global__ void store_sums(const float* sums, T* out, Index count, bool accumulate) {
+template <typename T> __global__ void store_sums(const float* sums, T* out, Index count, bool accumulate) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) store(out[i], sums[i], accumulate);
 }
 
 // One thread per line, which adds in the order of the index, so results are reproducible bit for bit. `loop` runs over
 // the lines of the index and of x.
-template <typename T>
-__global__ void add_lines(StridedLoop<2> loop, Line line, const Index* index, const T* y_grad, float* x_grad,
-                          Index lines) {
+template <typename T> __global__ void add_lines(StridedLoop<2> loop, Line line, const Index* index, const T* y_grad,
+                                                float* x_grad, Index lines) {
   for (Index l = first_item(); l < lines; l += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, l);
     for (Index i = 0; i < line.n; ++i) {

@@ -34,9 +34,8 @@ __global__ void max_pool(Pool2dShape shape, const T* x, T* y, std::uint16_t* arg
   }
 }
 
-template <typename T>
-__global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std::uint16_t* argmax, T* x_grad,
-                                  bool accumulate, Index count) {
+template <typename T> __global__ void max_pool_backward(Pool2dShape shape, const T* y_grad, const std::uint16_t* argmax,
+                                                        T* x_grad, bool accumulate, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Position in = position_of(i, shape.in_height, shape.in_width, shape.channels);
     const Index row = in.row + shape.pad_top, column = in.column + shape.pad_left;

@@ -13,14 +13,10 @@ namespace {
 
 cudaDataType_t cuda_type(DType type) {
   switch (type) {
-    case DType::kFloat32:
-      return CUDA_R_32F;
-    case DType::kFloat16:
-      return CUDA_R_16F;
-    case DType::kBFloat16:
-      return CUDA_R_16BF;
-    default:
-      throw_no_float(type);
+    case DType::kFloat32: return CUDA_R_32F;
+    case DType::kFloat16: return CUDA_R_16F;
+    case DType::kBFloat16: return CUDA_R_16BF;
+    default: throw_no_float(type);
   }
 }
 

@@ -164,8 +164,7 @@ __device__ inline bool is_better(const Candidate& a, const Candidate& b) {
 
 // One block per part of a row: its best candidate, in thread 0. x (rows, n); `places`: the positions of x's elements in
 // the original array, null if x is the original array.
-template <typename T>
-__device__ Candidate best_of_part(const T* x, const Index* places, Index begin, Index end) {
+template <typename T> __device__ Candidate best_of_part(const T* x, const Index* places, Index begin, Index end) {
   __shared__ float values[kThreads];
   __shared__ Index found[kThreads];
   Candidate best{0, -1};
@@ -216,8 +215,7 @@ __global__ void max_columns(const T* x, Index outer, Index n, Index inner, T* va
   }
 }
 
-template <typename T>
-void run_max(const T* x, const ReductionStep& shape, T* values, Index* indices, Stream& stream) {
+template <typename T> void run_max(const T* x, const ReductionStep& shape, T* values, Index* indices, Stream& stream) {
   const Index rows = shape.outer, parts = shape.inner == 1 ? parts_of(shape) : 1;
   const Index* const no_places = nullptr;
   if (shape.inner != 1) {

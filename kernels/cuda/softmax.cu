@@ -7,8 +7,7 @@ namespace lockstep::cuda {
 
 namespace {
 
-template <typename T>
-__global__ void softmax_rows(const T* x, bool log, Index rows, Index channels, T* y) {
+template <typename T> __global__ void softmax_rows(const T* x, bool log, Index rows, Index channels, T* y) {
   const int lane = threadIdx.x % 32;
   for (Index n = first_row_of_warp(); n < rows; n += warps_of_grid()) {
     const T* const row = x + n * channels;
@@ -26,9 +25,8 @@ __global__ void softmax_rows(const T* x, bool log, Index rows, Index channels, T
   }
 }
 
-template <typename T>
-__global__ void softmax_rows_backward(const T* y, const T* y_grad, bool log, Index rows, Index channels, T* x_grad,
-                                      bool accumulate) {
+template <typename T> __global__ void softmax_rows_backward(const T* y, const T* y_grad, bool log, Index rows,
+                                                            Index channels, T* x_grad, bool accumulate) {
   const int lane = threadIdx.x % 32;
   for (Index n = first_row_of_warp(); n < rows; n += warps_of_grid()) {
     const Index at = n * channels;

@@ -39,10 +39,7 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(static_cast<void*>(memory_.data()));
-  }
+  template <typename T> T* as() const { return static_cast<T*>(static_cast<void*>(memory_.data())); }
 
  private:
   Buffer memory_;

@@ -58,8 +58,7 @@ __device__ PieceOfPart piece_of_part(const Parts& all) {
 }
 
 // The sums over earlier threads of the block; `total` is set in all threads.
-template <typename T>
-__device__ T exclusive_sum_of_block(T value, T& total) {
+template <typename T> __device__ T exclusive_sum_of_block(T value, T& total) {
   __shared__ T warps[kThreads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   T sum = value;

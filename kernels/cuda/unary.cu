@@ -27,32 +27,19 @@ __device__ inline float power_slope(float x, float p) {
 __device__ inline float value_of(UnaryOperation operation, float x) {
   const float p = operation.parameter;
   switch (operation.function) {
-    case UnaryFunction::kGelu:
-      return x * normal_cdf(x);
-    case UnaryFunction::kGeluTanh:
-      return 0.5F * x * (1.0F + gelu_tanh(x));
-    case UnaryFunction::kSilu:
-      return x / (1.0F + expf(-x));
-    case UnaryFunction::kTanh:
-      return tanhf(x);
-    case UnaryFunction::kSigmoid:
-      return logistic(x);
-    case UnaryFunction::kLeakyReLU:
-      return x > 0 ? x : p * x;
-    case UnaryFunction::kExp:
-      return expf(x);
-    case UnaryFunction::kLog:
-      return logf(x);
-    case UnaryFunction::kSqrt:
-      return sqrtf(x);
-    case UnaryFunction::kPow:
-      return power(x, p);
-    case UnaryFunction::kAbs:
-      return fabsf(x);
-    case UnaryFunction::kReciprocal:
-      return p / x;
-    case UnaryFunction::kAddConstant:
-      return x + p;
+    case UnaryFunction::kGelu: return x * normal_cdf(x);
+    case UnaryFunction::kGeluTanh: return 0.5F * x * (1.0F + gelu_tanh(x));
+    case UnaryFunction::kSilu: return x / (1.0F + expf(-x));
+    case UnaryFunction::kTanh: return tanhf(x);
+    case UnaryFunction::kSigmoid: return logistic(x);
+    case UnaryFunction::kLeakyReLU: return x > 0 ? x : p * x;
+    case UnaryFunction::kExp: return expf(x);
+    case UnaryFunction::kLog: return logf(x);
+    case UnaryFunction::kSqrt: return sqrtf(x);
+    case UnaryFunction::kPow: return power(x, p);
+    case UnaryFunction::kAbs: return fabsf(x);
+    case UnaryFunction::kReciprocal: return p / x;
+    case UnaryFunction::kAddConstant: return x + p;
   }
   return x;
 }
@@ -60,35 +47,23 @@ __device__ inline float value_of(UnaryOperation operation, float x) {
 __device__ inline float slope_of(UnaryOperation operation, float saved) {
   const float x = saved, y = saved, p = operation.parameter;
   switch (operation.function) {
-    case UnaryFunction::kGelu:
-      return normal_cdf(x) + x * 0.39894228040143268F * gaussian(x);
+    case UnaryFunction::kGelu: return normal_cdf(x) + x * 0.39894228040143268F * gaussian(x);
     case UnaryFunction::kGeluTanh: {
       const float t = gelu_tanh(x), t_slope = 1.0F - t * t, share = 0.5F * (1.0F + t);
       if (t_slope == 0.0F) return share;  // 0 or 1, because x^2 may overflow there
       return share + 0.5F * x * t_slope * (0.79788456080286536F * (1.0F + 3.0F * 0.044715F * x * x));
     }
-    case UnaryFunction::kSilu:
-      return logistic(x) * (1.0F + x * (1.0F - logistic(x)));
-    case UnaryFunction::kTanh:
-      return 1.0F - y * y;
-    case UnaryFunction::kSigmoid:
-      return y * (1.0F - y);
-    case UnaryFunction::kLeakyReLU:
-      return x > 0 ? 1.0F : p;
-    case UnaryFunction::kExp:
-      return y;
-    case UnaryFunction::kLog:
-      return 1.0F / x;
-    case UnaryFunction::kSqrt:
-      return 0.5F / y;
-    case UnaryFunction::kPow:
-      return power_slope(x, p);
-    case UnaryFunction::kAbs:
-      return x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F;
-    case UnaryFunction::kReciprocal:
-      return -p / (x * x);
-    case UnaryFunction::kAddConstant:
-      return 1.0F;
+    case UnaryFunction::kSilu: return logistic(x) * (1.0F + x * (1.0F - logistic(x)));
+    case UnaryFunction::kTanh: return 1.0F - y * y;
+    case UnaryFunction::kSigmoid: return y * (1.0F - y);
+    case UnaryFunction::kLeakyReLU: return x > 0 ? 1.0F : p;
+    case UnaryFunction::kExp: return y;
+    case UnaryFunction::kLog: return 1.0F / x;
+    case UnaryFunction::kSqrt: return 0.5F / y;
+    case UnaryFunction::kPow: return power_slope(x, p);
+    case UnaryFunction::kAbs: return x > 0 ? 1.0F : x < 0 ? -1.0F : 0.0F;
+    case UnaryFunction::kReciprocal: return -p / (x * x);
+    case UnaryFunction::kAddConstant: return 1.0F;
   }
   return 1.0F;
 }
@@ -106,9 +81,9 @@ __global__ void unary_packs(UnaryOperation operation, const T* x, T* y, Index be
 }
 
 // x_grad may be y_grad: the same thread reads each element before it writes it.
-template <typename T, int count>
-__global__ void unary_backward_packs(UnaryOperation operation, const T* saved, const T* y_grad, T* x_grad, Index begin,
-                                     Index packs, bool accumulate) {
+template <typename T, int count> __global__ void unary_backward_packs(UnaryOperation operation, const T* saved,
+                                                                      const T* y_grad, T* x_grad, Index begin,
+                                                                      Index packs, bool accumulate) {
   for (Index i = first_item(); i < packs; i += stride_of_grid()) {
     const Index at = begin + i * count;
     const auto in = *reinterpret_cast<const Pack<T, count>*>(saved + at),
@@ -121,8 +96,7 @@ __global__ void unary_backward_packs(UnaryOperation operation, const T* saved, c
   }
 }
 
-template <typename T>
-constexpr int kOfUnary = 16 / sizeof(T);  // elements of a pack
+template <typename T> constexpr int kOfUnary = 16 / sizeof(T);  // elements of a pack
 
 void unary(const UnaryOperation& operation, In x, Out y, Stream& stream) {
   const Index count = y.count();

@@ -18,8 +18,7 @@ constexpr int kPack = 4;
 constexpr Index kElementsOfBlock = 4 * kThreads * kPack;
 constexpr std::size_t kArgumentBytes = 4096, kBytesOfParams = 128;
 
-template <int kStates>
-struct Entry {
+template <int kStates> struct Entry {
   float* weight;
   const float* grad;
   float* states[kStates > 0 ? kStates : 1];
@@ -27,8 +26,7 @@ struct Entry {
 };
 
 // `kClocks`: each tensor has a clock.
-template <int kStates, bool kClocks = false>
-struct Batch {
+template <int kStates, bool kClocks = false> struct Batch {
   static constexpr int kMost =
       static_cast<int>((kArgumentBytes - kBytesOfParams - 3 * sizeof(int)) /
                        (sizeof(Entry<kStates>) + sizeof(unsigned) + (kClocks ? sizeof(unsigned) : 0)));
@@ -39,14 +37,12 @@ struct Batch {
 };
 
 // The work of one block: a piece of one tensor.
-template <int kStates>
-struct Piece {
+template <int kStates> struct Piece {
   Entry<kStates> tensor;
   Index begin, end;
   unsigned clock;
 };
-template <int kStates, bool kClocks>
-__device__ Piece<kStates> piece_of_block(const Batch<kStates, kClocks>& batch) {
+template <int kStates, bool kClocks> __device__ Piece<kStates> piece_of_block(const Batch<kStates, kClocks>& batch) {
   int low = 0, high = batch.count;  // the tensor of this block: the last one whose first block is not above
   while (high - low > 1) {
     const int middle = (low + high) / 2;
@@ -77,15 +73,14 @@ __device__ void update_at(const Entry<Formula::kStates>& tensor, Index at, const
   for (int k = 0; k < kStates; ++k) reinterpret_cast<Elements*>(tensor.states[k])[at] = states[k];
 }
 
-template <int kStates>
-__device__ bool is_aligned(const Entry<kStates>& tensor) {
+template <int kStates> __device__ bool is_aligned(const Entry<kStates>& tensor) {
   auto bits = reinterpret_cast<std::uintptr_t>(tensor.weight) | reinterpret_cast<std::uintptr_t>(tensor.grad);
   for (int k = 0; k < kStates; ++k) bits |= reinterpret_cast<std::uintptr_t>(tensor.states[k]);
   return bits % sizeof(Pack<float, kPack>) == 0;
 }
 
-template <typename Formula, typename Params>
-using BatchOf = Batch<Formula::kStates, updates::CountsByTensor<Formula, Params>>;
+template <typename Formula, typename Params> using BatchOf =
+    Batch<Formula::kStates, updates::CountsByTensor<Formula, Params>>;
 
 template <typename Formula, typename Params>
 __global__ void update_batch(const __grid_constant__ BatchOf<Formula, Params> batch, Params params) {
@@ -118,8 +113,7 @@ __global__ void advance_clocks(const __grid_constant__ ClockList list, Params pa
     Formula::advance(params.group.clock[list.indices[i]], params);
 }
 
-template <typename Formula, typename Params>
-__global__ void advance_clock(Params params) {
+template <typename Formula, typename Params> __global__ void advance_clock(Params params) {
   Formula::advance(*params.clock, params);
 }
 
@@ -225,8 +219,7 @@ void launch(std::span<const UpdateTensor> tensors, const Params& params, Stream&
       });
 }
 
-template <typename Params>
-void update(std::span<const UpdateTensor> tensors, const Params& params, Stream& stream) {
+template <typename Params> void update(std::span<const UpdateTensor> tensors, const Params& params, Stream& stream) {
   updates::with_formula(params, [&](auto use) { launch<typename decltype(use)::type>(tensors, params, stream); });
 }
 

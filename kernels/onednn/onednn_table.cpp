@@ -13,14 +13,10 @@ namespace {
 // The highest instruction set that oneDNN may use if our own kernels use `isa`.
 dnnl::cpu_isa onednn_isa(Isa isa) {
   switch (isa) {
-    case Isa::kBaseline:
-      return dnnl::cpu_isa::sse41;  // oneDNN has no code for less
-    case Isa::kAvx2:
-      return dnnl::cpu_isa::avx2;
-    case Isa::kAvx512:
-      return dnnl::cpu_isa::avx512_core_bf16;
-    case Isa::kAmx:
-      break;
+    case Isa::kBaseline: return dnnl::cpu_isa::sse41;  // oneDNN has no code for less
+    case Isa::kAvx2: return dnnl::cpu_isa::avx2;
+    case Isa::kAvx512: return dnnl::cpu_isa::avx512_core_bf16;
+    case Isa::kAmx: break;
   }
   return dnnl::cpu_isa::all;
 }

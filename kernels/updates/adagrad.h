@@ -25,9 +25,6 @@ struct Adagrad {
   }
 };
 
-template <typename Call>
-void with_formula(const AdagradParams&, Call&& call) {
-  call(Use<Adagrad>{});
-}
+template <typename Call> void with_formula(const AdagradParams&, Call&& call) { call(Use<Adagrad>{}); }
 
 }  // namespace lockstep::updates

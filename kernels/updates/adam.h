@@ -5,8 +5,7 @@
 
 namespace lockstep::updates {
 
-template <bool kDecoupled>
-struct Adam {
+template <bool kDecoupled> struct Adam {
   static constexpr int kStates = 2;
 
   Group group;
@@ -37,8 +36,7 @@ struct Adam {
   }
 };
 
-template <typename Call>
-void with_formula(const AdamParams& params, Call&& call) {
+template <typename Call> void with_formula(const AdamParams& params, Call&& call) {
   params.decoupled ? call(Use<Adam<true>>{}) : call(Use<Adam<false>>{});
 }
 

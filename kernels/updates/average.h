@@ -20,9 +20,6 @@ struct Average {
   LOCKSTEP_FORMULA void operator()(float& average, float value) const { average = average + (value - average) * rate; }
 };
 
-template <typename Call>
-void with_formula(const AverageParams&, Call&& call) {
-  call(Use<Average>{});
-}
+template <typename Call> void with_formula(const AverageParams&, Call&& call) { call(Use<Average>{}); }
 
 }  // namespace lockstep::updates

@@ -34,13 +34,7 @@ LOCKSTEP_FORMULA NormResult norm_of(double squares, const NormParams& params) {
   return {norm, factor > 1 ? 1.0F : factor};
 }
 
-template <typename Call>
-void with_formula(const ScaleParams&, Call&& call) {
-  call(Use<Scale>{});
-}
-template <typename Call>
-void with_formula(const ClampParams&, Call&& call) {
-  call(Use<Clamp>{});
-}
+template <typename Call> void with_formula(const ScaleParams&, Call&& call) { call(Use<Scale>{}); }
+template <typename Call> void with_formula(const ClampParams&, Call&& call) { call(Use<Clamp>{}); }
 
 }  // namespace lockstep::updates

@@ -30,14 +30,10 @@
 namespace lockstep::updates {
 
 // Passes a formula's type as an argument.
-template <typename Formula>
-struct Use {
-  using type = Formula;
-};
+template <typename Formula> struct Use { using type = Formula; };
 
 // True if loss scaling skips this step.
-template <typename Params>
-LOCKSTEP_FORMULA bool skips(const Params& params) {
+template <typename Params> LOCKSTEP_FORMULA bool skips(const Params& params) {
   if constexpr (requires { params.group; })
     return params.group.loss_scale != nullptr && params.group.loss_scale->found_bad != 0;
   else
@@ -56,8 +52,7 @@ concept CountsByTensor = Counts<Formula, Params> && requires(const Params& param
 };
 
 // The same parameters with a tensor's clock as the only one.
-template <typename Params>
-LOCKSTEP_FORMULA Params at_clock(const Params& params, std::int64_t clock) {
+template <typename Params> LOCKSTEP_FORMULA Params at_clock(const Params& params, std::int64_t clock) {
   Params of_tensor = params;
   of_tensor.group.clock += clock;
   return of_tensor;

@@ -6,8 +6,7 @@
 
 namespace lockstep::updates {
 
-template <bool kDecoupled>
-struct Nadam {
+template <bool kDecoupled> struct Nadam {
   static constexpr int kStates = 2;
 
   Group group;
@@ -46,8 +45,7 @@ struct Nadam {
   }
 };
 
-template <typename Call>
-void with_formula(const NadamParams& params, Call&& call) {
+template <typename Call> void with_formula(const NadamParams& params, Call&& call) {
   params.decoupled ? call(Use<Nadam<true>>{}) : call(Use<Nadam<false>>{});
 }
 

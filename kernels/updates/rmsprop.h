@@ -5,8 +5,7 @@
 
 namespace lockstep::updates {
 
-template <bool kMomentum, bool kCentered>
-struct Rmsprop {
+template <bool kMomentum, bool kCentered> struct Rmsprop {
   static constexpr int kStates = 1 + (kMomentum ? 1 : 0) + (kCentered ? 1 : 0);
 
   Group group;
@@ -50,8 +49,7 @@ struct Rmsprop {
   }
 };
 
-template <typename Call>
-void with_formula(const RmspropParams& params, Call&& call) {
+template <typename Call> void with_formula(const RmspropParams& params, Call&& call) {
   if (params.momentum == 0)
     return params.centered ? call(Use<Rmsprop<false, true>>{}) : call(Use<Rmsprop<false, false>>{});
   params.centered ? call(Use<Rmsprop<true, true>>{}) : call(Use<Rmsprop<true, false>>{});

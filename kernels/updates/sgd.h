@@ -5,8 +5,7 @@
 
 namespace lockstep::updates {
 
-template <bool kMomentum, bool kNesterov>
-struct Sgd {
+template <bool kMomentum, bool kNesterov> struct Sgd {
   static constexpr int kStates = kMomentum ? 1 : 0;
 
   Group group;
@@ -24,8 +23,7 @@ struct Sgd {
   }
 };
 
-template <typename Call>
-void with_formula(const SgdParams& params, Call&& call) {
+template <typename Call> void with_formula(const SgdParams& params, Call&& call) {
   if (params.momentum == 0) return call(Use<Sgd<false, false>>{});
   params.nesterov ? call(Use<Sgd<true, true>>{}) : call(Use<Sgd<true, false>>{});
 }

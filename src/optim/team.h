@@ -31,8 +31,7 @@ class Team {
 
   // Makes a step. `on_all(work)` must call work(member) with the number of each member, on any threads, and return when
   // all calls have ended.
-  template <typename OnAll>
-  void step(const OnAll& on_all) {
+  template <typename OnAll> void step(const OnAll& on_all) {
     begin();
     if (scaler_ != nullptr) {
       on_all([this](int member) { find_bad(member); });

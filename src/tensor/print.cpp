@@ -22,16 +22,11 @@ constexpr const char* kOpening = "tensor(";
 double value_at(const Tensor& host, std::int64_t at) {
   const std::byte* data = host.buffer().data();
   switch (host.dtype()) {
-    case DType::kFloat32:
-      return reinterpret_cast<const float*>(data)[at];
-    case DType::kFloat64:
-      return reinterpret_cast<const double*>(data)[at];
-    case DType::kFloat16:
-      return widen(reinterpret_cast<const Float16*>(data)[at]);
-    case DType::kBFloat16:
-      return widen(reinterpret_cast<const BFloat16*>(data)[at]);
-    default:
-      return 0;
+    case DType::kFloat32: return reinterpret_cast<const float*>(data)[at];
+    case DType::kFloat64: return reinterpret_cast<const double*>(data)[at];
+    case DType::kFloat16: return widen(reinterpret_cast<const Float16*>(data)[at]);
+    case DType::kBFloat16: return widen(reinterpret_cast<const BFloat16*>(data)[at]);
+    default: return 0;
   }
 }
 
@@ -39,16 +34,11 @@ double value_at(const Tensor& host, std::int64_t at) {
 std::int64_t integer_at(const Tensor& host, std::int64_t at) {
   const std::byte* data = host.buffer().data();
   switch (host.dtype()) {
-    case DType::kInt8:
-      return reinterpret_cast<const std::int8_t*>(data)[at];
-    case DType::kUInt8:
-      return reinterpret_cast<const std::uint8_t*>(data)[at];
-    case DType::kInt32:
-      return reinterpret_cast<const std::int32_t*>(data)[at];
-    case DType::kInt64:
-      return reinterpret_cast<const std::int64_t*>(data)[at];
-    default:
-      return 0;
+    case DType::kInt8: return reinterpret_cast<const std::int8_t*>(data)[at];
+    case DType::kUInt8: return reinterpret_cast<const std::uint8_t*>(data)[at];
+    case DType::kInt32: return reinterpret_cast<const std::int32_t*>(data)[at];
+    case DType::kInt64: return reinterpret_cast<const std::int64_t*>(data)[at];
+    default: return 0;
   }
 }
 

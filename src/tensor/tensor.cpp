@@ -111,14 +111,10 @@ float Tensor::item() const {
   device().copy(&value, buffer().data(), bytes(), device().default_stream());
   device().default_stream().synchronize();
   switch (dtype()) {
-    case DType::kFloat64:
-      return static_cast<float>(value.float64);
-    case DType::kFloat16:
-      return widen(value.float16);
-    case DType::kBFloat16:
-      return widen(value.bfloat16);
-    default:
-      return value.float32;
+    case DType::kFloat64: return static_cast<float>(value.float64);
+    case DType::kFloat16: return widen(value.float16);
+    case DType::kBFloat16: return widen(value.bfloat16);
+    default: return value.float32;
   }
 }
 

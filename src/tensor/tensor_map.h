@@ -10,8 +10,7 @@
 
 namespace lockstep {
 
-template <typename Value>
-class TensorMap {
+template <typename Value> class TensorMap {
  public:
   // Returns false, and changes nothing, if the tensor is in the map.
   bool emplace(const Tensor& tensor, Value value) {

@@ -61,8 +61,7 @@ std::vector<std::string> forbidden_arrows(const std::string& path, const std::st
 }
 
 // Visits the sources of the library and its kernels.
-template <typename Visit>
-int for_each_source(Visit&& visit) {
+template <typename Visit> int for_each_source(Visit&& visit) {
   return visit_sources({"include", "src", "kernels"}, visit);
 }
 

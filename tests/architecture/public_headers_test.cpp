@@ -67,6 +67,21 @@ TEST(PublicHeaders, AreInLockstepH) {
 // The warnings of strict projects, in which our headers are not system headers.
 constexpr const char* kStrict = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wold-style-cast -Werror";
 
+// The name of a class alone may be declared in another namespace.
+TEST(PublicHeaders, OfTrainDeclareInItsNamespace) {
+  int headers = 0;
+  for (const std::string& header : public_headers()) {
+    if (!header.starts_with("lockstep/train/")) continue;
+    ++headers;
+    std::string text = read_file(kInclude / header);
+    for (const auto& named : lockstep::testing::find_matches(text, R"re(namespace lockstep \{\n(class \w+;\n)+\})re"))
+      text.erase(text.find(named[0]), named[0].size());
+    for (const auto& opened : lockstep::testing::find_matches(text, R"re(\nnamespace ([\w:]*))re"))
+      EXPECT_EQ(opened[1], "lockstep::train") << header;
+  }
+  EXPECT_GT(headers, 20);
+}
+
 TEST(PublicHeaders, EachCompilesAlone) {
   if (lockstep::testing::kSanitized) GTEST_SKIP() << "the builds without a sanitizer compile the same headers";
   const auto headers = public_headers();

@@ -13,8 +13,7 @@ inline bool is_source(const std::filesystem::path& path) {
 }
 
 // Calls visit(path relative to the root, text) for every source below the folders. Returns how many there are.
-template <typename Visit>
-int visit_sources(std::initializer_list<const char*> folders, Visit&& visit) {
+template <typename Visit> int visit_sources(std::initializer_list<const char*> folders, Visit&& visit) {
   int files = 0;
   const std::filesystem::path root = LOCKSTEP_SOURCE_ROOT;
   for (const char* folder : folders)

@@ -98,8 +98,7 @@ TEST(Conv1d, OfNoSequencesIsEmpty) {
   EXPECT_THAT(grad(weight).span<float>(), ::testing::Each(0));
 }
 
-template <typename Call>
-std::string convolution_refusal(Call&& call) {
+template <typename Call> std::string convolution_refusal(Call&& call) {
   try {
     call();
   } catch (const InvalidArgument& error) {

@@ -65,8 +65,7 @@ struct Rows {
   }
 };
 
-template <typename T>
-std::vector<double> doubles_of(const std::vector<T>& values) {
+template <typename T> std::vector<double> doubles_of(const std::vector<T>& values) {
   return {values.begin(), values.end()};
 }
 

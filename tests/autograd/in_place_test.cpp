@@ -42,7 +42,7 @@ TEST(InPlace, EveryChangeBetweenForwardAndBackwardIsRefused) {
   nn::Linear layer(2, 2, {.bias = false});
   const Tensor& weight = layer.weight;
   optim::SGD sgd(layer.named_parameters(), {.lr = 0.5f});
-  save_checkpoint(folder, {.model = layer});
+  train::save_checkpoint(folder, {.model = layer});
   l2_loss(weight).backward();  // step() has a gradient to apply
   const std::map<std::string, std::function<void()>> changes = {
       {"fill", [&] { weight.fill(1); }},
@@ -55,7 +55,7 @@ TEST(InPlace, EveryChangeBetweenForwardAndBackwardIsRefused) {
       {"rebind", [&] { weight.rebind(weight.clone().buffer()); }},
       {"random values", [&] { fill_uniform(weight, 0, 1); }},
       {"optimizer's step", [&] { sgd.step(); }},
-      {"load", [&] { EXPECT_TRUE(load_checkpoint(folder, {.model = layer})); }},
+      {"load", [&] { EXPECT_TRUE(train::load_checkpoint(folder, {.model = layer})); }},
       {"mark_changed", [&] { weight.mark_changed(); }},
   };
   for (const auto& [name, change] : changes) {

@@ -169,8 +169,7 @@ TEST(Losses, OfNothing) {
   EXPECT_THROW(nll_loss(none, no_labels), InvalidArgument);
 }
 
-template <typename Call>
-std::string loss_refusal(Call&& call) {
+template <typename Call> std::string loss_refusal(Call&& call) {
   try {
     call();
   } catch (const InvalidArgument& error) {

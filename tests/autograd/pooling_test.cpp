@@ -121,8 +121,7 @@ TEST(Pooling, OfNoImagesIsEmpty) {
   EXPECT_TRUE(has_grad(x));
 }
 
-template <typename Call>
-std::string pooling_refusal(Call&& call) {
+template <typename Call> std::string pooling_refusal(Call&& call) {
   try {
     call();
   } catch (const InvalidArgument& error) {

@@ -7,8 +7,7 @@
 
 namespace lockstep {
 
-template <typename Call>
-std::string refusal(Call&& call) {
+template <typename Call> std::string refusal(Call&& call) {
   try {
     call();
   } catch (const InvalidArgument& error) {

@@ -28,36 +28,36 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
-Plot plot_of(const std::vector<PlotPoint>& points, const std::string& name = "curve") {
-  Plot plot("title", bytes_axis("size"), microseconds_axis("time"));
+train::Plot plot_of(const std::vector<train::PlotPoint>& points, const std::string& name = "curve") {
+  train::Plot plot("title", bytes_axis("size"), microseconds_axis("time"));
   plot.add_curve(name, points);
   return plot;
 }
 
 TEST(LogMarks, StandAtPowersOfTwoAndSkipInHumanSteps) {
-  EXPECT_THAT(log_marks(4, 64, 2, 12), ElementsAre(4, 8, 16, 32, 64));
-  EXPECT_THAT(log_marks(4, 256 * kMi, 2, 12), ElementsAre(16, 256, 4 * kKi, 64 * kKi, kMi, 16 * kMi, 256 * kMi));
-  EXPECT_THAT(log_marks(2, 4096, 2, 12), ElementsAre(2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096));
+  EXPECT_THAT(train::log_marks(4, 64, 2, 12), ElementsAre(4, 8, 16, 32, 64));
+  EXPECT_THAT(train::log_marks(4, 256 * kMi, 2, 12), ElementsAre(16, 256, 4 * kKi, 64 * kKi, kMi, 16 * kMi, 256 * kMi));
+  EXPECT_THAT(train::log_marks(2, 4096, 2, 12), ElementsAre(2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096));
 }
 
 TEST(LogMarks, DivideDecadesAsFarAsItTakes) {
-  EXPECT_THAT(log_marks(1, 1e4, 10, 12), ElementsAre(1, 10, 100, 1e3, 1e4));
-  EXPECT_THAT(log_marks(1, 20, 10, 12), ElementsAre(1, 2, 5, 10, 20));
-  EXPECT_THAT(log_marks(50, 100, 10, 12), ElementsAre(50, 60, 70, 80, 90, 100));
-  EXPECT_LE(log_marks(1e-90, 1e90, 10, 12).size(), 12u);
+  EXPECT_THAT(train::log_marks(1, 1e4, 10, 12), ElementsAre(1, 10, 100, 1e3, 1e4));
+  EXPECT_THAT(train::log_marks(1, 20, 10, 12), ElementsAre(1, 2, 5, 10, 20));
+  EXPECT_THAT(train::log_marks(50, 100, 10, 12), ElementsAre(50, 60, 70, 80, 90, 100));
+  EXPECT_LE(train::log_marks(1e-90, 1e90, 10, 12).size(), 12u);
 }
 
 TEST(RangeAround, ShowsTwoMarksEvenAroundOneValue) {
   for (const double value : {1.0, 2.0, 3.7, 99.9, 1e-6, 4096.0, 1e9})
     for (const double base : {2.0, 10.0}) {
-      const PlotRange range = log_range_around({value, value}, base);
+      const train::PlotRange range = train::log_range_around({value, value}, base);
       EXPECT_LE(range.low, value);
       EXPECT_GE(range.high, value);
-      EXPECT_GE(log_marks(range.low, range.high, base, 12).size(), 2u) << value << " base " << base;
+      EXPECT_GE(train::log_marks(range.low, range.high, base, 12).size(), 2u) << value << " base " << base;
     }
-  EXPECT_EQ(log_range_around({120, 430}, 10).low, 100);
-  EXPECT_EQ(log_range_around({120, 430}, 10).high, 500);
-  EXPECT_EQ(log_range_around({4, 4096}, 2).high, 4096) << "a mark at the end needs no room after it";
+  EXPECT_EQ(train::log_range_around({120, 430}, 10).low, 100);
+  EXPECT_EQ(train::log_range_around({120, 430}, 10).high, 500);
+  EXPECT_EQ(train::log_range_around({4, 4096}, 2).high, 4096) << "a mark at the end needs no room after it";
 }
 
 TEST(AxisText, HasReadableUnits) {
@@ -75,15 +75,15 @@ TEST(AxisText, HasReadableUnits) {
 }
 
 TEST(XmlText, EscapesEverythingThatWouldBreakTheFile) {
-  EXPECT_EQ(xml_text("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; &apos;d&apos;");
-  EXPECT_EQ(xml_text("Träff µs"), "Träff µs");
-  EXPECT_EQ(xml_text("wake_word\a"), "wake_word?");
-  EXPECT_EQ(xml_text("\xff\xc3"), "??") << "not UTF-8";
-  EXPECT_EQ(xml_text("\xed\xa0\x80"), "???") << "half a surrogate pair";
+  EXPECT_EQ(train::xml_text("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; &apos;d&apos;");
+  EXPECT_EQ(train::xml_text("Träff µs"), "Träff µs");
+  EXPECT_EQ(train::xml_text("wake_word\a"), "wake_word?");
+  EXPECT_EQ(train::xml_text("\xff\xc3"), "??") << "not UTF-8";
+  EXPECT_EQ(train::xml_text("\xed\xa0\x80"), "???") << "half a surrogate pair";
 }
 
 TEST(Plot, DrawsEveryCurveOnceAndNamesIt) {
-  Plot plot("time <by> size", bytes_axis("message size (bytes)"), microseconds_axis("time"));
+  train::Plot plot("time <by> size", bytes_axis("message size (bytes)"), microseconds_axis("time"));
   plot.add_curve("ring & shm", {{4, 1}, {1024, 2}, {kMi, 300}});
   plot.add_curve("mpi", {{4, 2}, {1024, 3}});
   const std::string svg = plot.svg();
@@ -109,7 +109,7 @@ TEST(Plot, DrawsASinglePoint) {
 TEST(Plot, WithoutPointsItSaysThatThereIsNothingToDraw) {
   EXPECT_THAT(message_of([] { plot_of({}).svg(); }), HasSubstr("plot 'title': nothing to draw"));
   EXPECT_THAT(message_of([] { plot_of({{0, 1}, {1, -1}}).svg(); }), HasSubstr("nothing to draw"));
-  Plot plot = plot_of({}, "empty");
+  train::Plot plot = plot_of({}, "empty");
   plot.add_curve("full", {{1, 1}});
   EXPECT_THAT(plot.svg(), HasSubstr("empty: no points"));
 }

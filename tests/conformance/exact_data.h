@@ -63,27 +63,13 @@ LOCKSTEP_ARITHMETIC inline int expected_at(int ranks, std::size_t i, DType dtype
     switch (op) {
       case ReduceOp::kSum:
       case ReduceOp::kPremulSum:
-      case ReduceOp::kAvg:
-        result += value;
-        break;
-      case ReduceOp::kProduct:
-        result *= value;
-        break;
-      case ReduceOp::kMin:
-        result = std::min(result, value);
-        break;
-      case ReduceOp::kMax:
-        result = std::max(result, value);
-        break;
-      case ReduceOp::kBitAnd:
-        result &= value;
-        break;
-      case ReduceOp::kBitOr:
-        result |= value;
-        break;
-      case ReduceOp::kBitXor:
-        result ^= value;
-        break;
+      case ReduceOp::kAvg: result += value; break;
+      case ReduceOp::kProduct: result *= value; break;
+      case ReduceOp::kMin: result = std::min(result, value); break;
+      case ReduceOp::kMax: result = std::max(result, value); break;
+      case ReduceOp::kBitAnd: result &= value; break;
+      case ReduceOp::kBitOr: result |= value; break;
+      case ReduceOp::kBitXor: result ^= value; break;
     }
   }
   return op == ReduceOp::kAvg ? result / ranks : result;
@@ -101,21 +87,15 @@ LOCKSTEP_ARITHMETIC inline std::uint16_t half_of(int value) {
 inline void store(std::byte* data, std::size_t i, DType dtype, int value) {
   const auto put = [&](auto typed) { std::memcpy(data + i * sizeof typed, &typed, sizeof typed); };
   switch (dtype) {
-    case DType::kFloat32:
-      return put(static_cast<float>(value));
-    case DType::kFloat64:
-      return put(static_cast<double>(value));
-    case DType::kFloat16:
-      return put(half_of(value));
+    case DType::kFloat32: return put(static_cast<float>(value));
+    case DType::kFloat64: return put(static_cast<double>(value));
+    case DType::kFloat16: return put(half_of(value));
     case DType::kBFloat16:
       return put(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16));
     case DType::kInt8:
-    case DType::kUInt8:
-      return put(static_cast<std::int8_t>(value));
-    case DType::kInt32:
-      return put(static_cast<std::int32_t>(value));
-    case DType::kInt64:
-      return put(static_cast<std::int64_t>(value));
+    case DType::kUInt8: return put(static_cast<std::int8_t>(value));
+    case DType::kInt32: return put(static_cast<std::int32_t>(value));
+    case DType::kInt64: return put(static_cast<std::int64_t>(value));
   }
 }
 

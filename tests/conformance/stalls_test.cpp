@@ -204,13 +204,10 @@ TEST_P(StallsInWaits, AbortReachesMessagesAsyncWorkAndTheProgramsOwnCode) {
     std::vector<float> data(20000);
     std::int32_t value = 0;
     switch (rank.rank()) {
-      case 0:
-        return rank.backend().receive({&value, 1, DType::kInt32, 3, 1, nullptr, seconds(60)}).wait();
+      case 0: return rank.backend().receive({&value, 1, DType::kInt32, 3, 1, nullptr, seconds(60)}).wait();
       case 1:
         return rank.backend().start(rank.reduction(data.data(), data.size(), DType::kFloat32, ReduceOp::kSum)).wait();
-      case 2:
-        std::this_thread::sleep_for(milliseconds(600));
-        return rank.barrier();
+      case 2: std::this_thread::sleep_for(milliseconds(600)); return rank.barrier();
       default:
         std::this_thread::sleep_for(milliseconds(200));
         rank.backend().abort("the loss is not finite");

@@ -95,8 +95,7 @@ TEST_F(ComputeThreads, AForkedChildHasThreadsOfItsOwn) {
 
 // -- the same bits, however many threads
 
-template <typename Run>
-void expect_same_by_any_number(const std::string& what, const Run& run) {
+template <typename Run> void expect_same_by_any_number(const std::string& what, const Run& run) {
   set_compute_threads(1);
   const std::vector<Floats> alone = run();
   for (const int threads : {2, 7}) {

@@ -96,8 +96,7 @@ class FreshProcess : public ::testing::Test {
   void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 };
 
-template <typename Function>
-[[noreturn]] void print_and_leave(Function&& function) {
+template <typename Function> [[noreturn]] void print_and_leave(Function&& function) {
   std::string text;
   try {
     text = function();

@@ -56,9 +56,9 @@ TEST(DocExamples, ALabelForEachToken) {
     sgd.step();
     labels_seen += ls::nn::count_labels(labels);
   }
-  ls::Accuracy accuracy;
-  ls::MeanCrossEntropy loss;
-  ls::evaluate(net, texts, {&accuracy, &loss}, {.batch_size = 8, .collate = padded});  // padding is no sample
+  ls::train::Accuracy accuracy;
+  ls::train::MeanCrossEntropy loss;
+  ls::train::evaluate(net, texts, {&accuracy, &loss}, {.batch_size = 8, .collate = padded});  // padding is no sample
 
   EXPECT_EQ(labels_seen, 6);
   EXPECT_EQ(accuracy.samples(), 6);
@@ -100,15 +100,15 @@ std::int64_t train(const std::string& folder, const ls::data::Dataset& set, std:
 
   ls::data::DistributedSampler sampler(set, place, {.seed = 1});
   ls::data::DataLoader loader(set, sampler, {.batch_size = 4, .num_workers = 2});
-  ls::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .loader = loader};
-  if (const auto saved = ls::load_checkpoint(folder, parts)) parts.step = saved->step;
+  ls::train::CheckpointParts parts{.model = net, .optimizer = sgd, .sampler = sampler, .loader = loader};
+  if (const auto saved = ls::train::load_checkpoint(folder, parts)) parts.step = saved->step;
   for (; parts.step < last; sampler.set_epoch(sampler.epoch() + 1))
     for (auto& [inputs, targets] : loader) {  // in the first pass: what the earlier run had not taken
       sgd.zero_grad();
       ls::nn::mse_loss(net(inputs), targets).backward();
       sgd.step();
       seen += targets.count();
-      if (++parts.step % 4 == 0) ls::save_checkpoint(folder, parts);
+      if (++parts.step % 4 == 0) ls::train::save_checkpoint(folder, parts);
       if (parts.step == last) break;
     }
 

@@ -50,8 +50,7 @@ inline std::string gzip(std::string_view content) {
 
 // Calls `read` with the file cut at each byte and with single bits flipped. `read` must return, or throw a FileError
 // that begins with the path. Returns how many damaged files were refused.
-template <typename Read>
-int refused_when_damaged(const std::string& whole, Read&& read) {
+template <typename Read> int refused_when_damaged(const std::string& whole, Read&& read) {
   const TestFile file("");
   int refused = 0;
   const auto attempt = [&](const std::string& content) {

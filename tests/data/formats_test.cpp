@@ -23,8 +23,7 @@ using ::testing::HasSubstr;
 
 using namespace std::string_literals;
 
-template <typename T>
-std::vector<T> all_of(const Tensor& tensor) {
+template <typename T> std::vector<T> all_of(const Tensor& tensor) {
   const auto values = tensor.span<T>();
   return {values.begin(), values.end()};
 }

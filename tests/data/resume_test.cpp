@@ -37,8 +37,7 @@ class Numbers : public FixedShapeDataset {
 };
 
 // The ranks of a job, run one after the other, each with its sampler and its loader.
-template <typename AnySampler>
-struct Job {
+template <typename AnySampler> struct Job {
   Job(const Dataset& set, const std::vector<AnySampler>& samplers_of_ranks, const DataLoaderOptions& options)
       : samplers(samplers_of_ranks) {
     for (const AnySampler& sampler : samplers) loaders.push_back(std::make_unique<DataLoader>(set, sampler, options));

@@ -198,12 +198,10 @@ TEST(Collate, TheUsersFunctionMakesTheBatch) {
   EXPECT_THAT(failure_of<InvalidArgument>(set, {.collate = none}), HasSubstr("an undefined tensor"));
 }
 
-template <typename T>
-Tensor values(const std::vector<T>& all) {
+template <typename T> Tensor values(const std::vector<T>& all) {
   return Tensor::from(std::span<const T>(all), {static_cast<std::int64_t>(all.size())});
 }
-template <typename T>
-std::vector<T> values_of(const Tensor& tensor) {
+template <typename T> std::vector<T> values_of(const Tensor& tensor) {
   const auto all = tensor.span<T>();
   return {all.begin(), all.end()};
 }

@@ -49,9 +49,9 @@ void train_guarded(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>&
   });
 }
 
-template <typename Optimizer>
-void train_plainly(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::Tensor& images,
-                   const ls::Tensor& labels, int steps, const auto& options) {
+template <typename Optimizer> void train_plainly(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group,
+                                                 const ls::Tensor& images, const ls::Tensor& labels, int steps,
+                                                 const auto& options) {
   ls::DistributedDataParallel ddp(net, group);
   Optimizer optimizer(ddp.parameters(), options);
   for (int step = 0; step < steps; ++step)
@@ -59,8 +59,7 @@ void train_plainly(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>&
 }
 
 // Returns the weights after `train`, from weights initialised with a fixed seed.
-template <typename Train>
-std::vector<std::vector<float>> weights_after(int rank, Train&& train) {
+template <typename Train> std::vector<std::vector<float>> weights_after(int rank, Train&& train) {
   ls::manual_seed(3);
   SmallNet net;
   const ls::data::Batch batch = small_batch(rank);

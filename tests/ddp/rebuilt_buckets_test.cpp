@@ -223,18 +223,18 @@ std::string train(const std::shared_ptr<ProcessGroup>& group, const std::string&
   Turned model(group->rank());
   DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs, .comm_hook = by_place});
   optim::SGD sgd(ddp.parameters(), {.lr = 0.125F, .momentum = 0.5F});
-  CheckpointParts parts{.model = model, .optimizer = sgd, .step = 2, .group = group};
+  train::CheckpointParts parts{.model = model, .optimizer = sgd, .step = 2, .group = group};
   if (with_buckets) parts.ddp = ddp;
   int step = 0;
   if (resumes) {
-    step = static_cast<int>(resume_checkpoint(folder, parts).step);
+    step = static_cast<int>(train::resume_checkpoint(folder, parts).step);
     EXPECT_EQ(ddp.has_rebuilt_buckets(), with_buckets);
   }
   for (; step < 4; ++step) {
     sgd.zero_grad();
     heads_loss(ddp, power_of_rank(*group) / 8).backward();
     sgd.step();
-    if (step == 1 && !resumes) save_checkpoint(folder, parts);
+    if (step == 1 && !resumes) train::save_checkpoint(folder, parts);
   }
   check_replicas_equal(*group, model.named_parameters(), "weights");
   group->barrier();
@@ -255,17 +255,17 @@ TEST_P(RebuiltBuckets, ACheckpointFromBeforeTheFirstPassLeavesThePlanAsItIs) {
   run([&](auto group) {
     Turned model(group->rank());
     DistributedDataParallel ddp(model, group, {.bucket_cap_mb = kPairs});
-    save_checkpoint(folder, {.model = model, .ddp = ddp, .group = group});
+    train::save_checkpoint(folder, {.model = model, .ddp = ddp, .group = group});
     group->barrier();
-    resume_checkpoint(folder, {.model = model, .ddp = ddp, .group = group});
+    train::resume_checkpoint(folder, {.model = model, .ddp = ddp, .group = group});
     EXPECT_FALSE(ddp.has_rebuilt_buckets());
     heads_loss(ddp, power_of_rank(*group)).backward();
     EXPECT_EQ(buckets_of(ddp), kAsTheyCame);
-    save_checkpoint(folder, {.model = model, .ddp = ddp, .step = 1, .group = group});
+    train::save_checkpoint(folder, {.model = model, .ddp = ddp, .step = 1, .group = group});
     DistributedDataParallelOptions never{.bucket_cap_mb = kPairs, .find_unused_parameters = true};
     Turned other(group->rank());
     DistributedDataParallel finding(other, group, never);
-    resume_checkpoint(folder, {.model = other, .ddp = finding, .group = group});
+    train::resume_checkpoint(folder, {.model = other, .ddp = finding, .group = group});
     EXPECT_EQ(buckets_of(finding), kPlanned);
   });
 }

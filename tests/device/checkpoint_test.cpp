@@ -31,9 +31,11 @@ struct SavedRun {
     }
   }
   std::string save(const std::string& folder, std::int64_t step) {
-    return save_checkpoint(folder, {.model = net, .optimizer = sgd, .step = step, .keep = 9});
+    return train::save_checkpoint(folder, {.model = net, .optimizer = sgd, .step = step, .keep = 9});
   }
-  void load(const std::string& folder) { ASSERT_TRUE(load_checkpoint(folder, {.model = net, .optimizer = sgd})); }
+  void load(const std::string& folder) {
+    ASSERT_TRUE(train::load_checkpoint(folder, {.model = net, .optimizer = sgd}));
+  }
 
   Device& device;
   SmallNet net;

@@ -197,17 +197,17 @@ TEST(DeviceCompression, StateGoesThroughCheckpointsToGpusAndCpus) {
                                 const Trainee whole(group, device, saved), resumed(group, device, loaded),
                                     here(group, cpu_device(), on_cpu);
                                 const auto parts = [&](const Trainee& of) {
-                                  return CheckpointParts{
+                                  return train::CheckpointParts{
                                       .model = *of.net, .optimizer = *of.sgd, .ddp = *of.ddp, .group = group};
                                 };
                                 const auto run = [](const Trainee& of, int from, int to) {
                                   for (int number = from; number < to; ++number) of.fill(number), of.step();
                                 };
                                 run(whole, 0, 4);
-                                save_checkpoint(folder, parts(whole));
+                                train::save_checkpoint(folder, parts(whole));
                                 group->barrier();
                                 for (const Trainee* each : {&resumed, &here})
-                                  EXPECT_TRUE(load_checkpoint(folder, parts(*each)).has_value());
+                                  EXPECT_TRUE(train::load_checkpoint(folder, parts(*each)).has_value());
                                 EXPECT_EQ(state_of(loaded), state_of(saved));
                                 EXPECT_EQ(state_of(on_cpu), state_of(saved));
                                 run(whole, 4, 7);

@@ -300,7 +300,7 @@ TEST(DeviceDdp, CheckpointsMoveBetweenTwoRanksOnGpusAndOneOnTheCpu) {
                     [&](auto group, RecordingDevice& device) {
                       Rank rank(group, device);
                       for (int step = 0; step < 3; ++step) rank.step(rank.batch(step));
-                      save_checkpoint(
+                      train::save_checkpoint(
                           folder,
                           {.model = *rank.net, .optimizer = *rank.sgd, .ddp = *rank.ddp, .step = 3, .group = group});
                       if (group->rank() == 0) saved = weights_of(*rank.net);
@@ -311,17 +311,17 @@ TEST(DeviceDdp, CheckpointsMoveBetweenTwoRanksOnGpusAndOneOnTheCpu) {
     SmallNet net;
     net.to(plain_cpu());
     optim::SGD sgd(net.named_parameters(), {.lr = 0.05F, .momentum = 0.9F});
-    ASSERT_TRUE(load_checkpoint(folder, {.model = net, .optimizer = sgd}));
+    ASSERT_TRUE(train::load_checkpoint(folder, {.model = net, .optimizer = sgd}));
     EXPECT_EQ(weights_of(net), saved);
     train_step([&](const Tensor& x) { return net(x); }, sgd, batch_of(3, 0, 1, plain_cpu()));
     continued = weights_of(net);
-    save_checkpoint(folder, {.model = net, .optimizer = sgd, .step = 4});
+    train::save_checkpoint(folder, {.model = net, .optimizer = sgd, .step = 4});
   }
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](auto group, RecordingDevice& device) {
                               Rank rank(group, device, 60 + static_cast<std::uint64_t>(group->rank()));
-                              const auto state =
-                                  load_checkpoint(folder, {.model = *rank.net, .optimizer = *rank.sgd, .group = group});
+                              const auto state = train::load_checkpoint(
+                                  folder, {.model = *rank.net, .optimizer = *rank.sgd, .group = group});
                               ASSERT_TRUE(state);
                               EXPECT_EQ(state->step, 4);
                               EXPECT_EQ(weights_of(*rank.net), continued);

@@ -143,11 +143,11 @@ Evaluated train_with_everything(ls::DistributedDataParallel& ddp, SmallNet& net,
   }
 
   last_norm = norm.item();
-  ls::Accuracy accuracy;
-  ls::Mean loss(ls::cross_entropy_of_samples);
+  ls::train::Accuracy accuracy;
+  ls::train::Mean loss(ls::train::cross_entropy_of_samples);
   const auto averaged = ema.swapped();  // until the end of the block
   const std::int64_t samples =
-      ls::evaluate(net, test, {&accuracy, &loss}, {.device = &group->local_device(), .group = group});
+      ls::train::evaluate(net, test, {&accuracy, &loss}, {.device = &group->local_device(), .group = group});
   return {samples, accuracy.value(), loss.value(), last_norm};
 }
 

@@ -61,8 +61,7 @@ TEST(GroupCapture, BeginsWhenAFollowerOnTheHostHasMadeItsCall) {
   EXPECT_EQ(message_of([&] { group->barrier(); }), "nothing was thrown") << "the group continues";
 }
 
-template <typename Partner>
-void expect_refusal(const std::string& reason, bool steps_by_itself) {
+template <typename Partner> void expect_refusal(const std::string& reason, bool steps_by_itself) {
   RecordingDevice device;
   const auto group = ProcessGroup::create(kAlone, std::make_shared<TableStore>(), "token", {.device = &device});
   manual_seed(3);

@@ -205,8 +205,7 @@ TEST(DeviceLoader, APassTakesNoNewMemory) {
   EXPECT_EQ(device.allocator_stats().system_allocations, before);
 }
 
-template <typename T>
-bool same(std::span<T> a, std::span<T> b) {
+template <typename T> bool same(std::span<T> a, std::span<T> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 

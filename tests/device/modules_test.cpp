@@ -35,10 +35,10 @@ TEST(DeviceModules, StateDictsAndFilesCrossDevices) {
   EXPECT_EQ(&on_gpu.parameters()[0].device(), &device);
 
   const std::string path = temporary("device.safetensors");
-  save_safetensors(path, on_gpu.state_dict());
+  train::save_safetensors(path, on_gpu.state_dict());
   manual_seed(3);
   SmallNet again;
-  again.load_state_dict(load_safetensors(path).tensors);
+  again.load_state_dict(train::load_safetensors(path).tensors);
   EXPECT_EQ(weights_of(again), weights_of(on_cpu));
   std::filesystem::remove(path);
 }

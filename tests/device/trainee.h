@@ -39,8 +39,7 @@ struct Trainee {
     return ddp->capture([this] { return step(); }, options);
   }
   // Losses and weights after `steps` calls of `each`.
-  template <typename Step>
-  Training train(int steps, Step&& each) const {
+  template <typename Step> Training train(int steps, Step&& each) const {
     Training result;
     for (int number = 0; number < steps; ++number) {
       fill(number);

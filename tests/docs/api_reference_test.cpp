@@ -26,8 +26,7 @@ TEST(ApiReference, HasTheHeadersCommentsAndNoWarning) {
   EXPECT_NE(tensor.find("Uninitialised memory from the device's allocator."), std::string::npos)
       << "a comment before a function";
   EXPECT_NE(tensor.find("undefined: no memory"), std::string::npos) << "a comment after a function";
-  EXPECT_NE(losses.find("Each returns a float32 scalar"), std::string::npos)
-      << "a comment at the start of a file";
+  EXPECT_NE(losses.find("Each returns a float32 scalar"), std::string::npos) << "a comment at the start of a file";
 }
 
 }  // namespace

@@ -65,9 +65,10 @@ int train(int argc, char** argv) {
   ls::optim::Adam adam(ddp.parameters(), {.lr = 0.05f});
   ls::data::DistributedSampler sampler(points.size(), group->place(), {.shuffle = true, .seed = 1});
 
-  ls::CheckpointParts state{.model = net, .optimizer = adam, .sampler = sampler};
-  if (const auto saved = ls::load_checkpoint("run/rings", state)) state.epoch = saved->epoch, state.step = saved->step;
-  for (; state.epoch < epochs; ls::save_checkpoint("run/rings", state)) {
+  ls::train::CheckpointParts state{.model = net, .optimizer = adam, .sampler = sampler};
+  if (const auto saved = ls::train::load_checkpoint("run/rings", state))
+    state.epoch = saved->epoch, state.step = saved->step;
+  for (; state.epoch < epochs; ls::train::save_checkpoint("run/rings", state)) {
     sampler.set_epoch(state.epoch);
     for (auto& [batch, rings] : ls::data::DataLoader(points, sampler, {.batch_size = 128 / group->world_size()})) {
       adam.zero_grad();
@@ -76,8 +77,8 @@ int train(int argc, char** argv) {
       ++state.step;
     }
     sampler.set_epoch(++state.epoch);  // where a resumed run continues
-    ls::Accuracy accuracy;
-    ls::evaluate(net, unseen, {&accuracy});
+    ls::train::Accuracy accuracy;
+    ls::train::evaluate(net, unseen, {&accuracy});
     if (group->rank() == 0)
       std::printf("epoch %d: %.2f of 1000 unseen points\n", static_cast<int>(state.epoch), accuracy.value());
   }

@@ -206,7 +206,7 @@ void save_disagreeing_weights(const std::string& folder) {
   prefer(7);
   optim::ExponentialMovingAverage averages(net.named_parameters());
   prefer(3);
-  save_checkpoint(folder, {.model = net, .ema = averages, .step = 12});
+  train::save_checkpoint(folder, {.model = net, .ema = averages, .step = 12});
 }
 
 void set_labels(const fs::path& file, const std::vector<char>& labels) {

@@ -24,7 +24,7 @@ struct TrainingNet : nn::Sequential {
 inline std::optional<std::int64_t> load_training(const std::string& folder) {
   TrainingNet net;
   optim::SGD sgd(net.named_parameters(), {.lr = 0.1F, .momentum = 0.9F});
-  const auto state = load_checkpoint(folder, {.model = net, .optimizer = sgd});
+  const auto state = train::load_checkpoint(folder, {.model = net, .optimizer = sgd});
   return state ? std::optional(state->step) : std::nullopt;
 }
 

@@ -67,7 +67,7 @@ class Training {
     const int steps = arguments_.number("steps", 10), save_every = arguments_.number("save_every", 0);
     const std::string folder = arguments_.text("folder");
     if (arguments_.number("resume", 0) != 0)
-      if (const auto saved = lockstep::load_checkpoint(folder, parts())) step_ = saved->step;
+      if (const auto saved = lockstep::train::load_checkpoint(folder, parts())) step_ = saved->step;
     const std::int64_t first = step_;
     while (step_ < steps) {
       if (step_ == arguments_.number("fail_at", -1) && misbehave()) return 0;
@@ -83,13 +83,13 @@ class Training {
   }
 
  private:
-  lockstep::CheckpointParts parts() {
+  lockstep::train::CheckpointParts parts() {
     return {.model = *net_, .optimizer = *sgd_, .ddp = *ddp_, .step = step_, .group = group_};
   }
 
   void save(const std::string& folder) {
     if (how_ == "disk" && group_->rank() == 0) stamp(arguments_);
-    lockstep::save_checkpoint(folder, parts());
+    lockstep::train::save_checkpoint(folder, parts());
   }
 
   void say(const std::string& what) const {

@@ -52,8 +52,7 @@ class GpuTest : public ::testing::Test {
 };
 
 // The tensor's values on the host, after the device has computed them.
-template <typename T>
-std::vector<T> host_values(const Tensor& tensor) {
+template <typename T> std::vector<T> host_values(const Tensor& tensor) {
   const Tensor here = tensor.to(cpu_device());
   tensor.device().default_stream().synchronize();
   const auto values = here.span<T>();

@@ -177,9 +177,9 @@ TEST_F(GpuCheckpoint, MovesBetweenDevices) {
     Trainee saved("convolutional", first, {.lr = 0.05F, .momentum = 0.9F}),
         loaded("convolutional", second, {.lr = 0.05F, .momentum = 0.9F});
     for (int step = 0; step < 3; ++step) saved.step(step);
-    save_checkpoint(folder, {.model = *saved.net, .optimizer = saved.sgd, .step = 3});
+    train::save_checkpoint(folder, {.model = *saved.net, .optimizer = saved.sgd, .step = 3});
     loaded.step(7);  // leaves state that loading must replace
-    const auto state = load_checkpoint(folder, {.model = *loaded.net, .optimizer = loaded.sgd});
+    const auto state = train::load_checkpoint(folder, {.model = *loaded.net, .optimizer = loaded.sgd});
     ASSERT_TRUE(state.has_value());
     EXPECT_EQ(state->step, 3);
     EXPECT_EQ(hash_of(loaded.net->named_parameters()), hash_of(saved.net->named_parameters()));

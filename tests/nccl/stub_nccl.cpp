@@ -143,16 +143,11 @@ STUB ncclResult_t ncclGetVersion(int* version) {
 }
 STUB const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
-    case ncclSystemError:
-      return "unhandled system error";
-    case ncclInternalError:
-      return "internal error";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInvalidUsage:
-      return "invalid usage";
-    default:
-      return "stub result";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInvalidUsage: return "invalid usage";
+    default: return "stub result";
   }
 }
 STUB const char* ncclGetLastError(ncclComm_t) { return "said by the stub"; }

@@ -57,23 +57,15 @@ Operands operands_of(const Operation& operation, const Place& place) {
   }
   switch (call.kind) {
     case OperationKind::kBarrier:
-    case OperationKind::kAllocate:
-      return {};
+    case OperationKind::kAllocate: return {};
     case OperationKind::kAllReduce:
-    case OperationKind::kBroadcast:
-      return of(one, one);
-    case OperationKind::kReduce:
-      return of(one, is_root ? one : 0);
-    case OperationKind::kAllGather:
-      return of(one, all);
-    case OperationKind::kGather:
-      return of(one, is_root ? all : 0);
-    case OperationKind::kScatter:
-      return of(is_root ? all : 0, one);
-    case OperationKind::kReduceScatter:
-      return of(all, one);
-    case OperationKind::kAllToAll:
-      return of(all, all);
+    case OperationKind::kBroadcast: return of(one, one);
+    case OperationKind::kReduce: return of(one, is_root ? one : 0);
+    case OperationKind::kAllGather: return of(one, all);
+    case OperationKind::kGather: return of(one, is_root ? all : 0);
+    case OperationKind::kScatter: return of(is_root ? all : 0, one);
+    case OperationKind::kReduceScatter: return of(all, one);
+    case OperationKind::kAllToAll: return of(all, all);
     case OperationKind::kAllGatherV:
       return of(operation.layout->receive_counts[static_cast<std::size_t>(place.rank)] * element, one);
     case OperationKind::kAllToAllV:
@@ -185,8 +177,7 @@ class Results : public CompletionQueue {
   explicit Results(Device& device) : device_(device) {}
 
   // The memory of failed calls may be freed once no copy is under way.
-  template <typename Call>
-  auto settled(Call&& call) {
+  template <typename Call> auto settled(Call&& call) {
     try {
       return call();
     } catch (...) {

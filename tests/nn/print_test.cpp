@@ -11,8 +11,7 @@
 namespace lockstep {
 namespace {
 
-template <typename T>
-std::string text_of(const T& object) {
+template <typename T> std::string text_of(const T& object) {
   std::ostringstream text;
   text << object;
   return text.str();

@@ -15,8 +15,7 @@ namespace {
 
 using Formula = std::function<void(Scalar&, double g, int t)>;
 
-template <typename T, typename Options>
-auto make(const Options& given) {
+template <typename T, typename Options> auto make(const Options& given) {
   return [given](std::vector<NamedTensor> parameters, LossScaler* scaler) -> std::unique_ptr<Optimizer> {
     Options options = given;
     options.loss_scaler = scaler;

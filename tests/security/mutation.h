@@ -43,12 +43,8 @@ class Mutator {
           bytes[below(bytes.size())] ^= static_cast<std::byte>(1u << below(8));
         if (bytes == valid) bytes[0] ^= std::byte{1};
         break;
-      case 1:
-        bytes.resize(below(bytes.size()));
-        break;
-      case 2:
-        bytes.insert(bytes.end(), valid.begin(), valid.end());
-        break;
+      case 1: bytes.resize(below(bytes.size())); break;
+      case 2: bytes.insert(bytes.end(), valid.begin(), valid.end()); break;
       default: {
         const Bytes more = noise(200);
         bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(below(bytes.size() + 1)), more.begin(), more.end());
@@ -62,8 +58,7 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-template <typename T>
-Bytes bytes_of(const T& value) {
+template <typename T> Bytes bytes_of(const T& value) {
   const auto* data = reinterpret_cast<const std::byte*>(&value);
   return {data, data + sizeof value};
 }

@@ -82,17 +82,12 @@ class Attack {
 
   void one_message() {
     switch (random_.below(8)) {
-      case 0:
-        return noise();
+      case 0: return noise();
       case 1:
-      case 2:
-        return bad_proof();
-      case 3:
-        return replayed_proof();
-      case 4:
-        return drip();
-      default:
-        return member_gone_mad();
+      case 2: return bad_proof();
+      case 3: return replayed_proof();
+      case 4: return drip();
+      default: return member_gone_mad();
     }
   }
   void leave() { drippers_.clear(); }
@@ -192,8 +187,7 @@ class Attack {
         drippers_.push_back(std::move(member));
         if (drippers_.size() > kStoreDrippers) drippers_.pop_front();
         return;
-      default:
-        member.say(random_.mutated(request));
+      default: member.say(random_.mutated(request));
     }
   }
 

@@ -51,8 +51,7 @@ class UnauthenticatedPeer {
     return true;
   }
   // Returns false if the connection is closed, or silent for 2 s.
-  template <typename T>
-  bool hear(T& value) {
+  template <typename T> bool hear(T& value) {
     auto* data = reinterpret_cast<char*>(&value);
     std::size_t done = 0;
     while (done < sizeof value) {

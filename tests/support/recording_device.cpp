@@ -22,49 +22,41 @@ namespace {
 
 // The form in which an argument is kept until the stream executes the call: host memory that it refers to may be gone
 // by then.
-template <typename T>
-struct Kept {
+template <typename T> struct Kept {
   explicit Kept(T value) : value(value) {}
   T get() { return value; }
   T value;
 };
-template <typename T>
-struct Kept<const T&> {
+template <typename T> struct Kept<const T&> {
   explicit Kept(const T& value) : value(value) {}
   const T& get() { return value; }
   T value;
 };
-template <>
-struct Kept<Stream&> {
+template <> struct Kept<Stream&> {
   explicit Kept(Stream&) {}
   Stream& get() { return cpu_device().default_stream(); }
 };
-template <typename T>
-struct Kept<std::span<const T>> {
+template <typename T> struct Kept<std::span<const T>> {
   explicit Kept(std::span<const T> value) : values(value.begin(), value.end()) {}
   std::span<const T> get() { return values; }
   std::vector<T> values;
 };
 
-template <auto entry>
-struct Queued;
+template <auto entry> struct Queued;
 std::atomic<const KernelTable*> g_kernels = nullptr;  // null: the reference kernels
 const KernelTable& table_of(const KernelTable& kernels, const KernelTable*) { return kernels; }
-template <typename Family>
-const Family& table_of(const KernelTable& kernels, const Family*) {
+template <typename Family> const Family& table_of(const KernelTable& kernels, const Family*) {
   return kernels.families.get<Family>();
 }
 
-template <typename T>
-bool is_half_view(const T& argument) {
+template <typename T> bool is_half_view(const T& argument) {
   if constexpr (std::is_same_v<T, InputView> || std::is_same_v<T, OutputView>)
     return argument && (argument.dtype == DType::kFloat16 || argument.dtype == DType::kBFloat16);
   else
     return false;
 }
 
-template <typename Table, typename... Arguments, void (*Table::*entry)(Arguments...)>
-struct Queued<entry> {
+template <typename Table, typename... Arguments, void (*Table::*entry)(Arguments...)> struct Queued<entry> {
   static void call(Arguments... arguments) {
     Stream& stream = std::get<sizeof...(Arguments) - 1>(std::tie(arguments...));
     const bool is_mixed = (is_half_view(arguments) || ...);
@@ -82,8 +74,7 @@ struct Queued<entry> {
   static inline const char* name = "";
 };
 
-template <auto entry, typename Table>
-void queue(Table& table, const char* name) {
+template <auto entry, typename Table> void queue(Table& table, const char* name) {
   Queued<entry>::name = name;
   table.*entry = Queued<entry>::call;
 }

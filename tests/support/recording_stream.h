@@ -25,8 +25,7 @@ class Log {
     const std::lock_guard lock(mutex_);
     lines_.push_back(line);
   }
-  template <typename Change>
-  void count(Change&& change) {
+  template <typename Change> void count(Change&& change) {
     const std::lock_guard lock(mutex_);
     change(counts_);
   }

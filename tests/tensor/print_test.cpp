@@ -20,8 +20,7 @@ std::string text_of(const Tensor& tensor) {
   return text.str();
 }
 
-template <typename T>
-std::string text_of(const std::vector<T>& values, const Shape& shape) {
+template <typename T> std::string text_of(const std::vector<T>& values, const Shape& shape) {
   return text_of(Tensor::from<T>(values, shape));
 }
 

@@ -13,7 +13,7 @@
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::AllOf;
@@ -88,4 +88,4 @@ TEST(CheckFinite, FailsIfAFirstLayerGivesNaN) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -12,7 +12,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using testing::Folder;
@@ -100,4 +100,4 @@ TEST(CheckpointAverages, TheMetadataOfASafetensorsFileTellsThatItHasThem) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -42,7 +42,8 @@ class Folder {
   std::vector<std::string> names() const {  // without the lock
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(path_))
-      if (const std::string name = entry.path().filename().string(); name != FolderLock::kFile) names.push_back(name);
+      if (const std::string name = entry.path().filename().string(); name != train::FolderLock::kFile)
+        names.push_back(name);
     std::sort(names.begin(), names.end());
     return names;
   }
@@ -52,19 +53,19 @@ class Folder {
 };
 
 // Replaces a file's text.
-inline WrittenFile overwrite(const std::string& path, const std::string& text) {
+inline train::WrittenFile overwrite(const std::string& path, const std::string& text) {
   fs::remove(path);
-  return write_durably(path, text);
+  return train::write_durably(path, text);
 }
 
 // Makes the manifest fit the files, and `latest` the manifest.
 inline void put_right(const Folder& folder, const std::string& written, nlohmann::json manifest) {
   for (auto& [name, entry] : manifest["files"].items())
     if (const std::string path = written + "/" + name; fs::exists(path)) {
-      const ReadFile file = read_file(path);
+      const train::ReadFile file = train::read_file(path);
       entry = {{"bytes", file.data.size()}, {"sha256", file.sha256}};
     }
-  const WrittenFile file = overwrite(written + "/manifest.json", manifest.dump());
+  const train::WrittenFile file = overwrite(written + "/manifest.json", manifest.dump());
   overwrite(folder.path() + "/latest", fs::path(written).filename().string() + " " + file.sha256 + "\n");
 }
 

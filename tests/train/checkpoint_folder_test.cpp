@@ -15,7 +15,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -121,4 +121,4 @@ TEST(CheckpointFolder, AFolderOfAnotherJobIsNotTouched) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -48,19 +48,19 @@ void wait_for(const std::string& file) {
   }
 }
 
-std::string result_of(const std::string& folder, const std::string& command, ls::CheckpointTrainee& trainee) {
+std::string result_of(const std::string& folder, const std::string& command, ls::train::CheckpointTrainee& trainee) {
   const std::size_t sign = command.find('=');
   const std::string what = command.substr(0, sign), value = sign == command.npos ? "" : command.substr(sign + 1);
   if (what == "save" || what == "over") {
-    ls::CheckpointParts parts = trainee.parts(std::atoi(value.c_str()));
+    ls::train::CheckpointParts parts = trainee.parts(std::atoi(value.c_str()));
     parts.overwrite = what == "over";
-    return "'" + ls::save_checkpoint(folder, parts) + "'";
+    return "'" + ls::train::save_checkpoint(folder, parts) + "'";
   }
   if (what == "load") {
-    const auto state = ls::load_checkpoint(folder, trainee.parts());
+    const auto state = ls::train::load_checkpoint(folder, trainee.parts());
     return state ? "step " + std::to_string(state->step) : "none";
   }
-  if (what == "prepare") return ls::prepare_checkpoint_folder(folder), "done";
+  if (what == "prepare") return ls::train::prepare_checkpoint_folder(folder), "done";
   if (what == "writer") return ls::train::SummaryWriter(folder + "-events").writes() ? "writes" : "does not write";
   if (what == "touch") return std::ofstream(value).put('.'), "done";
   if (what == "wait") return wait_for(value), "done";
@@ -68,7 +68,8 @@ std::string result_of(const std::string& folder, const std::string& command, ls:
   throw ls::InvalidArgument("checkpoint_job: unknown command '{}'", command);
 }
 
-void run_all(const std::string& folder, std::vector<std::string> commands, ls::CheckpointTrainee& trainee, int rank) {
+void run_all(const std::string& folder, std::vector<std::string> commands, ls::train::CheckpointTrainee& trainee,
+             int rank) {
   while (!commands.empty()) {
     const std::string command = commands.front();
     commands.erase(commands.begin());
@@ -90,7 +91,7 @@ void run_all(const std::string& folder, std::vector<std::string> commands, ls::C
 int run(int count, char** arguments) {
   if (count < 3) throw ls::InvalidArgument("usage: checkpoint_job FOLDER COMMAND...");
   const auto group = ls::init_process_group();
-  ls::CheckpointTrainee trainee(2);
+  ls::train::CheckpointTrainee trainee(2);
   run_all(arguments[1], {arguments + 2, arguments + count}, trainee, group->rank());
   group->barrier();
   return 0;

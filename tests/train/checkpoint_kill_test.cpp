@@ -14,7 +14,7 @@
 #include "tests/faults/child.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -131,4 +131,4 @@ TEST_F(CheckpointKill, WhileDataIsWrittenLeavesNothingIfFilesNeedNoName) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

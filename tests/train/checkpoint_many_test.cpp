@@ -13,7 +13,7 @@
 #include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using testing::Folder;
@@ -68,4 +68,4 @@ TEST(ManyTensors, ACheckpointTakesTimeInProportionToTheirNumber) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

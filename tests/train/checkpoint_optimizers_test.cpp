@@ -17,7 +17,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor>)>;
@@ -53,8 +53,7 @@ struct Trainer {
   optim::ExponentialMovingAverage ema{net.named_parameters()};
 };
 
-template <typename T>
-MakeOptimizer make() {
+template <typename T> MakeOptimizer make() {
   return [](std::vector<NamedTensor> parameters) { return std::make_unique<T>(std::move(parameters)); };
 }
 
@@ -161,4 +160,4 @@ TEST(CheckpointOptimizers, OfOneRankThatDiffersEndAllRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -12,7 +12,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -87,4 +87,4 @@ TEST(CheckpointOrder, ANegativeStepIsRefusedOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -34,10 +34,7 @@ void die() {
   for (;;) ::pause();
 }
 
-template <typename Call>
-Call* the_real(const char* name) {
-  return reinterpret_cast<Call*>(::dlsym(RTLD_NEXT, name));
-}
+template <typename Call> Call* the_real(const char* name) { return reinterpret_cast<Call*>(::dlsym(RTLD_NEXT, name)); }
 
 }  // namespace
 
@@ -101,7 +98,7 @@ int save(int count, char** arguments) {
   const auto is_given = [&](const char* word) { return std::find(how.begin(), how.end(), word) != how.end(); };
   all_are_named = is_given("named");
   const auto group = lockstep::init_process_group();
-  lockstep::CheckpointTrainee trainee(2);
+  lockstep::train::CheckpointTrainee trainee(2);
   std::optional<lockstep::DistributedDataParallel> ddp;
   std::optional<lockstep::ZeroRedundancyOptimizer> zero;
   if (is_given("sliced")) zero.emplace(ddp.emplace(trainee.net, group), trainee.sgd);
@@ -109,7 +106,7 @@ int save(int count, char** arguments) {
   parts.keep = 1;  // so that the save also removes the previous checkpoint
   group->barrier();
   if (group->rank() == (is_given("second") ? 1 : 0)) calls_left = std::atoi(arguments[2]);
-  lockstep::save_checkpoint(arguments[1], parts);
+  lockstep::train::save_checkpoint(arguments[1], parts);
   calls_left = 0;
   group->barrier();
   return 0;

@@ -13,7 +13,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -127,4 +127,4 @@ TEST_F(CheckpointRefusals, OtherOptionsOfTheOptimizerAreNotReportedAsAnotherMode
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -16,7 +16,7 @@
 #include "tests/support/message_of.h"
 #include "tests/train/checkpoint_folder.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::AllOf;
@@ -130,4 +130,4 @@ TEST(CheckpointReplicas, AreNotComparedForAModelWithoutAWrapper) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

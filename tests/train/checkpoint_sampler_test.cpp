@@ -18,7 +18,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::AllOf;
@@ -214,4 +214,4 @@ TEST(RestoreSampler, NeedsNoGroup) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

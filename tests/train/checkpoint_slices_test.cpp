@@ -13,7 +13,7 @@
 #include "tests/ddp/zero_trainee.h"
 #include "tests/train/checkpoint_folder.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::Each;
@@ -139,4 +139,4 @@ TEST(CheckpointSlices, NamesOfFilesAreRecognized) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

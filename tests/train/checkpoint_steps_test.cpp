@@ -12,7 +12,7 @@
 #include "tests/ddp/zero_trainee.h"
 #include "tests/train/checkpoint_folder.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using checkpoint::CallGroup;
@@ -102,4 +102,4 @@ TEST(CheckpointSteps, AFaultOfAnyRankInAnyStepIsAnErrorOfAllRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

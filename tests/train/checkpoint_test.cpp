@@ -23,7 +23,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -315,4 +315,4 @@ TEST(Checkpoint, PythonsSafetensorsReadsTheWeights) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

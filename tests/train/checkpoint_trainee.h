@@ -10,7 +10,7 @@
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/checkpoint.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 struct CheckpointNet : nn::Sequential {
   explicit CheckpointNet(std::int64_t width = 3) {
@@ -38,4 +38,4 @@ struct CheckpointTrainee {
   data::DistributedSampler sampler{20, {}, {.seed = 5}};
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -49,7 +49,7 @@ struct Training {
       sgd.step();
     }
   }
-  CheckpointParts parts() { return {.model = net, .optimizer = sgd, .ddp = ddp, .group = group}; }
+  train::CheckpointParts parts() { return {.model = net, .optimizer = sgd, .ddp = ddp, .group = group}; }
 
   std::shared_ptr<ProcessGroup> group;
   TwoLayers net;
@@ -75,10 +75,10 @@ TEST(HookCheckpoint, AResumedTrainingHasTheSameBits) {
       expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
         Training whole(group, make()), resumed(group, make());
         whole.run(0, 5);
-        save_checkpoint(folder.path, whole.parts());
+        train::save_checkpoint(folder.path, whole.parts());
         group->barrier();
         whole.run(5, 9);
-        EXPECT_TRUE(load_checkpoint(folder.path, resumed.parts()).has_value());
+        EXPECT_TRUE(train::load_checkpoint(folder.path, resumed.parts()).has_value());
         resumed.run(5, 9);
         EXPECT_EQ(hash_of(resumed.net.state_dict()), hash_of(whole.net.state_dict()))
             << make()->describe() << ", " << ranks << " ranks";
@@ -95,10 +95,10 @@ TEST(HookCheckpoint, AResumedTrainingWithZeroHasTheSameBits) {
       Training plain(group, make()), whole(group, make()), resumed(group, make());
       const ZeroRedundancyOptimizer of_whole(whole.ddp, whole.sgd), of_resumed(resumed.ddp, resumed.sgd);
       whole.run(0, 5);
-      save_checkpoint(folder.path, whole.parts());
+      train::save_checkpoint(folder.path, whole.parts());
       whole.run(5, 9);
       for (Training* const training : {&resumed, &plain}) {
-        EXPECT_TRUE(load_checkpoint(folder.path, training->parts()).has_value());
+        EXPECT_TRUE(train::load_checkpoint(folder.path, training->parts()).has_value());
         training->run(5, 9);
         EXPECT_EQ(hash_of(training->net.state_dict()), hash_of(whole.net.state_dict())) << ranks << " ranks";
       }
@@ -120,13 +120,13 @@ TEST(HookCheckpoint, AnotherNumberOfRanksGetsTheMeanOfErrors) {
     const CommHook hook = hooks::top_k();
     Training training(group, hook);
     find(hook, name)[3] = group->rank() == 0 ? 1.0f : 4.0f;
-    save_checkpoint(folder.path, training.parts());
+    train::save_checkpoint(folder.path, training.parts());
   }));
   for (const int ranks : {1, 4})
     expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
       const CommHook hook = hooks::top_k();
       Training training(group, hook);
-      load_checkpoint(folder.path, training.parts());
+      train::load_checkpoint(folder.path, training.parts());
       EXPECT_EQ(find(hook, name)[3], 2.5f);
     }));
 }
@@ -135,15 +135,15 @@ TEST(HookCheckpoint, TheStateOfAnotherHookIsRefusedOnAllRanks) {
   const HookFolder folder("hook_other"), plain("hook_none");
   expect_all_well(run_ranks(2, "threads", [&](auto group) {
     Training with(group, hooks::top_k()), without(group, hooks::bf16());
-    save_checkpoint(folder.path, with.parts());
-    save_checkpoint(plain.path, without.parts());
+    train::save_checkpoint(folder.path, with.parts());
+    train::save_checkpoint(plain.path, without.parts());
   }));
   const auto loading = [](const std::string& path, const CommHook& none, const MakeHook& make, bool names_wrapper) {
     return run_ranks(2, "threads", [&](auto group) {
       Training training(group, make ? make() : none);
-      CheckpointParts parts = training.parts();
+      train::CheckpointParts parts = training.parts();
       if (!names_wrapper) parts.ddp = {};
-      load_checkpoint(path, parts);
+      train::load_checkpoint(path, parts);
     });
   };
   EXPECT_THAT(loading(folder.path, {}, {}, true), Each(HasSubstr("is of a comm hook that keeps 'top_k.error.")));

@@ -21,7 +21,7 @@
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN(), kInfinite = std::numeric_limits<float>::infinity();
@@ -255,4 +255,4 @@ TEST(Evaluate, AnExceptionOfOneRankReachesAll) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -7,7 +7,7 @@
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/checkpoint_trainee.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::ElementsAre;
@@ -82,4 +82,4 @@ TEST(ProgramState, TextThatIsNotUtf8IsRefusedAndNothingIsLeft) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -14,12 +14,11 @@
 #include "lockstep/core/error.h"
 #include "tests/support/pattern.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 // Runs `body` with a stream and returns the written text.
-template <typename Body>
-std::string captured(Body&& body) {
+template <typename Body> std::string captured(Body&& body) {
   char* text = nullptr;
   std::size_t size = 0;
   std::FILE* stream = open_memstream(&text, &size);
@@ -111,4 +110,4 @@ TEST(Progress, AFullDiskIsAnError) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

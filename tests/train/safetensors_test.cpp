@@ -22,7 +22,7 @@
 #include "tests/support/message_of.h"
 #include "tests/train/checkpoint_folder.h"
 
-namespace lockstep {
+namespace lockstep::train {
 namespace {
 
 using ::testing::AllOf;
@@ -268,4 +268,4 @@ TEST_F(SafetensorsFiles, PythonReadsThemAndTheyReadPythons) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -40,7 +40,7 @@ TEST(TrainerDocExamples, TrainAndStop) {
              return std::make_unique<ls::optim::Nadam>(std::move(parameters), ls::optim::NadamOptions::keras(0.01F));
            },
        .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); },
-       .metrics = {{"accuracy", ls::Accuracy()}, {"top2", ls::TopK(2)}},
+       .metrics = {{"accuracy", ls::train::Accuracy()}, {"top2", ls::train::TopK(2)}},
        .strategy = "ddp"});  // or "mirrored", "towers", ...
   const auto train = ls::data::Pipeline(points).shuffle(1000).batch(32).prefetch().cache();
   const auto validation = ls::data::Pipeline(others).batch(32);

@@ -56,8 +56,7 @@ void check_same_on_all_ranks(GroupRef group, std::string_view operation, const s
 // on any rank, all ranks throw: the failed rank its own exception, the others "rank R: " and its text, with R the first
 // failed rank, as InvalidArgument, FileError or Error, whichever the exception was. The group stays usable. call() must
 // not skip collective calls of this group by throwing between them: abort_on_error() is for that.
-template <std::invocable Call>
-auto on_all_ranks(GroupRef group, const Call& call);
+template <std::invocable Call> auto on_all_ranks(GroupRef group, const Call& call);
 
 // The same for a call that returns a text: the texts of all ranks, by rank. `purpose` names the call in messages, in at
 // most 23 characters; ranks in calls of different purposes get a MismatchError.
@@ -74,8 +73,7 @@ std::vector<std::string> gather_on_all_ranks(GroupRef group, const std::function
 // ranks throw PeerLost with "rank R aborted the group: " and its text from the call that they are in, or from their
 // next one. If the group is over already, its first error stays. A PeerLost of another group, such as a part of this
 // one, ends this group as well. Not collective; does not wait. Without it, the other ranks learn only that a rank left.
-template <std::invocable Call>
-auto abort_on_error(GroupRef group, const Call& call);
+template <std::invocable Call> auto abort_on_error(GroupRef group, const Call& call);
 
 // The same for an exception that the caller has caught, which must not be null: ends the group with its text. A group
 // of one rank stays usable.
@@ -87,8 +85,7 @@ void abort_for(GroupRef group, const std::exception_ptr& error);
 
 // -- Implementation of the templates
 
-template <std::invocable Call>
-auto on_all_ranks(GroupRef group, const Call& call) {
+template <std::invocable Call> auto on_all_ranks(GroupRef group, const Call& call) {
   if constexpr (std::is_void_v<std::invoke_result_t<Call>>) {
     gather_on_all_ranks(group, [&] {
       call();
@@ -104,8 +101,7 @@ auto on_all_ranks(GroupRef group, const Call& call) {
   }
 }
 
-template <std::invocable Call>
-auto abort_on_error(GroupRef group, const Call& call) {
+template <std::invocable Call> auto abort_on_error(GroupRef group, const Call& call) {
   try {
     return call();
   } catch (...) {

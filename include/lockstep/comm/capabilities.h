@@ -16,8 +16,7 @@
 namespace lockstep {
 
 // A set of an enum's values, which are below 32.
-template <typename Enum>
-class SetOf {
+template <typename Enum> class SetOf {
  public:
   constexpr SetOf() = default;
   constexpr SetOf(std::initializer_list<Enum> members) {

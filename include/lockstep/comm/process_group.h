@@ -135,8 +135,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // Runs compute(stream), which returns nothing, after all calls issued so far and concurrently with the caller's work,
   // as Work::then() does. It prepares the data of a later call, and is not numbered.
-  template <typename Compute>
-  Work compute_async(Compute compute, DeviceKind device = DeviceKind::kCpu) {
+  template <typename Compute> Work compute_async(Compute compute, DeviceKind device = DeviceKind::kCpu) {
     static_assert(std::is_void_v<std::invoke_result_t<Compute&, Stream&>>,
                   "a computation returns nothing; Work::then() makes calls");
     return last_call(device).then(std::move(compute));
@@ -161,12 +160,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   Work recv_async(void* data, std::size_t count, DType dtype, int from, int tag = 0, int* sender = nullptr,
                   const CallOptions& = {});
 
-  template <typename T>
-  void all_reduce(std::span<T> data, ReduceOp op = ReduceOp::kSum, const CallOptions& call = {}) {
+  template <typename T> void all_reduce(std::span<T> data, ReduceOp op = ReduceOp::kSum, const CallOptions& call = {}) {
     all_reduce(data.data(), data.size(), kDTypeOf<T>, op, call);
   }
-  template <typename T>
-  void broadcast(std::span<T> data, int root, const CallOptions& call = {}) {
+  template <typename T> void broadcast(std::span<T> data, int root, const CallOptions& call = {}) {
     broadcast(data.data(), data.size(), kDTypeOf<T>, root, call);
   }
 

@@ -78,8 +78,7 @@ class Work {
   // InvalidArgument if this Work is not a collective's. Captures of up to two pointers need no allocation. The captures
   // of `next` are destroyed when it has run or will not run; if they hold the last reference to the group, the group
   // ends there.
-  template <typename Next>
-  Work then(Next next) const {
+  template <typename Next> Work then(Next next) const {
     if constexpr (std::is_convertible_v<std::invoke_result_t<Next&, Stream&>, Work>)
       return follow(std::move(next), true);
     else

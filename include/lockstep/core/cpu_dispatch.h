@@ -45,12 +45,9 @@ Isa cpu_isa();
       __VA_ARGS__ LOCKSTEP_TARGET_AVX512 static result name##_avx512 parameters __VA_ARGS__ result name parameters { \
     switch (::lockstep::cpu_isa()) {                                                                                 \
       case ::lockstep::Isa::kAmx:                                                                                    \
-      case ::lockstep::Isa::kAvx512:                                                                                 \
-        return name##_avx512 arguments;                                                                              \
-      case ::lockstep::Isa::kAvx2:                                                                                   \
-        return name##_avx2 arguments;                                                                                \
-      default:                                                                                                       \
-        return name##_baseline arguments;                                                                            \
+      case ::lockstep::Isa::kAvx512: return name##_avx512 arguments;                                                 \
+      case ::lockstep::Isa::kAvx2: return name##_avx2 arguments;                                                     \
+      default: return name##_baseline arguments;                                                                     \
     }                                                                                                                \
   }
 #else

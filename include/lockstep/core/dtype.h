@@ -17,17 +17,13 @@ inline constexpr int kDTypes = 8;
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
-    case DType::kInt64:
-      return 8;
+    case DType::kInt64: return 8;
     case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
+    case DType::kInt32: return 4;
     case DType::kFloat16:
-    case DType::kBFloat16:
-      return 2;
+    case DType::kBFloat16: return 2;
     case DType::kInt8:
-    case DType::kUInt8:
-      return 1;
+    case DType::kUInt8: return 1;
   }
   return 0;
 }
@@ -40,23 +36,16 @@ constexpr std::string_view name_of(DType dtype) {
   return index < 8 ? kNames[index] : "invalid";
 }
 
-template <typename T>
-inline constexpr DType kDTypeOf = [] {
+template <typename T> inline constexpr DType kDTypeOf = [] {
   static_assert(sizeof(T) == 0, "no DType for this C++ type");
   return DType::kFloat32;
 }();
-template <>
-inline constexpr DType kDTypeOf<float> = DType::kFloat32;
-template <>
-inline constexpr DType kDTypeOf<double> = DType::kFloat64;
-template <>
-inline constexpr DType kDTypeOf<std::int8_t> = DType::kInt8;
-template <>
-inline constexpr DType kDTypeOf<std::uint8_t> = DType::kUInt8;
-template <>
-inline constexpr DType kDTypeOf<std::int32_t> = DType::kInt32;
-template <>
-inline constexpr DType kDTypeOf<std::int64_t> = DType::kInt64;
+template <> inline constexpr DType kDTypeOf<float> = DType::kFloat32;
+template <> inline constexpr DType kDTypeOf<double> = DType::kFloat64;
+template <> inline constexpr DType kDTypeOf<std::int8_t> = DType::kInt8;
+template <> inline constexpr DType kDTypeOf<std::uint8_t> = DType::kUInt8;
+template <> inline constexpr DType kDTypeOf<std::int32_t> = DType::kInt32;
+template <> inline constexpr DType kDTypeOf<std::int64_t> = DType::kInt64;
 
 }  // namespace lockstep
 #pragma GCC visibility pop

@@ -18,8 +18,7 @@ class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message) : std::runtime_error(message) {}
 
-  template <typename... Args>
-  explicit Error(fmt::format_string<Args...> format, Args&&... args)
+  template <typename... Args> explicit Error(fmt::format_string<Args...> format, Args&&... args)
       : Error(fmt::vformat(format, fmt::make_format_args(args...))) {}
 };
 

@@ -20,15 +20,9 @@ namespace lockstep {
 class KernelFamilies {
  public:
   // The table stores the pointer, so `kernels` must live as long as the process.
-  template <typename Family>
-  void set(const Family& kernels) {
-    families_[Family::kFamily] = &kernels;
-  }
+  template <typename Family> void set(const Family& kernels) { families_[Family::kFamily] = &kernels; }
   // The device must have the family (LOCKSTEP_CHECK).
-  template <typename Family>
-  const Family& get() const {
-    return *static_cast<const Family*>(find(Family::kFamily));
-  }
+  template <typename Family> const Family& get() const { return *static_cast<const Family*>(find(Family::kFamily)); }
 
  private:
   const void* find(const char* family) const;

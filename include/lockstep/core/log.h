@@ -25,20 +25,16 @@ void write(Level level, fmt::string_view format, fmt::format_args args);
 // stderr.
 void set_sink(std::function<void(Level, const std::string&)> sink);
 
-template <typename... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) {
+template <typename... Args> void debug(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::kDebug, format, fmt::make_format_args(args...));
 }
-template <typename... Args>
-void info(fmt::format_string<Args...> format, Args&&... args) {
+template <typename... Args> void info(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::kInfo, format, fmt::make_format_args(args...));
 }
-template <typename... Args>
-void warn(fmt::format_string<Args...> format, Args&&... args) {
+template <typename... Args> void warn(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::kWarning, format, fmt::make_format_args(args...));
 }
-template <typename... Args>
-void error(fmt::format_string<Args...> format, Args&&... args) {
+template <typename... Args> void error(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::kError, format, fmt::make_format_args(args...));
 }
 

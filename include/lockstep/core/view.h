@@ -25,14 +25,13 @@ struct InputView {
 
   InputView() = default;
   InputView(const void* memory, DType type, const Shape& its_shape) : data(memory), dtype(type), shape(its_shape) {}
-  template <typename T>
-  InputView(const T* memory, const Shape& its_shape) : data(memory), dtype(kDTypeOf<T>), shape(its_shape) {}
+  template <typename T> InputView(const T* memory, const Shape& its_shape)
+      : data(memory), dtype(kDTypeOf<T>), shape(its_shape) {}
 
   explicit operator bool() const { return data != nullptr; }
   std::int64_t count() const { return shape.count(); }
   // Null if there is no memory. T must be the element type (LOCKSTEP_CHECK).
-  template <typename T>
-  const T* as() const {
+  template <typename T> const T* as() const {
     if (dtype != kDTypeOf<T> && data != nullptr) internal::wrong_element_type(kDTypeOf<T>, dtype, shape);
     return static_cast<const T*>(data);
   }
@@ -50,15 +49,13 @@ struct OutputView {
   OutputView() = default;
   OutputView(void* memory, DType type, const Shape& its_shape, bool adds = false)
       : data(memory), dtype(type), shape(its_shape), accumulate(adds) {}
-  template <typename T>
-  OutputView(T* memory, const Shape& its_shape, bool adds = false)
+  template <typename T> OutputView(T* memory, const Shape& its_shape, bool adds = false)
       : data(memory), dtype(kDTypeOf<T>), shape(its_shape), accumulate(adds) {}
 
   explicit operator bool() const { return data != nullptr; }
   operator InputView() const { return {data, dtype, shape}; }  // for operators that work in place
   std::int64_t count() const { return shape.count(); }
-  template <typename T>
-  T* as() const {
+  template <typename T> T* as() const {
     if (dtype != kDTypeOf<T> && data != nullptr) internal::wrong_element_type(kDTypeOf<T>, dtype, shape);
     return static_cast<T*>(data);
   }

@@ -19,10 +19,7 @@ namespace lockstep::data {
 using Sample = std::vector<Tensor>;
 
 // Returns a CPU tensor of rank 0 that holds one value: a label.
-template <typename T>
-Tensor scalar(T value) {
-  return Tensor::from(std::span<const T>(&value, 1), Shape());
-}
+template <typename T> Tensor scalar(T value) { return Tensor::from(std::span<const T>(&value, 1), Shape()); }
 
 // The shape and type that all samples of a data set have at one place in their list.
 struct TensorSpec {
@@ -58,8 +55,7 @@ class Batch {
   const Tensor& targets() const { return (*this)[1]; }
 
   // Returns all tensors; the batch must have exactly `N`.
-  template <std::size_t N>
-  std::array<Tensor, N> tensors() const {
+  template <std::size_t N> std::array<Tensor, N> tensors() const {
     check_size(N);
     std::array<Tensor, N> all;
     for (std::size_t i = 0; i < N; ++i) all[i] = tensors_[i];
@@ -67,13 +63,11 @@ class Batch {
   }
 
   // Used by `auto& [inputs, targets] = batch`.
-  template <std::size_t I>
-  Tensor& get() {
+  template <std::size_t I> Tensor& get() {
     check_size(2);
     return tensors_[I];
   }
-  template <std::size_t I>
-  const Tensor& get() const {
+  template <std::size_t I> const Tensor& get() const {
     check_size(2);
     return tensors_[I];
   }
@@ -97,15 +91,13 @@ class Row {
 
   // Returns the sample's elements of tensor `i`. Throws InvalidArgument when the tensor has another type than T, or
   // does not exist.
-  template <typename T>
-  std::span<T> span(std::size_t i) const {
+  template <typename T> std::span<T> span(std::size_t i) const {
     const Tensor& all = tensor(i);
     const std::size_t count = static_cast<std::size_t>(all.count() / rows_);
     return all.span<T>().subspan(static_cast<std::size_t>(number_) * count, count);
   }
   // Returns the only element of a tensor of rank 0: a label.
-  template <typename T>
-  T& value(std::size_t i) const {
+  template <typename T> T& value(std::size_t i) const {
     const std::span<T> all = span<T>(i);
     check_is_one(i, all.size());
     return all[0];
@@ -123,9 +115,5 @@ class Row {
 }  // namespace lockstep::data
 #pragma GCC visibility pop
 
-template <>
-struct std::tuple_size<lockstep::data::Batch> : std::integral_constant<std::size_t, 2> {};
-template <std::size_t I>
-struct std::tuple_element<I, lockstep::data::Batch> {
-  using type = lockstep::Tensor;
-};
+template <> struct std::tuple_size<lockstep::data::Batch> : std::integral_constant<std::size_t, 2> {};
+template <std::size_t I> struct std::tuple_element<I, lockstep::data::Batch> { using type = lockstep::Tensor; };

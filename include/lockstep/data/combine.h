@@ -28,10 +28,7 @@ class KeptDataset {
   template <typename Set>
   requires std::derived_from<std::remove_cvref_t<Set>, Dataset> KeptDataset(Set&& set)
       : set_(std::make_shared<const std::remove_cvref_t<Set>>(std::forward<Set>(set))) {}
-  template <std::derived_from<Dataset> Set>
-  KeptDataset(std::shared_ptr<Set> set) : set_(std::move(set)) {
-    check();
-  }
+  template <std::derived_from<Dataset> Set> KeptDataset(std::shared_ptr<Set> set) : set_(std::move(set)) { check(); }
   const Dataset& operator*() const { return *set_; }
   const Dataset* operator->() const { return set_.get(); }
 

@@ -54,8 +54,7 @@ class Pipeline {
   // Keeps the set as combine.h describes: in its own order, without batches.
   template <typename Set>
   requires std::derived_from<std::remove_cvref_t<Set>, Dataset> Pipeline(Set&& set) : set_(std::forward<Set>(set)) {}
-  template <std::derived_from<Dataset> Set>
-  Pipeline(std::shared_ptr<Set> set) : set_(std::move(set)) {}
+  template <std::derived_from<Dataset> Set> Pipeline(std::shared_ptr<Set> set) : set_(std::move(set)) {}
 
   // Maps samples. Throws InvalidArgument after batch(), where tf.data would map batches.
   Pipeline map(std::function<Sample(Sample sample)> function) const;

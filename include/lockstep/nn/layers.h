@@ -112,12 +112,10 @@ class Flatten : public Module {
 // "1", ... or by the given name.
 class Sequential : public Module {
  public:
-  template <typename Layer, typename... Args>
-  Layer& append(Args&&... args) {
+  template <typename Layer, typename... Args> Layer& append(Args&&... args) {
     return append_named<Layer>(std::to_string(modules_.size()), std::forward<Args>(args)...);
   }
-  template <typename Layer, typename... Args>
-  Layer& append_named(const std::string& name, Args&&... args) {
+  template <typename Layer, typename... Args> Layer& append_named(const std::string& name, Args&&... args) {
     auto layer = std::make_unique<Layer>(std::forward<Args>(args)...);
     Layer& added = *layer;
     add(name, added);

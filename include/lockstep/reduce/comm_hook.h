@@ -93,8 +93,7 @@ class BucketHook {
 class CommHook {
  public:
   CommHook() = default;
-  template <std::derived_from<BucketHook> Hook>
-  CommHook(std::shared_ptr<Hook> hook) : hook_(std::move(hook)) {}
+  template <std::derived_from<BucketHook> Hook> CommHook(std::shared_ptr<Hook> hook) : hook_(std::move(hook)) {}
   template <typename Function>
   requires std::is_invocable_r_v<Work, Function&, ProcessGroup&, const GradBucket&> &&
       (!std::same_as<std::decay_t<Function>, CommHook>)CommHook(Function function)
@@ -108,8 +107,7 @@ class CommHook {
   Work operator()(ProcessGroup& group, const GradBucket& bucket) const;
 
  private:
-  template <typename Function>
-  class OfFunction : public BucketHook {
+  template <typename Function> class OfFunction : public BucketHook {
    public:
     explicit OfFunction(Function function) : function_(std::move(function)) {}
     std::string describe() const override { return "defined by the program"; }

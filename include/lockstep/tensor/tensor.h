@@ -43,8 +43,7 @@ class Tensor {
   // A tensor in existing memory; `buffer` must hold at least shape.count() elements.
   static Tensor wrap(Buffer buffer, const Shape& shape, DType dtype = DType::kFloat32);
   // A copy of `values`, on the CPU.
-  template <typename T>
-  static Tensor from(std::span<const T> values, const Shape& shape);
+  template <typename T> static Tensor from(std::span<const T> values, const Shape& shape);
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().shape; }
@@ -56,14 +55,12 @@ class Tensor {
 
   // The elements, on the tensor's device; only kernels of that device may dereference the pointer. Throws
   // InvalidArgument if T is not the dtype.
-  template <typename T>
-  T* data() const {
+  template <typename T> T* data() const {
     check_dtype(kDTypeOf<T>);
     return reinterpret_cast<T*>(impl().buffer.data());
   }
   // The elements of a CPU tensor; throws InvalidArgument for other devices.
-  template <typename T>
-  std::span<T> span() const {
+  template <typename T> std::span<T> span() const {
     check_on_host();
     return {data<T>(), static_cast<std::size_t>(count())};
   }
@@ -137,8 +134,7 @@ struct BackwardOptions {
   bool retain_graph = false;  // keep the tape for another pass
 };
 
-template <typename T>
-Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
+template <typename T> Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
   Tensor tensor = empty(shape, kDTypeOf<T>);
   if (static_cast<std::int64_t>(values.size()) != shape.count())
     throw InvalidArgument("Tensor::from: {} values do not fill shape {}", values.size(), shape.text());

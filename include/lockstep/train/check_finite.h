@@ -9,7 +9,7 @@
 #include "lockstep/tensor/tensor.h"
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
 struct CheckFiniteOptions {
   std::string name = "loss";                      // used in the message: "validation loss", "loss of the critic"
@@ -23,9 +23,9 @@ struct CheckFiniteOptions {
 // Throws InvalidArgument for another count or type, and while a step is recorded as a graph.
 //
 //   const ls::Tensor loss = nn::cross_entropy(ddp(images), labels);
-//   ls::check_finite(loss, step);
+//   ls::train::check_finite(loss, step);
 //   loss.backward();
 float check_finite(const Tensor& loss, std::int64_t step, const CheckFiniteOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop

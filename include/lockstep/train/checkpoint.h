@@ -38,11 +38,10 @@
 #include "lockstep/tensor/random.h"
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
 // A reference that may be absent; made from the object itself: `.optimizer = sgd`.
-template <typename T>
-class OptionalReference {
+template <typename T> class OptionalReference {
  public:
   OptionalReference() = default;
   OptionalReference(T& object) : object_(&object) {}
@@ -135,5 +134,5 @@ std::optional<CheckpointState> load_checkpoint(const std::string& folder, const 
 // The same for callers that need a checkpoint: if there is none, throws FileError with what the folder holds instead.
 CheckpointState resume_checkpoint(const std::string& folder, const CheckpointParts& parts);
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop

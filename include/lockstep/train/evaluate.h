@@ -14,7 +14,7 @@
 #include "lockstep/train/metrics.h"
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
 // Collective. Copies rank 0's buffers of the model (running statistics of batch normalisation, which each rank computes
 // from its own samples) to all ranks, so that they compute like a checkpoint's model, which has rank 0's buffers. All
@@ -55,5 +55,5 @@ std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::span
 // per sample, or outputs of different shapes in different batches.
 Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop

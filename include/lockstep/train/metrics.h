@@ -16,16 +16,14 @@
 #include "lockstep/tensor/tensor.h"
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
-namespace train {
 // Decides which of two values is better.
 enum class Mode {
   kAuto,  // by the metric, or by its name if monitor.h lists it; else an error that requests a mode
   kLess,
   kMore
 };
-}  // namespace train
 
 class Metric {
  public:
@@ -35,7 +33,7 @@ class Metric {
   // The metric's entire state: numbers that are added over batches and over ranks.
   virtual std::span<std::int64_t> counts() = 0;
   // Whether more or less is better, for callbacks that keep the best epoch. kAuto: unknown.
-  virtual train::Mode better() const { return train::Mode::kAuto; }
+  virtual Mode better() const { return Mode::kAuto; }
   void reset();
 };
 
@@ -56,7 +54,7 @@ class TopK : public Metric {
   std::int64_t correct() const { return counts_[0]; }
   std::int64_t samples() const { return counts_[1]; }
   double value() const;
-  train::Mode better() const override { return train::Mode::kMore; }
+  Mode better() const override { return Mode::kMore; }
 
  private:
   std::int64_t k_, ignore_index_;
@@ -96,17 +94,17 @@ class Mean : public Metric {
   // Returns the numbers of a batch, float32 on the CPU: one per sample of `outputs`, else update() throws
   // InvalidArgument.
   using Values = std::function<std::vector<float>(const Tensor& outputs, const Tensor& targets)>;
-  explicit Mean(Values values, train::Mode better = train::Mode::kAuto);
+  explicit Mean(Values values, Mode better = Mode::kAuto);
   void update(const Tensor& outputs, const Tensor& targets) override;
   void add(float value);
   std::span<std::int64_t> counts() override { return counts_; }
   std::int64_t samples() const;
   double value() const;  // NaN without samples
-  train::Mode better() const override { return better_; }
+  Mode better() const override { return better_; }
 
  private:
   Values values_;
-  train::Mode better_;
+  Mode better_;
   std::vector<std::int64_t> counts_;
 };
 
@@ -125,5 +123,5 @@ class MeanCrossEntropy : public Mean {
   std::int64_t ignore_index_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop

@@ -8,7 +8,7 @@
 #include <string>
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
 struct ProgressOptions {
   bool enabled = true;                // rank 0
@@ -48,5 +48,5 @@ class Progress {
 // else stdout's width if it is a terminal.
 std::optional<int> terminal_width();
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop

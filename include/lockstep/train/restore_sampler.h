@@ -7,7 +7,7 @@
 #include "lockstep/data/sampler.h"
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
 // Collective. Like sampler.restore(state), for states that were not loaded with load_checkpoint(), which sends rank 0's
 // to all. The ranks first compare their states and samplers. If a rank's differ from rank 0's, or a sampler refuses the
@@ -16,5 +16,5 @@ namespace lockstep {
 void restore_sampler(data::Sampler& sampler, const data::SamplerState& state,
                      const std::shared_ptr<ProcessGroup>& group = nullptr);
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop

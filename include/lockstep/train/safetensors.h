@@ -14,7 +14,7 @@
 #include "lockstep/tensor/named_tensor.h"
 
 #pragma GCC visibility push(default)
-namespace lockstep {
+namespace lockstep::train {
 
 struct Safetensors {
   FileTensors tensors;  // on the CPU, each in its own memory, in the order of their bytes in the file
@@ -43,5 +43,5 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
 // Without names, logs a warning about unread tensors.
 Safetensors load_safetensors(const std::string& path, const LoadSafetensorsOptions& options = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::train
 #pragma GCC visibility pop

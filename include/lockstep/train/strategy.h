@@ -114,10 +114,7 @@ class Strategy {
   virtual std::vector<DeviceTraffic> traffic() const = 0;
 
   // One of train/strategy_roles.h, which only some strategies have; null for the others.
-  template <typename Role>
-  Role* as() {
-    return dynamic_cast<Role*>(this);
-  }
+  template <typename Role> Role* as() { return dynamic_cast<Role*>(this); }
 };
 
 // `name` is one of strategies(). Throws InvalidArgument for another name, for options that the strategy has no use for,

@@ -45,8 +45,7 @@ class StrategyChoice {
   // Runs `build` on the calling thread in the scope and returns its result; the scope ends when `build` returns or
   // throws. Other threads are not in it. Nesting scopes of the same strategy has no effect; nesting those of different
   // strategies throws InvalidArgument.
-  template <typename Build>
-  decltype(auto) scope(Build&& build) const {
+  template <typename Build> decltype(auto) scope(Build&& build) const {
     const Entered entered(*this);
     return std::forward<Build>(build)();
   }

@@ -55,8 +55,7 @@ bool CommThread::run_after_operation(std::function<void()> call) {
 // Waits in three steps, chosen by measurement: a few pauses, then yields for up to a millisecond, then sleep. Code that
 // changes a value in a condition calls wake_sleepers() afterwards. The sequentially consistent counter guarantees that
 // either the sleeper sees the change or the waker sees the sleeper.
-template <typename Condition>
-void CommThread::await(Condition&& condition) {
+template <typename Condition> void CommThread::await(Condition&& condition) {
   for (int i = 0; i < kPauses; ++i) {
     if (condition()) return;
     pause_cpu();

@@ -80,8 +80,7 @@ class CommThread : public CompletionQueue, public std::enable_shared_from_this<C
   void end_execution();
   bool is_lost(std::uint64_t ticket) const { return broken_.load() && running_.load() != ticket; }
   void throw_if_broken();
-  template <typename Condition>
-  void await(Condition&& condition);
+  template <typename Condition> void await(Condition&& condition);
   void wake_sleepers();
 
   std::function<void(const Operation&)> execute_;

@@ -6,15 +6,11 @@ namespace lockstep {
 
 void throw_group_error(const GroupError& group_error, std::string_view doing) {
   switch (group_error.kind) {
-    case GroupErrorKind::kMismatch:
-      throw MismatchError("{}", group_error.text);
-    case GroupErrorKind::kTimeout:
-      throw TimeoutError("{}: {}", doing, group_error.text);
-    case GroupErrorKind::kFailed:
-      throw Error("{}: {}", doing, group_error.text);
+    case GroupErrorKind::kMismatch: throw MismatchError("{}", group_error.text);
+    case GroupErrorKind::kTimeout: throw TimeoutError("{}: {}", doing, group_error.text);
+    case GroupErrorKind::kFailed: throw Error("{}: {}", doing, group_error.text);
     case GroupErrorKind::kPeerLost:
-    case GroupErrorKind::kNone:
-      break;
+    case GroupErrorKind::kNone: break;
   }
   throw PeerLost("{}: {}", doing, group_error.text);
 }

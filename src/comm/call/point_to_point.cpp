@@ -308,8 +308,7 @@ bool PointToPoint::done(std::uint64_t ticket) {
 }
 
 // A failure of one wait fails all messages; the threads that wait for others are woken.
-template <typename Wait>
-void PointToPoint::or_fail(Tickets tickets, Wait&& wait) {
+template <typename Wait> void PointToPoint::or_fail(Tickets tickets, Wait&& wait) {
   try {
     wait();
   } catch (...) {

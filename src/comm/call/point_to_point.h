@@ -109,8 +109,7 @@ class PointToPoint : public CompletionQueue {
   void throw_if_hopeless(std::uint64_t ticket);
   void report_timeout(const Pending& waiting, Clock::time_point started);  // throws
   void sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadline);
-  template <typename Wait>
-  void or_fail(Tickets tickets, Wait&& wait);
+  template <typename Wait> void or_fail(Tickets tickets, Wait&& wait);
   void wait_locked(std::unique_lock<std::mutex>& lock, std::uint64_t ticket);
   std::optional<std::size_t> wait_any_locked(std::unique_lock<std::mutex>& lock, Tickets tickets,
                                              Clock::time_point until);

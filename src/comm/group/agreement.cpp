@@ -37,12 +37,9 @@ Outcome outcome_of(const std::exception_ptr& error) {
 [[noreturn]] void throw_error_of_peer(std::size_t rank, const std::string& message) {
   const std::string text = fmt::format("rank {}: {}", rank, message.substr(1));
   switch (static_cast<Outcome>(message[0])) {
-    case Outcome::kInvalidArgument:
-      throw InvalidArgument("{}", text);
-    case Outcome::kFileError:
-      throw FileErrorOfPeer("{}", text);
-    default:
-      throw ErrorOfPeer("{}", text);
+    case Outcome::kInvalidArgument: throw InvalidArgument("{}", text);
+    case Outcome::kFileError: throw FileErrorOfPeer("{}", text);
+    default: throw ErrorOfPeer("{}", text);
   }
 }
 

@@ -124,8 +124,7 @@ class HostBackend : public Backend {
     if (left_.load()) transport_->leave();
   }
 
-  template <typename Call>
-  std::invoke_result_t<Call> with_thread(const Operation& operation, Call&& call) {
+  template <typename Call> std::invoke_result_t<Call> with_thread(const Operation& operation, Call&& call) {
     try {
       return call();
     } catch (const NoThread& refusal) {
@@ -135,8 +134,7 @@ class HostBackend : public Backend {
 
   // All ranks throw a transport's Error, or are told of it. Any other exception, such as bad_alloc, occurs on this rank
   // alone, and the others would wait for it.
-  template <typename Body>
-  void for_all(const Operation& operation, Body&& body) {
+  template <typename Body> void for_all(const Operation& operation, Body&& body) {
     try {
       body();
     } catch (const Error&) {

@@ -225,8 +225,7 @@ void Collectives::move(const Operation& operation) {
         return api().MPI_Ialltoall(send, n, type, receive, n, type, communicator_, request);
       });
     }
-    default:
-      LOCKSTEP_CHECK(false, "mpi: cannot execute {}", name_of(call.kind));
+    default: LOCKSTEP_CHECK(false, "mpi: cannot execute {}", name_of(call.kind));
   }
 }
 

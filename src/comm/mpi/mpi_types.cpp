@@ -10,21 +10,14 @@ namespace lockstep::mpi {
 
 MPI_Datatype moved_type(DType dtype) {
   switch (dtype) {
-    case DType::kFloat32:
-      return MPI_FLOAT;
-    case DType::kFloat64:
-      return MPI_DOUBLE;
+    case DType::kFloat32: return MPI_FLOAT;
+    case DType::kFloat64: return MPI_DOUBLE;
     case DType::kFloat16:
-    case DType::kBFloat16:
-      return MPI_UINT16_T;
-    case DType::kInt8:
-      return MPI_INT8_T;
-    case DType::kUInt8:
-      return MPI_UINT8_T;
-    case DType::kInt32:
-      return MPI_INT32_T;
-    case DType::kInt64:
-      return MPI_INT64_T;
+    case DType::kBFloat16: return MPI_UINT16_T;
+    case DType::kInt8: return MPI_INT8_T;
+    case DType::kUInt8: return MPI_UINT8_T;
+    case DType::kInt32: return MPI_INT32_T;
+    case DType::kInt64: return MPI_INT64_T;
   }
   LOCKSTEP_CHECK(false, "no element type");
 }
@@ -35,16 +28,14 @@ DType reduced_type(DType dtype) {
 
 namespace {
 
-template <typename T, bool kIsMax>
-void extreme_of(const T* in, T* in_out, int count) {
+template <typename T, bool kIsMax> void extreme_of(const T* in, T* in_out, int count) {
   for (int i = 0; i < count; ++i) {
     const bool wins = kIsMax ? in[i] > in_out[i] : in[i] < in_out[i];
     in_out[i] = wins || std::isnan(in[i]) ? in[i] : in_out[i];  // keep a NaN in in_out, which compares false
   }
 }
 
-template <bool kIsMax>
-void reduce_extremes(void* in, void* in_out, int* count, MPI_Datatype* type) {
+template <bool kIsMax> void reduce_extremes(void* in, void* in_out, int* count, MPI_Datatype* type) {
   if (*type == MPI_FLOAT)
     extreme_of<float, kIsMax>(static_cast<const float*>(in), static_cast<float*>(in_out), *count);
   else
@@ -59,8 +50,7 @@ void reduce_bytes(void* in, void* in_out, int* count, MPI_Datatype*) {
 }
 
 // Created on first use, and kept for the process.
-template <MPI_User_function* kFunction>
-MPI_Op own_op() {
+template <MPI_User_function* kFunction> MPI_Op own_op() {
   static const MPI_Op op = [] {
     MPI_Op made = MPI_OP_NULL;
     check(api().MPI_Op_create(kFunction, 1, &made), "MPI_Op_create");
@@ -76,20 +66,13 @@ MPI_Op op_of(ReduceOp op, DType reduced) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
-    case ReduceOp::kPremulSum:
-      return size_of(reduced) == 1 ? own_op<reduce_bytes>() : MPI_SUM;
-    case ReduceOp::kProduct:
-      return MPI_PROD;
-    case ReduceOp::kMin:
-      return is_float ? own_op<reduce_extremes<false>>() : MPI_MIN;
-    case ReduceOp::kMax:
-      return is_float ? own_op<reduce_extremes<true>>() : MPI_MAX;
-    case ReduceOp::kBitAnd:
-      return MPI_BAND;
-    case ReduceOp::kBitOr:
-      return MPI_BOR;
-    case ReduceOp::kBitXor:
-      return MPI_BXOR;
+    case ReduceOp::kPremulSum: return size_of(reduced) == 1 ? own_op<reduce_bytes>() : MPI_SUM;
+    case ReduceOp::kProduct: return MPI_PROD;
+    case ReduceOp::kMin: return is_float ? own_op<reduce_extremes<false>>() : MPI_MIN;
+    case ReduceOp::kMax: return is_float ? own_op<reduce_extremes<true>>() : MPI_MAX;
+    case ReduceOp::kBitAnd: return MPI_BAND;
+    case ReduceOp::kBitOr: return MPI_BOR;
+    case ReduceOp::kBitXor: return MPI_BXOR;
   }
   LOCKSTEP_CHECK(false, "no reduction");
 }

@@ -33,8 +33,7 @@ void use_device_of(const Stream& stream) noexcept {
 #define LOCKSTEP_NCCL(function, ...) run([&] { return api_.function(__VA_ARGS__); }, #function)
 
 // Makes one NCCL call. An abort may have come between two calls of one operation.
-template <typename Call>
-void Communicator::run(const Call& call, const char* name) {
+template <typename Call> void Communicator::run(const Call& call, const char* name) {
   throw_if_over();
   if (!watch_ || look_ == nullptr || is_in_group_) return must(call(), name);
   watch_->over(*look_, [&] {
@@ -193,8 +192,7 @@ void Communicator::plain(const Operation& operation, ncclRedOp_t reduction, cuda
       return LOCKSTEP_NCCL(ncclReduceScatter, send, receive, call.count, type, reduction, communicator_, stream);
     case OperationKind::kAllGather:
       return LOCKSTEP_NCCL(ncclAllGather, send, receive, call.count, type, communicator_, stream);
-    default:
-      return grouped(operation, stream);
+    default: return grouped(operation, stream);
   }
 }
 
@@ -208,15 +206,12 @@ void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
   std::vector<std::size_t> one(ranks(), 0);
   one[root] = call.count;
   switch (call.kind) {
-    case OperationKind::kAllToAll:
-      return exchange(send, all, receive, all, call.dtype, stream);
+    case OperationKind::kAllToAll: return exchange(send, all, receive, all, call.dtype, stream);
     case OperationKind::kAllToAllV:
       return exchange(send, operation.layout->send_counts, receive, operation.layout->receive_counts, call.dtype,
                       stream);
-    case OperationKind::kGather:
-      return exchange(send, one, receive, me == root ? all : none, call.dtype, stream);
-    case OperationKind::kScatter:
-      return exchange(send, me == root ? all : none, receive, one, call.dtype, stream);
+    case OperationKind::kGather: return exchange(send, one, receive, me == root ? all : none, call.dtype, stream);
+    case OperationKind::kScatter: return exchange(send, me == root ? all : none, receive, one, call.dtype, stream);
     case OperationKind::kAllGatherV: {
       const auto& counts = operation.layout->receive_counts;
       Group group(*this);
@@ -229,8 +224,7 @@ void Communicator::grouped(const Operation& operation, cudaStream_t stream) {
       }
       return group.end();
     }
-    default:
-      LOCKSTEP_CHECK(false, "nccl: cannot execute {}", name_of(call.kind));
+    default: LOCKSTEP_CHECK(false, "nccl: cannot execute {}", name_of(call.kind));
   }
 }
 

@@ -69,8 +69,7 @@ class Communicator {
                 const std::vector<std::size_t>& receive_counts, DType dtype, cudaStream_t stream);
   void call(const char* name, std::chrono::milliseconds timeout, const std::function<void()>& keep_waiting,
             const std::function<void()>& make);
-  template <typename Call>
-  void run(const Call& call, const char* name);
+  template <typename Call> void run(const Call& call, const char* name);
   void must(ncclResult_t result, const char* call);
   bool is_ready(const char* call);
   void throw_if_over() const;

@@ -179,15 +179,13 @@ void Queue::divide(const Operation& sum) {
     divide_each(sum.receive, call.count);
 }
 
-template <typename Step>
-void Queue::or_as_the_detector_says(const Operation& operation, Step&& step) {
+template <typename Step> void Queue::or_as_the_detector_says(const Operation& operation, Step&& step) {
   or_as(
       *watch_, [&] { return name_of_call(operation); }, [this] { return is_stopping(); }, step);
 }
 
 // A failure here ends the group with the first reason.
-template <typename Step>
-void Queue::or_fail(Step&& step) {
+template <typename Step> void Queue::or_fail(Step&& step) {
   try {
     step();
   } catch (...) {

@@ -65,10 +65,8 @@ class Queue : public CompletionQueue {
   void enqueue(const Operation& operation);
   void order_behind_default_stream();
   void divide(const Operation& sum);
-  template <typename Step>
-  void or_as_the_detector_says(const Operation& operation, Step&& step);
-  template <typename Step>
-  void or_fail(Step&& step);
+  template <typename Step> void or_as_the_detector_says(const Operation& operation, Step&& step);
+  template <typename Step> void or_fail(Step&& step);
   void serve();
   bool execute(std::uint64_t ticket);
   bool await_end(const Slot& slot);

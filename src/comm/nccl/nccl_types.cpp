@@ -10,22 +10,14 @@ namespace lockstep::nccl {
 
 ncclDataType_t type_of(DType dtype) {
   switch (dtype) {
-    case DType::kFloat32:
-      return ncclFloat32;
-    case DType::kFloat64:
-      return ncclFloat64;
-    case DType::kFloat16:
-      return ncclFloat16;
-    case DType::kBFloat16:
-      return ncclBfloat16;
-    case DType::kInt8:
-      return ncclInt8;
-    case DType::kUInt8:
-      return ncclUint8;
-    case DType::kInt32:
-      return ncclInt32;
-    case DType::kInt64:
-      return ncclInt64;
+    case DType::kFloat32: return ncclFloat32;
+    case DType::kFloat64: return ncclFloat64;
+    case DType::kFloat16: return ncclFloat16;
+    case DType::kBFloat16: return ncclBfloat16;
+    case DType::kInt8: return ncclInt8;
+    case DType::kUInt8: return ncclUint8;
+    case DType::kInt32: return ncclInt32;
+    case DType::kInt64: return ncclInt64;
   }
   throw InvalidArgument("NCCL does not support the type {}", name_of(dtype));
 }
@@ -48,18 +40,12 @@ Scalar scalar_of(DType dtype, double factor) {
 // 0.2 % too much. Here the sum is divided afterwards, see Queue::divide().
 ncclRedOp_t operator_of(const Signature& call) {
   switch (call.op) {
-    case ReduceOp::kSum:
-      return ncclSum;
-    case ReduceOp::kAvg:
-      return is_averaged_apart(call) ? ncclSum : ncclAvg;
-    case ReduceOp::kProduct:
-      return ncclProd;
-    case ReduceOp::kMin:
-      return ncclMin;
-    case ReduceOp::kMax:
-      return ncclMax;
-    default:
-      throw InvalidArgument("NCCL does not support the reduction {}", name_of(call.op));
+    case ReduceOp::kSum: return ncclSum;
+    case ReduceOp::kAvg: return is_averaged_apart(call) ? ncclSum : ncclAvg;
+    case ReduceOp::kProduct: return ncclProd;
+    case ReduceOp::kMin: return ncclMin;
+    case ReduceOp::kMax: return ncclMax;
+    default: throw InvalidArgument("NCCL does not support the reduction {}", name_of(call.op));
   }
 }
 

@@ -113,8 +113,7 @@ StagedMessages::Handle StagedMessages::find(std::uint64_t ticket) {
 }
 
 // An exception of `step` fails the message.
-template <typename Step>
-auto StagedMessages::or_fail(Staged& staged, Step&& step) {
+template <typename Step> auto StagedMessages::or_fail(Staged& staged, Step&& step) {
   try {
     return step();
   } catch (...) {
@@ -221,8 +220,7 @@ void StagedMessages::complete(std::uint64_t ticket) {
 }
 
 // Tells the other ranks of a failure of the device. (They know of a failure of the carrier.)
-template <typename Step>
-void StagedMessages::abort_carrier_on_error(const Staged& staged, Step&& step) {
+template <typename Step> void StagedMessages::abort_carrier_on_error(const Staged& staged, Step&& step) {
   try {
     step();
   } catch (const PeerLost&) {  // they know already, or this rank is leaving

@@ -74,11 +74,9 @@ class StagedMessages : public CompletionQueue {
   bool is_copied(const Staged& staged);
   void await_copy(const Staged& staged);
   void complete(std::uint64_t ticket);
-  template <typename Step>
-  auto or_fail(Staged& staged, Step&& step);
+  template <typename Step> auto or_fail(Staged& staged, Step&& step);
   void fail(Staged& staged) noexcept;
-  template <typename Step>
-  void abort_carrier_on_error(const Staged& staged, Step&& step);
+  template <typename Step> void abort_carrier_on_error(const Staged& staged, Step&& step);
   void await_last_copy(const Staged& staged);
 
   const Place place_;

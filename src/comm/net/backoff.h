@@ -21,8 +21,7 @@ class YieldingWait {
   using Clock = std::chrono::steady_clock;
 
   // Yields until `condition` holds and returns true. Returns false after kYieldFor, at `latest` or after a slow yield.
-  template <typename Condition>
-  bool until(Condition&& condition, Clock::time_point latest = Clock::time_point::max()) {
+  template <typename Condition> bool until(Condition&& condition, Clock::time_point latest = Clock::time_point::max()) {
     auto now = Clock::now();
     const auto end = std::min(latest, now + kYieldFor);
     while (now < end && now >= again_) {

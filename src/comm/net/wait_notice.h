@@ -14,8 +14,7 @@ class WaitNotice {
   using Clock = std::chrono::steady_clock;
 
   // Call it from time to time. `whom` makes the text ("rank 3 of 4"); it is called only if the time has come to log it.
-  template <typename Whom>
-  void look(const Whom& whom) {
+  template <typename Whom> void look(const Whom& whom) {
     if (Clock::now() < next_) return;
     log::info("waiting for {}, {} s so far", whom(),
               std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begin_).count());

@@ -34,26 +34,17 @@ CallShape shape_of(OperationKind kind, bool is_root, const Place& place) {
   const auto ranks = static_cast<std::size_t>(place.world_size), rank = static_cast<std::size_t>(place.rank);
   switch (kind) {
     case OperationKind::kBarrier:
-    case OperationKind::kAllocate:
-      return {0, 0, 0};
+    case OperationKind::kAllocate: return {0, 0, 0};
     case OperationKind::kAllReduce:
-    case OperationKind::kBroadcast:
-      return {1, 1, 0};
-    case OperationKind::kReduce:
-      return {1, is_root ? std::size_t{1} : 0, 0};
-    case OperationKind::kAllGather:
-      return {1, ranks, rank};
-    case OperationKind::kGather:
-      return {1, is_root ? ranks : 0, rank};
-    case OperationKind::kScatter:
-      return {is_root ? ranks : 0, 1, rank};
-    case OperationKind::kReduceScatter:
-      return {ranks, 1, rank};
-    case OperationKind::kAllToAll:
-      return {ranks, ranks, 0};
+    case OperationKind::kBroadcast: return {1, 1, 0};
+    case OperationKind::kReduce: return {1, is_root ? std::size_t{1} : 0, 0};
+    case OperationKind::kAllGather: return {1, ranks, rank};
+    case OperationKind::kGather: return {1, is_root ? ranks : 0, rank};
+    case OperationKind::kScatter: return {is_root ? ranks : 0, 1, rank};
+    case OperationKind::kReduceScatter: return {ranks, 1, rank};
+    case OperationKind::kAllToAll: return {ranks, ranks, 0};
     case OperationKind::kAllGatherV:
-    case OperationKind::kAllToAllV:
-      break;
+    case OperationKind::kAllToAllV: break;
   }
   return {0, 0, 0};
 }
@@ -228,8 +219,7 @@ void check_message(const Message& message, bool is_receive, const Place& place) 
 
 namespace {
 
-template <typename Enum>
-std::string list_of(const SetOf<Enum>& set, int values) {
+template <typename Enum> std::string list_of(const SetOf<Enum>& set, int values) {
   std::string names;
   for (int i = 0; i < values; ++i)
     if (set.has(static_cast<Enum>(i)))
@@ -239,8 +229,7 @@ std::string list_of(const SetOf<Enum>& set, int values) {
 
 // "; choose another backend for it: host (LOCKSTEP_BACKEND)": lists the backends of this build that support more than
 // one rank and the same memory.
-template <typename Has>
-std::string who_has_it(bool gpu_memory, Has&& has) {
+template <typename Has> std::string who_has_it(bool gpu_memory, Has&& has) {
   std::string names;
   for (const std::string_view name : backend_names())
     if (const Capabilities& capabilities = capabilities_of(name);

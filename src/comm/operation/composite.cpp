@@ -16,8 +16,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kPackedAlone = 32 * 1024;
 constexpr std::size_t kBatchBytes = 256 * 1024;
 
-template <typename T>
-void scale_plain(const std::byte* in, std::byte* out, std::size_t count, double factor) {
+template <typename T> void scale_plain(const std::byte* in, std::byte* out, std::size_t count, double factor) {
   const T by = static_cast<T>(factor);
   for (std::size_t i = 0; i < count; ++i) reinterpret_cast<T*>(out)[i] = reinterpret_cast<const T*>(in)[i] * by;
 }
@@ -46,10 +45,8 @@ class RemainingTime {
 
 void scale(DType dtype, const std::byte* in, std::byte* out, std::size_t count, double factor) {
   switch (dtype) {
-    case DType::kFloat32:
-      return scale_plain<float>(in, out, count, factor);
-    case DType::kFloat64:
-      return scale_plain<double>(in, out, count, factor);
+    case DType::kFloat32: return scale_plain<float>(in, out, count, factor);
+    case DType::kFloat64: return scale_plain<double>(in, out, count, factor);
     case DType::kFloat16:
       return scale_half<Float16>(in, out, count, factor, [](float value) { return narrow_float16(value); });
     case DType::kBFloat16:
@@ -57,8 +54,7 @@ void scale(DType dtype, const std::byte* in, std::byte* out, std::size_t count, 
     case DType::kInt8:
     case DType::kUInt8:
     case DType::kInt32:
-    case DType::kInt64:
-      break;
+    case DType::kInt64: break;
   }
   LOCKSTEP_CHECK(false, "cannot scale {}", name_of(dtype));
 }

@@ -58,8 +58,7 @@ class PassDifference {
                        in_pass.rank, in_pass.pass.pass, without.rank, kSkipped);
   }
 
-  template <typename Value>
-  void add(const char* what, const Value& mine, const Value& theirs, const char* advice) {
+  template <typename Value> void add(const char* what, const Value& mine, const Value& theirs, const char* advice) {
     if (mine == theirs) return;
     differences_ += fmt::format("{}{}: {} on rank {}, {} on rank {}", differences_.empty() ? "" : "; ", what, mine,
                                 one_.rank, theirs, other_.rank);

@@ -91,8 +91,7 @@ class Restarts {
   Restarts(const Place& place, Clock::time_point deadline) : place_(place), deadline_(deadline) {}
 
   // `wait` may throw ClaimAbandoned; then it is called again until that rank's time is over, which throws PeerLost.
-  template <typename Wait>
-  auto while_coming(Wait&& wait) {
+  template <typename Wait> auto while_coming(Wait&& wait) {
     for (;;) {
       try {
         return wait();

@@ -191,7 +191,8 @@ const char* variable_for_torchrun(const EnvironmentReader& reader) {
 [[noreturn]] void refuse_variable_for_torchrun(const char* name, const EnvironmentReader& reader) {
   throw InvalidArgument(
       "environment: {}={} is for a launcher, and this process was started without one, so that each would be a world "
-      "of its own. Start it by lockrun, which understands the PET_ variables (command: [lockrun, ./train]), or set {}=0 {}=1 "
+      "of its own. Start it by lockrun, which understands the PET_ variables (command: [lockrun, ./train]), or set "
+      "{}=0 {}=1 "
       "for a world of one",
       name, *reader.text(name), env::kRank, env::kWorldSize);
 }

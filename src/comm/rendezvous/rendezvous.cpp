@@ -34,8 +34,7 @@ std::string named_port(const JobEnvironment& job) {
 
 // Adds the source of the store's address to the error of `reach`, since users know their settings and not the address
 // that results.
-template <typename Reach>
-auto at_the_jobs_address(const JobEnvironment& job, const Reach& reach) {
+template <typename Reach> auto at_the_jobs_address(const JobEnvironment& job, const Reach& reach) {
   try {
     return reach();
   } catch (const RendezvousError& error) {

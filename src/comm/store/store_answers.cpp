@@ -32,8 +32,7 @@ bool StoreAnswers::answer(StoreConnection& connection, StoreConnection::Request&
       claims_.erase_below(request.key);
       connection.reply(Reply::kOk, nullptr);
       return true;
-    case protocol::Request::kClaim:
-      return claimed(connection, request);
+    case protocol::Request::kClaim: return claimed(connection, request);
     case protocol::Request::kKeep:
       claims_.erase(request.key);
       connection.reply(Reply::kOk, nullptr);

@@ -25,10 +25,7 @@ constexpr auto kAbandonTime = std::chrono::seconds(2);
 // For a server that is alive but busy, in addition to the timeout of a get().
 constexpr auto kAnswerTime = std::chrono::seconds(30);
 
-template <typename T>
-std::span<std::byte> bytes_of(T& value) {
-  return std::as_writable_bytes(std::span(&value, 1));
-}
+template <typename T> std::span<std::byte> bytes_of(T& value) { return std::as_writable_bytes(std::span(&value, 1)); }
 
 class TcpStore : public Store {
  public:
@@ -200,8 +197,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
   for (auto pause = milliseconds(5);; pause = std::min(pause * 2, milliseconds(500))) {
     if (Fd fd = try_connect_tcp(endpoint.host, endpoint.port, deadline, why)) {
       switch (shake_hands(fd.get(), token, std::min(deadline, Clock::now() + std::chrono::seconds(15)))) {
-        case Handshake::kDone:
-          return std::make_shared<TcpStore>(std::move(fd), endpoint.text());
+        case Handshake::kDone: return std::make_shared<TcpStore>(std::move(fd), endpoint.text());
         case Handshake::kTokenRefused:
           throw RendezvousError(
               "store at {}: the job's token was refused: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between this "
@@ -212,8 +208,7 @@ std::shared_ptr<Store> connect_store(const Endpoint& endpoint, std::string_view 
               "a process listens there and does not answer: it is stopped or busy, or has too many open files (ulimit "
               "-n)";
           break;
-        case Handshake::kBroken:
-          why = "the process that answers there is not a Lockstep store";
+        case Handshake::kBroken: why = "the process that answers there is not a Lockstep store";
       }
     }
     if (Clock::now() + pause >= deadline)

@@ -58,8 +58,7 @@ class StoreConnection {
   bool is_in_a_request() const { return !in_.empty(); }
   void drop_input();
 
-  template <typename T>
-  void append(const T& message) {
+  template <typename T> void append(const T& message) {
     out_.append(reinterpret_cast<const char*>(&message), sizeof message);
   }
   void reply(store_protocol::Reply kind, StoreTable::Value value);

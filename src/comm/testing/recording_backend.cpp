@@ -54,8 +54,7 @@ class RecordingBackend::Record : public CompletionQueue {
   }
 
   // Reads or changes the record.
-  template <typename Use>
-  auto with(Use&& use) {
+  template <typename Use> auto with(Use&& use) {
     const std::lock_guard lock(mutex_);
     return use(*this);
   }

@@ -50,14 +50,10 @@ void write_to_sink(Level level, const std::string& text) {
 
 spdlog::level::level_enum as_spdlog(Level level) {
   switch (level) {
-    case Level::kDebug:
-      return spdlog::level::debug;
-    case Level::kInfo:
-      return spdlog::level::info;
-    case Level::kWarning:
-      return spdlog::level::warn;
-    case Level::kError:
-      break;
+    case Level::kDebug: return spdlog::level::debug;
+    case Level::kInfo: return spdlog::level::info;
+    case Level::kWarning: return spdlog::level::warn;
+    case Level::kError: break;
   }
   return spdlog::level::err;
 }

@@ -9,8 +9,7 @@
 namespace lockstep::data {
 
 // Returns the first 64 bits of the values' SHA-256.
-template <typename T>
-std::string fingerprint(std::span<const T> values) {
+template <typename T> std::string fingerprint(std::span<const T> values) {
   const crypto::Digest digest = crypto::sha256(std::as_bytes(values));
   return crypto::hex(std::span(digest).first(8));
 }

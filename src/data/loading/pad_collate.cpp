@@ -11,14 +11,12 @@ namespace lockstep::data {
 
 namespace {
 
-template <typename T>
-void store(double value, std::byte* to) {
+template <typename T> void store(double value, std::byte* to) {
   const T converted = static_cast<T>(value);
   std::memcpy(to, &converted, sizeof(T));
 }
 
-template <typename T>
-bool store_integer(double value, std::byte* to) {
+template <typename T> bool store_integer(double value, std::byte* to) {
   // int64's maximum is not a double, so compare with 2^63, the first value beyond it.
   const double low = static_cast<double>(std::numeric_limits<T>::min()),
                beyond = std::ldexp(1.0, std::numeric_limits<T>::digits);
@@ -29,12 +27,8 @@ bool store_integer(double value, std::byte* to) {
 
 bool store_as(DType dtype, double value, std::byte* to) {
   switch (dtype) {
-    case DType::kFloat32:
-      store<float>(value, to);
-      return true;
-    case DType::kFloat64:
-      store<double>(value, to);
-      return true;
+    case DType::kFloat32: store<float>(value, to); return true;
+    case DType::kFloat64: store<double>(value, to); return true;
     case DType::kFloat16:
     case DType::kBFloat16: {
       const std::uint16_t bits = dtype == DType::kFloat16 ? narrow_float16(static_cast<float>(value)).bits
@@ -42,14 +36,10 @@ bool store_as(DType dtype, double value, std::byte* to) {
       std::memcpy(to, &bits, sizeof(bits));
       return true;
     }
-    case DType::kInt8:
-      return store_integer<std::int8_t>(value, to);
-    case DType::kUInt8:
-      return store_integer<std::uint8_t>(value, to);
-    case DType::kInt32:
-      return store_integer<std::int32_t>(value, to);
-    case DType::kInt64:
-      return store_integer<std::int64_t>(value, to);
+    case DType::kInt8: return store_integer<std::int8_t>(value, to);
+    case DType::kUInt8: return store_integer<std::uint8_t>(value, to);
+    case DType::kInt32: return store_integer<std::int32_t>(value, to);
+    case DType::kInt64: return store_integer<std::int64_t>(value, to);
   }
   return false;
 }

@@ -11,13 +11,11 @@ namespace lockstep::data {
 
 namespace {
 
-template <typename Kind>
-void throw_if(const std::exception& error, const std::string& text) {
+template <typename Kind> void throw_if(const std::exception& error, const std::string& text) {
   if (dynamic_cast<const Kind*>(&error) != nullptr) std::throw_with_nested(Kind("{}", text));
 }
 
-template <typename... Kinds>
-[[noreturn]] void throw_as_one_of(const std::exception& error, const std::string& text) {
+template <typename... Kinds> [[noreturn]] void throw_as_one_of(const std::exception& error, const std::string& text) {
   (throw_if<Kinds>(error, text), ...);
   std::throw_with_nested(Error("{}", text));
 }

@@ -69,12 +69,9 @@ void Sampler::begin_pass() const {
 std::int64_t Sampler::end_of_pass(std::int64_t consumed, std::int64_t whole) const {
   const std::int64_t ranks = place_.world_size, left = std::max<std::int64_t>(0, whole - consumed);
   switch (remainder_) {
-    case Remainder::kPad:
-      return consumed + (left + ranks - 1) / ranks * ranks;
-    case Remainder::kDrop:
-      return consumed + left / ranks * ranks;
-    case Remainder::kExact:
-      break;
+    case Remainder::kPad: return consumed + (left + ranks - 1) / ranks * ranks;
+    case Remainder::kDrop: return consumed + left / ranks * ranks;
+    case Remainder::kExact: break;
   }
   return consumed + left;
 }

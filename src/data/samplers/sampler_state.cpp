@@ -10,8 +10,7 @@ namespace lockstep::data {
 
 namespace {
 
-template <typename T>
-void read(const nlohmann::json& json, const char* name, bool may_be_missing, T& value) {
+template <typename T> void read(const nlohmann::json& json, const char* name, bool may_be_missing, T& value) {
   const auto found = json.find(name);
   if (found == json.end()) {
     if (!may_be_missing)

@@ -34,28 +34,19 @@ bool is_foreground(int label, float x, float y, const Texture& t) {
   const float u = x + t.x0, v = y + t.y0;
   const float coarse = 2.2f * t.period;
   switch (label) {
-    case 0:
-      return stripe(v, t.period);
-    case 1:
-      return stripe(v, coarse);
-    case 2:
-      return stripe(u, t.period);
-    case 3:
-      return stripe(u, coarse);
-    case 4:
-      return stripe((t.other_way ? u - v : u + v) * 0.7f, t.period);
-    case 5:
-      return stripe(u, t.period) != stripe(v, t.period);
-    case 6:
-      return stripe(u, coarse) != stripe(v, coarse);
-    case 7:
-      return stripe(u, t.period) && stripe(v, t.period);
+    case 0: return stripe(v, t.period);
+    case 1: return stripe(v, coarse);
+    case 2: return stripe(u, t.period);
+    case 3: return stripe(u, coarse);
+    case 4: return stripe((t.other_way ? u - v : u + v) * 0.7f, t.period);
+    case 5: return stripe(u, t.period) != stripe(v, t.period);
+    case 6: return stripe(u, coarse) != stripe(v, coarse);
+    case 7: return stripe(u, t.period) && stripe(v, t.period);
     case 8: {
       const float dx = x - 16 + (t.x0 - 16) / 4, dy = y - 16 + (t.y0 - 16) / 4;
       return stripe(std::sqrt(dx * dx + dy * dy) + t.x0, t.period * 1.2f);
     }
-    default:
-      return stripe(u, coarse) && stripe(v, coarse);
+    default: return stripe(u, coarse) && stripe(v, coarse);
   }
 }
 

@@ -19,18 +19,12 @@ struct IdxType {
 
 std::optional<IdxType> idx_type(std::uint8_t code) {
   switch (code) {
-    case 0x08:
-      return IdxType{DType::kUInt8, 1};
-    case 0x09:
-      return IdxType{DType::kInt8, 1};
-    case 0x0b:
-      return IdxType{DType::kInt32, 2};
-    case 0x0c:
-      return IdxType{DType::kInt32, 4};
-    case 0x0d:
-      return IdxType{DType::kFloat32, 4};
-    case 0x0e:
-      return IdxType{DType::kFloat64, 8};
+    case 0x08: return IdxType{DType::kUInt8, 1};
+    case 0x09: return IdxType{DType::kInt8, 1};
+    case 0x0b: return IdxType{DType::kInt32, 2};
+    case 0x0c: return IdxType{DType::kInt32, 4};
+    case 0x0d: return IdxType{DType::kFloat32, 4};
+    case 0x0e: return IdxType{DType::kFloat64, 8};
   }
   return std::nullopt;
 }

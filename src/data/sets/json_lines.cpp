@@ -71,8 +71,7 @@ float number_of(const nlohmann::json& value) {
   return static_cast<float>(number);
 }
 
-template <typename T>
-Tensor tensor_of(const nlohmann::json& value, T (*element)(const nlohmann::json&)) {
+template <typename T> Tensor tensor_of(const nlohmann::json& value, T (*element)(const nlohmann::json&)) {
   if (!value.is_array()) return scalar(element(value));
   std::vector<T> values;
   for (const nlohmann::json& each : value) values.push_back(element(each));

@@ -11,8 +11,7 @@ namespace lockstep::data {
 namespace {
 
 // Throws InvalidArgument. A file's text was checked before, with its path.
-template <typename Visit>
-void visit_characters(std::string_view text, Visit&& visit) {
+template <typename Visit> void visit_characters(std::string_view text, Visit&& visit) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t begin = at;
     const std::optional<char32_t> character = next_character(text, at);

@@ -24,9 +24,9 @@ Wrapped& wrapped() {
 }
 
 // Calls the function for each tensor of the module in the order of named_parameters() until it returns false.
-template <typename Function>
-bool each_tensor(const nn::Module& module, const std::vector<NamedTensor>& (nn::Module::*own)() const,
-                 const Function& function) {
+template <typename Function> bool each_tensor(const nn::Module& module,
+                                              const std::vector<NamedTensor>& (nn::Module::*own)() const,
+                                              const Function& function) {
   for (const auto& [name, tensor] : (module.*own)())
     if (!function(name, tensor)) return false;
   for (const auto& [name, child] : module.children())

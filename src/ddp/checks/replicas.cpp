@@ -25,7 +25,7 @@ std::vector<std::string> lines_of(const nn::Module& module, const std::vector<st
 
 }  // namespace
 
-void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation,
+void check_same_model(GroupRef group, const nn::Module& module, const char* operation,
                       const std::vector<std::string>& ignored) {
   check_same_on_all_ranks(group, operation, lines_of(module, ignored), "built different models");
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/module.h"
 
@@ -12,7 +13,7 @@ namespace lockstep {
 // Collective. Throws the same MismatchError on all ranks with the first parameter or buffer in which a rank's module
 // differs from rank 0's (number, name, shape, dtype, trained or not), except those in `ignored`. `operation` begins the
 // message.
-void check_same_model(ProcessGroup& group, const nn::Module& module, const char* operation,
+void check_same_model(GroupRef group, const nn::Module& module, const char* operation,
                       const std::vector<std::string>& ignored = {});
 
 // Sends the root's values to all ranks. `what` is a string literal: the purpose of the calls. On the CPU the values

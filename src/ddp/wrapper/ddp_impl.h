@@ -91,8 +91,7 @@ class DistributedDataParallel::Impl {
   void end_join_by(const std::exception_ptr& error);
 
   // `step` throws on all ranks or on none, unless the group is over.
-  template <typename Step>
-  auto noting_error(Step&& step) {
+  template <typename Step> auto noting_error(Step&& step) {
     try {
       return step();
     } catch (const Error&) {  // others, such as exhausted memory, occur on this rank only

@@ -60,8 +60,7 @@ NodeFacts facts_from_json(const json& value) {
           value.at("pid").get<long>(),  value.at("program_port").get<std::uint16_t>()};
 }
 
-template <typename Enum>
-Enum checked(int value, Enum last) {
+template <typename Enum> Enum checked(int value, Enum last) {
   if (value < 0 || value > static_cast<int>(last)) throw std::out_of_range("unknown kind");
   return static_cast<Enum>(value);
 }
@@ -118,16 +117,14 @@ void NodeChannel::doubt() const {
   ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
 }
 
-template <typename T>
-bool NodeChannel::take(T& value) {
+template <typename T> bool NodeChannel::take(T& value) {
   if (in_.size() < sizeof value) return false;
   std::memcpy(&value, in_.data(), sizeof value);
   in_.erase(0, sizeof value);
   return true;
 }
 
-template <typename T>
-void NodeChannel::put(const T& value) {
+template <typename T> void NodeChannel::put(const T& value) {
   out_.append(reinterpret_cast<const char*>(&value), sizeof value);
   flush();
 }

@@ -84,10 +84,8 @@ class NodeChannel {
   void cut_messages();
   void flush();
   void read();
-  template <typename T>
-  bool take(T& value);
-  template <typename T>
-  void put(const T& value);
+  template <typename T> bool take(T& value);
+  template <typename T> void put(const T& value);
 
   Fd fd_;
   const Side side_;

@@ -21,8 +21,7 @@ constexpr const char* kAnywhere = "192.0.2.1";
 constexpr int kAnyPort = 9;
 constexpr auto kNameTime = std::chrono::seconds(10);
 
-template <typename Value>
-std::optional<Value> read_value(const fs::path& file) {
+template <typename Value> std::optional<Value> read_value(const fs::path& file) {
   std::ifstream stream(file);
   Value value{};
   return stream >> value ? std::optional(value) : std::nullopt;
@@ -87,16 +86,11 @@ std::string ranges(const std::vector<int>& numbers) {
 
 const char* words_of(Path path) {
   switch (path) {
-    case Path::kSameSwitch:
-      return "one PCIe switch";
-    case Path::kSameHostBridge:
-      return "one PCIe host bridge";
-    case Path::kSameNumaNode:
-      return "one NUMA node";
-    case Path::kAcrossNumaNodes:
-      return "across NUMA nodes";
-    case Path::kUnknown:
-      break;
+    case Path::kSameSwitch: return "one PCIe switch";
+    case Path::kSameHostBridge: return "one PCIe host bridge";
+    case Path::kSameNumaNode: return "one NUMA node";
+    case Path::kAcrossNumaNodes: return "across NUMA nodes";
+    case Path::kUnknown: break;
   }
   return "not known";
 }

@@ -84,18 +84,14 @@ Fans calculate_fans(const Shape& weight) {
 
 float calculate_gain(Nonlinearity nonlinearity, float negative_slope) {
   switch (nonlinearity) {
-    case Nonlinearity::kTanh:
-      return 5.0F / 3;
-    case Nonlinearity::kReLU:
-      return std::sqrt(2.0F);
+    case Nonlinearity::kTanh: return 5.0F / 3;
+    case Nonlinearity::kReLU: return std::sqrt(2.0F);
     case Nonlinearity::kLeakyReLU:
       if (!std::isfinite(negative_slope))
         throw InvalidArgument("init::calculate_gain: expected a finite negative slope, got {}", negative_slope);
       return static_cast<float>(std::sqrt(2 / (1 + double{negative_slope} * negative_slope)));
-    case Nonlinearity::kSELU:
-      return 0.75F;
-    default:
-      return 1;
+    case Nonlinearity::kSELU: return 0.75F;
+    default: return 1;
   }
 }
 

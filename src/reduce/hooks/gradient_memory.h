@@ -59,8 +59,7 @@ class StateBefore {
 };
 
 // One entry per parameter. `Entry` must be default-constructible; entries do not move in memory.
-template <typename Entry>
-class ByParameter {
+template <typename Entry> class ByParameter {
  public:
   // Keeps the entries of unchanged parameters and drops the others. `make(entry, gradient, device)` initialises new
   // ones.
@@ -83,8 +82,7 @@ class ByParameter {
   Entry& of(std::string_view name) { return *entries_.find(name)->second.entry; }
   Device& device_of(std::string_view name) const { return *entries_.find(name)->second.device; }
 
-  template <typename Use>
-  void for_each(Use&& use) {
+  template <typename Use> void for_each(Use&& use) {
     for (auto& [name, kept] : entries_) use(name, *kept.entry);
   }
 
@@ -99,8 +97,7 @@ class ByParameter {
 };
 
 // Returns whether a job still fits the bucket's slots. The elements of `parts` have `name` and `offset`.
-template <typename Part>
-bool fits(const std::vector<Part>& parts, const GradBucket& bucket) {
+template <typename Part> bool fits(const std::vector<Part>& parts, const GradBucket& bucket) {
   if (parts.size() != bucket.slots.size()) return false;
   for (std::size_t s = 0; s < parts.size(); ++s)
     if (parts[s].name != bucket.slots[s].name || parts[s].offset != bucket.slots[s].offset) return false;

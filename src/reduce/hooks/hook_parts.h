@@ -27,8 +27,7 @@ void resize(Buffer& memory, Device& device, std::size_t bytes);
 // The data of continuations: one job per message. A job does not move, so a continuation captures only its address. Its
 // memory is registered with one group: each group that a hook is used with has its own jobs, and those of destroyed
 // groups are dropped.
-template <typename Job>
-class Jobs {
+template <typename Job> class Jobs {
  public:
   Job& of(ProcessGroup& group, const GradBucket& bucket) {
     std::vector<std::unique_ptr<Job>>& jobs = of(group);

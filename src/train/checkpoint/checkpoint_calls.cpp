@@ -16,7 +16,7 @@
 #include "src/train/checkpoint/rank_state.h"
 #include "src/train/files/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace checkpoint {
 
@@ -272,4 +272,4 @@ void restore_sampler(data::Sampler& sampler, const data::SamplerState& state,
   sampler.restore(state);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

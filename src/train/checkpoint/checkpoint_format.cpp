@@ -11,7 +11,7 @@
 #include "src/core/base/digits.h"
 #include "src/train/checkpoint/folder/folder_lock.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -380,4 +380,4 @@ LoadedCheckpoint read_checkpoint(const Found& found) {
   return loaded;
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

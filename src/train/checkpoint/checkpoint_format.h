@@ -20,7 +20,7 @@
 #include "src/train/files/durable_file.h"
 #include "src/train/files/safetensors.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 inline constexpr int kFormat = 1;
 
@@ -126,4 +126,4 @@ struct LoadedCheckpoint {
 // Throws FileError with file and reason for a file that is missing, damaged, too large or of another format or layout.
 LoadedCheckpoint read_checkpoint(const Found& found);
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

@@ -15,7 +15,7 @@
 #include "lockstep/train/checkpoint.h"
 #include "src/train/files/durable_file.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 // The group of a call: .group of the parts, else the group of .ddp, else the default group, else null (one process).
 class CallGroup {
@@ -85,4 +85,4 @@ std::string description_of(const data::Sampler& sampler);
 std::optional<CheckpointState> load(const char* operation, const std::string& folder, const CheckpointParts& parts,
                                     std::string& why_none);
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

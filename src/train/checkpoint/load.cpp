@@ -18,7 +18,7 @@
 #include "src/train/checkpoint/folder/checkpoint_folder.h"
 #include "src/train/checkpoint/rank_state.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -350,11 +350,9 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   std::vector<std::string> lines;
   on_all_ranks(group, [&] { lines = lines_of(parts, prepared.emplace(parts)); });
   const OwnTensors& own = *prepared;
-  if (group.get() != nullptr) {
-    check_same_model(*group.get(), parts.model, operation,
-                     parts.ddp ? parts.ddp->ignored_parameters() : std::vector<std::string>());
-    check_same_on_all_ranks(group, operation, lines, "gave different parts");
-  }
+  check_same_model(group, parts.model, operation,
+                   parts.ddp ? parts.ddp->ignored_parameters() : std::vector<std::string>());
+  check_same_on_all_ranks(group, operation, lines, "gave different parts");
   std::optional<LoadedCheckpoint> loaded;  // on rank 0
   ReadResult found = read_on_rank_zero(group, operation, folder, parts, own, loaded);
   why_none = std::move(found.why_none);
@@ -362,4 +360,4 @@ std::optional<CheckpointState> load(const char* operation, const std::string& fo
   return apply(group, found.state, loaded, parts, own);
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

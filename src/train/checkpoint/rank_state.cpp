@@ -12,7 +12,7 @@
 #include "src/optim/swapped_weights.h"
 #include "src/tensor/tensor_map.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 namespace {
 
@@ -333,4 +333,4 @@ void restore_hook_state(const CommHook& hook, const std::vector<SavedTensor>* sa
   for (const HookState& state : states_of(hook)) restore(state, by_name.find(state.name), group);
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

@@ -16,7 +16,7 @@
 #include "lockstep/train/checkpoint.h"
 #include "src/train/checkpoint/checkpoint_format.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 // -- random states in state.json: "random" is rank 0's; "random_of_ranks" lists all of them if they differ
 
@@ -85,4 +85,4 @@ void check_hook_state(const CommHook& hook, const std::vector<SavedTensor>& save
 // it, each rank gets the mean of the ranks' own state, so that the sum still to be sent stays the same.
 void restore_hook_state(const CommHook& hook, const std::vector<SavedTensor>* saved, GroupRef group);
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

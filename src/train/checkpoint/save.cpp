@@ -25,7 +25,7 @@
 #include "src/train/checkpoint/folder/checkpoint_folder.h"
 #include "src/train/files/durable_file.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
@@ -264,4 +264,4 @@ Results act_on_all_ranks(GroupRef group, const char* operation, const fs::path& 
   }
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

@@ -19,7 +19,7 @@
 #include "src/comm/net/host_names.h"
 #include "src/core/base/digits.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 namespace {
 
@@ -193,4 +193,4 @@ void EventFile::close() {
   if (::close(fd_.release()) != 0 && errno != EINTR) fail("cannot be closed", errno, kRemedy);
 }
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

@@ -15,7 +15,7 @@
 #include "src/core/process/fd.h"
 #include "src/train/files/protobuf_encoder.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 // CRC-32C (Castagnoli) of RFC 3720: crc32c("123456789") is 0xe3069283.
 std::uint32_t crc32c(std::string_view data);
@@ -72,4 +72,4 @@ class EventFile {
   double last_flush_;
 };
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

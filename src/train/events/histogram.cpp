@@ -8,7 +8,7 @@
 #include "lockstep/core/error.h"
 #include "src/core/base/half.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 namespace {
 
@@ -71,22 +71,14 @@ void for_each_number(const Tensor& tensor, const std::function<void(double)>& vi
   const auto plain = [](auto value) { return static_cast<double>(value); };
   const auto widened = [](auto value) { return static_cast<double>(widen(value)); };
   switch (tensor.dtype()) {
-    case DType::kFloat32:
-      return visit_as<float>(tensor, visit, plain);
-    case DType::kFloat64:
-      return visit_as<double>(tensor, visit, plain);
-    case DType::kFloat16:
-      return visit_as<Float16>(tensor, visit, widened);
-    case DType::kBFloat16:
-      return visit_as<BFloat16>(tensor, visit, widened);
-    case DType::kInt8:
-      return visit_as<std::int8_t>(tensor, visit, plain);
-    case DType::kUInt8:
-      return visit_as<std::uint8_t>(tensor, visit, plain);
-    case DType::kInt32:
-      return visit_as<std::int32_t>(tensor, visit, plain);
-    case DType::kInt64:
-      return visit_as<std::int64_t>(tensor, visit, plain);
+    case DType::kFloat32: return visit_as<float>(tensor, visit, plain);
+    case DType::kFloat64: return visit_as<double>(tensor, visit, plain);
+    case DType::kFloat16: return visit_as<Float16>(tensor, visit, widened);
+    case DType::kBFloat16: return visit_as<BFloat16>(tensor, visit, widened);
+    case DType::kInt8: return visit_as<std::int8_t>(tensor, visit, plain);
+    case DType::kUInt8: return visit_as<std::uint8_t>(tensor, visit, plain);
+    case DType::kInt32: return visit_as<std::int32_t>(tensor, visit, plain);
+    case DType::kInt64: return visit_as<std::int64_t>(tensor, visit, plain);
   }
 }
 
@@ -119,4 +111,4 @@ Histogram histogram_of(const Tensor& values, int buckets) {
   return histogram;
 }
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

@@ -7,7 +7,7 @@
 
 #include "lockstep/tensor/tensor.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 struct Histogram {
   double min = 0, max = 0, sum = 0, sum_of_squares = 0;  // over the finite values; 0 if there is none
@@ -23,4 +23,4 @@ Histogram histogram_of(const Tensor& values, int buckets);
 // Visits each element in order as a number. The tensor must be on the CPU.
 void for_each_number(const Tensor& tensor, const std::function<void(double)>& visit);
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

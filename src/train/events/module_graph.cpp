@@ -12,7 +12,7 @@
 
 #include "src/nn/module/forward_observer.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 namespace {
 
@@ -250,4 +250,4 @@ Message graph_of(nn::Module& module, std::span<const nn::InputSpec> inputs) {
   return builder.graph();
 }
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

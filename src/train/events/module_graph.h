@@ -9,7 +9,7 @@
 #include "lockstep/nn/module.h"
 #include "src/train/files/protobuf_encoder.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 // Nodes in the order of registration, each connected to the one before.
 Message graph_of(const nn::Module& module);
@@ -17,4 +17,4 @@ Message graph_of(const nn::Module& module);
 // Nodes in the order of the calls of one forward pass, connected by their tensors, see SummaryWriter::add_graph().
 Message graph_of(nn::Module& module, std::span<const nn::InputSpec> inputs);
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

@@ -55,8 +55,7 @@ LoggedDevice& device_of(const Stream& stream) {
   return *of_kind;
 }
 
-template <auto entry, std::size_t number>
-struct Logged;
+template <auto entry, std::size_t number> struct Logged;
 template <typename... Arguments, void (*KernelTable::*entry)(Arguments...), std::size_t number>
 struct Logged<entry, number> {
   static void call(Arguments... arguments) {
@@ -68,8 +67,7 @@ struct Logged<entry, number> {
   static inline const char* name = "";
 };
 
-template <auto entry, std::size_t number>
-void log_entry(KernelTable& table, const char* name) {
+template <auto entry, std::size_t number> void log_entry(KernelTable& table, const char* name) {
   if (table.*entry == nullptr) return;
   Logged<entry, number>::name = name;
   table.*entry = Logged<entry, number>::call;

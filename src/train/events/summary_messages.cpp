@@ -2,7 +2,7 @@
 
 #include <variant>
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 namespace {
 
@@ -46,7 +46,7 @@ Message hparams_event(const Moment& moment, const std::string& tag, const Messag
 }
 
 // A google.protobuf.Value.
-Message value_of(const train::Hparam& hparam) {
+Message value_of(const Hparam& hparam) {
   constexpr int kNumber = 2, kString = 3, kBool = 4;
   const auto& value = hparam.value();
   if (const bool* truth = std::get_if<bool>(&value)) return Message().integer(kBool, *truth ? 1 : 0, Default::kWritten);
@@ -54,7 +54,7 @@ Message value_of(const train::Hparam& hparam) {
   return Message().text(kString, std::get<std::string>(value), Default::kWritten);
 }
 
-std::int64_t type_of(const train::Hparam& hparam) {
+std::int64_t type_of(const Hparam& hparam) {
   constexpr std::int64_t kString = 1, kBool = 2, kFloat64 = 3;
   const auto& value = hparam.value();
   return std::holds_alternative<bool>(value) ? kBool : std::holds_alternative<double>(value) ? kFloat64 : kString;
@@ -111,7 +111,7 @@ Message image_event(const Moment& moment, const std::string& tag, const Image& i
                                                                   .text(kEncoded, image.png)));
 }
 
-Message experiment_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams,
+Message experiment_event(const Moment& moment, const std::map<std::string, Hparam>& hparams,
                          const std::map<std::string, double>& metrics) {
   constexpr int kExperimentField = 2, kTimeCreated = 3, kHparamInfos = 4, kMetricInfos = 5;
   Message experiment;
@@ -127,7 +127,7 @@ Message experiment_event(const Moment& moment, const std::map<std::string, train
   return hparams_event(moment, "_hparams_/experiment", Message().message(kExperimentField, experiment));
 }
 
-Message session_start_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams, double start) {
+Message session_start_event(const Moment& moment, const std::map<std::string, Hparam>& hparams, double start) {
   constexpr int kSessionStartInfo = 3, kHparams = 1, kStartTime = 5;
   Message info;
   for (const auto& [name, value] : hparams) {
@@ -145,4 +145,4 @@ Message session_end_event(const Moment& moment) {
   return hparams_event(moment, "_hparams_/session_end_info", Message().message(kSessionEndInfo, info));
 }
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

@@ -10,7 +10,7 @@
 #include "src/train/events/histogram.h"
 #include "src/train/files/protobuf_encoder.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 struct Moment {
   double time = 0;  // seconds since 1970
@@ -29,9 +29,9 @@ struct Image {
 Message image_event(const Moment& moment, const std::string& tag, const Image& image);
 
 // The plugin calls a run a session. These are its hyper-parameters and metrics, their values, and its successful end.
-Message experiment_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams,
+Message experiment_event(const Moment& moment, const std::map<std::string, Hparam>& hparams,
                          const std::map<std::string, double>& metrics);
-Message session_start_event(const Moment& moment, const std::map<std::string, train::Hparam>& hparams, double start);
+Message session_start_event(const Moment& moment, const std::map<std::string, Hparam>& hparams, double start);
 Message session_end_event(const Moment& moment);
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

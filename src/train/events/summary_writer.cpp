@@ -114,8 +114,7 @@ Tensor grid_of(const std::string& tag, const Tensor& given, std::int64_t most_co
 }
 
 // Calls it for all elements even if one throws, and then throws the first exception.
-template <typename Range, typename Call>
-void call_for_each(const Range& range, const Call& call) {
+template <typename Range, typename Call> void call_for_each(const Range& range, const Call& call) {
   std::exception_ptr first;
   for (const auto& element : range) try {
       call(element);

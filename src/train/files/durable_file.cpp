@@ -13,7 +13,7 @@
 #include "lockstep/core/error.h"
 #include "src/core/process/regular_file.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -114,4 +114,4 @@ ReadFile read_file(const std::string& path, const FileSize& expected) {
   return result;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -13,7 +13,7 @@
 #include "lockstep/core/crypto.h"
 #include "src/core/process/fd.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 struct WrittenFile {
   std::uint64_t bytes = 0;
@@ -69,4 +69,4 @@ struct ReadFile {
 // Throws FileError with path and reason: it is not a regular file, has another size, or does not fit into memory.
 ReadFile read_file(const std::string& path, const FileSize& expected = {});
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -9,7 +9,7 @@
 #include "lockstep/core/error.h"
 #include "src/train/files/svg.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -216,4 +216,4 @@ std::string Plot::stacked_svg(const std::vector<Plot>& plots) {
 
 void Plot::write(const std::string& path) const { svg::write(path, svg()); }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -9,7 +9,7 @@
 
 #include "src/train/files/plot_marks.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 struct PlotPoint {
   double x, y;
@@ -67,4 +67,4 @@ class Plot {
   std::optional<PlotRange> shown_x_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::train

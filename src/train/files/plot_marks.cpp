@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -80,4 +80,4 @@ PlotRange linear_range_around(PlotRange values) {
           values.high + std::max(std::fabs(values.high) * 0.1, 1e-6)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::train {
 
 struct PlotRange {
   double low, high;
@@ -21,4 +21,4 @@ std::vector<double> linear_marks(PlotRange range, double least_step);
 // The values, or some room around a single one.
 PlotRange linear_range_around(PlotRange values);
 
-}  // namespace lockstep
+}  // namespace lockstep::train

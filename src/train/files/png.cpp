@@ -7,7 +7,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 namespace {
 
@@ -64,4 +64,4 @@ std::string png_of(const Pixels& pixels) {
   return png;
 }
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

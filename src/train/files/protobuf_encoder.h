@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::events {
+namespace lockstep::train::events {
 
 // proto3 leaves a field out that has its type's default, 0 or "", unless it belongs to a `oneof` or is repeated.
 enum class Default { kLeftOut, kWritten };
@@ -72,4 +72,4 @@ class Message {
   std::string data_;
 };
 
-}  // namespace lockstep::events
+}  // namespace lockstep::train::events

@@ -11,7 +11,7 @@
 #include "lockstep/core/error.h"
 #include "src/core/process/file_kind.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 static_assert(std::endian::native == std::endian::little,
               "safetensors are little-endian, and are written as they lie in memory");
@@ -244,4 +244,4 @@ SavedTensors parse_own_safetensors(std::span<const std::byte> file, const std::s
   return saved;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -11,7 +11,7 @@
 #include "lockstep/tensor/named_tensor.h"
 #include "src/train/files/durable_file.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 // The header's JSON, padded to 8 bytes. Throws InvalidArgument for names and tensors that the format cannot hold: see
 // save_safetensors().
@@ -45,4 +45,4 @@ SavedTensors parse_safetensors(std::span<const std::byte> file, const std::strin
 // The same for a file that Lockstep wrote: throws FileError also for a tensor that cannot be read.
 SavedTensors parse_own_safetensors(std::span<const std::byte> file, const std::string& path);
 
-}  // namespace lockstep
+}  // namespace lockstep::train

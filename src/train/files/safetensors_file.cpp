@@ -18,7 +18,7 @@
 #include "src/train/files/durable_file.h"
 #include "src/train/files/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace fs = std::filesystem;
 
@@ -118,4 +118,4 @@ Safetensors load_safetensors(const std::string& path, const LoadSafetensorsOptio
   return loaded;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

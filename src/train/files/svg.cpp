@@ -10,7 +10,7 @@
 #include "lockstep/core/error.h"
 #include "src/train/files/xml_text.h"
 
-namespace lockstep::svg {
+namespace lockstep::train::svg {
 
 namespace {
 
@@ -63,4 +63,4 @@ void write(const std::string& path, const std::string& document) {
     throw FileError("{}: the plot cannot be written: {}", path, errno != 0 ? std::strerror(errno) : "unknown reason");
 }
 
-}  // namespace lockstep::svg
+}  // namespace lockstep::train::svg

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-namespace lockstep::svg {
+namespace lockstep::train::svg {
 
 // CSS classes of a figure: `ink` and `quiet` fill texts; `frame`, `grid` and `faint` are strokes.
 // c0, c1, ... set `color`, which shapes use as currentColor.
@@ -21,4 +21,4 @@ std::string document(double width, double height, const std::string& body);
 // Throws FileError with path and reason when the file cannot be written.
 void write(const std::string& path, const std::string& document);
 
-}  // namespace lockstep::svg
+}  // namespace lockstep::train::svg

@@ -5,7 +5,7 @@
 
 #include "src/data/formats/utf8.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -40,4 +40,4 @@ std::string xml_text(const std::string& text) {
   return out;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

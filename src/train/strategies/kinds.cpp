@@ -8,13 +8,8 @@ namespace lockstep::train {
 
 namespace {
 
-struct TableLine {
-  StrategyKind kind;
-  std::unique_ptr<Strategy> (*make)(Training training, const StrategyOptions& options);
-};
-
-const std::vector<TableLine>& table() {
-  static const std::vector<TableLine> kTable = {
+const std::vector<StrategyRow>& table() {
+  static const std::vector<StrategyRow> kTable = {
       {{"ddp",
         "a process for each device, gradients all-reduced while backward runs",
         {.has_ranks = true, .has_wrapper = true}},
@@ -53,30 +48,23 @@ const std::vector<TableLine>& table() {
 const std::vector<StrategyKind>& strategies() {
   static const std::vector<StrategyKind> kKinds = [] {
     std::vector<StrategyKind> kinds;
-    for (const TableLine& line : table()) kinds.push_back(line.kind);
+    for (const StrategyRow& row : table()) kinds.push_back(row.kind);
     return kinds;
   }();
   return kKinds;
 }
 
-const StrategyKind* find_strategy(const std::string& name) {
-  for (const StrategyKind& kind : strategies())
-    if (name == kind.name) return &kind;
+const StrategyRow* find_strategy(const std::string& name) {
+  for (const StrategyRow& row : table())
+    if (name == row.kind.name) return &row;
   return nullptr;
 }
 
 const StrategyKind& strategy_named(const std::string& name) {
-  if (const StrategyKind* const found = find_strategy(name)) return *found;
+  if (const StrategyRow* const found = find_strategy(name)) return found->kind;
   std::vector<std::string> known;
   for (const StrategyKind& kind : strategies()) known.emplace_back(kind.name);
   throw InvalidArgument("unknown strategy '{}': expected one of {}", name, joined(known, ", "));
-}
-
-std::unique_ptr<Strategy> make_of_kind(const StrategyKind& kind, Training training, const StrategyOptions& options) {
-  for (const TableLine& line : table())
-    if (std::string(line.kind.name) == kind.name) return line.make(std::move(training), options);
-  LOCKSTEP_CHECK(false, "strategy '{}' is not in the table", kind.name);
-  return nullptr;
 }
 
 std::string names_of_strategies_with(bool StrategyCapabilities::*capability) {

@@ -19,10 +19,13 @@ std::unique_ptr<Strategy> make_parameter_server(Training training, const Strateg
 std::unique_ptr<Strategy> make_zero(Training training, const StrategyOptions& options);
 std::unique_ptr<Strategy> make_local_sgd(Training training, const StrategyOptions& options);
 
-// By the table. `kind` is one of strategies().
-std::unique_ptr<Strategy> make_of_kind(const StrategyKind& kind, Training training, const StrategyOptions& options);
+struct StrategyRow {
+  StrategyKind kind;
+  std::unique_ptr<Strategy> (*make)(Training training, const StrategyOptions& options);
+};
+
 // Null for a name that is not in the table.
-const StrategyKind* find_strategy(const std::string& name);
+const StrategyRow* find_strategy(const std::string& name);
 // "ddp, zero and local_sgd": the strategies that have the capability.
 std::string names_of_strategies_with(bool StrategyCapabilities::*capability);
 

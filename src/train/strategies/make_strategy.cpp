@@ -26,7 +26,8 @@ std::string compared_text(const std::string& name, const StrategyKind* kind, con
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
   const auto scope = StrategyChoice::of_thread();
   const StrategyOptions asked = scope ? scope->options() : options;
-  const StrategyKind* const kind = find_strategy(name);
+  const StrategyRow* const row = find_strategy(name);
+  const StrategyKind* const kind = row != nullptr ? &row->kind : nullptr;
   StrategyOptions chosen;
   const auto check = [&] {
     if (name.empty())
@@ -43,7 +44,7 @@ std::unique_ptr<Strategy> make_strategy(const std::string& name, Training traini
   if (group && group->world_size() > 1)
     check_same_on_all_ranks(group, "make_strategy", {compared_text(name, kind, asked)}, "ask for different strategies");
   on_all_ranks(group, check);
-  return make_of_kind(*kind, std::move(training), chosen);
+  return row->make(std::move(training), chosen);
 }
 
 std::unique_ptr<Strategy> make_strategy(Training training) {

@@ -4,7 +4,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -28,4 +28,4 @@ float check_finite(const Tensor& loss, std::int64_t step, const CheckFiniteOptio
   throw Error("{}", reason);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -9,7 +9,7 @@
 #include "lockstep/data/sampler.h"
 #include "src/nn/module/evaluation_mode.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -59,4 +59,4 @@ std::int64_t evaluate(nn::Module& model, const data::Dataset& dataset, std::span
       &model, [&](const Tensor& inputs) { return model.forward(inputs); }, dataset, metrics, options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

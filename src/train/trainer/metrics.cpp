@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -18,9 +18,8 @@ double share(std::int64_t part, std::int64_t whole) {
 }
 
 // Calls call(row, label) for each sample: each row of logits (..., K) whose label is not ignored.
-template <typename Call>
-void for_rows(const char* metric, const Tensor& logits, const Tensor& labels, std::optional<std::int64_t> ignored,
-              Call&& call) {
+template <typename Call> void for_rows(const char* metric, const Tensor& logits, const Tensor& labels,
+                                       std::optional<std::int64_t> ignored, Call&& call) {
   const std::size_t dims = logits.shape().dims();
   if (dims == 0 || logits.shape()[dims - 1] == 0 || labels.shape() != Shape(logits.shape().extents().first(dims - 1)))
     throw InvalidArgument("{}: expected logits (..., K) and labels (...), got {} and {}", metric, logits.shape().text(),
@@ -163,7 +162,7 @@ double ConfusionMatrix::precision(std::int64_t predicted) const {
   return share(at(predicted, predicted), all);
 }
 
-Mean::Mean(Values values, train::Mode better) : values_(std::move(values)), better_(better), counts_(kCountsOfMean) {}
+Mean::Mean(Values values, Mode better) : values_(std::move(values)), better_(better), counts_(kCountsOfMean) {}
 
 void Mean::update(const Tensor& outputs, const Tensor& targets) {
   if (!values_)
@@ -204,8 +203,7 @@ std::vector<float> cross_entropy_of_samples(const Tensor& logits, const Tensor& 
   return losses;
 }
 
-MeanCrossEntropy::MeanCrossEntropy(std::int64_t ignore_index)
-    : Mean({}, train::Mode::kLess), ignore_index_(ignore_index) {}
+MeanCrossEntropy::MeanCrossEntropy(std::int64_t ignore_index) : Mean({}, Mode::kLess), ignore_index_(ignore_index) {}
 
 void MeanCrossEntropy::update(const Tensor& logits, const Tensor& labels) {
   for_rows("MeanCrossEntropy", logits, labels, ignore_index_, [&](std::span<const float> row, std::size_t label) {
@@ -213,4 +211,4 @@ void MeanCrossEntropy::update(const Tensor& logits, const Tensor& labels) {
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -14,7 +14,7 @@
 #include "lockstep/train/evaluate.h"
 #include "src/nn/module/evaluation_mode.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -95,4 +95,4 @@ Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOp
   });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

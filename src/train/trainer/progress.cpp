@@ -12,7 +12,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -98,4 +98,4 @@ std::optional<int> terminal_width() {
   return size.ws_col > 0 ? size.ws_col : 80;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -3,7 +3,7 @@
 #include "src/ddp/checks/replicas.h"
 #include "src/ddp/wrapper/ignored_tensors.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 void sync_buffers(const nn::Module& model, const std::shared_ptr<ProcessGroup>& group) {
   const auto present = group ? group : default_process_group();
@@ -14,4 +14,4 @@ void sync_buffers(const nn::Module& model, const std::shared_ptr<ProcessGroup>& 
   replace_by_roots(*present, shared, "buffers for evaluation");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

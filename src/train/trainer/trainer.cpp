@@ -149,7 +149,7 @@ Logs Trainer::Impl::evaluate(const data::Pipeline& set) const {
   std::vector<NamedMetric::Running> counted;
   std::vector<Metric*> all = {&mean};
   for (const NamedMetric& metric : options.metrics) all.push_back(counted.emplace_back(metric.make()).metric.get());
-  lockstep::evaluate(strategy->model(), set.dataset(), std::span<Metric* const>(all), evaluation(set));
+  lockstep::train::evaluate(strategy->model(), set.dataset(), std::span<Metric* const>(all), evaluation(set));
   Logs logs = {{"loss", mean.value()}};
   for (std::size_t i = 0; i < counted.size(); ++i) logs.emplace_back(options.metrics[i].name(), counted[i].value());
   return logs;
@@ -169,8 +169,8 @@ void Trainer::compile(CompileOptions options) {
       scope ? scope : StrategyChoice::of_thread();  // else a mistake, which is reported on all ranks
   const auto given = here ? here->options().group : options.strategy_options.group;
   if (options.strategy.empty()) options.strategy = here ? here->name() : strategies().front().name;
-  const StrategyKind* const kind = find_strategy(here ? here->name() : options.strategy);
-  const auto group = group_of({.group = given}, kind == nullptr || !kind->capabilities.has_ranks);
+  const StrategyRow* const row = find_strategy(here ? here->name() : options.strategy);
+  const auto group = group_of({.group = given}, row == nullptr || !row->kind.capabilities.has_ranks);
   on_all_ranks(group.get(), [&] {
     if (!options.optimizer || !options.loss) throw InvalidArgument("Trainer::compile: .optimizer and .loss are needed");
     check_metrics(options.metrics);
@@ -203,7 +203,7 @@ Tensor Trainer::predict(const data::Pipeline& set, const PredictOptions& options
   Strategy& strategy = impl_->compiled("predict");
   const data::Pipeline batches = impl_->batched_together("predict", set, options.batch_size, /*wants_targets=*/false);
   return impl_->guarded(
-      [&] { return lockstep::predict(strategy.model(), batches.dataset(), impl_->evaluation(batches)); });
+      [&] { return lockstep::train::predict(strategy.model(), batches.dataset(), impl_->evaluation(batches)); });
 }
 
 std::string Trainer::save(const std::string& folder, int keep) {

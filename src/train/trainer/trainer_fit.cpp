@@ -214,8 +214,7 @@ class Trainer::Impl::Fit {
     return loss;
   }
 
-  template <typename Call>
-  void tell(const Call& call) const {
+  template <typename Call> void tell(const Call& call) const {
     for (const auto& callback : options_.callbacks) call(*callback);
   }
   double across_ranks(double value, ReduceOp op) const {

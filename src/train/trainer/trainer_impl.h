@@ -53,8 +53,8 @@ struct Trainer::Impl {
   // The place among the processes that share the samples: the rank with ddp, else this process alone.
   Place place() const;
   bool has_ranks() const {
-    const StrategyKind* const kind = find_strategy(options.strategy);
-    return kind != nullptr && kind->capabilities.has_ranks;
+    const StrategyRow* const row = find_strategy(options.strategy);
+    return row != nullptr && row->kind.capabilities.has_ranks;
   }
   ProcessGroup* ranks() const {
     return has_ranks() && group()->world_size() > 1 ? group().get() : nullptr;
@@ -75,10 +75,7 @@ struct Trainer::Impl {
   Logs evaluate(const data::Pipeline& set) const;
 
   // Ends the group if this rank fails: the others receive the reason and do not wait for it.
-  template <typename Call>
-  auto guarded(const Call& call) const {
-    return abort_on_error(group(), call);
-  }
+  template <typename Call> auto guarded(const Call& call) const { return abort_on_error(group(), call); }
 };
 
 }  // namespace lockstep::train

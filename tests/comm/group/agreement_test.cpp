@@ -27,8 +27,7 @@ struct Thrown {
   bool is_invalid_argument = false, is_file_error = false, is_of_peer = false;
 };
 
-template <typename Call>
-Thrown thrown_by(const Call& call) {
+template <typename Call> Thrown thrown_by(const Call& call) {
   try {
     call();
     return {};
@@ -42,8 +41,7 @@ Thrown thrown_by(const Call& call) {
 }
 
 // Returns what `call`, given the group, throws on each rank. The group must be usable afterwards.
-template <typename Call>
-std::array<Thrown, kRanks> thrown_on_all_ranks(const Call& call) {
+template <typename Call> std::array<Thrown, kRanks> thrown_on_all_ranks(const Call& call) {
   std::array<Thrown, kRanks> thrown;
   run_ranks(kRanks, "shm", [&](ProcessGroup& group) {
     thrown[static_cast<std::size_t>(group.rank())] = thrown_by([&] { call(group); });

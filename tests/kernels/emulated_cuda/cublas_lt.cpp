@@ -52,8 +52,7 @@ std::uintptr_t alignment_of(const void* pointer) {
   return std::min<std::uintptr_t>(bits & (~bits + 1), 16);
 }
 
-template <typename T>
-cublasStatus_t read(const void* value, std::size_t bytes, T& out) {
+template <typename T> cublasStatus_t read(const void* value, std::size_t bytes, T& out) {
   if (bytes != sizeof out) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(&out, value, bytes);
   return CUBLAS_STATUS_SUCCESS;
@@ -135,14 +134,10 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, std::size_t bytes) {
   switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_TRANSA:
-      return read(value, bytes, product->a_op);
-    case CUBLASLT_MATMUL_DESC_TRANSB:
-      return read(value, bytes, product->b_op);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE:
-      return read(value, bytes, product->epilogue);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-      return read(value, bytes, product->bias);
+    case CUBLASLT_MATMUL_DESC_TRANSA: return read(value, bytes, product->a_op);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return read(value, bytes, product->b_op);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return read(value, bytes, product->epilogue);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return read(value, bytes, product->bias);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }

@@ -49,8 +49,7 @@ inline float atomicExch(float* address, float value) { return std::exchange(*add
 inline void __syncthreads() { emulated_cuda::barrier(0); }
 inline int __syncthreads_or(int predicate) { return emulated_cuda::barrier(predicate); }
 
-template <typename T>
-T exchange_lanes(unsigned mask, T value, int lane) {
+template <typename T> T exchange_lanes(unsigned mask, T value, int lane) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t));
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
@@ -58,22 +57,16 @@ T exchange_lanes(unsigned mask, T value, int lane) {
   std::memcpy(&value, &bits, sizeof(T));
   return value;
 }
-template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
+template <typename T> T __shfl_xor_sync(unsigned mask, T value, int lane_mask) {
   return exchange_lanes(mask, value, emulated_cuda::lane() ^ lane_mask);
 }
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int lane) {
-  return exchange_lanes(mask, value, lane);
-}
+template <typename T> T __shfl_sync(unsigned mask, T value, int lane) { return exchange_lanes(mask, value, lane); }
 // A lane without a lane at this distance above, or below, keeps its value.
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, int delta) {
+template <typename T> T __shfl_down_sync(unsigned mask, T value, int delta) {
   const int lane = emulated_cuda::lane();
   return exchange_lanes(mask, value, lane + delta < 32 ? lane + delta : lane);
 }
-template <typename T>
-T __shfl_up_sync(unsigned mask, T value, int delta) {
+template <typename T> T __shfl_up_sync(unsigned mask, T value, int delta) {
   const int lane = emulated_cuda::lane();
   return exchange_lanes(mask, value, lane >= delta ? lane - delta : lane);
 }
@@ -104,10 +97,7 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
 }
 
 struct cudaFuncAttributes {};
-template <typename Kernel>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
-  return cudaSuccess;
-}
+template <typename Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) { return cudaSuccess; }
 // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 
 namespace lockstep::cuda {
@@ -131,9 +121,6 @@ namespace lockstep::cuda {
     LOCKSTEP_CUDA(cudaGetLastError());                                                     \
   } while (false)
 
-template <typename T>
-T* dynamic_shared() {
-  return reinterpret_cast<T*>(::emulated_cuda::dynamic_shared());
-}
+template <typename T> T* dynamic_shared() { return reinterpret_cast<T*>(::emulated_cuda::dynamic_shared()); }
 
 }  // namespace lockstep::cuda

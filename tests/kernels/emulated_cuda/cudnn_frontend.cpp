@@ -61,9 +61,9 @@ void round_inputs(const Engine& engine, std::vector<float>& values) {
 }
 
 // Calls `product(x, weight, y)` with the indices of the values of each product that a convolution sums.
-template <typename Product>
-void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weight, const Tensor_attributes& y,
-                      const Geometry& geometry, Product&& product) {
+template <typename Product> void for_each_product(const Tensor_attributes& x, const Tensor_attributes& weight,
+                                                  const Tensor_attributes& y, const Geometry& geometry,
+                                                  Product&& product) {
   const std::int64_t filters = weight.dim[0] / (x.dim[1] / weight.dim[1]);  // filters per group
   for (std::int64_t n = 0; n < y.dim[0]; ++n)
     for (std::int64_t p = 0; p < y.dim[2]; ++p)

@@ -77,8 +77,7 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 struct Geometry {
   Sizes pre, post, stride, dilation;
 };
-template <typename Self>
-struct Convolution_attributes : Geometry {
+template <typename Self> struct Convolution_attributes : Geometry {
   Self& set_pre_padding(const Sizes& value) { return pre = value, static_cast<Self&>(*this); }
   Self& set_post_padding(const Sizes& value) { return post = value, static_cast<Self&>(*this); }
   Self& set_stride(const Sizes& value) { return stride = value, static_cast<Self&>(*this); }

@@ -64,10 +64,8 @@ void RingRun::finish(const Step& step) {
   for (int rank = 0; rank < node_.ranks; ++rank)
     out_[static_cast<std::size_t>(rank)] = at(rank, step.block, step.receive);
   switch (step.arrival) {
-    case RingPlan::Arrival::kNothing:
-      return;
-    case RingPlan::Arrival::kPartial:
-      return add_own_values(arrived, &arrived, 1, partial_op(), step);
+    case RingPlan::Arrival::kNothing: return;
+    case RingPlan::Arrival::kPartial: return add_own_values(arrived, &arrived, 1, partial_op(), step);
     case RingPlan::Arrival::kResult:
       if (root_ >= 0) return add_own_values(arrived, &out_[static_cast<std::size_t>(root_)], 1, call_.op, step);
       return add_own_values(arrived, out_.data(), node_.ranks, call_.op, step);

@@ -25,8 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Returns the text of the error that `attempt` throws, "" on success.
-template <typename Attempt>
-std::string reason_of_failure(Attempt&& attempt) {
+template <typename Attempt> std::string reason_of_failure(Attempt&& attempt) {
   try {
     attempt();
     return "";
@@ -71,9 +70,8 @@ std::vector<std::string> collect(const BackendContext& context, const std::strin
 }
 
 // Sends every rank's value for `about` to rank 0, which makes one answer for all.
-template <typename Decide>
-std::string decide_together(const BackendContext& context, const std::string& about, const std::string& mine,
-                            Decide&& decide) {
+template <typename Decide> std::string decide_together(const BackendContext& context, const std::string& about,
+                                                       const std::string& mine, Decide&& decide) {
   const std::string key = "shm/" + about;
   if (context.place.rank != 0) {
     context.store->set(fmt::format("{}/{}", key, context.place.rank), mine);

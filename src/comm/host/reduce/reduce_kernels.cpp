@@ -14,13 +14,11 @@ void reduce(const Reduction& job) {
     case DType::kFloat32:
     case DType::kFloat64:
     case DType::kFloat16:
-    case DType::kBFloat16:
-      return reduce_floats(job);
+    case DType::kBFloat16: return reduce_floats(job);
     case DType::kInt8:
     case DType::kUInt8:
     case DType::kInt32:
-    case DType::kInt64:
-      return reduce_integers(job);
+    case DType::kInt64: return reduce_integers(job);
   }
 }
 

@@ -18,8 +18,7 @@ void reduce_integers(const Reduction& job);  // reduce_integers.cpp
 
 // The compiler chooses which of two NaNs a sum returns, differently in each of the loops below, and ranks may take
 // different loops. So a NaN result always gets these bits.
-template <typename T>
-LOCKSTEP_HALF_INLINE T with_one_nan(T value) {
+template <typename T> LOCKSTEP_HALF_INLINE T with_one_nan(T value) {
   return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
 }
 
@@ -31,8 +30,7 @@ LOCKSTEP_HALF_INLINE std::uint16_t with_one_nan(std::uint16_t bits) {
 
 // A type's form in memory, and the type in which it is summed. 16-bit floats are read and written as integers, since
 // GCC does not vectorize a loop that passes a struct.
-template <typename T>
-struct Element {
+template <typename T> struct Element {
   using Sum = T;
   using Stored = T;
   static LOCKSTEP_HALF_INLINE Sum load(T value) { return value; }
@@ -47,8 +45,7 @@ struct Element<T> {
   static LOCKSTEP_HALF_INLINE Sum load(T value) { return static_cast<Sum>(value); }
   static LOCKSTEP_HALF_INLINE T store(Sum value) { return static_cast<T>(value); }
 };
-template <>
-struct Element<BFloat16> {
+template <> struct Element<BFloat16> {
   using Sum = float;
   using Stored = std::uint16_t;
   static LOCKSTEP_HALF_INLINE float load(Stored bits) { return widen(BFloat16{bits}); }
@@ -56,8 +53,7 @@ struct Element<BFloat16> {
     return with_one_nan<0x7f80, 0x7fc0>(narrow_bfloat16(value).bits);
   }
 };
-template <>
-struct Element<Float16> {
+template <> struct Element<Float16> {
   using Sum = float;
   using Stored = std::uint16_t;
   static LOCKSTEP_HALF_INLINE float load(Stored bits) { return widen(Float16{bits}); }
@@ -66,16 +62,12 @@ struct Element<Float16> {
   }
 };
 
-template <typename T>
-using Sum = typename Element<T>::Sum;
-template <typename T>
-using Stored = typename Element<T>::Stored;
+template <typename T> using Sum = typename Element<T>::Sum;
+template <typename T> using Stored = typename Element<T>::Stored;
 // The type for comparisons: an int8 of -1 is less than 1 although it is summed as an unsigned number.
-template <typename T>
-using Ordered = std::conditional_t<std::is_integral_v<T>, T, Sum<T>>;
+template <typename T> using Ordered = std::conditional_t<std::is_integral_v<T>, T, Sum<T>>;
 
-template <typename T, ReduceOp kOp>
-LOCKSTEP_HALF_INLINE Sum<T> combine(Sum<T> a, Sum<T> b) {
+template <typename T, ReduceOp kOp> LOCKSTEP_HALF_INLINE Sum<T> combine(Sum<T> a, Sum<T> b) {
   const auto left = static_cast<Ordered<T>>(a), right = static_cast<Ordered<T>>(b);
   if constexpr (kOp == ReduceOp::kProduct) return a * b;
   if constexpr (kOp == ReduceOp::kMin) return ((right < left) | (right != right)) ? b : a;
@@ -88,8 +80,7 @@ LOCKSTEP_HALF_INLINE Sum<T> combine(Sum<T> a, Sum<T> b) {
 
 constexpr int kTreeLevels = 16;
 
-template <typename T>
-LOCKSTEP_HALF_INLINE Stored<T> at(const std::byte* data, std::size_t i) {
+template <typename T> LOCKSTEP_HALF_INLINE Stored<T> at(const std::byte* data, std::size_t i) {
   return reinterpret_cast<const Stored<T>*>(data)[i];
 }
 
@@ -118,8 +109,7 @@ LOCKSTEP_HALF_INLINE void fused(const Reduction& job, Sum<T> scale) {
 }
 
 // For any number of inputs: the sums are accumulated in a tile that stays in the L1 cache.
-template <typename T, ReduceOp kOp>
-LOCKSTEP_HALF_INLINE void tiled(const Reduction& job, Sum<T> scale) {
+template <typename T, ReduceOp kOp> LOCKSTEP_HALF_INLINE void tiled(const Reduction& job, Sum<T> scale) {
   constexpr std::size_t kTile = 2048;
   alignas(kCacheLine) Sum<T> sums[kTile];
   alignas(kCacheLine) Stored<T> results[kTile];
@@ -143,8 +133,7 @@ LOCKSTEP_HALF_INLINE void tiled(const Reduction& job, Sum<T> scale) {
 }
 
 // A binary counter of tiles: level k holds the sum of 2^k neighbours until that of the next 2^k is ready.
-template <typename T, ReduceOp kOp>
-LOCKSTEP_HALF_INLINE void tree(const Reduction& job, Sum<T> scale) {
+template <typename T, ReduceOp kOp> LOCKSTEP_HALF_INLINE void tree(const Reduction& job, Sum<T> scale) {
   constexpr std::size_t kTile = 256;
   alignas(kCacheLine) Sum<T> levels[kTreeLevels][kTile];
   for (std::size_t begin = 0; begin < job.count; begin += kTile) {
@@ -180,17 +169,16 @@ LOCKSTEP_HALF_INLINE void tree(const Reduction& job, Sum<T> scale) {
 }
 
 // Integers wrap, and a minimum is the same in any order: only rounded results depend on the order.
-template <typename T, ReduceOp kOp>
-inline constexpr bool kDependsOnOrder = std::is_floating_point_v<Sum<T>> && (kOp != ReduceOp::kMin) &&
-                                        (kOp != ReduceOp::kMax);
+template <typename T, ReduceOp kOp> inline constexpr bool kDependsOnOrder = std::is_floating_point_v<Sum<T>> &&
+                                                                            (kOp != ReduceOp::kMin) &&
+                                                                            (kOp != ReduceOp::kMax);
 
 // Special loops for frequent shapes: sums of gradients, few ranks, into one, two or all buffers.
 template <typename T, ReduceOp kOp>
 inline constexpr bool kHasFusedLoop = (std::is_same_v<T, float> || std::is_same_v<T, double> ||
                                        std::is_same_v<T, BFloat16>)&&(kOp == ReduceOp::kSum || kOp == ReduceOp::kAvg);
 
-template <typename T, ReduceOp kOp>
-LOCKSTEP_HALF_INLINE void reduce_shape(const Reduction& job) {
+template <typename T, ReduceOp kOp> LOCKSTEP_HALF_INLINE void reduce_shape(const Reduction& job) {
   Sum<T> scale = 1;
   if constexpr (std::is_floating_point_v<Sum<T>>)
     scale /= static_cast<Sum<T>>(job.divisor != 0 ? job.divisor : job.inputs);
@@ -199,44 +187,30 @@ LOCKSTEP_HALF_INLINE void reduce_shape(const Reduction& job) {
       return tree<T, kOp>(job, scale);  // up to three inputs this is rank order
   if constexpr (kHasFusedLoop<T, kOp>) {
     switch (job.inputs * 8 + job.outputs) {
-      case 2 * 8 + 1:
-        return fused<T, kOp, 2, 1>(job, scale);
-      case 2 * 8 + 2:
-        return fused<T, kOp, 2, 2>(job, scale);
-      case 3 * 8 + 1:
-        return fused<T, kOp, 3, 1>(job, scale);
-      case 3 * 8 + 2:
-        return fused<T, kOp, 3, 2>(job, scale);
-      case 3 * 8 + 3:
-        return fused<T, kOp, 3, 3>(job, scale);
-      case 4 * 8 + 1:
-        return fused<T, kOp, 4, 1>(job, scale);
-      case 4 * 8 + 2:
-        return fused<T, kOp, 4, 2>(job, scale);
-      case 4 * 8 + 4:
-        return fused<T, kOp, 4, 4>(job, scale);
-      default:
-        break;
+      case 2 * 8 + 1: return fused<T, kOp, 2, 1>(job, scale);
+      case 2 * 8 + 2: return fused<T, kOp, 2, 2>(job, scale);
+      case 3 * 8 + 1: return fused<T, kOp, 3, 1>(job, scale);
+      case 3 * 8 + 2: return fused<T, kOp, 3, 2>(job, scale);
+      case 3 * 8 + 3: return fused<T, kOp, 3, 3>(job, scale);
+      case 4 * 8 + 1: return fused<T, kOp, 4, 1>(job, scale);
+      case 4 * 8 + 2: return fused<T, kOp, 4, 2>(job, scale);
+      case 4 * 8 + 4: return fused<T, kOp, 4, 4>(job, scale);
+      default: break;
     }
   }
   tiled<T, kOp>(job, scale);
 }
 
-template <typename T>
-LOCKSTEP_HALF_INLINE void reduce_op(const Reduction& job) {
+template <typename T> LOCKSTEP_HALF_INLINE void reduce_op(const Reduction& job) {
   switch (job.op) {
     case ReduceOp::kAvg:
       if constexpr (!std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kAvg>(job);
       [[fallthrough]];          // the group refuses averages of integers
     case ReduceOp::kPremulSum:  // the values are already multiplied
-    case ReduceOp::kSum:
-      return reduce_shape<T, ReduceOp::kSum>(job);
-    case ReduceOp::kProduct:
-      return reduce_shape<T, ReduceOp::kProduct>(job);
-    case ReduceOp::kMin:
-      return reduce_shape<T, ReduceOp::kMin>(job);
-    case ReduceOp::kMax:
-      return reduce_shape<T, ReduceOp::kMax>(job);
+    case ReduceOp::kSum: return reduce_shape<T, ReduceOp::kSum>(job);
+    case ReduceOp::kProduct: return reduce_shape<T, ReduceOp::kProduct>(job);
+    case ReduceOp::kMin: return reduce_shape<T, ReduceOp::kMin>(job);
+    case ReduceOp::kMax: return reduce_shape<T, ReduceOp::kMax>(job);
     case ReduceOp::kBitAnd:
       if constexpr (std::is_integral_v<T>) return reduce_shape<T, ReduceOp::kBitAnd>(job);
       return;  // the group refuses bitwise operations on floating point

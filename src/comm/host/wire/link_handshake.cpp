@@ -32,16 +32,14 @@ void LinkHandshake::want(Step step, std::size_t bytes) {
   received_ = 0;
 }
 
-template <typename T>
-void LinkHandshake::say(const T& message) {
+template <typename T> void LinkHandshake::say(const T& message) {
   static_assert(std::has_unique_object_representations_v<T>);
   const auto bytes = std::as_bytes(std::span(&message, 1));
   out_.assign(bytes.begin(), bytes.end());
   sent_ = 0;
 }
 
-template <typename T>
-T LinkHandshake::message() const {
+template <typename T> T LinkHandshake::message() const {
   T message;
   std::memcpy(&message, in_.data(), sizeof message);
   return message;

@@ -47,10 +47,8 @@ class LinkHandshake {
 
   explicit LinkHandshake(const Self& self) : self_(&self) {}
   void want(Step step, std::size_t bytes);
-  template <typename T>
-  void say(const T& message);
-  template <typename T>
-  T message() const;
+  template <typename T> void say(const T& message);
+  template <typename T> T message() const;
   Step answer_connector();
   Step answer_acceptor();
   Step check_connector();

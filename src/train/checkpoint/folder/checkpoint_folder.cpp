@@ -16,7 +16,7 @@
 #include "src/train/checkpoint/folder/folder_lock.h"
 #include "src/train/files/durable_file.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -237,4 +237,4 @@ void remove_quietly(const fs::path& path) {
   if (failure) log::warn("checkpoint: {} cannot be removed: {}", path.string(), failure.message());
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

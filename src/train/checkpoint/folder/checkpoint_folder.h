@@ -12,7 +12,7 @@
 
 #include "src/train/checkpoint/checkpoint_format.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 // This job's use of the folder for one save. Another thread of this process waits some seconds for its end.
 class FolderUse {
@@ -67,4 +67,4 @@ void remove_old(const std::filesystem::path& folder, std::vector<KeptCheckpoint>
 // Logs a warning instead of throwing.
 void remove_quietly(const std::filesystem::path& path);
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

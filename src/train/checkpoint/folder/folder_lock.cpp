@@ -18,7 +18,7 @@
 #include "src/train/checkpoint/folder/job.h"
 #include "src/train/files/durable_file.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 namespace {
 
@@ -109,4 +109,4 @@ bool FolderLock::is_removed() const {
   return ::fstat(fd_.get(), &mine) != 0 || mine.st_nlink == 0;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::train

@@ -5,7 +5,7 @@
 
 #include "src/core/process/fd.h"
 
-namespace lockstep {
+namespace lockstep::train {
 
 // While it lives, no other process on any machine has the folder. The lock is on a file, because NFS passes only locks
 // of files to its server; the file says which job has it. The kernel releases the lock when the process ends, however
@@ -31,4 +31,4 @@ class FolderLock {
   Fd fd_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::train

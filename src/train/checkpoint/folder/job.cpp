@@ -12,7 +12,7 @@
 
 #include "lockstep/core/crypto.h"
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 namespace {
 
@@ -96,4 +96,4 @@ const Job& this_job() {
   return kJob;
 }
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-namespace lockstep::checkpoint {
+namespace lockstep::train::checkpoint {
 
 struct Job {
   std::string id;  // random; empty if unknown, as in checkpoints of older versions
@@ -28,4 +28,4 @@ Job job_of(const nlohmann::json& json);
 // The job of this process and of its forked children.
 const Job& this_job();
 
-}  // namespace lockstep::checkpoint
+}  // namespace lockstep::train::checkpoint

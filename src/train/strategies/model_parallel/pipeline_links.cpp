@@ -82,8 +82,7 @@ std::uint64_t LocalPipeline::sent(int from, int to) const {
   return to + 1 == from ? boundaries_[static_cast<std::size_t>(to)].bytes_back : 0;
 }
 
-template <typename T>
-T LocalPipeline::take(std::deque<T>& queue) {
+template <typename T> T LocalPipeline::take(std::deque<T>& queue) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return failure_ || !queue.empty(); });
   if (failure_) throw StageStopped();

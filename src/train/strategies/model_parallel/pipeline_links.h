@@ -56,8 +56,7 @@ class LocalPipeline {
     std::deque<Tensor> gradients;
     std::uint64_t bytes_on = 0, bytes_back = 0;
   };
-  template <typename T>
-  T take(std::deque<T>& queue);
+  template <typename T> T take(std::deque<T>& queue);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

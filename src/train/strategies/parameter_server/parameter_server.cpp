@@ -126,9 +126,7 @@ class Server : public Strategy, public ParameterHolder {
         if (!rest_.empty()) receive(rest_.data(), rest_.size(), DType::kUInt8, worker, kRestTag);
         has_begun_ = true;
         break;
-      case Notice::Kind::kJoins:
-        client.state = State::kJoins;
-        break;
+      case Notice::Kind::kJoins: client.state = State::kJoins; break;
     }
     clients_.expect_notice(worker);
   }

@@ -36,8 +36,7 @@ struct TaskTable {
   std::string with_tasks(const std::string& message) const;
 
   // Calls call(), and adds the tasks' names to an error of the group.
-  template <typename Call>
-  void with_names(Call&& call) const {
+  template <typename Call> void with_names(Call&& call) const {
     try {
       call();
     } catch (const PeerLost& error) {
