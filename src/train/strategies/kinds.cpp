@@ -61,7 +61,8 @@ const StrategyRow* find_strategy(const std::string& name) {
 }
 
 const StrategyKind& strategy_named(const std::string& name) {
-  if (const StrategyRow* const found = find_strategy(name)) return found->kind;
+  for (const StrategyKind& kind : strategies())
+    if (name == kind.name) return kind;
   std::vector<std::string> known;
   for (const StrategyKind& kind : strategies()) known.emplace_back(kind.name);
   throw InvalidArgument("unknown strategy '{}': expected one of {}", name, joined(known, ", "));
