@@ -33,7 +33,8 @@ def library_folders():
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     folders += [os.path.join(os.environ[name], "lib64") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     folders += ["/usr/local/cuda/lib64", *sorted(glob.glob("/usr/local/cuda-*/lib64"), reverse=True)]
-    folders += ["/usr/local/cuda/targets/x86_64-linux/lib", "/usr/lib/x86_64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"]
+    folders += ["/usr/local/cuda/targets/x86_64-linux/lib", "/usr/local/cuda/targets/sbsa-linux/lib", "/usr/lib/x86_64-linux-gnu",
+                "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"]
     packages = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
     for package in dict.fromkeys(packages):
         folders += sorted(glob.glob(os.path.join(package, "nvidia/*/lib")))

@@ -32,6 +32,16 @@ std::string value_in(const char* file, const std::string& name) {
   return "unknown";
 }
 
+// x86-64 has the model's name; ARM has numbers (0x41: Arm Limited; the part is the design, such as 0xd0c: Neoverse N1).
+std::string processor_name() {
+  const char* const file = "/proc/cpuinfo";
+  const std::string name = value_in(file, "model name");
+  if (name != "unknown") return name;
+  const std::string implementer = value_in(file, "CPU implementer");
+  return implementer == "unknown" ? implementer
+                                  : fmt::format("implementer {}, part {}", implementer, value_in(file, "CPU part"));
+}
+
 std::string kernel() {
   utsname names{};
   return ::uname(&names) == 0 ? fmt::format("{} {} {}", names.sysname, names.release, names.machine) : "unknown";
@@ -69,7 +79,7 @@ nlohmann::ordered_json describe_environment(ProcessGroup& group) {
       {"commit", kCommit},
       {"compiler", compiler()},
       {"build_type", kBuildType},
-      {"cpu", value_in("/proc/cpuinfo", "model name")},
+      {"cpu", processor_name()},
       {"host_cores", std::thread::hardware_concurrency()},
       {"kernel", kernel()},
       {"ranks", group.world_size()},

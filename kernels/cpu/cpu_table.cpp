@@ -1,17 +1,22 @@
 #include "kernels/cpu/cpu_table.h"
 
 #include "src/core/device/cpu_device.h"
+#if LOCKSTEP_WITH_ONEDNN
+#include "kernels/onednn/onednn_kernels.h"
+#endif
 
 namespace lockstep {
 
 KernelTable cpu_kernels() {
+#if LOCKSTEP_WITH_ONEDNN
+  onednn::limit_isa();
+#endif
   KernelTable table = reference_kernels();
   use_fast_cpu_kernels(table);
-#if LOCKSTEP_WITH_ONEDNN
-  use_onednn_kernels(table);
-#else
-  log_slow_products(table);
-#endif
+  use_convolutions(table);
+  use_linear_products(table);
+  use_matrix_products(table);
+  use_attention(table);
   return table;
 }
 

@@ -5,10 +5,12 @@
 
 namespace lockstep {
 
-void use_fast_cpu_kernels(KernelTable& table);  // kernels/cpu: vector loops
-void use_onednn_kernels(KernelTable& table);    // kernels/onednn: convolution, matrix products
+void use_fast_cpu_kernels(KernelTable& table);  // loops/: vector loops
 
-// For a build without oneDNN: the table's first large convolution or product logs that it is slow, and the remedy.
-void log_slow_products(KernelTable& table);
+// Each has one file that chooses, by shape and instruction set, among our own kernels, oneDNN, and AMX.
+void use_convolutions(KernelTable& table);     // conv/conv2d.cpp
+void use_linear_products(KernelTable& table);  // products/linear.cpp, product.cpp
+void use_matrix_products(KernelTable& table);  // products/matmul.cpp, product.cpp
+void use_attention(KernelTable& table);        // attention/attention.cpp
 
 }  // namespace lockstep

@@ -2,7 +2,7 @@
 // nothing is copied to the device first). Compiled without contraction: products and sums are rounded one by one, so
 // the bits are the CPU's.
 #ifdef __CUDACC__
-#define LOCKSTEP_FORMULA __host__ __device__ __forceinline__
+#define LOCKSTEP_HOST_DEVICE __host__ __device__
 #endif
 
 #include "kernels/cuda/cuda_kernels.h"

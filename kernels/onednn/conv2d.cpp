@@ -10,13 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/cpu/any_float.h"
-#include "kernels/cpu/depthwise.h"
-#include "kernels/cpu/fast.h"
-#include "kernels/cpu/grouped_conv.h"
-#include "kernels/cpu/narrow_conv.h"
-#include "kernels/cpu/winograd.h"
-#include "kernels/cpu/winograd_narrow.h"
+#include "kernels/cpu/loops/fast.h"
 #include "kernels/onednn/onednn.h"
 #include "kernels/onednn/onednn_kernels.h"
 #include "lockstep/core/error.h"
@@ -179,8 +173,6 @@ std::int64_t most_parts(Pass pass, const Conv2dShape& s) {
   return pass == Pass::kBackwardWeights ? std::min(s.batch, pixels(s) / kPixelsOfASum) : s.batch;
 }
 
-bool empty(const Conv2dShape& s) { return x_count(s) == 0 || y_count(s) == 0; }
-
 // oneDNN 2.6 writes beyond its scratch memory if a 1x1 convolution with strides has fewer channels than a vector has
 // lanes: it gathers the pixels as if there were as many channels as lanes.
 std::size_t scratch_slack(const Conv2dShape& s) {
@@ -280,38 +272,27 @@ void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float*
   if (bias != nullptr) std::memcpy(bias, floats(sums) + weights, biases * sizeof(float));
 }
 
-void conv2d(const Conv2dShape& shape, In in, In weights, In bias, bool relu, Out out, Stream& stream) {
-  if (empty(shape)) return reference_kernels().conv2d(shape, in, weights, bias, relu, out, stream);
-  const float *x = in.floats(), *weight = weights.floats();
-  float* const y = out.floats();
-  if (winograd::suits(shape)) return winograd::conv2d(shape, x, weight, bias.floats(), relu, y);
-  if (winograd_narrow::suits(shape)) return winograd_narrow::conv2d(shape, x, weight, bias.floats(), relu, y);
-  if (depthwise::suits(shape)) return depthwise::conv2d(shape, x, weight, bias.floats(), relu, y);
-  if (grouped_conv::suits(shape)) return grouped_conv::conv2d(shape, x, weight, bias.floats(), relu, y);
+}  // namespace
+
+void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y) {
   // oneDNN's ReLU turns NaN into 0, which would hide a broken model. Reading x first to check costs less than a
   // separate ReLU pass over y.
-  const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias.floats());
-  run_with_weights(Parts({Pass::kForward, shape, static_cast<bool>(bias), fused}), weight,
+  const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias);
+  run_with_weights(Parts({Pass::kForward, shape, bias != nullptr, fused}), weight,
                    [&](const Plan& plan, std::int64_t first) {
                      std::unordered_map<int, dnnl::memory> arguments = {
                          {DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},
                          {DNNL_ARG_DST, memory_at(plan.descs.y, y + first * (y_count(shape) / shape.batch))}};
-                     if (bias) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias.floats());
+                     if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
                      return arguments;
                    });
-  if (relu && !fused) cpu_device().kernels().relu(out, out, stream);
+  const Shape all = {y_count(shape)};
+  if (relu && !fused) cpu_device().kernels().relu({y, all}, {y, all}, cpu_device().default_stream());
 }
 
-void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out in_grad, Stream& stream) {
-  if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, out_grad, weights, in_grad, stream);
-  const float *y_grad = out_grad.floats(), *weight = weights.floats();
-  float* const x_grad = in_grad.floats();
-  if (winograd::suits(shape)) return winograd::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
-  if (depthwise::suits(shape))
-    return depthwise::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
-  if (grouped_conv::suits(shape))
-    return grouped_conv::conv2d_backward_data(shape, y_grad, weight, x_grad, in_grad.accumulate);
-  const Target target(x_grad, x_count(shape), in_grad.accumulate, stream);
+void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad,
+                          bool accumulate) {
+  const Target target(x_grad, x_count(shape), accumulate, cpu_device().default_stream());
   run_with_weights(
       Parts({Pass::kBackwardData, shape, false, false}), weight, [&](const Plan& plan, std::int64_t first) {
         return std::unordered_map<int, dnnl::memory>{
@@ -321,42 +302,14 @@ void conv2d_backward_data(const Conv2dShape& shape, In out_grad, In weights, Out
   target.finish();
 }
 
-using WeightGradients = void (*)(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad,
-                                 bool accumulate);
-
-// Null: use oneDNN's.
-WeightGradients own_weight_gradients(const Conv2dShape& shape) {
-  if (winograd::suits(shape)) return winograd::conv2d_backward_weights;
-  if (depthwise::suits(shape)) return depthwise::conv2d_backward_weights;
-  return grouped_conv::suits(shape) ? grouped_conv::conv2d_backward_weights : nullptr;
-}
-
-void conv2d_backward_weights(const Conv2dShape& shape, In in, In out_grad, Out weight_grad, Out bias_grad,
-                             Stream& lane) {
-  if (empty(shape))
-    return reference_kernels().conv2d_backward_weights(shape, in, out_grad, weight_grad, bias_grad, lane);
-  const float *x = in.floats(), *y_grad = out_grad.floats();
-  if (winograd_narrow::suits(shape))
-    return winograd_narrow::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
-  if (narrow_conv::suits(shape)) return narrow_conv::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
-  if (const auto compute = own_weight_gradients(shape)) {
-    compute(shape, x, y_grad, weight_grad.floats(), weight_grad.accumulate);
-    if (bias_grad) cpu_device().kernels().bias_backward(out_grad, bias_grad, lane);
-    return;
-  }
-  const Target weight_target(weight_grad.floats(), weight_count(shape), weight_grad.accumulate, lane);
-  const Target bias_target(bias_grad.floats(), shape.out_channels, bias_grad && bias_grad.accumulate, lane);
+void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, Out weight_grad,
+                             Out bias_grad) {
+  Stream& stream = cpu_device().default_stream();
+  const Target weight_target(weight_grad.floats(), weight_count(shape), weight_grad.accumulate, stream);
+  const Target bias_target(bias_grad.floats(), shape.out_channels, bias_grad && bias_grad.accumulate, stream);
   sum_weight_gradients(shape, x, y_grad, weight_target.data(), bias_grad ? bias_target.data() : nullptr);
   weight_target.finish();
   bias_target.finish();
-}
-
-}  // namespace
-
-void use_conv2d(KernelTable& table) {
-  table.conv2d = any_float<conv2d>;
-  table.conv2d_backward_data = any_float<conv2d_backward_data>;
-  table.conv2d_backward_weights = any_float<conv2d_backward_weights>;
 }
 
 }  // namespace lockstep::onednn

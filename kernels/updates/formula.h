@@ -9,9 +9,10 @@
 //   template <typename Call>
 //   void with_formula(const WarpParams& params, Call&& call) { call(Use<Warp>{}); }      may choose by the params
 //
-// It is written once and compiled as a loop for each instruction set of the CPU (kernels/cpu/fast_updates.cpp) and as a
-// CUDA kernel (kernels/cuda/updates.cu). Products and sums are rounded one by one, and division and square root
-// exactly, so the bits are the same everywhere. Therefore sqrtf() is the only function of <math.h> that may be used.
+// It is written once and compiled as a loop for each instruction set of the CPU (kernels/cpu/loops/fast_updates.cpp)
+// and as a CUDA kernel (kernels/cuda/updates.cu). Products and sums are rounded one by one, and division and square
+// root exactly, so the bits are the same everywhere. Therefore sqrtf() is the only function of <math.h> that may be
+// used.
 #pragma once
 
 #include <math.h>  // NOLINT: sqrtf() without std::, which CUDA has as well
@@ -20,12 +21,8 @@
 #include <span>
 #include <utility>
 
+#include "kernels/always_inline.h"
 #include "lockstep/core/update_params.h"
-
-// Prefix of functions; another compiler can define it before including this header.
-#ifndef LOCKSTEP_FORMULA
-#define LOCKSTEP_FORMULA [[gnu::always_inline]] inline
-#endif
 
 namespace lockstep::updates {
 

@@ -115,9 +115,8 @@ struct RankWord {
 constexpr RankWord kRankWords[] = {
     {"include/lockstep/data/", "samplers deal the samples of an epoch to the ranks of a Place"},
     {"src/data/", "samplers deal the samples of an epoch to the ranks of a Place"},
-    {"kernels/cpu/reference_power", "the rank of a matrix"},
+    {"kernels/cpu/reference/reference_power", "the rank of a matrix"},
     {"kernels/cuda/power", "the rank of a matrix"},
-    {"kernels/cpu/slow_products.cpp", "one rank of a machine logs"},
     {"include/lockstep/core/place.h", "Place, which comm fills in and data reads"},
     {"include/lockstep/core/environment.h", "the names of a launcher's variables"},
     {"include/lockstep/core/log.h", "set_rank(): the prefix of log lines"},

@@ -1,4 +1,4 @@
-// The checks between a processor that advertises AMX and its use.
+// The checks between a processor that advertises AMX and its use. Compiled for x86-64 only.
 #include "src/core/device/amx_probe.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,6 @@
 namespace lockstep {
 namespace {
 
-#if defined(__x86_64__)
 TEST(AmxProbe, AnInstructionThatFaultsIsAnAnswer) {
   struct sigaction before = {}, after = {};
   sigset_t all, mask_before, mask_after;
@@ -87,7 +86,6 @@ TEST(AmxProbe, IsNotAskedForWhereItIsNotWanted) {
   for (const char* const isa : {"avx512", "avx2", "baseline"})
     EXPECT_EQ(exit_code_of(fmt::format("LOCKSTEP_ISA={}", isa), "Lowered"), kAsExpected) << isa;
 }
-#endif
 
 }  // namespace
 }  // namespace lockstep

@@ -1,14 +1,15 @@
-// Compiles one hot loop for baseline x86-64, AVX2 and AVX-512 and chooses at run time by the CPU.
+// Compiles one hot loop for baseline x86-64, AVX2 and AVX-512 and chooses at run time by the CPU. On 64-bit ARM there
+// is one build, for NEON, which all its processors have.
 //
 //   LOCKSTEP_CPU_DISPATCH(void, add, (const float* a, const float* b, float* out, std::int64_t n), (a, b, out, n), {
 //     LOCKSTEP_INDEPENDENT_ITERATIONS
 //     for (std::int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];
 //   })
 //
-// defines add(). The body is compiled three times by target attributes (no -march, no target_clones, whose resolvers
-// crash under ThreadSanitizer). So it must be plain loops: no lambdas, which do not inherit the target, and every
-// function it calls must be inlined or compiled for the baseline. Files that use it for reductions or updates are
-// compiled with -ffp-contract=off, so that all three builds compute the same bits.
+// defines add(). On x86-64 the body is compiled three times by target attributes (no -march, no target_clones, whose
+// resolvers crash under ThreadSanitizer). So it must be plain loops: no lambdas, which do not inherit the target, and
+// every function it calls must be inlined or compiled for the baseline. Files that use it for reductions or updates are
+// compiled with -ffp-contract=off, so that all builds compute the same bits.
 #pragma once
 
 #pragma GCC visibility push(default)
@@ -17,7 +18,7 @@ namespace lockstep {
 // Each set includes all earlier ones. kAmx: tiles of bfloat16 (Intel, from Sapphire Rapids on).
 enum class Isa { kBaseline, kAvx2, kAvx512, kAmx };
 
-// The instruction set that this CPU and operating system support, determined once.
+// The instruction set that this CPU and operating system support, determined once. kBaseline is SSE2, or NEON on ARM.
 // LOCKSTEP_ISA=baseline|avx2|avx512|amx lowers it (for tests).
 Isa cpu_isa();
 

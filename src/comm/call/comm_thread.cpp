@@ -8,21 +8,12 @@
 #include "src/comm/call/group_gone.h"
 #include "src/comm/flight/flight_recorder.h"
 #include "src/comm/net/backoff.h"
+#include "src/core/base/processor.h"
 #include "src/core/process/process_limits.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace lockstep {
 
 namespace {
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 constexpr int kPauses = 50;
 
@@ -52,6 +43,9 @@ bool CommThread::run_after_operation(std::function<void()> call) {
   return true;
 }
 
+// All atomics of this class are sequentially consistent. `issued_` publishes the slot and, for the operation's input,
+// all that the caller has stored before; `completed_` publishes the result, and gives the slot back.
+//
 // Waits in three steps, chosen by measurement: a few pauses, then yields for up to a millisecond, then sleep. Code that
 // changes a value in a condition calls wake_sleepers() afterwards. The sequentially consistent counter guarantees that
 // either the sleeper sees the change or the waker sees the sleeper.

@@ -4,10 +4,6 @@
 
 #include <thread>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
 namespace lockstep::flight {
 
 namespace {
@@ -41,16 +37,6 @@ Moment read_moment() {
 const Moment kStart = read_moment();
 
 }  // namespace
-
-bool has_steady_counter() {
-#if defined(__x86_64__)
-  constexpr unsigned kPowerManagement = 0x80000007, kInvariantCounter = 1u << 8;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(kPowerManagement, &a, &b, &c, &d) != 0 && (d & kInvariantCounter) != 0;
-#else
-  return false;
-#endif
-}
 
 ClockReading::ClockReading() {
   constexpr std::int64_t kShortestLine = 1'000'000;

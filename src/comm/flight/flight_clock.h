@@ -5,22 +5,16 @@
 #include <chrono>
 #include <cstdint>
 
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
+#include "src/core/base/processor.h"
 
 namespace lockstep::flight {
 
-// False if the processor has no time stamp counter that runs at one rate on all cores.
-bool has_steady_counter();
 inline const bool kUsesCounter = has_steady_counter();
 
 // Increases steadily; between 0 and 2^62. The counter costs about 10 ns, the system's clock 25.
 inline std::uint64_t ticks() {
-#if defined(__x86_64__)
   if (kUsesCounter) [[likely]]
-    return __rdtsc();
-#endif
+    return steady_counter();
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 

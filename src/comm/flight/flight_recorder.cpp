@@ -30,6 +30,8 @@ struct Content {
   std::uint64_t what, more;
 };
 
+// The number 0 may be stored relaxed, because each release below publishes it with its own word: a reader that acquires
+// a new word then finds 0, or the new number, when it loads the number again.
 inline void fill(FlightEntrySlot& slot, std::uint64_t number, const Content& content, bool has_started) {
   const std::uint64_t now = flight::ticks();
   const bool is_reserved = slot.number.load(kRelaxed) == number;

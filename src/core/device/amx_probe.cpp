@@ -1,6 +1,6 @@
+// Compiled for x86-64 only; no_amx.cpp takes its place elsewhere.
 #include "src/core/device/amx_probe.h"
 
-#if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -10,11 +10,8 @@
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
-#endif
 
 namespace lockstep {
-
-#if defined(__x86_64__) && defined(__linux__)
 
 namespace {
 
@@ -88,12 +85,5 @@ bool runs_without_fault(bool (*trial)()) {
 }
 
 bool amx_works() { return is_advertised() && is_permitted() && runs_without_fault(multiplies); }
-
-#else
-
-bool amx_works() { return false; }
-bool runs_without_fault(bool (*trial)()) { return trial(); }
-
-#endif
 
 }  // namespace lockstep

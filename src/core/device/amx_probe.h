@@ -10,7 +10,7 @@ namespace lockstep {
 // SIGILL and SIGSEGV.
 bool amx_works();
 
-// Returns the result of `trial`, or false if it executes an instruction that faults.
+// Returns the result of `trial`, or false if it executes an instruction that faults. Exists on x86-64 only.
 bool runs_without_fault(bool (*trial)());
 
 }  // namespace lockstep

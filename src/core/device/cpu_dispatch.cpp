@@ -4,6 +4,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/core/base/processor.h"
 #include "src/core/device/amx_probe.h"
 
 namespace lockstep {
@@ -12,14 +13,8 @@ namespace {
 
 // AMX is only requested where it is wanted, because the system grants it to the entire process.
 Isa supported(Isa wanted) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq"))
-    return wanted >= Isa::kAmx && amx_works() ? Isa::kAmx : Isa::kAvx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::kAvx2;
-#endif
-  return Isa::kBaseline;
+  if (has_avx512()) return wanted >= Isa::kAmx && amx_works() ? Isa::kAmx : Isa::kAvx512;
+  return has_avx2() ? Isa::kAvx2 : Isa::kBaseline;
 }
 
 Isa wanted() {

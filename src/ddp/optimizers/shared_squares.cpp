@@ -41,6 +41,7 @@ SharedSquares::SharedSquares(ProcessGroup& group, std::span<const std::int64_t> 
   LOCKSTEP_CHECK(copies_.size() == world, "{} of {} ranks have mapped the sums of squares", copies_.size(), world);
 }
 
+// The first barrier publishes the gradients that all ranks read, the second the sums that each has written to all.
 void SharedSquares::sum(const Tensor& sums, std::int32_t pass) {
   group_.barrier({.purpose = {"gradients to square, of pass", pass}});
   Device& device = sums.device();

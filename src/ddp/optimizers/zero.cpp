@@ -167,8 +167,9 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
 
   // One pass over this rank's slices reads the gradients of all ranks, or its averages if they are whole, updates, and
   // writes the weights of all ranks. It runs between two barriers: the first after the last use of the weights, the
-  // second before the next use. As no call in backward does so, they also compare the pass's number and the number of
-  // updated parameters.
+  // second before the next use. A barrier publishes all that its rank has stored before, here gradients and weights; an
+  // update that stores past the caches orders these stores before it returns. As no call in backward does so, the
+  // barriers also compare the pass's number and the number of updated parameters.
   void step_in_shared_memory() {
     bucket_parameters_.clear();
     for (std::size_t i = 0; i < parameters_.size(); ++i)

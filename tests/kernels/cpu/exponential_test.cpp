@@ -1,5 +1,5 @@
 // The error of the vector loops' exp(), and the ends of its range.
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/math/vector_math.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Products on AMX: equal to those in double up to rounding, and exact where float products are. Operands and results
 // end at pages that must not be accessed.
-#include "kernels/cpu/product_amx.h"
+#include "kernels/cpu/products/product_amx.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 namespace lockstep::testing {
 namespace {
 
-using amx::Operand;
+using Operand = MatrixOperand;
 
 #define LOCKSTEP_SKIP_WITHOUT_AMX() \
   if (cpu_isa() < Isa::kAmx)        \
@@ -96,7 +96,7 @@ Exact exact_product(const Case& c, const Floats& a, const Floats& b, const Float
   return exact;
 }
 
-amx::AmxProduct product_of(const Case& c, const float* a, const float* b, const float* bias, float* result) {
+Product product_of(const Case& c, const float* a, const float* b, const float* bias, float* result) {
   return {c.rows, c.columns, c.inner, c.a(a), c.b(b), result, c.c_step(), c.accumulate, c.bias ? bias : nullptr,
           c.relu};
 }

@@ -1,5 +1,5 @@
-// The errors of kernels/cpu/vector_math.h and vector_power.h, against the C library in double.
-#include "kernels/cpu/vector_math.h"
+// The errors of kernels/cpu/math/vector_math.h and vector_power.h, against the C library in double.
+#include "kernels/cpu/math/vector_math.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cpu/vector_inverse_root.h"
-#include "kernels/cpu/vector_normal.h"
-#include "kernels/cpu/vector_power.h"
+#include "kernels/cpu/math/vector_inverse_root.h"
+#include "kernels/cpu/math/vector_normal.h"
+#include "kernels/cpu/math/vector_power.h"
 
 namespace lockstep {
 namespace {

@@ -112,7 +112,7 @@ void FailureDetector::Impl::sign_in() {
   detector_.activity_ = ActivityWriter(own_record_);
   const std::string host = host_name();
   std::memcpy(own.host, host.data(), std::min(host.size(), sizeof own.host - 1));  // the block is zeroed before
-  own.pid.store(getpid());  // last: a reader that sees the pid also sees the host's name
+  own.pid.store(getpid());  // last: it publishes the host's name to a reader that loads the pid first
 }
 
 std::string FailureDetector::Impl::name_of_rank(int rank) const {

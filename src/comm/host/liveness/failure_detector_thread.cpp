@@ -97,7 +97,7 @@ void FailureDetector::Impl::read_links(Lock& lock) {
 void FailureDetector::Impl::beat() {
   next_beat_ = Clock::now() + period_;
   if (detector_.over_.load() || left_) return;
-  own_record_->beats.fetch_add(1, std::memory_order_relaxed);
+  own_record_->beats.fetch_add(1, std::memory_order_relaxed);  // publishes nothing: the count itself is the message
   if (!links_) return;
   Sighting& own = peer(place_.rank).sighting;
   const auto now = Clock::now();

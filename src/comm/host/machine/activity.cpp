@@ -20,7 +20,7 @@ std::string Activity::text() const {
 
 Activity ActivityRecord::read() const {
   Activity activity;
-  activity.word = word.load(std::memory_order_relaxed);
+  activity.word = word.load(std::memory_order_acquire);
   activity.index = index.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < std::size(purpose); ++i) {
     const std::uint64_t bytes = purpose[i].load(std::memory_order_relaxed);

@@ -40,7 +40,8 @@ struct alignas(64) ActivityRecord {
   std::atomic<std::uint64_t> purpose[Activity::kPurposeBytes / 8];
   std::atomic<std::int32_t> index;
 
-  // A reader may see the purpose of the previous call while a call begins: writers do not wait for readers.
+  // `word` is stored last, with release, and loaded first, with acquire. So the index and purpose are those of the
+  // word's call or, since writers do not wait for readers, of a later one that is just beginning.
   Activity read() const;
 };
 
@@ -52,9 +53,9 @@ class ActivityWriter {
       write_purpose(purpose.name);
     record_->index.store(purpose.index, std::memory_order_relaxed);
     word_ = Activity::pack(signature.sequence, signature.kind, Activity::kInside);
-    record_->word.store(word_, std::memory_order_relaxed);
+    record_->word.store(word_, std::memory_order_release);
   }
-  void finish() { record_->word.store(word_ + (Activity::kFinished - Activity::kInside), std::memory_order_relaxed); }
+  void finish() { record_->word.store(word_ + (Activity::kFinished - Activity::kInside), std::memory_order_release); }
 
  private:
   void write_purpose(const char* name);

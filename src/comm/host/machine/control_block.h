@@ -8,6 +8,12 @@
 // of n ranks reduces, in full cache lines (reduce_kernels.h). There are two headers, for even and odd rounds: the
 // header of round k is written again in round k + 2, which its owner enters only after all ranks have published k + 1,
 // that is, have read round k.
+//
+// Order of memory accesses (no processor's strong order is assumed). `round` publishes, by a sequentially consistent
+// store, all that its rank has written before: the header, its slot and tiles, its registered memory, and results in
+// the tiles and registered memory of others. A rank reads these only after a sequentially consistent load has seen the
+// round. The same pair orders reuse: a rank reads the data of round k before it stores round k + 1, and their owner
+// loads round k + 1 before it writes the memory again.
 #pragma once
 
 #include <atomic>
@@ -17,7 +23,7 @@
 #include "lockstep/comm/operation.h"
 #include "src/comm/call/group_error.h"
 #include "src/comm/host/machine/activity.h"
-#include "src/core/base/cache_line.h"
+#include "src/core/base/processor.h"
 
 namespace lockstep::host {
 
@@ -36,7 +42,7 @@ constexpr std::size_t channel_bytes(int ranks) {
   return ranks == 1 ? kLeast : bytes;
 }
 
-// One rank's part in one round, in one cache line: a reader that sees the round number sees the other fields, too.
+// One rank's part in one round. It fills one cache line, so that a reader fetches it at once.
 struct alignas(kCacheLine) RoundHeader {
   std::atomic<std::uint64_t> round;
   std::uint64_t signature;  // hash; the OperationRecord has the full operation
@@ -44,7 +50,7 @@ struct alignas(kCacheLine) RoundHeader {
 };
 static_assert(sizeof(RoundHeader) == kCacheLine);
 
-// A rank's full operation. Others read it only to explain a mismatch.
+// A rank's full operation. Others read it only to explain a mismatch, after they have seen a round of that operation.
 struct alignas(kCacheLine) OperationRecord {
   Signature signature;
   PassState pass;
@@ -56,20 +62,22 @@ struct alignas(2 * kCacheLine) RankBlock {
   RoundHeader headers[2];
   OperationRecord operation;
   std::atomic<std::uint32_t> left;  // sent a goodbye
-  std::atomic<std::int32_t> pid;    // 0: not registered yet
+  std::atomic<std::int32_t> pid;    // 0: not registered yet; its store publishes `host`
   char host[64];                    // written before the pid
   ActivityRecord activity;
 };
 
 // Bytes on their way from one rank to another: a ring with one writer and one reader, which count the bytes that they
-// wrote and read.
+// wrote and read. The store of `written` publishes the bytes, and the store of `read` gives their room back: the writer
+// loads it before it writes there again.
 struct Channel {
   alignas(kCacheLine) std::atomic<std::uint64_t> written;
   alignas(kCacheLine) std::atomic<std::uint64_t> read;
   std::byte* bytes() { return reinterpret_cast<std::byte*>(this + 1); }  // channel_bytes()
 };
 
-// Why the group has ended. The first rank to write it wins; all ranks throw this error.
+// Why the group has ended. The first rank to write it wins; all ranks throw this error. The state kWritten publishes
+// the other fields.
 struct GroupErrorRecord {
   enum State : std::uint32_t { kOpen, kBeingWritten, kWritten };
   std::atomic<std::uint32_t> state;

@@ -27,7 +27,7 @@ void SharedGroupError::declare(GroupErrorKind kind, std::string_view text) {
     const std::size_t length = std::min(text.size(), sizeof(record.text) - 1);
     std::memcpy(record.text, text.data(), length);
     record.text[length] = '\0';
-    record.state.store(GroupErrorRecord::kWritten);
+    record.state.store(GroupErrorRecord::kWritten);  // publishes kind and text: readers load the state first
   }
   // Another rank is writing: its group error is valid for all ranks, unless it dies before it is complete.
   for (const auto until = Clock::now() + kWritingTime;

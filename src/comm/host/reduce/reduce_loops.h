@@ -8,8 +8,8 @@
 
 #include "lockstep/core/cpu_dispatch.h"
 #include "src/comm/host/reduce/reduce_kernels.h"
-#include "src/core/base/cache_line.h"
 #include "src/core/base/half.h"
+#include "src/core/base/processor.h"
 
 namespace lockstep::host {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/error.h"
-#include "src/core/base/cache_line.h"
+#include "src/core/base/processor.h"
 
 namespace lockstep::host {
 

@@ -11,10 +11,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/host/machine/futex.h"
 #include "src/comm/operation/mismatch.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "src/core/base/processor.h"
 
 namespace lockstep::host {
 
@@ -22,14 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kPauses = 50;                                     // about a microsecond
+constexpr int kPauses = 50;                                     // one or two microseconds
 constexpr auto kLongestSleep = std::chrono::milliseconds(500);  // then check again, in case a wake-up was missed
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 // Ranks that share cores wait for each other's turn, which a pause only delays.
 int pauses_for(int ranks) { return ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? kPauses : 1; }
@@ -65,8 +56,9 @@ void Rounds::begin(const Operation& operation) {
   record.purpose[length] = '\0';
 }
 
-// Stores the round and then reads `sleepers`; a sleeper counts itself and then reads the round. Both are sequentially
-// consistent, so at least one of the two sees the other.
+// Stores the round, which publishes this rank's data (control_block.h), and then reads `sleepers`; a sleeper counts
+// itself and then reads the round. All four are sequentially consistent, so at least one of the two sees the other. (A
+// release store would not do: on ARM and x86-64 alike a later load may overtake it.)
 void Rounds::publish() {
   ++round_;
   RoundHeader& header = layout_.header(rank_, round_);
@@ -106,6 +98,8 @@ void Rounds::await_slowly(int peer) {
   if (!agrees(peer)) report_mismatch(peer);
 }
 
+// Reads `wake_word` before it looks for a reason to stay awake. Whoever makes such a reason changes the word
+// afterwards, and then the kernel does not let this thread sleep.
 void Rounds::sleep_until_woken(int peer) {
   ControlBlock& control = layout_.control();
   control.sleepers.fetch_add(1);
@@ -124,7 +118,8 @@ void Rounds::check_for_failures(int peer) {
   for (int other = 0; other < layout_.ranks(); ++other)
     if (has_arrived(other) && !agrees(other)) report_mismatch(other);
   const bool left = layout_.block(peer).left.load() != 0;
-  if (has_arrived(peer)) return;  // read after `left`: the peer may have arrived and then left, which is fine
+  // Read after `left`, whose store publishes the rounds before it: the peer may have arrived and then left.
+  if (has_arrived(peer)) return;
   if (left) detector_.declare(GroupErrorKind::kPeerLost, detector_.name_of_local(peer) + " has left the group");
   throw_if_over();
   if (is_late()) report_timeout();

@@ -55,6 +55,7 @@ class Rounds {
   std::string doing() const;
 
  private:
+  // True: the peer's data of this round may be read. (The load acquires what the peer's publish() has released.)
   bool has_arrived(int peer) const { return layout_.header(peer, round_).round.load() == round_; }
   bool agrees(int peer) const { return !kChecksSignatures || layout_.header(peer, round_).signature == hash_; }
   void await_slowly(int peer);

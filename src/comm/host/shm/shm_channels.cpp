@@ -22,7 +22,8 @@ ShmChannels::ShmChannels(const ControlLayout& layout, int rank, FailureDetector&
     : layout_(layout), rank_(rank), bytes_(channel_bytes(layout.ranks())), detector_(detector) {}
 
 // The counts and `sleepers` are sequentially consistent: either a sleeper sees the moved data, or the mover sees the
-// sleeper.
+// sleeper. A relaxed load below is of the count that this rank itself stores; the load of the peer's count orders the
+// copy after the peer's.
 void ShmChannels::wake_peers() {
   if (layout_.control().sleepers.load() != 0) detector_.wake_all();
 }

@@ -1,0 +1,82 @@
+// Reductions, and the softmax of rows, which divides by a sum.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/reference/reference.h"
+#include "kernels/strided_loop.h"
+
+namespace lockstep::reference {
+
+// -- sums over any dimensions, and maxima with their positions
+
+namespace {
+
+void sum(In x, float factor, Out y, Stream&) {
+  std::vector<double> sums(static_cast<std::size_t>(y.count()));
+  const float* from = x.floats();
+  const StridedLoop<1> loop(x.shape, {broadcast_strides(y.shape, x.shape)});
+  for_each_outer(loop, 0, [&](const auto& at) { sums[static_cast<std::size_t>(at[0])] += *from++; });
+  for (Index i = 0; i < y.count(); ++i) store(y.floats()[i], sums[static_cast<std::size_t>(i)] * factor, y.accumulate);
+}
+
+void max(In x, Out values, Out indices, Stream&) {
+  const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
+  float* value = values.floats();
+  auto* place = indices.as<std::int64_t>();
+  for (Index o = 0; o < outer; ++o)
+    for (Index c = 0; c < inner; ++c, ++value, ++place) {
+      const float* const line = x.floats() + o * n * inner + c;
+      *place = 0;
+      for (Index i = 1; i < n; ++i) {
+        const float best = line[*place * inner], next = line[i * inner];
+        if (next > best || (std::isnan(next) && !std::isnan(best))) *place = i;
+      }
+      *value = line[*place * inner];
+    }
+}
+
+}  // namespace
+
+void use_reduction(KernelTable& table) {
+  table.sum = any_float<sum>;
+  table.max = any_float<max>;
+}
+
+// -- softmax of rows, and its logarithm
+
+namespace {
+
+void softmax(In in, bool log, Out out, Stream&) {
+  const Index rows = in.shape[0], channels = in.shape[1];
+  for (Index n = 0; n < rows && channels > 0; ++n) {
+    const float* const x = in.floats() + n * channels;
+    const double largest = *std::max_element(x, x + channels);
+    double sum = 0;
+    for (Index c = 0; c < channels; ++c) sum += std::exp(x[c] - largest);
+    for (Index c = 0; c < channels; ++c)
+      out.floats()[n * channels + c] =
+          static_cast<float>(log ? x[c] - largest - std::log(sum) : std::exp(x[c] - largest) / sum);
+  }
+}
+
+void softmax_backward(In out, In out_grad, bool log, Out x_grad, Stream&) {
+  const Index rows = out.shape[0], channels = out.shape[1];
+  for (Index n = 0; n < rows; ++n) {
+    const float *const y = out.floats() + n * channels, *const grad = out_grad.floats() + n * channels;
+    double sum = 0;
+    for (Index c = 0; c < channels; ++c) sum += log ? grad[c] : static_cast<double>(grad[c]) * y[c];
+    for (Index c = 0; c < channels; ++c)
+      store(x_grad.floats()[n * channels + c],
+            log ? grad[c] - std::exp(static_cast<double>(y[c])) * sum : y[c] * (grad[c] - sum), x_grad.accumulate);
+  }
+}
+
+}  // namespace
+
+void use_softmax(KernelTable& table) {
+  table.softmax = any_float<softmax>;
+  table.softmax_backward = any_float<softmax_backward>;
+}
+
+}  // namespace lockstep::reference
