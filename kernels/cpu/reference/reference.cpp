@@ -1,7 +1,5 @@
-// The CPU's kernel tables, built from the list of families: the plain kernels, some of them replaced by vector loops.
+// The CPU's kernel tables, built from the list of families: the plain kernels.
 #include "kernels/cpu/reference/reference.h"
-
-#include "kernels/cpu/cpu_table.h"
 
 namespace lockstep {
 
@@ -23,13 +21,6 @@ KernelTable make_reference_kernels() {
 const KernelTable& reference_kernels() {
   static const KernelTable kTable = make_reference_kernels();
   return kTable;
-}
-
-void use_fast_cpu_kernels(KernelTable& table) {
-#define LOCKSTEP_USE_plain(name)
-#define LOCKSTEP_USE_fast(name) fast::use_##name(table);
-#define LOCKSTEP_FAMILY(name, speed) LOCKSTEP_USE_##speed(name)
-#include "lockstep/core/operators.def"
 }
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // Includes the file LOCKSTEP_LOOPS once for each instruction set for which vector kernels are compiled:
 //
-//   #define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd.inc"
+//   #define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd/winograd.inc"
 //   #include "kernels/cpu/simd/for_each_isa.h"
 //
 // The file has no include guard and includes nothing, because what it contains is compiled for the instruction set. It

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/conv/winograd_points.h"
+#include "kernels/cpu/conv/winograd/winograd_points.h"
 #include "kernels/cpu/products/tile.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/kernels.h"
@@ -68,7 +68,7 @@ bool has_form(const Conv2dShape& shape);
 
 }  // namespace lockstep::winograd
 
-#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd_transforms.inc"
+#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd/winograd_transforms.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
-#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd_tiles.inc"
+#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd/winograd_tiles.inc"
 #include "kernels/cpu/simd/for_each_isa.h"

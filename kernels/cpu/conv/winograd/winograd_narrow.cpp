@@ -1,13 +1,13 @@
-#include "kernels/cpu/conv/winograd_narrow.h"
+#include "kernels/cpu/conv/winograd/winograd_narrow.h"
 
 #include <algorithm>
 
 #include "kernels/cpu/conv/narrow_conv.h"
-#include "kernels/cpu/conv/winograd_tiles.h"
+#include "kernels/cpu/conv/winograd/winograd_tiles.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "src/core/process/compute_threads.h"
 
-#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd_narrow.inc"
+#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd/winograd_narrow.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
 
 namespace lockstep::winograd_narrow {

@@ -1,16 +1,16 @@
 // Blocks of tiles go through three steps whose data stays in the second-level cache: transform to (point, tile,
 // channel), one matrix product per point, transform back. Gradients of the weights first sum their products over the
 // blocks of a part.
-#include "kernels/cpu/conv/winograd.h"
+#include "kernels/cpu/conv/winograd/winograd.h"
 
 #include <algorithm>
 
-#include "kernels/cpu/conv/winograd_tiles.h"
+#include "kernels/cpu/conv/winograd/winograd_tiles.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "kernels/cpu/simd/transpose.h"
 #include "src/core/process/compute_threads.h"
 
-#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd.inc"
+#define LOCKSTEP_LOOPS "kernels/cpu/conv/winograd/winograd.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
 
 namespace lockstep::winograd {
