@@ -1,5 +1,5 @@
-// Forward processes a few queries at a time (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): their scores with a
-// tile of keys are one product, each row is a step of the online softmax, and the results are factors of another
+// Forward processes a few queries at a time (Dao et al. 2022, "FlashAttention", algorithms 1 and 4): their scores with
+// a tile of keys are one product, each row is a step of the online softmax, and the results are factors of another
 // product. Backward processes a block of queries at a time, whose scores and gradients are stored for the products that
 // sum over queries. Operands that products read column by column are first transposed into panels: a head's keys and
 // values, once for each direction. Of the part that a causal mask hides, products compute at most the rest of a vector

@@ -40,10 +40,8 @@ struct WeightsCandidate {
 bool suits_all(const Conv2dShape&) { return true; }
 
 constexpr ForwardCandidate kForward[] = {
-    {winograd::suits, winograd::conv2d},
-    {winograd_narrow::suits, winograd_narrow::conv2d},
-    {depthwise::suits, depthwise::conv2d},
-    {grouped_conv::suits, grouped_conv::conv2d},
+    {winograd::suits, winograd::conv2d},   {winograd_narrow::suits, winograd_narrow::conv2d},
+    {depthwise::suits, depthwise::conv2d}, {grouped_conv::suits, grouped_conv::conv2d},
 #if LOCKSTEP_WITH_ONEDNN
     {suits_all, onednn::conv2d},
 #endif

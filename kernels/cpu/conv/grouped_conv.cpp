@@ -69,10 +69,10 @@ namespace lockstep::grouped_conv {
 
 bool suits(const Conv2dShape& s) {
   const Index group = s.group_channels(), lanes = LOCKSTEP_BY_ISA(kLanes);
-  return s.in_channels == s.out_channels && s.in_channels % lanes == 0 &&
-         (group == 2 || group == 4 || group == 8) && group <= lanes && s.kernel_width == kTaps && s.stride_height == 1 &&
-         s.stride_width == 1 && s.pad_top >= 0 && s.pad_top < s.kernel_height && s.pad_left >= 0 &&
-         s.pad_left < kTaps && s.batch * s.in_height * s.in_width * s.out_height * s.out_width > 0;
+  return s.in_channels == s.out_channels && s.in_channels % lanes == 0 && (group == 2 || group == 4 || group == 8) &&
+         group <= lanes && s.kernel_width == kTaps && s.stride_height == 1 && s.stride_width == 1 && s.pad_top >= 0 &&
+         s.pad_top < s.kernel_height && s.pad_left >= 0 && s.pad_left < kTaps &&
+         s.batch * s.in_height * s.in_width * s.out_height * s.out_width > 0;
 }
 
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {

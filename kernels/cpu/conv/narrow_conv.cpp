@@ -62,8 +62,8 @@ void store_gradients(const float* sums, std::int64_t taps, std::int64_t outs, Ou
 }
 
 bool suits(const Conv2dShape& s) {
-  return s.groups == 1 && s.in_channels > 0 && s.in_channels <= kMostChannels &&
-         s.out_channels > 0 && s.out_channels % LOCKSTEP_BY_ISA(kLanes) == 0 && s.pad_top >= 0 && s.pad_left >= 0 &&
+  return s.groups == 1 && s.in_channels > 0 && s.in_channels <= kMostChannels && s.out_channels > 0 &&
+         s.out_channels % LOCKSTEP_BY_ISA(kLanes) == 0 && s.pad_top >= 0 && s.pad_left >= 0 &&
          s.batch * s.out_height * s.out_width > 0;
 }
 

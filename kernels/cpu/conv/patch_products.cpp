@@ -25,8 +25,8 @@ Index patch(const Conv2dShape& s) { return s.kernel_height * s.kernel_width * s.
 
 // True if the rows of x are the patches.
 bool is_plain(const Conv2dShape& s) {
-  return s.kernel_height == 1 && s.kernel_width == 1 && s.stride_height == 1 && s.stride_width == 1 &&
-         s.pad_top == 0 && s.pad_left == 0 && s.out_height == s.in_height && s.out_width == s.in_width;
+  return s.kernel_height == 1 && s.kernel_width == 1 && s.stride_height == 1 && s.stride_width == 1 && s.pad_top == 0 &&
+         s.pad_left == 0 && s.out_height == s.in_height && s.out_width == s.in_width;
 }
 
 // Patches are processed in blocks of whole images if those are small, else of part of an image. How they are cut

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "kernels/cpu/loops/fast.h"
-#include "kernels/cpu/math/shared_update.h"
 #include "kernels/cpu/math/prefetch.h"
+#include "kernels/cpu/math/shared_update.h"
 #include "kernels/cpu/math/squares.h"
 #include "kernels/cpu/math/unary_math.h"
 #include "kernels/cpu/math/vector_math.h"

@@ -73,14 +73,18 @@ struct RowSource {
   Index apart;
   __mmask16 low_lanes, high_lanes;
 
-  LOCKSTEP_TARGET_AVX512 LOCKSTEP_ALWAYS_INLINE __m512 low_vector() const { return _mm512_maskz_loadu_ps(low_lanes, low); }
-  LOCKSTEP_TARGET_AVX512 LOCKSTEP_ALWAYS_INLINE __m512 high_vector() const { return _mm512_maskz_loadu_ps(high_lanes, low + apart); }
+  LOCKSTEP_TARGET_AVX512 LOCKSTEP_ALWAYS_INLINE __m512 low_vector() const {
+    return _mm512_maskz_loadu_ps(low_lanes, low);
+  }
+  LOCKSTEP_TARGET_AVX512 LOCKSTEP_ALWAYS_INLINE __m512 high_vector() const {
+    return _mm512_maskz_loadu_ps(high_lanes, low + apart);
+  }
 };
 
 // For a matrix stored in the order of its tiles (side A along the sums, side B across): the source of row `row` of the
 // tile of `step` and `half`.
-LOCKSTEP_TARGET_AVX512 LOCKSTEP_ALWAYS_INLINE RowSource row_source(const Lines& matrix, const Range& range, Index step, Index half,
-                                            Index row) {
+LOCKSTEP_TARGET_AVX512 LOCKSTEP_ALWAYS_INLINE RowSource row_source(const Lines& matrix, const Range& range, Index step,
+                                                                   Index half, Index row) {
   const Index line = range.line + half * kLanes, inner = range.begin + step * kStep;
   if (matrix.is_along_sums()) {
     const Index left = line + row < matrix.count ? range.end - inner : 0;

@@ -19,8 +19,8 @@ using Index = std::int64_t;
 
 enum class Candidate { kAmx, kPacked, kPackedTurned, kOneDnn };
 
-// On AVX-512 oneDNN's products are 3 to 10 % faster than our own, unless it has to transpose b. On AVX2 it is as fast or
-// slower, by shape, and on some processors far slower with transposed operands (docs/results). A row of the table is
+// On AVX-512 oneDNN's products are 3 to 10 % faster than our own, unless it has to transpose b. On AVX2 it is as fast
+// or slower, by shape, and on some processors far slower with transposed operands (docs/results). A row of the table is
 // chosen by the complete product, because candidates round differently.
 Candidate candidate_for(const Product& p) {
   if (amx::suits(p.rows, p.columns, p.inner)) return Candidate::kAmx;
@@ -69,7 +69,8 @@ void multiply(const Product& p) {
   if (candidate == Candidate::kAmx) return amx::multiply(p);
   const bool by_rows = p.rows / kFewestRows * 5 >= p.columns / kFewestColumns;
   const Index length = by_rows ? p.rows : p.columns, blocks = (length + kBlock - 1) / kBlock;
-  const Index most = std::min(length / (by_rows ? kFewestRows : kFewestColumns), p.rows * p.columns * p.inner / kWorthwhile);
+  const Index most =
+      std::min(length / (by_rows ? kFewestRows : kFewestColumns), p.rows * p.columns * p.inner / kWorthwhile);
   // How oneDNN cuts sums may depend on the sizes of a part, so the number of its parts must not depend on the threads.
   constexpr Index kMostParts = 16;
   const Index parts = std::clamp<Index>(most, 1, candidate == Candidate::kOneDnn ? kMostParts : compute_threads());

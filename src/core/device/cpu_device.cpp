@@ -1,8 +1,10 @@
 #include "src/core/device/cpu_device.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
 
 #include <bit>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -14,6 +16,31 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line, and an AVX-512 vector
 constexpr std::size_t kSmallest = 64;
+
+// Large blocks begin at different cache lines of their pages. Blocks that all begin at the same one share the sets of
+// the caches, and loops over three of them take a third longer. Blocks of several huge pages ask for those, which saves
+// a tenth of such a loop's time.
+constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kLarge = std::size_t{64} << 10, kManyHugePages = 4 * kHugePage;
+
+std::byte* allocate_block(std::size_t bytes, std::uint64_t number) {
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (rounded < kLarge) return static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+  constexpr std::size_t kStep = 5 * kAlignment, kPlaces = kPage / kStep;
+  const bool is_huge = rounded >= kManyHugePages;
+  const std::size_t alignment = is_huge ? kHugePage : kPage;
+  auto* const base =
+      static_cast<std::byte*>(std::aligned_alloc(alignment, (rounded + kPage + alignment - 1) / alignment * alignment));
+  if (base == nullptr) return nullptr;
+  // Only whole huge pages, so that no more memory is used. A system without them refuses, which changes nothing.
+  if (is_huge) static_cast<void>(madvise(base, rounded / kHugePage * kHugePage, MADV_HUGEPAGE));
+  return base + number % kPlaces * kStep;
+}
+
+void free_block(std::byte* block, std::size_t bytes) {
+  const std::size_t offset = bytes < kLarge ? 0 : reinterpret_cast<std::uintptr_t>(block) % kPage;
+  std::free(block - offset);
+}
 
 // Size classes: 64, 80, 96, 112, 128, 160, ...: four for each power of two.
 struct SizeClass {
@@ -51,8 +78,8 @@ class CpuEvent : public Event {
 }  // namespace
 
 CachingAllocator::~CachingAllocator() {
-  for (auto& blocks : free_)
-    for (std::byte* block : blocks) std::free(block);
+  for (std::size_t index = 0; index < kClasses; ++index)
+    for (std::byte* block : free_[index]) free_block(block, bytes_of_class(index));
 }
 
 Buffer CachingAllocator::allocate(std::size_t bytes) {
@@ -70,8 +97,7 @@ Buffer CachingAllocator::allocate(std::size_t bytes) {
     }
   }
   if (block == nullptr) {
-    const std::size_t rounded = (size_class.bytes + kAlignment - 1) / kAlignment * kAlignment;
-    block = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+    block = allocate_block(size_class.bytes, blocks_++);
     const std::lock_guard lock(mutex_);
     if (block == nullptr)
       throw Error("cpu allocator: out of memory: {} bytes requested, {} in use, {} held, and the system has no more",
@@ -95,7 +121,7 @@ void CachingAllocator::empty_cache() {
     for (std::size_t index = 0; index < kClasses; ++index) {
       if (free_[index].empty()) continue;  // also the classes beyond the range of size_t
       stats_.bytes_held -= free_[index].size() * bytes_of_class(index);
-      for (std::byte* block : free_[index]) std::free(block);
+      for (std::byte* block : free_[index]) free_block(block, bytes_of_class(index));
       free_[index].clear();
     }
   }

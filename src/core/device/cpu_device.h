@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,6 +36,7 @@ class CachingAllocator {
   mutable std::mutex mutex_;
   std::array<std::vector<std::byte*>, kClasses> free_;
   AllocatorStats stats_;
+  std::atomic<std::uint64_t> blocks_ = 0;  // taken from the system: decides where large ones begin
 };
 
 class CpuDevice : public Device {

@@ -1,9 +1,12 @@
 #include "lockstep/core/cpu_dispatch.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/core/base/processor.h"
 #include "src/core/device/amx_probe.h"
 
@@ -11,28 +14,35 @@ namespace lockstep {
 
 namespace {
 
+constexpr std::array kIsaNames = {"baseline", "avx2", "avx512", "amx"};  // in the order of Isa
+
+const char* name_of(Isa isa) { return kIsaNames[static_cast<std::size_t>(isa)]; }
+
 // AMX is only requested where it is wanted, because the system grants it to the entire process.
 Isa supported(Isa wanted) {
   if (has_avx512()) return wanted >= Isa::kAmx && amx_works() ? Isa::kAmx : Isa::kAvx512;
   return has_avx2() ? Isa::kAvx2 : Isa::kBaseline;
 }
 
-Isa wanted() {
+Isa isa_of(const std::string& name) {
+  const auto found = std::find(kIsaNames.begin(), kIsaNames.end(), name);
+  if (found == kIsaNames.end())
+    throw InvalidArgument("environment: {}='{}' is invalid: expected baseline, avx2, avx512 or amx", env::kIsa, name);
+  return static_cast<Isa>(found - kIsaNames.begin());
+}
+
+Isa choose() {
   const auto name = env::text(env::kIsa);
-  if (!name || *name == "amx") return Isa::kAmx;
-  if (*name == "avx512") return Isa::kAvx512;
-  if (*name == "avx2") return Isa::kAvx2;
-  if (*name == "baseline") return Isa::kBaseline;
-  throw InvalidArgument("environment: {}='{}' is invalid: expected baseline, avx2, avx512 or amx", env::kIsa, *name);
+  const Isa most = name ? isa_of(*name) : Isa::kAmx, best = supported(most);
+  if (name && best < most)
+    log::warn("{}={}, but this CPU supports {} at most: {} is used", env::kIsa, *name, name_of(best), name_of(best));
+  return std::min(best, most);
 }
 
 }  // namespace
 
 Isa cpu_isa() {
-  static const Isa kIsa = [] {
-    const Isa most = wanted();
-    return std::min(supported(most), most);
-  }();
+  static const Isa kIsa = choose();
   return kIsa;
 }
 

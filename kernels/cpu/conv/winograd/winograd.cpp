@@ -27,8 +27,7 @@ bool wastes_little(Index height, Index width) {
 
 bool has_form(const Conv2dShape& s) {
   const Index kernel = s.kernel_height;
-  if ((kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1)
-    return false;
+  if ((kernel != 3 && kernel != 5) || s.kernel_width != kernel || s.groups != 1) return false;
   if (s.stride_height != 1 || s.stride_width != 1 || s.batch <= 0 || s.in_channels <= 0 || s.out_channels <= 0)
     return false;
   for (const Index pad : {s.pad_top, s.pad_left, s.pad_bottom, s.pad_right})
