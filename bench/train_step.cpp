@@ -1,6 +1,6 @@
-// Times entire training steps (forward, backward with its all-reduces, update) of five models on generated data:
-//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt --ranks 2 [--steps 15] [--transport shm|tcp]
-//                          [--json]
+// Times entire training steps (forward, backward with its all-reduces, update) of six models on generated data:
+//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt|gpt2 --ranks 2 [--steps 15]
+//                          [--transport shm|tcp] [--json]
 //   build/bench/train_step --ranks 2 --model mlp --zero
 //       with a ZeroRedundancyOptimizer (lockstep/ddp/zero.h)
 //   build/bench/train_step --ranks 2 --scaling
@@ -55,7 +55,7 @@ Options parse(int argc, char** argv) {
   cxxopts::Options cli("train_step", "Times training steps");
   using cxxopts::value;
   cxxopts::OptionAdder add = cli.add_options();
-  add("model", "cifar10, cifar10-nolrn, mlp, resnet20 or gpt", value<std::string>()->default_value("cifar10"));
+  add("model", "cifar10, cifar10-nolrn, mlp, resnet20, gpt or gpt2", value<std::string>()->default_value("cifar10"));
   add("ranks", "processes", value<int>()->default_value("1"));
   add("steps", "timed steps", value<int>()->default_value("15"));
   add("warm-up", "untimed steps before them (CPU 4, GPU 10)", value<int>());
@@ -170,6 +170,7 @@ void measure_round(const Options& options, ls::ProcessGroup& job, Trainer& train
                                 {"model", options.model},
                                 {"dtype", ls::name_of(outcome.logits)},
                                 {"ranks", job.world_size()},
+                                {"parameters", trainer.parameters()},
                                 {"step_ms", rounded(step_ms, 2)},
                                 {"min_ms", rounded(least, 2)},
                                 {"samples_per_s", rounded(trainer.batch() * job.world_size() / step_ms * 1e3, 1)},

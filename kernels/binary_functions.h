@@ -1,15 +1,15 @@
-// The definitions of BinaryFunction and Comparison for one pair of elements, shared by the CPU's plain kernels and
-// those of GPUs.
+// The definitions of BinaryFunction and Comparison for one pair of elements, shared by the CPU's plain kernels, its
+// vector loops and the kernels of GPUs. A vector loop passes the function as a constant.
 #pragma once
 
 #include <cmath>
 
+#include "kernels/always_inline.h"
 #include "lockstep/core/elementwise_functions.h"
-#include "lockstep/core/host_device.h"
 
 namespace lockstep {
 
-LOCKSTEP_HOST_DEVICE inline float value_of(BinaryFunction function, float a, float b) {
+LOCKSTEP_FORMULA float value_of(BinaryFunction function, float a, float b) {
   switch (function) {
     case BinaryFunction::kAdd: return a + b;
     case BinaryFunction::kSub: return a - b;
@@ -22,7 +22,7 @@ LOCKSTEP_HOST_DEVICE inline float value_of(BinaryFunction function, float a, flo
   return 0;
 }
 
-LOCKSTEP_HOST_DEVICE inline bool holds(Comparison comparison, float a, float b) {
+LOCKSTEP_FORMULA bool holds(Comparison comparison, float a, float b) {
   switch (comparison) {
     case Comparison::kEqual: return a == b;
     case Comparison::kNotEqual: return a != b;

@@ -65,6 +65,12 @@ StepTrainer::Outcome StepTrainer::outcome() {
   return {nn::cross_entropy(logits, labels_).item(), logits.dtype()};
 }
 
+std::int64_t StepTrainer::parameters() const {
+  std::int64_t count = 0;
+  for (const Tensor& parameter : model_.module->parameters()) count += parameter.count();
+  return count;
+}
+
 Tensor StepTrainer::bare_step() {
   optimizer_->zero_grad();
   Tensor loss = nn::cross_entropy((*ddp_)(x_), labels_);

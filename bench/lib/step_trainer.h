@@ -48,6 +48,7 @@ class StepTrainer {
   const std::vector<double>& cost_ms() const { return cost_ms_; }          // of the backend `delay`, by bucket
   double ready_ms(std::size_t bucket) const { return ready_ms_[bucket]; }  // since backward began
   int batch() const { return static_cast<int>(model_.batch); }
+  std::int64_t parameters() const;  // their elements
   ProcessGroup& group() const { return ddp_->group(); }
   const Reducer& reducer() const { return ddp_->reducer(); }
 

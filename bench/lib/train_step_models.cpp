@@ -76,46 +76,66 @@ void add_resnet20(nn::Sequential& model) {
   model.append_named<nn::Linear>("head", 64, 10);
 }
 
-constexpr std::int64_t kLayers = 4, kWidth = 256, kHeads = 4, kPositions = 128, kCharacters = 65;
+struct GptSizes {
+  std::int64_t layers, width, heads, positions, characters, texts, length;  // `length`: of each text
+  GeluApproximation gelu = GeluApproximation::kNone;
+  float deviation = 1;  // of the embeddings' first weights
+};
+
+constexpr GptSizes kGpt{4, 256, 4, 128, 65, 8, 128};
+constexpr GptSizes kGpt2{12, 768, 12, 1024, 50257, 4, 64, GeluApproximation::kTanh, 0.02F};
 
 // Attention and a feed-forward pair, each after a normalisation.
 class Block : public nn::Module {
  public:
-  Block() {
+  explicit Block(const GptSizes& sizes)
+      : heads_(sizes.heads),
+        gelu_(sizes.gelu),
+        norm1_(sizes.width),
+        norm2_(sizes.width),
+        qkv_(sizes.width, 3 * sizes.width),
+        out_(sizes.width, sizes.width),
+        up_(sizes.width, 4 * sizes.width),
+        down_(4 * sizes.width, sizes.width) {
     add("norm1", norm1_), add("qkv", qkv_), add("out", out_), add("norm2", norm2_), add("up", up_), add("down", down_);
   }
   Tensor forward(const Tensor& input) override {
     const Shape& shape = input.shape();  // (N, T, C)
-    const Tensor qkv = reshape(qkv_(norm1_(input)), {shape[0], shape[1], 3, kHeads, kWidth / kHeads});
+    const Tensor qkv = reshape(qkv_(norm1_(input)), {shape[0], shape[1], 3, heads_, shape[2] / heads_});
     const Tensor x = input + out_(reshape(scaled_dot_product_attention(qkv, {.causal = true}), shape));
-    return x + down_(gelu(up_(norm2_(x))));
+    return x + down_(gelu(up_(norm2_(x)), gelu_));
   }
   std::string kind() const override { return "Block"; }
 
  private:
-  nn::LayerNorm norm1_{kWidth}, norm2_{kWidth};
-  nn::Linear qkv_{kWidth, 3 * kWidth}, out_{kWidth, kWidth}, up_{kWidth, 4 * kWidth}, down_{4 * kWidth, kWidth};
+  std::int64_t heads_;
+  GeluApproximation gelu_;
+  nn::LayerNorm norm1_, norm2_;
+  nn::Linear qkv_, out_, up_, down_;
 };
 
 // Characters (N, T) to logits (N * T, characters); the head shares the embedding's weights.
 class Gpt : public nn::Module {
  public:
-  Gpt() {
+  explicit Gpt(const GptSizes& sizes)
+      : words_(sizes.characters, sizes.width), places_(sizes.positions, sizes.width), norm_(sizes.width) {
     add("words", words_), add("places", places_);
-    for (int i = 0; i < kLayers; ++i) blocks_.append<Block>();
+    if (sizes.deviation != 1)
+      for (const nn::Embedding* each : {&words_, &places_}) fill_normal(each->weight, 0, sizes.deviation);
+    for (int i = 0; i < sizes.layers; ++i) blocks_.append<Block>(sizes);
     add("blocks", blocks_), add("norm", norm_);
   }
   Tensor forward(const Tensor& text) override {
     const Tensor x = words_(text) + slice(places_.weight, 0, {.stop = text.shape()[1]});
     const Tensor logits = matmul(norm_(blocks_(x)), words_.weight, {.transpose_b = true});
-    return reshape(logits, {text.count(), kCharacters});
+    return reshape(logits, {text.count(), words_.weight.shape()[0]});
   }
   std::string kind() const override { return "Gpt"; }
 
  private:
-  nn::Embedding words_{kCharacters, kWidth}, places_{kPositions, kWidth};
+  nn::Embedding words_, places_;
   nn::Sequential blocks_;
-  nn::LayerNorm norm_{kWidth};
+  nn::LayerNorm norm_;
 };
 
 Tensor numbers_below(std::uint32_t bound, const Shape& shape, int rank) {
@@ -131,14 +151,17 @@ Tensor normal(const Shape& shape) {
   return values;
 }
 
+TrainStepModel make_gpt(const GptSizes& sizes, int rank) {
+  const auto bound = static_cast<std::uint32_t>(sizes.characters);
+  const Tensor text = numbers_below(bound, {sizes.texts, sizes.length}, rank);
+  return {std::make_unique<Gpt>(sizes), sizes.texts, text, numbers_below(bound, {text.count()}, rank + 1)};
+}
+
 }  // namespace
 
 TrainStepModel make_model(const std::string& name, int rank) {
-  if (name == "gpt") {
-    auto gpt = std::make_unique<Gpt>();
-    const Tensor text = numbers_below(kCharacters, {8, kPositions}, rank);
-    return {std::move(gpt), 8, text, numbers_below(kCharacters, {text.count()}, rank + 1)};
-  }
+  if (name == "gpt") return make_gpt(kGpt, rank);
+  if (name == "gpt2") return make_gpt(kGpt2, rank);
   auto model = std::make_unique<nn::Sequential>();
   const auto with = [&](std::int64_t batch, const Shape& shape) {
     const Tensor inputs = normal(shape);
@@ -156,7 +179,7 @@ TrainStepModel make_model(const std::string& name, int rank) {
     add_resnet20(*model);
     return with(64, {64, 32, 32, 3});
   }
-  throw InvalidArgument("train_step: --model {}: expected cifar10, cifar10-nolrn, mlp, resnet20 or gpt", name);
+  throw InvalidArgument("train_step: --model {}: expected cifar10, cifar10-nolrn, mlp, resnet20, gpt or gpt2", name);
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters,
@@ -171,6 +194,9 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::v
   if (name == "gpt")
     return std::make_unique<optim::AdamW>(
         std::move(parameters), optim::AdamWOptions{.lr = 1e-3F, .weight_decay = 0.1F, .loss_scaler = scaler});
+  if (name == "gpt2")
+    return std::make_unique<optim::AdamW>(
+        std::move(parameters), optim::AdamWOptions{.lr = 1e-4F, .weight_decay = 0.0F, .loss_scaler = scaler});
   optim::SGDOptions options{.lr = 0.01F, .loss_scaler = scaler};
   if (name == "resnet20") options.momentum = 0.9F, options.weight_decay = 1e-4F;
   return std::make_unique<optim::SGD>(std::move(parameters), options);

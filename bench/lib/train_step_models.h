@@ -22,6 +22,8 @@ struct TrainStepModel {
 //                         0.9, decay 1e-4
 // gpt                     decoder-only transformer, 4 layers of width 256 with 4 heads, tied head: 8 texts of 128 of 65
 //                         characters, AdamW 0.001, decay 0.1
+// gpt2                    GPT-2 124M as train_gpt2.c of llm.c trains it: 12 layers of width 768 with 12 heads, 1,024
+//                         positions, tied head: 4 texts of 64 of 50,257 tokens, AdamW 0.0001, no decay
 // `rank` determines the labels. Throws InvalidArgument that lists the names if `name` is unknown.
 TrainStepModel make_model(const std::string& name, int rank);
 // `optimizer`: "sgd", "momentum" or "adam" instead of the model's own.

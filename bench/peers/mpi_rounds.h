@@ -37,9 +37,9 @@ inline void report(const std::string& peer, std::vector<double> seconds, std::si
   std::fflush(stdout);
 }
 
-// Between MPI_Init and MPI_Finalize. Returns 1 if a sum is wrong.
+// Between MPI_Init and MPI_Finalize. Ends the job if a sum is wrong.
 template <typename AllReduce>
-int time_sizes(const std::string& peer, const std::vector<std::string>& sizes, AllReduce all_reduce) {
+void time_sizes(const std::string& peer, const std::vector<std::string>& sizes, AllReduce all_reduce) {
   constexpr int kWarmUp = 3;
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -54,11 +54,10 @@ int time_sizes(const std::string& peer, const std::vector<std::string>& sizes, A
     if (std::any_of(values.begin(), values.end(), [sum](float value) { return value != sum; })) {
       std::fprintf(stderr, "%s: rank %d: wrong sums of %zu bytes, expected %g everywhere\n", peer.c_str(), rank, bytes,
                    static_cast<double>(sum));
-      return 1;
+      MPI_Abort(MPI_COMM_WORLD, 1);
     }
     if (rank == 0) report(peer, seconds, bytes, ranks);
   }
-  return 0;
 }
 
 }  // namespace peers

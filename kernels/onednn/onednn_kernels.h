@@ -1,4 +1,4 @@
-// What oneDNN offers to the dispatchers of kernels/cpu: products and convolutions of float32, as they take them.
+// Products and convolutions of float32 by oneDNN, for the dispatchers of kernels/cpu.
 #pragma once
 
 #include "kernels/cpu/products/product.h"

@@ -9,7 +9,7 @@
 
 inline bool is_source(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
-  return extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".cuh";
+  return extension == ".h" || extension == ".inc" || extension == ".cpp" || extension == ".cu" || extension == ".cuh";
 }
 
 // Calls visit(path relative to the root, text) for every source below the folders. Returns how many there are.

@@ -2,19 +2,23 @@
 // results.
 //
 // Every array lies between guards, which no kernel may change, and, where the table only promises this, one element off
-// its alignment. A third run, of the plain kernel on absolute values, measures the size of the summed products to which
-// a bound refers.
+// its alignment. The arrays of the CPU's kernels, which need no alignment, end at pages without access instead. A third
+// run, of the plain kernel on absolute values, measures the size of the summed products to which a bound refers.
+//
+// Unless OMP_NUM_THREADS is set, the CPU's kernels run with one and with three threads and must give the same bits.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/cases/cases.h"
 #include "tests/gpu/gpu.h"
+#include "tests/kernels/guarded_memory.h"
 
 namespace lockstep::testing {
 
@@ -40,11 +44,15 @@ class GuardedBench : public Bench {
 
  private:
   struct Array {
-    Buffer memory;
-    std::size_t offset, bytes;
+    Buffer memory;                        // empty if the array ends at a page without access
+    std::optional<GuardedMemory> at_end;  // then it is here
+    std::size_t offset, bytes, all_bytes;
     Index count;
     Read read;  // empty for an input
+
+    std::byte* data() const { return at_end ? at_end->data() : memory.data(); }
   };
+  bool ends_at_pages() const;
   static constexpr std::size_t kGuard = 64;
   static constexpr std::byte kPattern{0xA5};
 

@@ -29,7 +29,7 @@ struct DataCandidate {
   Suits suits;
   void (*compute)(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
 };
-// Of the two functions one is null; the first one leaves the gradient of the bias to the kernel of bias gradients.
+// One of the two functions is null; the first one leaves the gradient of the bias to the kernel of bias gradients.
 struct WeightsCandidate {
   Suits suits;
   void (*compute)(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);

@@ -6,8 +6,8 @@
 
 namespace lockstep::grouped_conv {
 
-// True for as many filters as channels in a group, channels in multiples of 16, kernels of width three and stride 1, on
-// a CPU with AVX-512.
+// True for as many filters as channels in a group, channels in multiples of a vector, at least as many as a group has,
+// and kernels of width three and stride 1.
 bool suits(const Conv2dShape& shape);
 
 // The entries of the kernel table, in float32; `shape` must suit. `bias` may be null. Threads share images.

@@ -8,7 +8,7 @@
 
 namespace lockstep::narrow_conv {
 
-// True for up to eight input channels and output channels in multiples of 16, on a CPU with AVX-512.
+// True for up to eight input channels and output channels in multiples of a vector.
 bool suits(const Conv2dShape& shape);
 
 // The entry of the kernel table, on raw memory; `bias_grad` may be empty. `shape` must suit. Threads share the images.

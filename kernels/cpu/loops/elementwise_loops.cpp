@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/binary_functions.h"
 #include "kernels/cpu/loops/fast.h"
 #include "kernels/cpu/math/prefetch.h"
 #include "kernels/cpu/math/shared_update.h"

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "kernels/cases/shapes.h"
-#include "kernels/cpu/conv/winograd.h"
-#include "kernels/cpu/conv/winograd_narrow.h"
+#include "kernels/cpu/conv/winograd/winograd.h"
+#include "kernels/cpu/conv/winograd/winograd_narrow.h"
 #include "tests/kernels/cpu/exact.h"
 
 namespace lockstep::testing {

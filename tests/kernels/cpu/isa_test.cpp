@@ -1,6 +1,8 @@
 // Loops that are compiled for several instruction sets compute the same bits with each: this program runs itself with
-// LOCKSTEP_ISA and compares digests of the kernels' results.
+// LOCKSTEP_ISA and compares digests of the kernels' results. It also tries values of LOCKSTEP_ISA that are unknown or
+// that this machine lacks.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 
 #include <array>
 #include <cmath>
@@ -9,7 +11,10 @@
 
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/crypto.h"
+#include "lockstep/core/environment.h"
 #include "tests/kernels/cpu/exact.h"
+#include "tests/kernels/isa_names.h"
+#include "tests/support/pattern.h"
 #if LOCKSTEP_WITH_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
 #endif
@@ -17,6 +22,8 @@
 namespace lockstep::testing {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Take = std::function<void(const Floats&)>;
 
 // exp and similar functions, whose values and slopes take many steps, and the gradient of depthwise filters with 64
@@ -57,6 +64,36 @@ void take_functions(const KernelTable& kernels, const Take& take) {
   take(filters);
 }
 
+// Arrays that are shorter than a vector of some instruction sets and longer than one of others.
+void take_short_arrays(const KernelTable& kernels, const Take& take) {
+  const auto step = [&](Index count, unsigned seed) {
+    Floats values = uniform(count, seed);
+    for (float& value : values) value = 2.5F + 2 * value;
+    return values;
+  };
+  for (Index count = 1; count <= 40; ++count) {
+    const Floats a = step(count, 1), b = step(count, 2);
+    Floats y(static_cast<std::size_t>(count)), grad = y;
+    for (const UnaryFunctionInfo& info : kUnaryFunctions) {
+      kernels.unary({info.function, info.parameter}, in(a), out(y), stream()), take(y);
+      kernels.unary_backward({info.function, info.parameter}, in(a), in(b), out(grad), stream()), take(grad);
+    }
+    for (const BinaryFunction function : {BinaryFunction::kAdd, BinaryFunction::kSub, BinaryFunction::kMul,
+                                          BinaryFunction::kDiv, BinaryFunction::kPow, BinaryFunction::kPowBaseSlope})
+      kernels.binary(function, in(a), in(b), out(y), stream()), take(y);
+    kernels.add(in(a), in(b), out(y), stream()), take(y);
+    kernels.scale(in(a), 0.7F, out(y, {count}, true), stream()), take(y);
+    kernels.relu(in(uniform(count, 3)), out(y), stream()), take(y);
+    kernels.dropout({0.4F, 5, 6, count}, in(a), out(y), stream()), take(y);
+    const Pool2dShape pool{1, 3, 3, count, 2, 2, 2, 2, 1, 1, 0, 0, 0, 0};
+    const Floats image = uniform(9 * count, 4);
+    Floats maxima(static_cast<std::size_t>(4 * count));
+    std::vector<std::uint16_t> argmax(maxima.size());
+    kernels.max_pool2d(pool, in(image, {1, 3, 3, count}), out(maxima, {1, 2, 2, count}), argmax.data(), stream());
+    take(maxima), take(Floats(argmax.begin(), argmax.end()));
+  }
+}
+
 std::string digest_of_kernels() {
   constexpr Index kRows = 3 * 9 * 9, kChannels = 70, kCount = kRows * kChannels;
   crypto::Sha256 hash;
@@ -85,6 +122,7 @@ std::string digest_of_kernels() {
   const UpdateTensor shared{result.data(), nullptr, {}, kCount, &ranks};
   kernels.sgd_step(std::span(&shared, 1), {{&lr, 1e-3F}}, stream()), take(result), take(scale);
   take_functions(kernels, take);
+  take_short_arrays(kernels, take);
   return crypto::hex(hash.finish());
 }
 
@@ -106,18 +144,22 @@ int onednn_isa() {
 
 TEST(Isa, OneDnnProbe) { std::printf("isa %d\n", onednn_isa()); }
 
-// The output of the probe under LOCKSTEP_ISA=name.
-std::string probe(const std::string& name, const std::string& which = "Probe") {
-  const std::string command =
-      "LOCKSTEP_ISA=" + name + " '" + ::testing::internal::GetArgvs().front() + "' --gtest_filter=Isa." + which;
+// Runs this program under LOCKSTEP_ISA=name and returns its output.
+std::string output_under(const std::string& name, const std::string& which = "Probe") {
+  const std::string command = "LOCKSTEP_ISA=" + name + " '" + ::testing::internal::GetArgvs().front() +
+                              "' --gtest_filter=Isa." + which + " 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "could not be started";
   std::string text;
-  std::array<char, 256> line{};
-  while (std::fgets(line.data(), line.size(), pipe) != nullptr)
-    if (std::string_view(line.data()).starts_with("isa ")) text = line.data();
+  std::array<char, 256> part{};
+  while (std::fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
   pclose(pipe);
   return text;
+}
+
+std::string probe(const std::string& name, const std::string& which = "Probe") {
+  const auto line = find_match(output_under(name, which), "(?:^|\n)(isa [^\n]*\n)");
+  return line.empty() ? "no answer" : line[1];
 }
 
 TEST(Isa, EveryBuildGivesTheSameBits) {
@@ -127,6 +169,31 @@ TEST(Isa, EveryBuildGivesTheSameBits) {
   const std::string expected = fmt::format("digest {}\n", digest_of_kernels());
   EXPECT_EQ(probe("baseline"), "isa 0 " + expected);
   EXPECT_EQ(probe("avx2"), "isa 1 " + expected);
+}
+
+TEST(Isa, AnUnknownOneIsAnErrorThatNamesTheChoices) {
+  for (const char* name : {"sse9", "AVX2", "avx512,amx"})
+    EXPECT_THAT(output_under(name), HasSubstr(fmt::format("InvalidArgument: environment: LOCKSTEP_ISA='{}' is invalid: "
+                                                          "expected baseline, avx2, avx512 or amx",
+                                                          name)));
+}
+
+TEST(Isa, OneThatTheMachineLacksGivesAWarning) {
+  const Isa here = cpu_isa();
+  if (here == Isa::kAmx || env::text(env::kIsa))
+    GTEST_SKIP() << "this CPU has every instruction set, or LOCKSTEP_ISA is set";
+  const std::string used = isa_name(here);
+  for (const Isa isa : kIsas) {
+    const std::string warning =
+        fmt::format("LOCKSTEP_ISA={}, but this CPU supports {} at most: {} is used\n", isa_name(isa), used, used);
+    const std::string text = output_under(isa_name(isa));
+    if (isa > here) {
+      EXPECT_EQ(find_matches(text, "warning: " + warning).size(), 1U) << text;
+    } else {
+      EXPECT_THAT(text, Not(HasSubstr("warning"))) << text;
+      EXPECT_THAT(text, HasSubstr(fmt::format("isa {} digest", static_cast<int>(isa))));
+    }
+  }
 }
 
 TEST(Isa, LimitsOneDnn) {

@@ -3,106 +3,25 @@
 #include "kernels/cpu/products/product_amx.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <limits>
-#include <span>
 
 #include "lockstep/core/cpu_dispatch.h"
 #include "src/core/process/compute_threads.h"
 #include "tests/kernels/cpu/exact.h"
+#include "tests/kernels/cpu/matrix_case.h"
+#include "tests/kernels/guarded_memory.h"
 
 namespace lockstep::testing {
 namespace {
-
-using Operand = MatrixOperand;
 
 #define LOCKSTEP_SKIP_WITHOUT_AMX() \
   if (cpu_isa() < Isa::kAmx)        \
   GTEST_SKIP() << "needs a CPU with AMX, and a system that lends it (LOCKSTEP_ISA not lowered)"
 
-// An array of floats whose end is at a page without access.
-class GuardedFloats {
- public:
-  explicit GuardedFloats(std::span<const float> values) : count_(values.size()) {
-    constexpr std::size_t kPage = 4096;
-    const std::size_t pages = (count_ * sizeof(float) + kPage - 1) / kPage;
-    bytes_ = (pages + 1) * kPage;
-    memory_ =
-        static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    EXPECT_NE(memory_, MAP_FAILED);
-    EXPECT_EQ(mprotect(memory_ + pages * kPage, kPage, PROT_NONE), 0);
-    data_ = reinterpret_cast<float*>(memory_ + pages * kPage) - count_;
-    std::copy(values.begin(), values.end(), data_);
-  }
-  ~GuardedFloats() { munmap(memory_, bytes_); }
-  GuardedFloats(const GuardedFloats&) = delete;
-  GuardedFloats& operator=(const GuardedFloats&) = delete;
-
-  float* data() const { return data_; }
-  Floats copy() const { return Floats(data_, data_ + count_); }
-
- private:
-  std::size_t count_, bytes_ = 0;
-  std::byte* memory_ = nullptr;
-  float* data_ = nullptr;
-};
-
-struct Case {
-  Index rows, columns, inner;
-  bool transpose_a, transpose_b, accumulate, bias, relu;
-
-  std::string name() const {
-    return fmt::format("{} x {} x {}{}{}{}{}{}", rows, columns, inner, transpose_a ? " T" : " N",
-                       transpose_b ? "T" : "N", accumulate ? ", added" : "", bias ? ", bias" : "",
-                       relu ? ", relu" : "");
-  }
-  // Rows are further apart than they are long.
-  static constexpr Index kGap = 3;
-  Index c_step() const { return columns + kGap; }
-  Operand a(const float* data) const {
-    return transpose_a ? Operand{data, 1, rows + kGap} : Operand{data, inner + kGap, 1};
-  }
-  Operand b(const float* data) const {
-    return transpose_b ? Operand{data, 1, inner + kGap} : Operand{data, columns + kGap, 1};
-  }
-  // Up to the end of the last row.
-  Index a_count() const { return transpose_a ? inner * (rows + kGap) - kGap : rows * (inner + kGap) - kGap; }
-  Index b_count() const { return transpose_b ? columns * (inner + kGap) - kGap : inner * (columns + kGap) - kGap; }
-  Index c_count() const { return rows * c_step() - kGap; }
-};
-
-float element(const Operand& matrix, Index row, Index column) {
-  return matrix.data[row * matrix.row_step + column * matrix.column_step];
-}
-
-struct Exact {
-  std::vector<double> values, magnitudes;  // without gaps; and the sums of the products' magnitudes
-};
-
-Exact exact_product(const Case& c, const Floats& a, const Floats& b, const Floats& bias, const Floats& before) {
-  Exact exact;
-  for (Index row = 0; row < c.rows; ++row)
-    for (Index column = 0; column < c.columns; ++column) {
-      double value = (c.accumulate ? before[row * c.c_step() + column] : 0) + (c.bias ? bias[column] : 0),
-             magnitude = std::abs(value);
-      for (Index k = 0; k < c.inner; ++k) {
-        const double product = double{element(c.a(a.data()), row, k)} * element(c.b(b.data()), k, column);
-        value += product, magnitude += std::abs(product);
-      }
-      exact.values.push_back(c.relu ? std::max(value, 0.0) : value), exact.magnitudes.push_back(magnitude);
-    }
-  return exact;
-}
-
-Product product_of(const Case& c, const float* a, const float* b, const float* bias, float* result) {
-  return {c.rows, c.columns, c.inner, c.a(a), c.b(b), result, c.c_step(), c.accumulate, c.bias ? bias : nullptr,
-          c.relu};
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<MatrixCase> amx_cases() {
+  std::vector<MatrixCase> all;
   int flags = 0;
   for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{{64, 64, 64},
                                                                               {32, 32, 32},
@@ -128,12 +47,12 @@ std::vector<Case> cases() {
 // The error is within that of summing in float: 2^-24 of the partial sum in each of some steps.
 TEST(ProductAmx, IsTheProductUpToRounding) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
-  for (const Case& c : cases()) {
+  for (const MatrixCase& c : amx_cases()) {
     const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2), bias = uniform(c.columns, 3),
                  before = uniform(c.c_count(), 4);
     const GuardedFloats own_a(a), own_b(b), own_bias(bias), result(before);
-    amx::multiply_alone(product_of(c, own_a.data(), own_b.data(), own_bias.data(), result.data()));
-    const Exact exact = exact_product(c, a, b, bias, before);
+    amx::multiply_alone(c.product(own_a.data(), own_b.data(), own_bias.data(), result.data()));
+    const ExactProduct exact = exact_product(c, a, b, bias, before);
     for (Index i = 0; i < c.c_count(); ++i) {
       const Index row = i / c.c_step(), column = i % c.c_step(), at = row * c.columns + column;
       if (column < c.columns) {
@@ -148,14 +67,14 @@ TEST(ProductAmx, IsTheProductUpToRounding) {
 
 TEST(ProductAmx, SumsOfWholeNumbersAreExact) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
-  for (const Case& c : cases()) {
+  for (const MatrixCase& c : amx_cases()) {
     const Floats a = whole_numbers(c.a_count(), 1), b = whole_numbers(c.b_count(), 2),
                  bias = whole_numbers(c.columns, 3);
     Floats result = whole_numbers(c.c_count(), 4), expected = result;
-    const Exact exact = exact_product(c, a, b, bias, result);
+    const ExactProduct exact = exact_product(c, a, b, bias, result);
     for (Index row = 0; row < c.rows; ++row)
       std::copy_n(exact.values.begin() + row * c.columns, c.columns, expected.begin() + row * c.c_step());
-    amx::multiply_alone(product_of(c, a.data(), b.data(), bias.data(), result.data()));
+    amx::multiply_alone(c.product(a.data(), b.data(), bias.data(), result.data()));
     expect_same_bits(result, expected, c.name());
   }
 }
@@ -165,11 +84,11 @@ TEST(ProductAmx, SumsOfWholeNumbersAreExact) {
 TEST(ProductAmx, IsNotLessExactThanSumsInFloat) {
   LOCKSTEP_SKIP_WITHOUT_AMX();
   for (const Index inner : {64, 256, 1024, 2048}) {
-    const Case c{64, 64, inner, false, false, false, false, false};
+    const MatrixCase c{64, 64, inner, false, false, false, false, false};
     const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2);
     Floats result(c.c_count());
-    amx::multiply_alone(product_of(c, a.data(), b.data(), nullptr, result.data()));
-    const Exact exact = exact_product(c, a, b, {}, {});
+    amx::multiply_alone(c.product(a.data(), b.data(), nullptr, result.data()));
+    const ExactProduct exact = exact_product(c, a, b, {}, {});
     double own = 0, in_float = 0;
     for (Index row = 0; row < c.rows; ++row)
       for (Index column = 0; column < c.columns; ++column) {
@@ -228,14 +147,14 @@ TEST(ProductAmxThreads, ChangeNoBit) {
   for (const auto& [rows, columns, inner] :
        std::vector<std::array<Index, 3>>{{300, 260, 700}, {140, 400, 1500}, {1000, 90, 300}})
     for (int transposed = 0; transposed < 4; ++transposed) {
-      const Case c{rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, false, true, true};
+      const MatrixCase c{rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, false, true, true};
       const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2), bias = uniform(columns, 3);
       Floats alone(c.c_count()), shared(c.c_count());
-      amx::multiply_alone(product_of(c, a.data(), b.data(), bias.data(), alone.data()));
+      amx::multiply_alone(c.product(a.data(), b.data(), bias.data(), alone.data()));
       for (const int threads : {1, 2, 3, 5}) {
         set_compute_threads(threads);
         std::fill(shared.begin(), shared.end(), 0.0F);
-        amx::multiply(product_of(c, a.data(), b.data(), bias.data(), shared.data()));
+        amx::multiply(c.product(a.data(), b.data(), bias.data(), shared.data()));
         expect_same_bits(shared, alone, fmt::format("{}, {} threads", c.name(), threads));
       }
       set_compute_threads(0);
@@ -267,9 +186,6 @@ TEST(ProductAmx, ServesTheDevice) {
   EXPECT_FALSE(amx::suits(64, 64, 64));
   EXPECT_EQ(amx::suits(128, 128, 64), cpu_isa() >= Isa::kAmx);
   LOCKSTEP_SKIP_WITHOUT_AMX();
-#if !LOCKSTEP_WITH_ONEDNN
-  GTEST_SKIP() << "a build without oneDNN multiplies by the reference kernels";
-#endif
   constexpr Index kBatch = 130, kIn = 200, kOut = 97;
   const Floats x = uniform(kBatch * kIn, 1), weight = uniform(kOut * kIn, 2), bias = uniform(kOut, 3),
                grad = uniform(kBatch * kOut, 4);
@@ -284,7 +200,7 @@ TEST(ProductAmx, ServesTheDevice) {
                                   {}, stream());
   kernels.matmul(in(x, {1, kBatch, kIn}), false, in(weight, {1, kOut, kIn}), true, out(product, {1, kBatch, kOut}),
                  stream());
-  const Operand rows_of_x{x.data(), kIn, 1}, rows_of_weight{weight.data(), kIn, 1},
+  const MatrixOperand rows_of_x{x.data(), kIn, 1}, rows_of_weight{weight.data(), kIn, 1},
       columns_of_weight{weight.data(), 1, kIn};
   amx::multiply({kBatch, kOut, kIn, rows_of_x, columns_of_weight, own_y.data(), kOut, false, bias.data(), true});
   amx::multiply({kBatch, kIn, kOut, {grad.data(), kOut, 1}, rows_of_weight, own_x_grad.data(), kIn, true});

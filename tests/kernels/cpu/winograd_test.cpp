@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "kernels/cases/shapes.h"
-#include "kernels/cpu/conv/winograd.h"
-#include "kernels/cpu/conv/winograd_narrow.h"
+#include "kernels/cpu/conv/winograd/winograd.h"
+#include "kernels/cpu/conv/winograd/winograd_narrow.h"
 #include "lockstep/core/cpu_dispatch.h"
 #include "tests/kernels/cpu/exact.h"
 

@@ -9,7 +9,7 @@
 namespace lockstep::winograd_narrow {
 
 // True for 5x5 kernels of stride 1, padding smaller than the kernel, up to four input channels, output channels in
-// multiples of 16, and images on which tiles of 4x4 waste little; on a CPU with AVX-512.
+// multiples of a vector, and images on which tiles of 4x4 waste little.
 bool suits(const Conv2dShape& shape);
 
 // The entries of the kernel table; `bias`, and the data of `bias_grad`, may be null. `shape` must suit. Threads share

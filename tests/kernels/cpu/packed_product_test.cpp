@@ -1,0 +1,144 @@
+// Packed products, and the dispatcher's choice, for random sizes next to the boundaries of lanes, tiles and blocks.
+// Sums of whole numbers are exact. Operands and results end at pages without access. Rows of the result are further
+// apart than they are long, and the gaps keep their values.
+#include "kernels/cpu/products/packed_product.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+#include <random>
+
+#include "src/core/process/compute_threads.h"
+#include "tests/kernels/cpu/exact.h"
+#include "tests/kernels/cpu/matrix_case.h"
+#include "tests/kernels/guarded_memory.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr float kNoValue = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInGap = 77;
+
+// Sizes of vectors, of tiles, and of the blocks of packed_product.inc, and their neighbours.
+constexpr std::array kSizes = {1,   2,   3,   4,   5,   6,   7,   8,   9,   11,   12,   13,   15,   16,   17,
+                               24,  25,  31,  32,  33,  63,  64,  65,  119, 120,  121,  127,  128,  129,  191,
+                               192, 193, 255, 257, 383, 384, 385, 767, 769, 1023, 1024, 1025, 2047, 2048, 2049};
+
+std::vector<MatrixCase> packed_cases() {
+  std::mt19937 random(7);
+  std::vector<MatrixCase> all;
+  const auto add = [&](Index rows, Index columns, Index inner) {
+    const auto flags = static_cast<unsigned>(random());
+    const bool accumulate = (flags & 4U) != 0;
+    all.push_back({rows, columns, inner, (flags & 1U) != 0, (flags & 2U) != 0, accumulate,
+                   !accumulate && (flags & 8U) != 0, (flags & 16U) != 0});
+  };
+  const auto size = [&] { return Index{kSizes[random() % kSizes.size()]}; };
+  while (all.size() < 250) {
+    const Index rows = size(), columns = size(), inner = size();
+    if (rows * columns * inner <= 1'500'000) add(rows, columns, inner);
+  }
+  // More than one block in each direction.
+  for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{{121, 2049, 5},
+                                                                              {241, 2100, 3},
+                                                                              {121, 2051, 17},
+                                                                              {5, 130, 1025},
+                                                                              {130, 20, 2049},
+                                                                              {3, 2049, 385},
+                                                                              {125, 70, 769}})
+    for (int i = 0; i < 4; ++i) add(rows, columns, inner);
+  return all;
+}
+
+// The result of work(product) for a case, with guards around everything.
+template <typename Work> void expect_exact(const MatrixCase& c, const std::string& who, const Work& work) {
+  const Floats a = whole_numbers(c.a_count(), 1), b = whole_numbers(c.b_count(), 2), bias = whole_numbers(c.columns, 3);
+  Floats before = whole_numbers(c.c_count(), 4);
+  for (Index i = 0; i < c.c_count(); ++i)
+    if (i % c.c_step() >= c.columns)
+      before[i] = kInGap;
+    else if (!c.accumulate)
+      before[i] = kNoValue;
+  const ExactProduct exact = exact_product(c, a, b, bias, before);
+  Floats expected = before;
+  for (Index row = 0; row < c.rows; ++row)
+    std::copy_n(exact.values.begin() + row * c.columns, c.columns, expected.begin() + row * c.c_step());
+  const GuardedFloats own_a(a), own_b(b), own_bias(bias), result(before);
+  work(c.product(own_a.data(), own_b.data(), own_bias.data(), result.data()));
+  expect_same_bits(result.copy(), expected, fmt::format("{}: {}", who, c.name()));
+}
+
+TEST(PackedProduct, OfRandomSizesIsExact) {
+  for (const MatrixCase& c : packed_cases())
+    for (const bool turned : {false, true}) {
+      expect_exact(c, turned ? "turned" : "packed",
+                   [&](const Product& p) { packed_product::multiply_alone(p, turned); });
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST(Product, OfRandomSizesIsExact) {
+  for (const MatrixCase& c : packed_cases()) {
+    expect_exact(c, "chosen", [](const Product& p) { multiply(p); });
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(PackedProduct, IsTurnedForFewRowsAndATransposedMatrix) {
+  const auto is_turned = [](Index rows, Index columns, bool transpose_b) {
+    const MatrixCase c{rows, columns, 8, false, transpose_b, false, false, false};
+    const Floats a(c.a_count()), b(c.b_count());
+    return packed_product::is_turned(c.product(a.data(), b.data(), nullptr, nullptr));
+  };
+  EXPECT_TRUE(is_turned(5, 9, true));
+  EXPECT_TRUE(is_turned(192, 193, true));
+  EXPECT_FALSE(is_turned(193, 400, true));
+  EXPECT_FALSE(is_turned(9, 9, true));
+  EXPECT_FALSE(is_turned(5, 9, false));
+}
+
+// NaN is in one row of a; bias and ReLU follow.
+TEST(PackedProduct, LetsNanThroughRelu) {
+  for (const auto& [rows, columns, inner] :
+       std::vector<std::array<Index, 3>>{{7, 9, 5}, {13, 70, 390}, {130, 33, 1030}})
+    for (const bool turned : {false, true}) {
+      const MatrixCase c{rows, columns, inner, false, true, false, true, true};
+      Floats a = whole_numbers(c.a_count(), 1), result(c.c_count(), kInGap);
+      const Floats b = whole_numbers(c.b_count(), 2), bias = whole_numbers(columns, 3);
+      const Index broken = rows / 2;
+      a[broken * (inner + MatrixCase::kGap) + inner - 1] = kNoValue;
+      packed_product::multiply_alone(c.product(a.data(), b.data(), bias.data(), result.data()), turned);
+      for (Index row = 0; row < rows; ++row)
+        for (Index column = 0; column < columns; ++column) {
+          const float value = result[row * c.c_step() + column];
+          ASSERT_EQ(std::isnan(value), row == broken) << c.name() << ": " << row << ", " << column;
+          ASSERT_FALSE(value < 0) << c.name() << ": " << row << ", " << column;
+        }
+    }
+}
+
+// Random floats, by each of the candidates that this machine has; some parts are cut by rows, others by columns.
+TEST(ProductThreads, ChangeNoBit) {
+  set_compute_threads(3);
+  if (compute_threads() != 3) GTEST_SKIP() << "OMP_NUM_THREADS is set";
+  for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{
+           {1000, 60, 300}, {30, 2000, 300}, {150, 1030, 400}, {500, 530, 90}, {2000, 3, 3000}, {400, 300, 161}})
+    for (int transposed = 0; transposed < 4; ++transposed) {
+      const MatrixCase c{rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, false, true, false};
+      const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2), bias = uniform(columns, 3);
+      const auto run = [&](int threads) {
+        Floats result(c.c_count(), kInGap);
+        set_compute_threads(threads);
+        multiply(c.product(a.data(), b.data(), bias.data(), result.data()));
+        return result;
+      };
+      const Floats alone = run(1);
+      for (const int threads : {2, 3, 5})
+        expect_same_bits(run(threads), alone, fmt::format("{}, {} threads", c.name(), threads));
+    }
+  set_compute_threads(0);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
