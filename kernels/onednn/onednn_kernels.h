@@ -9,7 +9,7 @@ namespace lockstep::onednn {
 // LOCKSTEP_ISA limits oneDNN as it limits our own kernels. Call this before oneDNN computes anything.
 void limit_isa();
 
-// On the calling thread.
+// On the calling thread; neither with a bias nor with ReLU.
 void multiply_alone(const Product& product);
 
 // Threads share the images. `bias`, and the data of `bias_grad`, may be null.

@@ -14,15 +14,6 @@ void multiply_alone(const Product& p) {
                                   b_transposed ? p.b.column_step : p.b.row_step, p.accumulate ? 1 : 0, p.c, p.c_step);
   LOCKSTEP_CHECK(status == dnnl::status::success, "oneDNN sgemm of {} x {} x {}: status {}", p.rows, p.columns, p.inner,
                  static_cast<int>(status));
-  if (p.bias == nullptr && !p.relu) return;
-  const KernelTable& kernels = cpu_device().kernels();
-  Stream& stream = cpu_device().default_stream();
-  for (std::int64_t row = 0; row < p.rows; ++row) {
-    float* const sums = p.c + row * p.c_step;
-    const Shape shape = {p.columns};
-    if (p.bias != nullptr) kernels.add({sums, shape}, {p.bias, shape}, {sums, shape}, stream);
-    if (p.relu) kernels.relu({sums, shape}, {sums, shape}, stream);
-  }
 }
 
 }  // namespace lockstep::onednn

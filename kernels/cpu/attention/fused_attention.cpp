@@ -11,10 +11,10 @@
 #include <limits>
 
 #include "kernels/cpu/math/rows.h"
+#include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/products/tile.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "kernels/cpu/simd/transpose.h"
-#include "lockstep/core/device.h"
 
 namespace lockstep::fused_attention {
 
@@ -25,14 +25,14 @@ namespace {
 // Several arrays in one piece of memory; each begins at a cache line.
 class Arrays {
  public:
-  explicit Arrays(Index floats) : memory_(cpu_device().allocate(static_cast<std::size_t>(floats) * sizeof(float))) {}
+  explicit Arrays(Index floats) : memory_(floats) {}
   float* take(Index floats) {
     used_ += floats;
-    return reinterpret_cast<float*>(memory_.data()) + used_ - floats;
+    return memory_.data() + used_ - floats;
   }
 
  private:
-  Buffer memory_;
+  Scratch memory_;
   Index used_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/conv/batch_parts.h"
 #include "kernels/cpu/conv/depthwise.h"
 #include "kernels/cpu/conv/depthwise_rows.h"
 #include "kernels/cpu/simd/by_isa.h"

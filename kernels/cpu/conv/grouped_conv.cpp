@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/conv/batch_parts.h"
+#include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/products/tile.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "lockstep/core/device.h"
@@ -23,10 +25,6 @@ struct Finish {
   const float* bias;  // null: no bias
   bool relu, accumulate;
 };
-
-float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
-
-Buffer allocate(Index count) { return cpu_device().allocate(static_cast<std::size_t>(count) * sizeof(float)); }
 
 int group_of(const Conv2dShape& s) { return static_cast<int>(s.group_channels()); }
 Index weight_count(const Conv2dShape& s) { return s.out_channels * s.kernel_height * kTaps * s.group_channels(); }

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/conv/batch_parts.h"
 #include "kernels/cpu/loops/fast.h"
+#include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/products/tile.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "src/core/process/compute_threads.h"
@@ -40,8 +42,6 @@ namespace lockstep::narrow_conv {
 namespace {
 
 constexpr Index kMostChannels = 8;
-// Parts of a sum over all images; their number depends only on its size.
-constexpr Index kImagesOfAPart = 8, kMostParts = 8;
 
 void copy_image(const Conv2dShape& s, const Padded& padded, const float* x, float* to) {
   const Index columns = std::max<Index>(0, std::min(s.in_width, padded.width - s.pad_left));
@@ -72,22 +72,19 @@ void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* 
   const Padded padded(s);
   const Index outs = s.out_channels, taps = taps_of(s), count = taps * outs, pixels = s.out_height * s.out_width;
   const auto add = LOCKSTEP_BY_ISA(narrow_conv::add_image);
-  const Buffer buffer = cpu_device().allocate(static_cast<std::size_t>(count + outs) * sizeof(float));
-  auto* const sums = reinterpret_cast<float*>(buffer.data());
-  const Index parts = std::clamp<Index>(s.batch / kImagesOfAPart, 1, kMostParts);
-  sum_of_parts(parts, count + outs, sums,
+  const Scratch sums(count + outs);
+  const Index parts = parts_of_batch(s.batch);
+  sum_of_parts(parts, count + outs, sums.data(),
                [&](Index part, float* to) {  // the biases' gradients follow those of the weights
-                 const Buffer image = cpu_device().allocate(static_cast<std::size_t>(padded.count()) * sizeof(float));
-                 auto* const corner = reinterpret_cast<float*>(image.data());
-                 std::fill_n(corner, padded.count(), 0.0F);
+                 const Zeros image(padded.count());
                  std::fill_n(to, count + outs, 0.0F);
                  for (Index n = s.batch * part / parts; n < s.batch * (part + 1) / parts; ++n) {
-                   copy_image(s, padded, x + n * s.in_height * s.in_width * s.in_channels, corner);
-                   add(s, padded, corner, y_grad + n * pixels * outs, to);
+                   copy_image(s, padded, x + n * s.in_height * s.in_width * s.in_channels, image.data());
+                   add(s, padded, image.data(), y_grad + n * pixels * outs, to);
                    if (bias_grad) fast::add_column_sums(y_grad + n * pixels * outs, pixels, outs, to + count);
                  }
                });
-  store_gradients(sums, taps, outs, weight_grad, bias_grad);
+  store_gradients(sums.data(), taps, outs, weight_grad, bias_grad);
 }
 
 }  // namespace lockstep::narrow_conv

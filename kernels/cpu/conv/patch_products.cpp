@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/conv/batch_parts.h"
+#include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/products/product.h"
 #include "kernels/windows.h"
 #include "lockstep/core/device.h"
@@ -16,8 +18,6 @@ namespace {
 using Index = std::int64_t;
 
 constexpr Index kPatches = 384;  // at a time
-// Parts of the gradient of the weights; their number depends only on the size.
-constexpr Index kImagesOfAPart = 8, kMostParts = 8;
 
 Index pixels(const Conv2dShape& s) { return s.out_height * s.out_width; }
 Index image(const Conv2dShape& s) { return s.in_height * s.in_width * s.in_channels; }
@@ -94,21 +94,12 @@ void add_back(const Conv2dShape& s, const float* patches, Index group, const Blo
     });
 }
 
-class Memory {
- public:
-  explicit Memory(Index floats) : buffer_(cpu_device().allocate(static_cast<std::size_t>(floats) * sizeof(float))) {}
-  float* data() const { return reinterpret_cast<float*>(buffer_.data()); }
-
- private:
-  Buffer buffer_;
-};
-
 Index patches_at_once(const Conv2dShape& s, const Blocks& blocks) {
   return blocks.images > 1 ? blocks.images * pixels(s) : blocks.pixels;
 }
 
 // The patches of a block, copied or as they are.
-MatrixOperand patches_of(const Conv2dShape& s, const float* x, Index group, const Block& block, const Memory& memory) {
+MatrixOperand patches_of(const Conv2dShape& s, const float* x, Index group, const Block& block, const Scratch& memory) {
   if (is_plain(s)) return as_stored(x + block.first * s.in_channels + group * s.group_channels(), s.in_channels);
   gather(s, x, group, block, memory.data());
   return as_stored(memory.data(), patch(s));
@@ -119,7 +110,7 @@ MatrixOperand patches_of(const Conv2dShape& s, const float* x, Index group, cons
 void conv2d(const Conv2dShape& s, const float* x, const float* weight, const float* bias, bool relu, float* y) {
   const Blocks blocks(s);
   in_parallel(blocks.of_images, [&](Index nth) {
-    const Memory memory(is_plain(s) ? 1 : patches_at_once(s, blocks) * patch(s));
+    const Scratch memory(is_plain(s) ? 1 : patches_at_once(s, blocks) * patch(s));
     for_each_block(s, blocks, nth, [&](const Block& block) {
       for (Index group = 0; group < s.groups; ++group) {
         const Index filter = group * s.group_filters();
@@ -137,7 +128,7 @@ void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float
   in_parallel(blocks.of_images, [&](Index nth) {
     const Index images = std::min(blocks.images, s.batch - nth * blocks.images);
     if (!accumulate && !is_plain(s)) std::fill_n(x_grad + nth * blocks.images * image(s), images * image(s), 0.0F);
-    const Memory memory(is_plain(s) ? 1 : patches_at_once(s, blocks) * patch(s));
+    const Scratch memory(is_plain(s) ? 1 : patches_at_once(s, blocks) * patch(s));
     for_each_block(s, blocks, nth, [&](const Block& block) {
       for (Index group = 0; group < s.groups; ++group) {
         const Index filter = group * s.group_filters();
@@ -159,10 +150,10 @@ void conv2d_backward_data(const Conv2dShape& s, const float* y_grad, const float
 void conv2d_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad,
                              bool accumulate) {
   const Blocks blocks(s);
-  const Index count = s.out_channels * patch(s), parts = std::clamp<Index>(s.batch / kImagesOfAPart, 1, kMostParts);
-  const Memory sums(count);
+  const Index count = s.out_channels * patch(s), parts = parts_of_batch(s.batch);
+  const Scratch sums(count);
   sum_of_parts(parts, count, sums.data(), [&](Index part, float* to) {
-    const Memory memory(is_plain(s) ? 1 : patches_at_once(s, blocks) * patch(s));
+    const Scratch memory(is_plain(s) ? 1 : patches_at_once(s, blocks) * patch(s));
     const Index begin = blocks.of_images * part / parts, end = blocks.of_images * (part + 1) / parts;
     if (begin == end) std::fill_n(to, count, 0.0F);
     for (Index nth = begin; nth < end; ++nth)

@@ -11,6 +11,7 @@
 #include "kernels/cpu/loops/fast.h"
 #include "kernels/cpu/math/prefetch.h"
 #include "kernels/cpu/math/rows.h"
+#include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/math/sixteen.h"
 #include "kernels/cpu/math/squares.h"
 #include "kernels/cpu/math/vector_inverse_root.h"

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cpu/math/any_float.h"
+#include "kernels/cpu/math/prefetch.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "kernels/cpu/simd/vector.h"
 #include "lockstep/core/error.h"

@@ -13,13 +13,19 @@ namespace lockstep::fast {
 
 inline constexpr std::int64_t kChunk = 64, kPrefetchAhead = 512;  // in floats
 
-// Prefetches the chunk `ahead` floats after `at`, possibly beyond the array's end: nothing is read, and no address is
-// an error.
+// Prefetches the cache lines of `bytes` bytes, `ahead` bytes after `at`, possibly beyond the array's end: nothing is
+// read, and no address is an error.
+template <bool is_written = false>
+LOCKSTEP_ALWAYS_INLINE void prefetch_lines(const void* at, std::uintptr_t ahead, std::uintptr_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(at) + ahead;
+  for (std::uintptr_t line = 0; line < bytes; line += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(address + line), is_written ? 1 : 0);
+}
+
+// The same for the chunk `ahead` floats after `at`.
 template <bool is_written = false>
 LOCKSTEP_ALWAYS_INLINE void prefetch_chunk(const float* at, std::int64_t ahead = kPrefetchAhead) {
-  const auto address = reinterpret_cast<std::uintptr_t>(at) + static_cast<std::uintptr_t>(ahead) * sizeof(float);
-  for (std::uintptr_t line = 0; line < kChunk * sizeof(float); line += 64)
-    __builtin_prefetch(reinterpret_cast<const void*>(address + line), is_written ? 1 : 0);
+  prefetch_lines<is_written>(at, static_cast<std::uintptr_t>(ahead) * sizeof(float), kChunk * sizeof(float));
 }
 
 }  // namespace lockstep::fast

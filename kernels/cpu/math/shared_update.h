@@ -6,10 +6,7 @@
 
 #include "kernels/cpu/math/prefetch.h"
 #include "lockstep/core/update_params.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "src/core/base/processor.h"
 
 namespace lockstep::fast {
 
@@ -49,28 +46,11 @@ LOCKSTEP_ALWAYS_INLINE void clip(const SharedUpdate& update, std::int64_t count,
   for (std::int64_t i = 0; i < count; ++i) mean[i] *= factor;
 }
 
-// Uses stores that do not read a cache line before they write it, where `to` is aligned for them; call end_sending()
-// before other processes are notified.
-LOCKSTEP_ALWAYS_INLINE void copy_past_caches(float* to, const float* from, std::int64_t count) {
-  std::int64_t i = 0;
-#if defined(__SSE2__)
-  if (reinterpret_cast<std::uintptr_t>(to) % sizeof(__m128) == 0)
-    for (; i + 4 <= count; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
-#endif
-  for (; i < count; ++i) to[i] = from[i];
-}
-
-inline void end_sending() {
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
-}
-
-// Copies the same elements of the weight to the other holders.
+// Copies the same elements of the weight to the other holders; call end_stores_past_caches() before they are notified.
 LOCKSTEP_ALWAYS_INLINE void send(const UpdateTensor& tensor, std::int64_t begin, std::int64_t count) {
   for (float* copy : tensor.shared->copies)
     if (tensor.count >= kFloatsPastCaches)
-      copy_past_caches(copy + begin, tensor.weight + begin, count);
+      store_past_caches(copy + begin, tensor.weight + begin, count);
     else
       for (std::int64_t i = begin; i < begin + count; ++i) copy[i] = tensor.weight[i];
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/products/tile.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "kernels/cpu/simd/transpose.h"
-#include "lockstep/core/device.h"
 
 #define LOCKSTEP_LOOPS "kernels/cpu/products/packed_product.inc"
 #include "kernels/cpu/simd/for_each_isa.h"

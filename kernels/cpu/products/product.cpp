@@ -28,7 +28,8 @@ Candidate candidate_for(const Product& p) {
 #if LOCKSTEP_WITH_ONEDNN
   constexpr Index kLong = 64;  // shorter sums and sides are faster in our own tiles
   const bool has_transposed_b = p.b.row_step == 1 && p.b.column_step != 1;
-  if (cpu_isa() >= Isa::kAvx512 && !has_transposed_b && std::min({p.rows, p.columns, p.inner}) >= kLong)
+  const bool has_end = p.bias != nullptr || p.relu;  // only linear layers have one, and they transpose b
+  if (cpu_isa() >= Isa::kAvx512 && !has_transposed_b && !has_end && std::min({p.rows, p.columns, p.inner}) >= kLong)
     return Candidate::kOneDnn;
 #endif
   return Candidate::kPacked;

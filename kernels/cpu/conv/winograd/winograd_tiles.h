@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "kernels/cpu/conv/winograd/winograd_points.h"
+#include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/products/tile.h"
-#include "lockstep/core/device.h"
 #include "lockstep/core/kernels.h"
 
 namespace lockstep::winograd {
@@ -33,20 +33,6 @@ template <typename F> struct Tiling {
   Index image(Index tile) const { return tile / (rows * columns); }
   Index row(Index tile) const { return tile / columns % rows * F::kOut; }
   Index column(Index tile) const { return tile % columns * F::kOut; }
-};
-
-class Scratch {
- public:
-  explicit Scratch(Index count) : buffer_(cpu_device().allocate(count * sizeof(float))) {}
-  float* data() const { return reinterpret_cast<float*>(buffer_.data()); }
-
- private:
-  Buffer buffer_;
-};
-
-class Zeros : public Scratch {
- public:
-  explicit Zeros(Index count) : Scratch(count) { std::fill_n(data(), count, 0.0F); }
 };
 
 // The pixels of a square whose corner is (row, column); outside the image they are `outside`.
