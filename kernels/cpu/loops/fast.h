@@ -2,7 +2,7 @@
 // is compiled for several instruction sets, and all builds compute the same bits.
 #pragma once
 
-#include "kernels/cpu/math/any_float.h"
+#include "kernels/cpu/math/in_parts.h"
 #include "kernels/cpu/simd/vector.h"
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/device.h"

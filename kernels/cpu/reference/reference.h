@@ -3,7 +3,7 @@
 // operator.
 #pragma once
 
-#include "kernels/cpu/math/any_float.h"
+#include "kernels/cpu/math/in_parts.h"
 #include "kernels/families.h"
 #include "lockstep/core/device.h"
 

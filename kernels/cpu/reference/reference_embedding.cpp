@@ -35,8 +35,8 @@ void embedding_backward(In y_grad, In indices, Index padding, Out weight_grad, S
 }  // namespace
 
 void use_embedding(KernelTable& table) {
-  table.embedding = any_float<embedding>;
-  table.embedding_backward = any_float<embedding_backward>;
+  table.embedding = in_parts<embedding, Cut::kWhole, Cut::kElements, Cut::kRows>;
+  table.embedding_backward = in_parts<embedding_backward, Cut::kRows, Cut::kElements, Cut::kWhole, Cut::kSum>;
 }
 
 }  // namespace lockstep::reference
