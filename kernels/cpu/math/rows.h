@@ -1,6 +1,7 @@
 // Loops over a row of floats that several operators share, for each instruction set.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/math/prefetch.h"

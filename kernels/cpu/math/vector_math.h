@@ -28,11 +28,13 @@ LOCKSTEP_ALWAYS_INLINE std::uint32_t place_among_normals(float x) {
   return std::bit_cast<std::uint32_t>(x) - kSmallestNormalBits;
 }
 
-// e^r for |r| <= ln(2) / 2, to 3e-9.
+// e^r for |r| <= ln(2) / 2, to 3e-9: 1 + r + r^2 (t[0] + t[1] r + ...).
+constexpr float kExpTerms[] = {4.99999934105e-1F, 1.6666520088e-1F, 4.16683946205e-2F, 8.36878225034e-3F,
+                               1.38144474311e-3F};
 LOCKSTEP_ALWAYS_INLINE float exp_polynomial(float r) {
   const float square = r * r;
-  const float p01 = fma(1.6666520088e-1F, r, 4.99999934105e-1F), p23 = fma(8.36878225034e-3F, r, 4.16683946205e-2F);
-  return fma(fma(fma(1.38144474311e-3F, square, p23), square, p01), square, r) + 1.0F;
+  const float p01 = fma(kExpTerms[1], r, kExpTerms[0]), p23 = fma(kExpTerms[3], r, kExpTerms[2]);
+  return fma(fma(fma(kExpTerms[4], square, p23), square, p01), square, r) + 1.0F;
 }
 
 // Within 1.1 units in the last place; underflows to 0 and overflows to infinity where float32 ends; subnormal results

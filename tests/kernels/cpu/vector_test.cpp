@@ -60,7 +60,8 @@ TEST_P(Vectors, LoadAndStoreTheFirstLanes){LOCKSTEP_TEST_BUILDS(partial_loads_an
     LOCKSTEP_TEST_BUILDS(masks)} TEST_P(Vectors, HoldConstants){LOCKSTEP_TEST_BUILDS(constants)} TEST_P(Vectors,
                                                                                                         ArePermuted){
     LOCKSTEP_TEST_BUILDS(permutations)} TEST_P(Vectors, AreReduced){
-    LOCKSTEP_TEST_BUILDS(reductions)} TEST_P(Vectors, FuseProducts){
+    LOCKSTEP_TEST_BUILDS(reductions)} TEST_P(Vectors, AreConverted){
+    LOCKSTEP_TEST_BUILDS(conversions)} TEST_P(Vectors, FuseProducts){
     LOCKSTEP_TEST_BUILDS(fused_products)} TEST_P(Vectors, HaveMaximaAndAreClamped){
     LOCKSTEP_TEST_BUILDS(maxima_and_clamping)} TEST_P(Vectors, AreMultipliedByPowersOf2){
     LOCKSTEP_TEST_BUILDS(powers_of_2)} TEST_P(Vectors, AreTransposed) {
