@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/loops/fast.h"
+#include "kernels/cpu/math/any_float.h"
 #include "kernels/onednn/onednn.h"
 #include "kernels/onednn/onednn_kernels.h"
 #include "lockstep/core/error.h"
@@ -24,12 +25,16 @@ enum class Pass { kForward, kBackwardData, kBackwardWeights };
 struct Key {
   Pass pass;
   Conv2dShape shape;
+  DType type;      // of activations and weights
+  DType gradient;  // of a backward pass's result
   bool bias, relu;
 
   bool operator==(const Key&) const = default;
 };
 
-Desc plain(const Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
+Desc plain(const Dims& dims, Tag tag, DType type) {
+  return {dims, type == DType::kBFloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32, tag};
+}
 
 // oneDNN lists dimensions in this order whatever their order in memory.
 Dims weight_dims(const Conv2dShape& s) {
@@ -37,12 +42,13 @@ Dims weight_dims(const Conv2dShape& s) {
   return {s.out_channels, s.in_channels, s.kernel_height, s.kernel_width};
 }
 
-ConvolutionDescs describe(const Key& key) {
+// Types of x, and of weights and biases.
+ConvolutionDescs describe(const Key& key, DType x, DType weight) {
   const Conv2dShape& s = key.shape;
-  return {.x = plain({s.batch, s.in_channels, s.in_height, s.in_width}, Tag::nhwc),
-          .weight = plain(weight_dims(s), Tag::any),
-          .bias = key.bias ? plain({s.out_channels}, Tag::a) : Desc(),
-          .y = plain({s.batch, s.out_channels, s.out_height, s.out_width}, Tag::nhwc),
+  return {.x = plain({s.batch, s.in_channels, s.in_height, s.in_width}, Tag::nhwc, x),
+          .weight = plain(weight_dims(s), Tag::any, weight),
+          .bias = key.bias ? plain({s.out_channels}, Tag::a, weight) : Desc(),
+          .y = plain({s.batch, s.out_channels, s.out_height, s.out_width}, Tag::nhwc, key.type),
           .strides = {s.stride_height, s.stride_width},
           .pad_begin = {s.pad_top, s.pad_left},
           .pad_end = {s.pad_bottom, s.pad_right}};
@@ -56,22 +62,28 @@ struct Plan {
   dnnl::primitive primitive;
   std::optional<dnnl::reorder> reorder;
 
-  explicit Plan(const Key& wanted) : key(wanted), descs(describe(wanted)) {
+  explicit Plan(const Key& wanted)
+      : key(wanted),
+        descs(
+            describe(wanted, wanted.pass == Pass::kBackwardData ? wanted.gradient : wanted.type, weight_type(wanted))) {
     const auto attributes = with_user_scratchpad();
-    caller_weight = plain(weight_dims(key.shape), key.shape.groups > 1 ? Tag::gohwi : Tag::ohwi);
+    const ConvolutionDescs hint = describe(key, key.type, key.type);
+    caller_weight = plain(weight_dims(key.shape), key.shape.groups > 1 ? Tag::gohwi : Tag::ohwi, weight_type(key));
     if (key.pass == Pass::kForward) {
       const auto desc = forward_desc(descs, key.relu ? with_relu(attributes) : attributes);
       prepare(desc, desc.weights_desc(), dnnl::convolution_forward(desc));
     } else if (key.pass == Pass::kBackwardData) {
-      const auto desc = backward_data_desc(descs, attributes);
+      const auto desc = backward_data_desc(descs, hint, attributes);
       prepare(desc, desc.weights_desc(), dnnl::convolution_backward_data(desc));
     } else {
-      const auto desc = backward_weights_desc(descs, attributes);
+      const auto desc = backward_weights_desc(descs, hint, attributes);
       prepare(desc, desc.diff_weights_desc(), dnnl::convolution_backward_weights(desc));
     }
   }
 
  private:
+  static DType weight_type(const Key& key) { return key.pass == Pass::kBackwardWeights ? key.gradient : key.type; }
+
   template <typename PrimitiveDesc>
   void prepare(const PrimitiveDesc& desc, const Desc& weight, const dnnl::primitive& made) {
     primitive = made;
@@ -106,35 +118,34 @@ const Plan& plan_for(Key key) {
   return plans.front();
 }
 
-dnnl::stream& stream() {
-  thread_local dnnl::stream stream(engine());
-  return stream;
-}
-
-dnnl::memory memory_at(const Desc& desc, const void* data) { return {desc, engine(), const_cast<void*>(data)}; }
-
 Buffer allocate(const Desc& desc) { return cpu_device().allocate(desc.get_size()); }
 
 float* floats(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
 
-// The memory in which a gradient is computed: the caller's, or separate memory if it must be added to present values.
+// The memory in which a gradient is computed: the caller's, or floats that are added to its present values.
 class Target {
  public:
-  Target(float* slot, std::int64_t count, bool accumulate, Stream& stream)
-      : slot_(slot), count_(count), stream_(stream) {
-    if (accumulate) aside_ = cpu_device().allocate(count * sizeof(float));
+  explicit Target(Out slot) : slot_(slot.data, slot.dtype, {slot.count()}, slot.accumulate) {
+    if (slot && slot.accumulate) aside_ = cpu_device().allocate(slot.count() * sizeof(float));
   }
-  float* data() const { return aside_ ? floats(aside_) : slot_; }
+  DType type() const { return aside_ ? DType::kFloat32 : slot_.dtype; }
+  void* data() const { return aside_ ? floats(aside_) : slot_.data; }
   void finish() const {
-    if (aside_) cpu_device().kernels().add({slot_, {count_}}, {floats(aside_), {count_}}, {slot_, {count_}}, stream_);
+    if (!aside_) return;
+    const InputView added(floats(aside_), slot_.shape);
+    if (is_half(slot_.dtype)) return cpu_device().kernels().convert(added, slot_, cpu_device().default_stream());
+    cpu_device().kernels().add(slot_, added, slot_, cpu_device().default_stream());
   }
 
  private:
-  float* slot_;
-  std::int64_t count_;
-  Stream& stream_;
+  OutputView slot_;
   Buffer aside_;
 };
+
+// The image `first` of a view.
+const void* image(const void* data, DType type, std::int64_t elements, std::int64_t first) {
+  return static_cast<const std::byte*>(data) + first * elements * static_cast<std::int64_t>(size_of(type));
+}
 
 std::int64_t x_count(const Conv2dShape& s) { return s.batch * s.in_height * s.in_width * s.in_channels; }
 std::int64_t y_count(const Conv2dShape& s) { return s.batch * s.out_height * s.out_width * s.out_channels; }
@@ -183,8 +194,8 @@ std::size_t scratch_slack(const Conv2dShape& s) {
 void run(const Plan& plan, std::unordered_map<int, dnnl::memory> arguments) {
   const Buffer scratch = cpu_device().allocate(plan.scratch.get_size() + scratch_slack(plan.key.shape));
   arguments[DNNL_ARG_SCRATCHPAD] = memory_at(plan.scratch, scratch.data());
-  plan.primitive.execute(stream(), arguments);
-  stream().wait();
+  plan.primitive.execute(this_threads_stream(), arguments);
+  this_threads_stream().wait();
 }
 
 // A pass over a batch, cut into parts whose sizes differ by at most one image. Each part runs on one thread, because
@@ -223,7 +234,7 @@ class Parts {
 // Runs all parts with the weights as input; `arguments_of` returns the other arguments of a part, given its first
 // image.
 template <typename ArgumentsOf>
-void run_with_weights(const Parts& parts, const float* weight, const ArgumentsOf& arguments_of) {
+void run_with_weights(const Parts& parts, const void* weight, const ArgumentsOf& arguments_of) {
   const Threads one(1);
   const Plan& plan = parts.plan();
   Buffer reordered;
@@ -231,22 +242,22 @@ void run_with_weights(const Parts& parts, const float* weight, const ArgumentsOf
     reordered = allocate(plan.own_weight);
     auto from = memory_at(plan.caller_weight, weight);
     auto to = memory_at(plan.own_weight, reordered.data());
-    plan.reorder->execute(stream(), from, to);
-    stream().wait();
+    plan.reorder->execute(this_threads_stream(), from, to);
+    this_threads_stream().wait();
   }
   in_parallel(parts.count(), [&](std::int64_t part) {
     const Threads one_here(1);
     std::unordered_map<int, dnnl::memory> arguments = arguments_of(parts.plan(part), parts.begin(part));
-    arguments[DNNL_ARG_WEIGHTS] = memory_at(plan.own_weight, plan.reorder ? floats(reordered) : weight);
+    arguments[DNNL_ARG_WEIGHTS] = memory_at(plan.own_weight, plan.reorder ? reordered.data() : weight);
     run(parts.plan(part), std::move(arguments));
   });
 }
 
 // Stores the gradients of weights and biases in the caller's memory; a null `bias` is not wanted. They are sums over
 // all images: the sums of the parts are added in their order.
-void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight, float* bias) {
+void sum_weight_gradients(const Conv2dShape& shape, In x, In y_grad, void* weight, void* bias) {
   const Threads one(1);
-  const Parts parts({Pass::kBackwardWeights, shape, bias != nullptr, false});
+  const Parts parts({Pass::kBackwardWeights, shape, x.dtype, DType::kFloat32, bias != nullptr, false});
   const Plan& plan = parts.plan();
   // Rounded up to cache lines, so that every part has the alignment of the first.
   const std::int64_t weights = (static_cast<std::int64_t>(plan.own_weight.get_size()) + 63) / 64 * 16;
@@ -256,16 +267,17 @@ void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float*
     const Threads one_here(1);
     const Plan& own = parts.plan(part);
     std::unordered_map<int, dnnl::memory> arguments = {
-        {DNNL_ARG_SRC, memory_at(own.descs.x, x + parts.begin(part) * (x_count(shape) / shape.batch))},
-        {DNNL_ARG_DIFF_DST, memory_at(own.descs.y, y_grad + parts.begin(part) * (y_count(shape) / shape.batch))},
+        {DNNL_ARG_SRC, memory_at(own.descs.x, image(x.data, x.dtype, x_count(shape) / shape.batch, parts.begin(part)))},
+        {DNNL_ARG_DIFF_DST,
+         memory_at(own.descs.y, image(y_grad.data, x.dtype, y_count(shape) / shape.batch, parts.begin(part)))},
         {DNNL_ARG_DIFF_WEIGHTS, memory_at(own.own_weight, to)}};
     if (bias != nullptr) arguments[DNNL_ARG_DIFF_BIAS] = memory_at(own.descs.bias, to + weights);
     run(own, std::move(arguments));
   });
   if (plan.reorder) {
     auto from = memory_at(plan.own_weight, sums.data()), to = memory_at(plan.caller_weight, weight);
-    plan.reorder->execute(stream(), from, to);
-    stream().wait();
+    plan.reorder->execute(this_threads_stream(), from, to);
+    this_threads_stream().wait();
   } else {
     std::memcpy(weight, sums.data(), plan.own_weight.get_size());
   }
@@ -274,39 +286,37 @@ void sum_weight_gradients(const Conv2dShape& shape, const float* x, const float*
 
 }  // namespace
 
-void conv2d(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu, float* y) {
+void conv2d(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y) {
   // oneDNN's ReLU turns NaN into 0, which would hide a broken model. Reading x first to check costs less than a
   // separate ReLU pass over y.
-  const bool fused = relu && is_worth_fusing(shape) && stays_finite(shape, x, weight, bias);
-  run_with_weights(Parts({Pass::kForward, shape, bias != nullptr, fused}), weight,
-                   [&](const Plan& plan, std::int64_t first) {
-                     std::unordered_map<int, dnnl::memory> arguments = {
-                         {DNNL_ARG_SRC, memory_at(plan.descs.x, x + first * (x_count(shape) / shape.batch))},
-                         {DNNL_ARG_DST, memory_at(plan.descs.y, y + first * (y_count(shape) / shape.batch))}};
-                     if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias);
-                     return arguments;
-                   });
-  const Shape all = {y_count(shape)};
-  if (relu && !fused) cpu_device().kernels().relu({y, all}, {y, all}, cpu_device().default_stream());
+  const bool fused = relu && !is_half(x.dtype) && is_worth_fusing(shape) &&
+                     stays_finite(shape, x.floats(), weight.floats(), bias.floats());
+  const Parts parts({Pass::kForward, shape, x.dtype, x.dtype, static_cast<bool>(bias), fused});
+  run_with_weights(parts, weight.data, [&](const Plan& plan, std::int64_t first) {
+    std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, memory_at(plan.descs.x, image(x.data, x.dtype, x_count(shape) / shape.batch, first))},
+        {DNNL_ARG_DST, memory_at(plan.descs.y, image(y.data, y.dtype, y_count(shape) / shape.batch, first))}};
+    if (bias) arguments[DNNL_ARG_BIAS] = memory_at(plan.descs.bias, bias.data);
+    return arguments;
+  });
+  if (relu && !fused) cpu_device().kernels().relu(y, y, cpu_device().default_stream());
 }
 
-void conv2d_backward_data(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad,
-                          bool accumulate) {
-  const Target target(x_grad, x_count(shape), accumulate, cpu_device().default_stream());
-  run_with_weights(
-      Parts({Pass::kBackwardData, shape, false, false}), weight, [&](const Plan& plan, std::int64_t first) {
-        return std::unordered_map<int, dnnl::memory>{
-            {DNNL_ARG_DIFF_DST, memory_at(plan.descs.y, y_grad + first * (y_count(shape) / shape.batch))},
-            {DNNL_ARG_DIFF_SRC, memory_at(plan.descs.x, target.data() + first * (x_count(shape) / shape.batch))}};
-      });
+void conv2d_backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_grad) {
+  const Target target(x_grad);
+  const Parts parts({Pass::kBackwardData, shape, y_grad.dtype, target.type(), false, false});
+  run_with_weights(parts, weight.data, [&](const Plan& plan, std::int64_t first) {
+    return std::unordered_map<int, dnnl::memory>{
+        {DNNL_ARG_DIFF_DST,
+         memory_at(plan.descs.y, image(y_grad.data, y_grad.dtype, y_count(shape) / shape.batch, first))},
+        {DNNL_ARG_DIFF_SRC,
+         memory_at(plan.descs.x, image(target.data(), target.type(), x_count(shape) / shape.batch, first))}};
+  });
   target.finish();
 }
 
-void conv2d_backward_weights(const Conv2dShape& shape, const float* x, const float* y_grad, Out weight_grad,
-                             Out bias_grad) {
-  Stream& stream = cpu_device().default_stream();
-  const Target weight_target(weight_grad.floats(), weight_count(shape), weight_grad.accumulate, stream);
-  const Target bias_target(bias_grad.floats(), shape.out_channels, bias_grad && bias_grad.accumulate, stream);
+void conv2d_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad) {
+  const Target weight_target(weight_grad), bias_target(bias_grad);
   sum_weight_gradients(shape, x, y_grad, weight_target.data(), bias_grad ? bias_target.data() : nullptr);
   weight_target.finish();
   bias_target.finish();

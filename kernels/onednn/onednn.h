@@ -29,6 +29,13 @@ inline const dnnl::engine& engine() {
   return *kEngine;
 }
 
+inline dnnl::stream& this_threads_stream() {
+  thread_local dnnl::stream stream(engine());
+  return stream;
+}
+
+inline dnnl::memory memory_at(const Desc& desc, const void* data) { return {desc, engine(), const_cast<void*>(data)}; }
+
 // oneDNN uses as many threads as OpenMP would give to the calling thread: here `threads`, for the lifetime of this
 // object. If oneDNN uses OpenMP, the functions are those of the runtime that it has loaded.
 class Threads {
@@ -97,11 +104,22 @@ inline dnnl::convolution_forward::primitive_desc forward_desc(const ConvolutionD
 #endif
 }
 
+inline dnnl::matmul::primitive_desc matmul_desc(const Desc& a, const Desc& b, const Desc& c,
+                                                const dnnl::primitive_attr& attributes) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(), a, b, c, attributes};
+#else
+  return {dnnl::matmul::desc(a, b, c), attributes, engine()};
+#endif
+}
+
+// `hint` describes the forward pass.
 inline dnnl::convolution_backward_data::primitive_desc backward_data_desc(const ConvolutionDescs& d,
+                                                                          const ConvolutionDescs& hint,
                                                                           const dnnl::primitive_attr& attributes) {
   using Backward = dnnl::convolution_backward_data;
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
-  const auto forward = forward_desc(d, attributes);
+  const auto forward = forward_desc(hint, attributes);
 #if DNNL_VERSION_MAJOR >= 3
   return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.y, d.strides, d.pad_begin, d.pad_end, forward,
                                   attributes);
@@ -112,10 +130,10 @@ inline dnnl::convolution_backward_data::primitive_desc backward_data_desc(const 
 }
 
 inline dnnl::convolution_backward_weights::primitive_desc backward_weights_desc(
-    const ConvolutionDescs& d, const dnnl::primitive_attr& attributes) {
+    const ConvolutionDescs& d, const ConvolutionDescs& hint, const dnnl::primitive_attr& attributes) {
   using Backward = dnnl::convolution_backward_weights;
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
-  const auto forward = forward_desc(d, attributes);
+  const auto forward = forward_desc(hint, attributes);
 #if DNNL_VERSION_MAJOR >= 3
   return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end,
                                   forward, attributes);

@@ -19,6 +19,7 @@
 
 #include "src/core/process/fd.h"
 #include "src/core/process/process_limits.h"
+#include "tests/support/limits_here.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
@@ -77,7 +78,8 @@ const std::string kJob = fmt::format("{} -n 2 {} steps=2 count=10", LOCKRUN, COL
 // Whatever cannot be started: the guard, a rank, the store's thread, a rank's own threads.
 TEST(LockrunLimits, ThatNoFurtherProcessIsAllowedIsSaidByName) {
   if (kSanitized) GTEST_SKIP() << "sanitizers start threads of their own";
-  if (::geteuid() != 0) GTEST_SKIP() << "to be another user, of whom there are no processes yet, takes root";
+  if (!can_be_other_users())
+    GTEST_SKIP() << "to be another user, of whom there are no processes yet, takes root, outside of user namespaces";
   if (run("command -v setpriv && command -v prlimit").exit_code != 0)
     GTEST_SKIP() << "setpriv or prlimit (util-linux) is not installed";
   int refusals = 0;
@@ -99,7 +101,7 @@ TEST(LockrunLimits, ThatNoFurtherProcessIsAllowedIsSaidByName) {
 }
 
 TEST(LockrunLimits, AFullAddressSpaceIsNotTakenForTooManyProcesses) {
-  if (kSanitized) GTEST_SKIP() << "sanitizers reserve most of the address space";
+  if (kSanitized || is_emulated()) GTEST_SKIP() << "sanitizers and emulators need most of the address space";
   if (run("command -v prlimit").exit_code != 0) GTEST_SKIP() << "prlimit (util-linux) is not installed";
   // Enough for the program and its libraries, but not for a thread's stack of 4 GiB.
   const Outcome job = run(

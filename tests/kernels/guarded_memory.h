@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cpu/math/any_float.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::testing {
@@ -66,6 +67,18 @@ class GuardedFloats {
 
  private:
   std::size_t count_;
+  GuardedMemory memory_;
+};
+
+// The floats as 16-bit floats in such memory.
+class GuardedHalves {
+ public:
+  GuardedHalves(DType type, std::span<const float> values) : memory_(values.size() * sizeof(std::uint16_t)) {
+    narrow(type, values.data(), memory_.data(), static_cast<std::int64_t>(values.size()));
+  }
+  void* data() const { return memory_.data(); }
+
+ private:
   GuardedMemory memory_;
 };
 

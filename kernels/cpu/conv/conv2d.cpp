@@ -6,7 +6,7 @@
 #include "kernels/cpu/conv/winograd/winograd.h"
 #include "kernels/cpu/conv/winograd/winograd_narrow.h"
 #include "kernels/cpu/cpu_table.h"
-#include "kernels/cpu/math/any_float.h"
+#include "kernels/cpu/math/in_parts.h"
 #include "lockstep/core/kernels.h"
 #if LOCKSTEP_WITH_ONEDNN
 #include "kernels/onednn/onednn_kernels.h"
@@ -22,50 +22,66 @@ using Suits = bool (*)(const Conv2dShape& shape);
 
 struct ForwardCandidate {
   Suits suits;
-  void (*compute)(const Conv2dShape& shape, const float* x, const float* weight, const float* bias, bool relu,
-                  float* y);
+  void (*compute)(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y);
 };
 struct DataCandidate {
   Suits suits;
-  void (*compute)(const Conv2dShape& shape, const float* y_grad, const float* weight, float* x_grad, bool accumulate);
+  void (*compute)(const Conv2dShape& shape, In y_grad, In weight, Out x_grad);
 };
-// One of the two functions is null; the first one leaves the gradient of the bias to the kernel of bias gradients.
 struct WeightsCandidate {
   Suits suits;
-  void (*compute)(const Conv2dShape& shape, const float* x, const float* y_grad, float* weight_grad, bool accumulate);
-  void (*compute_with_bias)(const Conv2dShape& shape, const float* x, const float* y_grad, Out weight_grad,
-                            Out bias_grad);
+  void (*compute)(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad);
 };
 
 bool suits_all(const Conv2dShape&) { return true; }
 
+// Candidates that take pointers.
+template <auto kernel> void forward(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y) {
+  kernel(shape, x.floats(), weight.floats(), bias.floats(), relu, y.floats());
+}
+template <auto kernel> void backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_grad) {
+  kernel(shape, y_grad.floats(), weight.floats(), x_grad.floats(), x_grad.accumulate);
+}
+template <auto kernel>
+void backward_weights_and_bias(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad) {
+  kernel(shape, x.floats(), y_grad.floats(), weight_grad, bias_grad);
+}
+// For those that compute no gradient of the bias.
+template <auto kernel>
+void backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad) {
+  kernel(shape, x.floats(), y_grad.floats(), weight_grad.floats(), weight_grad.accumulate);
+  if (bias_grad) cpu_device().kernels().bias_backward(y_grad, bias_grad, cpu_device().default_stream());
+}
+
 constexpr ForwardCandidate kForward[] = {
-    {winograd::suits, winograd::conv2d},   {winograd_narrow::suits, winograd_narrow::conv2d},
-    {depthwise::suits, depthwise::conv2d}, {grouped_conv::suits, grouped_conv::conv2d},
+    {winograd::suits, forward<winograd::conv2d>},
+    {winograd_narrow::suits, forward<winograd_narrow::conv2d>},
+    {depthwise::suits, forward<depthwise::conv2d>},
+    {grouped_conv::suits, forward<grouped_conv::conv2d>},
 #if LOCKSTEP_WITH_ONEDNN
     {suits_all, onednn::conv2d},
 #endif
-    {suits_all, patch_products::conv2d},
+    {suits_all, forward<patch_products::conv2d>},
 };
 constexpr DataCandidate kBackwardData[] = {
-    {winograd::suits, winograd::conv2d_backward_data},
-    {depthwise::suits, depthwise::conv2d_backward_data},
-    {grouped_conv::suits, grouped_conv::conv2d_backward_data},
+    {winograd::suits, backward_data<winograd::conv2d_backward_data>},
+    {depthwise::suits, backward_data<depthwise::conv2d_backward_data>},
+    {grouped_conv::suits, backward_data<grouped_conv::conv2d_backward_data>},
 #if LOCKSTEP_WITH_ONEDNN
     {suits_all, onednn::conv2d_backward_data},
 #endif
-    {suits_all, patch_products::conv2d_backward_data},
+    {suits_all, backward_data<patch_products::conv2d_backward_data>},
 };
 constexpr WeightsCandidate kBackwardWeights[] = {
-    {winograd_narrow::suits, nullptr, winograd_narrow::conv2d_backward_weights},
-    {narrow_conv::suits, nullptr, narrow_conv::conv2d_backward_weights},
-    {winograd::suits, winograd::conv2d_backward_weights, nullptr},
-    {depthwise::suits, depthwise::conv2d_backward_weights, nullptr},
-    {grouped_conv::suits, grouped_conv::conv2d_backward_weights, nullptr},
+    {winograd_narrow::suits, backward_weights_and_bias<winograd_narrow::conv2d_backward_weights>},
+    {narrow_conv::suits, backward_weights_and_bias<narrow_conv::conv2d_backward_weights>},
+    {winograd::suits, backward_weights<winograd::conv2d_backward_weights>},
+    {depthwise::suits, backward_weights<depthwise::conv2d_backward_weights>},
+    {grouped_conv::suits, backward_weights<grouped_conv::conv2d_backward_weights>},
 #if LOCKSTEP_WITH_ONEDNN
-    {suits_all, nullptr, onednn::conv2d_backward_weights},
+    {suits_all, onednn::conv2d_backward_weights},
 #endif
-    {suits_all, patch_products::conv2d_backward_weights, nullptr},
+    {suits_all, backward_weights<patch_products::conv2d_backward_weights>},
 };
 
 template <typename Candidates> const auto& candidate_for(const Conv2dShape& shape, const Candidates& candidates) {
@@ -79,36 +95,72 @@ bool empty(const Conv2dShape& s) {
          s.batch * s.out_height * s.out_width * s.out_channels == 0;
 }
 
-void conv2d(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y, Stream& stream) {
+// -- float32
+
+void floats_forward(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y, Stream& stream) {
   if (empty(shape)) return reference_kernels().conv2d(shape, x, weight, bias, relu, y, stream);
-  candidate_for(shape, kForward).compute(shape, x.floats(), weight.floats(), bias.floats(), relu, y.floats());
+  candidate_for(shape, kForward).compute(shape, x, weight, bias, relu, y);
+}
+
+void floats_backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_grad, Stream& stream) {
+  if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, y_grad, weight, x_grad, stream);
+  candidate_for(shape, kBackwardData).compute(shape, y_grad, weight, x_grad);
+}
+
+void floats_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad,
+                             Stream& stream) {
+  if (empty(shape))
+    return reference_kernels().conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad, stream);
+  candidate_for(shape, kBackwardWeights).compute(shape, x, y_grad, weight_grad, bias_grad);
+}
+
+// -- 16-bit floats: multiplied directly if the processor can, else widened a few images at a time, which are enough for
+// all threads
+
+constexpr std::int64_t kElements = std::int64_t{1} << 20U;
+
+#if LOCKSTEP_WITH_ONEDNN
+bool is_direct(In x, const Conv2dShape& shape) {
+  return x.dtype == DType::kBFloat16 && !empty(shape) && onednn::multiplies_bfloat16();
+}
+#endif
+
+void conv2d(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y, Stream& stream) {
+  if (!is_half(x.dtype)) return floats_forward(shape, x, weight, bias, relu, y, stream);
+#if LOCKSTEP_WITH_ONEDNN
+  if (is_direct(x, shape)) return onednn::conv2d(shape, x, weight, bias, relu, y);
+#endif
+  run_in_parts(floats_forward,
+               {Cut::kWhole, Cut::kFirst, Cut::kWhole, Cut::kWhole, Cut::kWhole, Cut::kFirst, Cut::kWhole}, kElements,
+               shape, x, weight, bias, relu, y, stream);
 }
 
 void conv2d_backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_grad, Stream& stream) {
-  if (empty(shape)) return reference_kernels().conv2d_backward_data(shape, y_grad, weight, x_grad, stream);
-  candidate_for(shape, kBackwardData)
-      .compute(shape, y_grad.floats(), weight.floats(), x_grad.floats(), x_grad.accumulate);
+  if (!is_half(y_grad.dtype)) return floats_backward_data(shape, y_grad, weight, x_grad, stream);
+#if LOCKSTEP_WITH_ONEDNN
+  if (is_direct(y_grad, shape)) return onednn::conv2d_backward_data(shape, y_grad, weight, x_grad);
+#endif
+  run_in_parts(floats_backward_data, {Cut::kWhole, Cut::kFirst, Cut::kWhole, Cut::kFirst, Cut::kWhole}, kElements,
+               shape, y_grad, weight, x_grad, stream);
 }
 
 void conv2d_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad,
                              Stream& stream) {
-  if (empty(shape))
-    return reference_kernels().conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad, stream);
-  const WeightsCandidate& candidate = candidate_for(shape, kBackwardWeights);
-  if (candidate.compute_with_bias != nullptr)
-    return candidate.compute_with_bias(shape, x.floats(), y_grad.floats(), weight_grad, bias_grad);
-  candidate.compute(shape, x.floats(), y_grad.floats(), weight_grad.floats(), weight_grad.accumulate);
-  if (bias_grad) cpu_device().kernels().bias_backward(y_grad, bias_grad, stream);
+  if (!is_half(x.dtype)) return floats_backward_weights(shape, x, y_grad, weight_grad, bias_grad, stream);
+#if LOCKSTEP_WITH_ONEDNN
+  if (is_direct(x, shape)) return onednn::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
+#endif
+  run_in_parts(floats_backward_weights, {Cut::kWhole, Cut::kFirst, Cut::kFirst, Cut::kSum, Cut::kSum, Cut::kWhole},
+               kElements, shape, x, y_grad, weight_grad, bias_grad, stream);
 }
-
 }  // namespace
 
 }  // namespace convolutions
 
 void use_convolutions(KernelTable& table) {
-  table.conv2d = any_float<convolutions::conv2d>;
-  table.conv2d_backward_data = any_float<convolutions::conv2d_backward_data>;
-  table.conv2d_backward_weights = any_float<convolutions::conv2d_backward_weights>;
+  table.conv2d = convolutions::conv2d;
+  table.conv2d_backward_data = convolutions::conv2d_backward_data;
+  table.conv2d_backward_weights = convolutions::conv2d_backward_weights;
 }
 
 }  // namespace lockstep

@@ -61,6 +61,10 @@ inline Pool2dShape of_part(Pool2dShape shape, const Part& part) {
   shape.batch = part.count;
   return shape;
 }
+inline Conv2dShape of_part(Conv2dShape shape, const Part& part) {
+  shape.batch = part.count;
+  return shape;
+}
 inline DropoutParams of_part(DropoutParams params, const Part& part) {
   const bool has_rows = params.row_elements > 0;
   params.first_element += part.begin * (has_rows ? params.row_elements + params.skipped : 1);
@@ -170,6 +174,7 @@ template <> inline Index units_in(const InputView& view, Cut cut) {
   return is_by_rows(cut) ? view.count() / view.shape[-1] : cut == Cut::kFirst ? view.shape[0] : view.count();
 }
 template <> inline Index units_in(const Pool2dShape& shape, Cut) { return shape.batch; }
+template <> inline Index units_in(const Conv2dShape& shape, Cut) { return shape.batch; }
 template <> inline Index units_in(const LrnParams& params, Cut) { return params.rows; }
 template <> inline Index units_in(const OutputView& view, Cut cut) {
   return units_in(static_cast<InputView>(view), cut);

@@ -1,6 +1,5 @@
 // Batches of matrix products: threads share the batch, or the one product of a batch of one.
 #include "kernels/cpu/cpu_table.h"
-#include "kernels/cpu/math/any_float.h"
 #include "kernels/cpu/products/product.h"
 #include "src/core/process/compute_threads.h"
 
@@ -14,25 +13,28 @@ void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& strea
   const std::int64_t batch = c.shape[0], rows = c.shape[1], columns = c.shape[2], inner = a.shape[transpose_a ? 1 : 2];
   if (rows == 0 || columns == 0 || inner == 0)
     return reference_kernels().matmul(a, transpose_a, b, transpose_b, c, stream);
-  const auto product = [&](std::int64_t n) {
-    const float *const of_a = a.floats() + n * rows * inner, *const of_b = b.floats() + n * inner * columns;
-    return Product{rows,
-                   columns,
-                   inner,
-                   transpose_a ? transposed(of_a, rows) : as_stored(of_a, inner),
-                   transpose_b ? transposed(of_b, inner) : as_stored(of_b, columns),
-                   c.floats() + n * rows * columns,
-                   columns,
-                   c.accumulate};
-  };
-  if (batch == 1) return multiply(product(0));
-  in_parallel(batch, [&](std::int64_t n) { multiply_alone(product(n)); });
+  const Product product = {.rows = rows,
+                           .columns = columns,
+                           .inner = inner,
+                           .a = transpose_a ? transposed(a, rows) : as_stored(a, inner),
+                           .b = transpose_b ? transposed(b, inner) : as_stored(b, columns)};
+  if (batch == 1) return multiply_into(c, product);
+  in_parallel(batch, [&](std::int64_t n) {
+    Product one = product;
+    const auto nth = [n](const void* data, DType type, std::int64_t elements) {
+      return static_cast<const std::byte*>(data) + n * elements * static_cast<std::int64_t>(size_of(type));
+    };
+    one.a.data = nth(a.data, a.dtype, rows * inner), one.b.data = nth(b.data, b.dtype, inner * columns);
+    OutputView result = c;
+    result.data = const_cast<std::byte*>(nth(c.data, c.dtype, rows * columns));
+    multiply_alone_into(result, one);
+  });
 }
 
 }  // namespace
 
 }  // namespace products
 
-void use_matrix_products(KernelTable& table) { table.matmul = any_float<products::matmul>; }
+void use_matrix_products(KernelTable& table) { table.matmul = products::matmul; }
 
 }  // namespace lockstep

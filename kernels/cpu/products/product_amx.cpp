@@ -92,8 +92,8 @@ class Multiplication {
     Index panels() const { return in_units(last - first, kLinesOfPanel); }
   };
 
-  static Lines rows_of(const Product& p) { return {p.a.data, p.rows, p.a.row_step, p.a.column_step}; }
-  static Lines columns_of(const Product& p) { return {p.b.data, p.columns, p.b.column_step, p.b.row_step}; }
+  static Lines rows_of(const Product& p) { return {p.a.floats(), p.rows, p.a.row_step, p.a.column_step}; }
+  static Lines columns_of(const Product& p) { return {p.b.floats(), p.columns, p.b.column_step, p.b.row_step}; }
 
   // Divides `count` into the fewest equal parts of at most `most` and returns their size.
   static Index even_share(Index count, Index most) { return in_units(count, in_units(count, most)); }
@@ -228,9 +228,9 @@ void multiply(const Product& p) {
                 end = std::min(length, panels * (part + 1) / parts * kLinesOfPanel);
     Product own = p;
     if (by_rows) {
-      own.rows = end - begin, own.a.data += begin * p.a.row_step, own.c += begin * p.c_step;
+      own.rows = end - begin, own.a = p.a.from(begin, 0), own.c += begin * p.c_step;
     } else {
-      own.columns = end - begin, own.b.data += begin * p.b.column_step, own.c += begin;
+      own.columns = end - begin, own.b = p.b.from(0, begin), own.c += begin;
       if (p.bias != nullptr) own.bias += begin;
     }
     multiply_streaming(own, by_rows);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/always_inline.h"
+#include "src/core/base/half.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -42,7 +42,7 @@ struct MatrixCase {
 };
 
 inline float element(const MatrixOperand& matrix, Index row, Index column) {
-  return matrix.data[row * matrix.row_step + column * matrix.column_step];
+  return *matrix.from(row, column).floats();
 }
 
 struct ExactProduct {
@@ -63,7 +63,7 @@ inline ExactProduct exact_product(const MatrixCase& c, const Floats& a, const Fl
     const MatrixOperand of_a = c.a(a.data()), of_b = c.b(b.data());
     for (Index k = 0; k < c.inner; ++k) {
       const double factor = element(of_a, row, k);
-      const float* line = of_b.data + k * of_b.row_step;
+      const float* line = of_b.from(k, 0).floats();
       for (Index column = 0; column < c.columns; ++column, line += of_b.column_step) {
         const double product = factor * *line;
         values[column] += product, magnitudes[column] += std::abs(product);

@@ -51,8 +51,10 @@ std::vector<MatrixCase> packed_cases() {
   return all;
 }
 
-// The result of work(product) for a case, with guards around everything.
-template <typename Work> void expect_exact(const MatrixCase& c, const std::string& who, const Work& work) {
+// The result of work(product) for a case, with guards around everything. 16-bit floats are exact, too: the numbers are
+// small.
+template <typename Work>
+void expect_exact(const MatrixCase& c, const std::string& who, const Work& work, DType type = DType::kFloat32) {
   const Floats a = whole_numbers(c.a_count(), 1), b = whole_numbers(c.b_count(), 2), bias = whole_numbers(c.columns, 3);
   Floats before = whole_numbers(c.c_count(), 4);
   for (Index i = 0; i < c.c_count(); ++i)
@@ -65,7 +67,14 @@ template <typename Work> void expect_exact(const MatrixCase& c, const std::strin
   for (Index row = 0; row < c.rows; ++row)
     std::copy_n(exact.values.begin() + row * c.columns, c.columns, expected.begin() + row * c.c_step());
   const GuardedFloats own_a(a), own_b(b), own_bias(bias), result(before);
-  work(c.product(own_a.data(), own_b.data(), own_bias.data(), result.data()));
+  Product product = c.product(own_a.data(), own_b.data(), own_bias.data(), result.data());
+  if (type == DType::kFloat32) {
+    work(product);
+  } else {
+    const GuardedHalves half_a(type, a), half_b(type, b);
+    product.a.data = half_a.data(), product.b.data = half_b.data(), product.a.type = product.b.type = type;
+    work(product);
+  }
   expect_same_bits(result.copy(), expected, fmt::format("{}: {}", who, c.name()));
 }
 
@@ -78,11 +87,53 @@ TEST(PackedProduct, OfRandomSizesIsExact) {
     }
 }
 
+TEST(PackedProduct, WidensWhatItPacks) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16})
+    for (const MatrixCase& c : packed_cases())
+      for (const bool turned : {false, true}) {
+        expect_exact(
+            c, turned ? "turned" : "packed", [&](const Product& p) { packed_product::multiply_alone(p, turned); },
+            type);
+        if (HasFatalFailure()) return;
+      }
+}
+
 TEST(Product, OfRandomSizesIsExact) {
-  for (const MatrixCase& c : packed_cases()) {
-    expect_exact(c, "chosen", [](const Product& p) { multiply(p); });
-    if (HasFatalFailure()) return;
-  }
+  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (const MatrixCase& c : packed_cases()) {
+      expect_exact(
+          c, "chosen", [](const Product& p) { multiply(p); }, type);
+      if (HasFatalFailure()) return;
+    }
+}
+
+// Results that no 16-bit float has, parts by rows and by columns, added to present values.
+TEST(Product, RoundsSixteenBitResultsOnce) {
+  for (const DType type : {DType::kBFloat16, DType::kFloat16})
+    for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{
+             {3, 5, 7}, {130, 70, 390}, {1000, 700, 96}, {100, 5000, 80}, {700, 1, 70}, {1, 700, 70}, {70, 90, 1}})
+      for (int options = 0; options < 4; ++options) {
+        const bool accumulate = options == 1, has_end = options == 2, alone = options == 3;
+        const std::string name = fmt::format("{}: {} x {} x {}, {}", name_of(type), rows, columns, inner, options);
+        const Floats a = whole_numbers(rows * inner, 1), b = whole_numbers(inner * columns, 2),
+                     bias = whole_numbers(columns, 3);
+        Floats expected = whole_numbers(rows * columns, 4);
+        const GuardedHalves half_a(type, a), half_b(type, b), result(type, expected);
+        const Product floats = {.rows = rows,
+                                .columns = columns,
+                                .inner = inner,
+                                .a = as_stored(a.data(), inner),
+                                .b = as_stored(b.data(), columns),
+                                .bias = has_end ? bias.data() : nullptr,
+                                .relu = has_end};
+        Product halves = floats;
+        halves.a = {half_a.data(), inner, 1, type}, halves.b = {half_b.data(), columns, 1, type};
+        const Shape shape = {rows, columns};
+        multiply_into({expected.data(), shape, accumulate}, floats);
+        (alone ? multiply_alone_into : multiply_into)({result.data(), type, shape, accumulate}, halves);
+        const GuardedHalves rounded(type, expected);
+        ASSERT_EQ(std::memcmp(result.data(), rounded.data(), expected.size() * 2), 0) << name;
+      }
 }
 
 TEST(PackedProduct, IsTurnedForFewRowsAndATransposedMatrix) {

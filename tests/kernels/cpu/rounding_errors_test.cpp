@@ -152,14 +152,20 @@ TEST(RoundingErrors, OfPatchProducts) {
 TEST(RoundingErrors, OfOneDnnsConvolutions) {
 #if LOCKSTEP_WITH_ONEDNN
   tested();  // the first table limits oneDNN's instruction set
-  measure_convolutions("oneDNN's convolution",
-                       {conv2d_shape(2, 12, 12, 16, 32, 3, 3, 1, 1, {1, 1, 1, 1}),
-                        conv2d_shape(3, 9, 8, 40, 17, 5, 3, 2, 1, {2, 1, 2, 1}),
-                        conv2d_shape(2, 20, 20, 64, 32, 1, 1, 1, 1, {0, 0, 0, 0})},
-                       onednn::conv2d, onednn::conv2d_backward_data,
-                       [](const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool) {
-                         onednn::conv2d_backward_weights(s, x, y_grad, {weight_grad, weight_shape(s)}, {});
-                       });
+  measure_convolutions(
+      "oneDNN's convolution",
+      {conv2d_shape(2, 12, 12, 16, 32, 3, 3, 1, 1, {1, 1, 1, 1}),
+       conv2d_shape(3, 9, 8, 40, 17, 5, 3, 2, 1, {2, 1, 2, 1}),
+       conv2d_shape(2, 20, 20, 64, 32, 1, 1, 1, 1, {0, 0, 0, 0})},
+      [](const Conv2dShape& s, const float* x, const float* weight, const float*, bool, float* y) {
+        onednn::conv2d(s, {x, x_shape(s)}, {weight, weight_shape(s)}, {}, false, {y, y_shape(s)});
+      },
+      [](const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad, bool) {
+        onednn::conv2d_backward_data(s, {y_grad, y_shape(s)}, {weight, weight_shape(s)}, {x_grad, x_shape(s)});
+      },
+      [](const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad, bool) {
+        onednn::conv2d_backward_weights(s, {x, x_shape(s)}, {y_grad, y_shape(s)}, {weight_grad, weight_shape(s)}, {});
+      });
 #else
   GTEST_SKIP() << "this build has no oneDNN";
 #endif
