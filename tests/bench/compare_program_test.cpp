@@ -145,9 +145,10 @@ TEST(CompareTrainStep, ReportsTheBestFloat32VariantLast) {
             "# gpt2, best of float32: pytorch compile takes 1.50 x the time of lockstep");
   EXPECT_THAT(compare->output(), ContainsRegex("pytorch eager +20.00 ms"));
   EXPECT_THAT(compare->output(), ContainsRegex("pytorch bf16 .*bfloat16: less exact"));
-  EXPECT_THAT(compare->output(), Not(HasSubstr("lockstep --bf16"))) << "our program does not know the flag";
   const Words ours = lines_of(fake.calls("build/bench/train_step"));
-  EXPECT_EQ(ours.back(), "--model gpt2 --steps 3 --ranks 2 --json");
+  ASSERT_EQ(ours.size(), 2U);
+  EXPECT_EQ(ours[0], "--model gpt2 --steps 3 --ranks 2 --json");
+  EXPECT_EQ(ours[1], "--model gpt2 --steps 3 --ranks 2 --json --dtype bfloat16");
   const Words theirs = lines_of(fake.calls("peers/venv/bin/torchrun"));
   ASSERT_EQ(theirs.size(), 3U);
   EXPECT_THAT(theirs[0], HasSubstr("train_step_ddp.py --model gpt2 --steps 3 --tuned --variant eager"));
@@ -166,27 +167,29 @@ TEST(CompareTrainStep, RunsEagerAndCompileByDefault) {
   EXPECT_EQ(last["ratio"], 1.5);
 }
 
-TEST(CompareTrainStep, ComparesBfloat16WithOursIfOurProgramKnowsIt) {
+TEST(CompareTrainStep, ComparesBfloat16WithBfloat16AndBothOfOurs) {
   const FakePeers fake("bf16-", kAvx512);
   fake.program("build/bench/train_step", R"(case "$*" in
---help) echo '  --bf16  layers compute in bfloat16' ;;
-*--bf16*) echo '{"step_ms": 4, "parameters": 7}' ;;
+*bfloat16*) echo '{"step_ms": 4, "parameters": 7}' ;;
 *) echo '{"step_ms": 10, "parameters": 7}' ;;
 esac)");
   const auto compare = fake.compare({"train_step", "--variants", "eager", "bf16"});
   ASSERT_EQ(compare->wait(kPeersDeadline), 0) << compare->errors();
   const Words lines = lines_of(compare->output());
-  ASSERT_GE(lines.size(), 2U);
-  EXPECT_EQ(lines[lines.size() - 2], "# cifar10, bfloat16: pytorch bf16 takes 1.25 x the time of lockstep --bf16");
+  ASSERT_GE(lines.size(), 3U);
+  EXPECT_EQ(lines[lines.size() - 3], "# cifar10, bfloat16: pytorch bf16 takes 1.25 x the time of lockstep bfloat16");
+  EXPECT_EQ(lines[lines.size() - 2],
+            "# cifar10, our float32 to our bfloat16: lockstep takes 2.50 x the time of lockstep bfloat16");
   EXPECT_EQ(lines.back(), "# cifar10, best of float32: pytorch eager takes 2.00 x the time of lockstep");
 }
 
-TEST(CompareTrainStep, LeavesBfloat16OutIfTheInstructionsHaveNoSuchProducts) {
+TEST(CompareTrainStep, LeavesPyTorchsBfloat16OutIfTheInstructionsHaveNoSuchProducts) {
   const FakePeers fake("no-bf16-", kAvx512);
   const auto compare = fake.compare({"train_step", "--variants", "eager", "bf16", "--isa", "avx2", "--json"});
   ASSERT_EQ(compare->wait(kPeersDeadline), 0) << compare->errors();
-  EXPECT_THAT(compare->errors(), HasSubstr("bf16 is left out: avx2 of this processor has no products of bfloat16"));
-  EXPECT_EQ(contestants_of(compare->output()), (std::set<std::string>{"lockstep", "pytorch eager"}));
+  EXPECT_THAT(compare->errors(), HasSubstr("PyTorch in bfloat16 is left out: avx2 of this processor has no products"));
+  EXPECT_EQ(contestants_of(compare->output()),
+            (std::set<std::string>{"lockstep", "lockstep bfloat16", "pytorch eager"}));
 }
 
 TEST(CompareTrainStep, LeavesCompileOutWithItsReasonIfItFails) {
