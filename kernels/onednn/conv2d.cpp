@@ -316,6 +316,8 @@ void conv2d_backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_
 }
 
 void conv2d_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad, Out bias_grad) {
+  LOCKSTEP_CHECK(weight_grad.dtype == DType::kFloat32 && bias_grad.dtype == DType::kFloat32,
+                 "gradients of weights are float32");
   const Target weight_target(weight_grad), bias_target(bias_grad);
   sum_weight_gradients(shape, x, y_grad, weight_target.data(), bias_grad ? bias_target.data() : nullptr);
   weight_target.finish();

@@ -54,14 +54,27 @@ const MatmulPlan& matmul_plan(const Layout& layout) {
     plans.splice(plans.begin(), plans, found);
     return plans.front();
   }
-  plans.emplace_front(layout);
+  try {
+    plans.emplace_front(layout);
+  } catch (const dnnl::error& error) {
+    throw Error("product: oneDNN cannot multiply {} x {} x {} of bfloat16: {}", layout.sizes[0], layout.sizes[1],
+                layout.sizes[2], error.what());
+  }
   if (plans.size() > kMost) plans.pop_back();
   return plans.front();
 }
 
 }  // namespace
 
-bool multiplies_bfloat16() { return cpu_isa() >= Isa::kAvx512 && has_avx512_bfloat16(); }
+// oneDNN's own variable may limit it, too.
+bool multiplies_bfloat16() {
+  static const bool kDoes = [] {
+    if (cpu_isa() < Isa::kAvx512 || !has_avx512_bfloat16()) return false;
+    constexpr auto kNeeded = static_cast<unsigned>(dnnl_cpu_isa_avx512_core_bf16);
+    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kNeeded) == kNeeded;
+  }();
+  return kDoes;
+}
 
 // Runs in one thread, because oneDNN splits long sums among several.
 void multiply_alone(const Product& p) {

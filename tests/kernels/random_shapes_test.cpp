@@ -57,7 +57,7 @@ TEST_P(RandomShapes, Conv2d) {
   for (int i = 0; i < 2 * kTimes && !HasFatalFailure(); ++i) {
     const Conv2dShape s = convolution();
     const bool flag = flip(), accumulate = flip();
-    compare(testing::name_of(s), {kConvolved}, [=](Bench& b) {
+    const Work work = [=](Bench& b) {
       const InputView x = cases::in(b, x_shape(s), 1), weight = cases::in(b, weight_shape(s), 2),
                       bias = cases::in(b, bias_shape(s), 3), y_grad = cases::in(b, y_shape(s), 4);
       const OutputView y = cases::out(b, y_shape(s), 5), x_grad = cases::out(b, x_shape(s), 6, accumulate);
@@ -68,7 +68,11 @@ TEST_P(RandomShapes, Conv2d) {
         b.kernels.conv2d_backward_data(s, y_grad, weight, x_grad, b.stream());
         b.kernels.conv2d_backward_weights(s, x, y_grad, weight_grad, flag ? bias_grad : OutputView(), b.stream());
       };
-    });
+    };
+    compare(testing::name_of(s), {kConvolved}, work);
+    Bound in_bfloat16 = rounded(DType::kBFloat16, true);
+    in_bfloat16.largest = kConvolved.largest;
+    compare(testing::name_of(s) + ", bfloat16", {in_bfloat16}, work, DType::kBFloat16);
   }
 }
 

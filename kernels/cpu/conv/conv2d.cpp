@@ -120,25 +120,45 @@ void floats_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weig
 // -- 16-bit floats: multiplied directly if the processor can, else widened a few images at a time, which are enough for
 // all threads
 
-// Elements of a part: few, which stay in the caches, unless the weights have more, because each part transforms those.
+// The elements of a part are few, so that they stay in the caches, unless there are more weights: each part transforms
+// those.
 std::int64_t part_elements(const Conv2dShape& s) {
   constexpr std::int64_t kFewest = std::int64_t{1} << 18U, kImagesOfWeights = 8;
   return std::max(kFewest, kImagesOfWeights * s.out_channels * s.kernel_height * s.kernel_width * s.group_channels());
 }
 
 #if LOCKSTEP_WITH_ONEDNN
-// Winograd's products of floats need fewer multiplications, by more than AVX-512 multiplies bfloat16 faster. AMX
-// multiplies it 16 times as fast.
-bool is_direct(In x, const Conv2dShape& shape) {
-  return x.dtype == DType::kBFloat16 && !empty(shape) && onednn::multiplies_bfloat16() &&
-         (cpu_isa() >= Isa::kAmx || !winograd::suits(shape));
+// Winograd saves more multiplications than AVX-512 gains with bfloat16. AMX, which multiplies it 16 times as fast as
+// float32, gains more.
+bool multiplies_directly(In x, In other, const Conv2dShape& shape) {
+  return x.dtype == DType::kBFloat16 && other.dtype == DType::kBFloat16 && !empty(shape) &&
+         onednn::multiplies_bfloat16() && (cpu_isa() >= Isa::kAmx || !winograd::suits(shape));
+}
+
+// oneDNN 2.6 computes wrong gradients of the inputs of 1x1 convolutions with an odd number of filters.
+bool has_wrong_data_gradient(const Conv2dShape& s) {
+  return s.kernel_height == 1 && s.kernel_width == 1 && s.group_filters() % 2 != 0;
+}
+
+// oneDNN 2.6 reads scratch memory that it has not written if a column of the kernel sees only padding.
+bool has_wrong_weight_gradient(const Conv2dShape& s) {
+  for (std::int64_t column = 0; column < s.kernel_width; ++column) {
+    bool is_seen = false;
+    for (std::int64_t out = 0; out < s.out_width && !is_seen; ++out) {
+      const std::int64_t at = out * s.stride_width - s.pad_left + column;
+      is_seen = at >= 0 && at < s.in_width;
+    }
+    if (!is_seen) return true;
+  }
+  return false;
 }
 #endif
 
 void conv2d(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y, Stream& stream) {
   if (!is_half(x.dtype)) return floats_forward(shape, x, weight, bias, relu, y, stream);
 #if LOCKSTEP_WITH_ONEDNN
-  if (is_direct(x, shape)) return onednn::conv2d(shape, x, weight, bias, relu, y);
+  if (multiplies_directly(x, weight, shape) && (!bias || bias.dtype == x.dtype))
+    return onednn::conv2d(shape, x, weight, bias, relu, y);
 #endif
   run_in_parts(floats_forward,
                {Cut::kWhole, Cut::kFirst, Cut::kWhole, Cut::kWhole, Cut::kWhole, Cut::kFirst, Cut::kWhole},
@@ -148,7 +168,8 @@ void conv2d(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y
 void conv2d_backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_grad, Stream& stream) {
   if (!is_half(y_grad.dtype)) return floats_backward_data(shape, y_grad, weight, x_grad, stream);
 #if LOCKSTEP_WITH_ONEDNN
-  if (is_direct(y_grad, shape)) return onednn::conv2d_backward_data(shape, y_grad, weight, x_grad);
+  if (multiplies_directly(y_grad, weight, shape) && !has_wrong_data_gradient(shape))
+    return onednn::conv2d_backward_data(shape, y_grad, weight, x_grad);
 #endif
   run_in_parts(floats_backward_data, {Cut::kWhole, Cut::kFirst, Cut::kWhole, Cut::kFirst, Cut::kWhole},
                part_elements(shape), shape, y_grad, weight, x_grad, stream);
@@ -158,11 +179,13 @@ void conv2d_backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weig
                              Stream& stream) {
   if (!is_half(x.dtype)) return floats_backward_weights(shape, x, y_grad, weight_grad, bias_grad, stream);
 #if LOCKSTEP_WITH_ONEDNN
-  if (is_direct(x, shape)) return onednn::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
+  if (multiplies_directly(x, y_grad, shape) && !has_wrong_weight_gradient(shape))
+    return onednn::conv2d_backward_weights(shape, x, y_grad, weight_grad, bias_grad);
 #endif
   run_in_parts(floats_backward_weights, {Cut::kWhole, Cut::kFirst, Cut::kFirst, Cut::kSum, Cut::kSum, Cut::kWhole},
                part_elements(shape), shape, x, y_grad, weight_grad, bias_grad, stream);
 }
+
 }  // namespace
 
 }  // namespace convolutions

@@ -1,7 +1,7 @@
 // Linear layers: one matrix product each, on the plain weights. Blocked weights would save 10 % of the product and lose
 // more than that in reorders, because weights change each step and are as large as the work.
 #include "kernels/cpu/cpu_table.h"
-#include "kernels/cpu/math/in_parts.h"
+#include "kernels/cpu/math/runs.h"
 #include "kernels/cpu/products/product.h"
 #include "kernels/linear_shape.h"
 

@@ -8,6 +8,7 @@
 #include "kernels/cpu/products/product_amx.h"
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/device.h"
+#include "lockstep/core/error.h"
 #include "src/core/process/compute_threads.h"
 #if LOCKSTEP_WITH_ONEDNN
 #include "kernels/onednn/onednn_kernels.h"
@@ -131,6 +132,7 @@ Index threads_for(Candidate candidate) {
 
 // Calls compute(candidate, product), with copies of 16-bit operands for a candidate that only reads float32.
 template <typename Compute> void with_candidate(const Product& p, const Compute& compute) {
+  LOCKSTEP_CHECK(p.a.type == p.b.type, "a product of {} and {}", name_of(p.a.type), name_of(p.b.type));
   const Candidate candidate = candidate_for(p);
   if (candidate != Candidate::kAmx || !is_half(p.a.type)) return compute(candidate, p);
   const WidenedMatrix a(p.a, p.rows, p.inner), b(p.b, p.inner, p.columns);
@@ -158,7 +160,7 @@ void multiply_rounded(Candidate candidate, Out c, const Product& given, bool is_
     const auto target = as_stored(c, given.columns).from(cut.by_rows ? first : 0, cut.by_rows ? 0 : first);
     for (Index row = 0; row < p.rows && c.accumulate; ++row)
       widen(c.dtype, target.from(row, 0).data, p.c + row * p.c_step, p.columns);
-    multiply_by(candidate, p);
+    candidate == Candidate::kAmx ? amx::multiply_part(p, amx::streams_rows(given)) : multiply_by(candidate, p);
     for (Index row = 0; row < p.rows; ++row)
       narrow(c.dtype, p.c + row * p.c_step, const_cast<void*>(target.from(row, 0).data), p.columns);
   };

@@ -196,13 +196,15 @@ bool suits(Index rows, Index columns, Index inner) {
   return cpu_isa() >= Isa::kAmx && std::min({rows, columns, inner}) >= kFewest && rows * columns * inner >= kWorthwhile;
 }
 
-namespace {
+bool streams_rows(const Product& p) { return p.rows >= p.columns; }
 
-bool should_stream_rows(const Product& p) { return p.rows >= p.columns; }
+namespace {
 
 bool has_contiguous_lines(const MatrixOperand& operand) { return operand.row_step == 1 || operand.column_step == 1; }
 
-void multiply_streaming(const Product& p, bool rows) {
+}  // namespace
+
+void multiply_part(const Product& p, bool rows) {
   LOCKSTEP_CHECK(cpu_isa() >= Isa::kAmx, "a product on AMX, which this process cannot use");
   LOCKSTEP_CHECK(std::min({p.rows, p.columns, p.inner}) > 0 && has_contiguous_lines(p.a) && has_contiguous_lines(p.b),
                  "a product of {} x {} x {}, operands with steps {}, {} and {}, {}", p.rows, p.columns, p.inner,
@@ -211,15 +213,13 @@ void multiply_streaming(const Product& p, bool rows) {
   Multiplication(p, rows).run();
 }
 
-}  // namespace
-
-void multiply_alone(const Product& p) { multiply_streaming(p, should_stream_rows(p)); }
+void multiply_alone(const Product& p) { multiply_part(p, streams_rows(p)); }
 
 // Each thread packs the entire cached operand, and a part of the streamed one. Which side is streamed decides how sums
 // are cut, so that is decided by the complete product.
 void multiply(const Product& p) {
   constexpr Index kFewestPanels = 4, kWorthwhile = 4'000'000;
-  const bool by_rows = should_stream_rows(p);
+  const bool by_rows = streams_rows(p);
   const Index length = by_rows ? p.rows : p.columns, panels = in_units(length, kLinesOfPanel);
   const Index most = std::min(panels / kFewestPanels, p.rows * p.columns * p.inner / kWorthwhile);
   const Index parts = std::clamp<Index>(most, 1, compute_threads());
@@ -233,7 +233,7 @@ void multiply(const Product& p) {
       own.columns = end - begin, own.b = p.b.from(0, begin), own.c += begin;
       if (p.bias != nullptr) own.bias += begin;
     }
-    multiply_streaming(own, by_rows);
+    multiply_part(own, by_rows);
   });
 }
 
@@ -244,6 +244,8 @@ void multiply(const Product& p) {
 namespace lockstep::amx {
 
 bool suits(Index, Index, Index) { return false; }
+bool streams_rows(const Product&) { return true; }
+void multiply_part(const Product&, bool) { LOCKSTEP_CHECK(false, "no AMX here"); }
 void multiply_alone(const Product&) { LOCKSTEP_CHECK(false, "no AMX here"); }
 void multiply(const Product&) { LOCKSTEP_CHECK(false, "no AMX here"); }
 

@@ -23,6 +23,10 @@ bool suits(Index rows, Index columns, Index inner);
 // Both require AMX (call suits() or cpu_isa() first, which also requests AMX from the system); all sizes are at least
 // 1. multiply_alone runs on the calling thread.
 void multiply_alone(const Product& product);
+// The same for a part of a product, for which the complete product decides which side is streamed, because that decides
+// how sums are cut.
+bool streams_rows(const Product& product);
+void multiply_part(const Product& part, bool streams_rows);
 // Threads share the work: they divide the longer side.
 void multiply(const Product& product);
 

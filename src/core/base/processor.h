@@ -38,7 +38,7 @@ inline bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
 }
-// Products of pairs of bfloat16 numbers, summed as floats; AMX's tiles, which come with them, are 16 times as fast.
+// Products of pairs of bfloat16 numbers, summed as floats.
 inline bool has_avx512_bfloat16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #else
 inline constexpr bool has_avx2() { return false; }

@@ -15,6 +15,7 @@
 #include "tests/kernels/cpu/exact.h"
 #include "tests/kernels/cpu/float64.h"
 #include "tests/kernels/cpu/matrix_case.h"
+#include "tests/kernels/guarded_memory.h"
 #include "tests/kernels/isa_names.h"
 #include "tests/support/page.h"
 #include "tests/support/pattern.h"
@@ -59,14 +60,21 @@ void expect_within_page(const std::string& path, const RoundingErrors& measured)
   EXPECT_GT(measured.root_mean_square, 1e-8) << path << ": too exact to be computed in float32";
 }
 
-// Measures sums of 64 to 4096 products.
-template <typename Multiply> void measure_products(const std::string& path, bool transpose_b, const Multiply& work) {
+// Measures sums of 64 to 4096 products. Operands of 16 bits are rounded before both.
+template <typename Multiply>
+void measure_products(const std::string& path, bool transpose_b, const Multiply& work, DType type = DType::kFloat32) {
   RoundingErrors errors;
   for (const Index inner : {64, 1000, 4096}) {
     const MatrixCase c{96, 80, inner, false, transpose_b, false, false, false};
-    const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2);
+    Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2);
     Floats result(c.c_count()), without_gaps;
-    work(c.product(a.data(), b.data(), nullptr, result.data()));
+    Product product = c.product(a.data(), b.data(), nullptr, result.data());
+    const GuardedHalves half_a(DType::kBFloat16, a), half_b(DType::kBFloat16, b);
+    if (type == DType::kBFloat16) {
+      widen(type, half_a.data(), a.data(), c.a_count()), widen(type, half_b.data(), b.data(), c.b_count());
+      product.a.data = half_a.data(), product.b.data = half_b.data(), product.a.type = product.b.type = type;
+    }
+    work(product);
     for (Index row = 0; row < c.rows; ++row)
       without_gaps.insert(without_gaps.end(), result.begin() + row * c.c_step(),
                           result.begin() + row * c.c_step() + c.columns);
@@ -84,6 +92,19 @@ TEST(RoundingErrors, OfOneDnnsProducts) {
 #if LOCKSTEP_WITH_ONEDNN
   tested();  // the first table limits oneDNN's instruction set
   measure_products("oneDNN's product", false, [](const Product& p) { onednn::multiply_alone(p); });
+#else
+  GTEST_SKIP() << "this build has no oneDNN";
+#endif
+}
+
+TEST(RoundingErrors, OfOneDnnsBFloat16Products) {
+#if LOCKSTEP_WITH_ONEDNN
+  tested();
+  if (!onednn::multiplies_bfloat16()) GTEST_SKIP() << "this CPU does not multiply bfloat16, or LOCKSTEP_ISA is lower";
+  for (const bool transpose_b : {false, true})
+    measure_products(
+        "oneDNN's bfloat16 product", transpose_b, [](const Product& p) { onednn::multiply_bfloat16_alone(p); },
+        DType::kBFloat16);
 #else
   GTEST_SKIP() << "this build has no oneDNN";
 #endif
