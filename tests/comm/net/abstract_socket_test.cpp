@@ -133,7 +133,7 @@ TEST(StoreContact, RankZeroSaysThatItsNameIsHeld) {
 }
 
 TEST(StoreContact, AnotherUsersProcessIsRefused) {
-  if (!can_be_other_users()) GTEST_SKIP() << "it takes root, outside of user namespaces, to be another user";
+  if (!testing::can_be_other_users()) GTEST_SKIP() << "it takes root, outside of user namespaces, to be another user";
   const std::string job = new_job();
   const AnotherUser squatter(name_of(job), SOCK_STREAM);
   EXPECT_THAT(message_of([&] { query_unix_rendezvous(job, kLong); }),
@@ -152,7 +152,7 @@ TEST(UnixConnection, AFullQueueEndsAtTheDeadline) {
 }
 
 TEST(UnixConnection, AnotherUsersListenerIsRefused) {
-  if (!can_be_other_users()) GTEST_SKIP() << "it takes root, outside of user namespaces, to be another user";
+  if (!testing::can_be_other_users()) GTEST_SKIP() << "it takes root, outside of user namespaces, to be another user";
   const std::string name = name_of(new_job());
   const AnotherUser squatter(name, SOCK_SEQPACKET);
   EXPECT_THAT(message_of([&] { connect_to_abstract_name(name, in(kLong)); }), HasSubstr("another user"));

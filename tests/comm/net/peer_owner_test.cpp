@@ -68,7 +68,7 @@ TEST(PeerOwner, IsTheUserOfTheConnectingProcess) {
     ASSERT_GE(own.fd(), 0);
     EXPECT_EQ(owner_of_peer(own.fd()), geteuid()) << host;
     EXPECT_TRUE(is_of_own_user(own.fd()));
-    if (!can_be_other_users()) continue;
+    if (!testing::can_be_other_users()) continue;
     const Visitor other(host, 12345);
     ASSERT_GE(other.fd(), 0);
     EXPECT_EQ(owner_of_peer(other.fd()), 12345u) << host;
@@ -86,7 +86,7 @@ TEST(PeerOwner, IsFoundFromEveryAddressOfTheMachine) {
     const Visitor own("127.0.0.1", geteuid(), false, from);
     ASSERT_GE(own.fd(), 0) << from;
     EXPECT_TRUE(is_of_own_user(own.fd())) << from;
-    if (!can_be_other_users()) continue;
+    if (!testing::can_be_other_users()) continue;
     const Visitor other("127.0.0.1", 12345, false, from);
     ASSERT_GE(other.fd(), 0) << from;
     EXPECT_FALSE(is_of_own_user(other.fd())) << from;
@@ -98,7 +98,7 @@ TEST(PeerOwner, IsFoundFromEveryAddressOfTheMachine) {
 // The kernel lists a closed socket as root's: data that its process sent before must not count as root's.
 TEST(PeerOwner, AConnectionThatTheOtherEndHasClosedIsNobodys) {
   for (const bool resets : {false, true}) {
-    Visitor visitor("127.0.0.1", can_be_other_users() ? 12345 : geteuid(), resets);
+    Visitor visitor("127.0.0.1", testing::can_be_other_users() ? 12345 : geteuid(), resets);
     ASSERT_GE(visitor.fd(), 0);
     visitor.leave();
     EXPECT_EQ(owner_of_peer(visitor.fd()), std::nullopt) << resets;
