@@ -1,4 +1,4 @@
-// What the system of this run does not let a test do.
+// Tells which actions the system of this run does not let a test perform.
 #pragma once
 
 #include <unistd.h>

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/cpu/math/parts.h"
+#include "kernels/cpu/math/cut_arguments.h"
 
 namespace lockstep {
 

@@ -22,14 +22,13 @@ using Index = std::int64_t;
 
 enum class Candidate { kAmx, kPacked, kPackedTurned, kOneDnn, kOneDnnBFloat16 };
 
-constexpr Index kLong = 64;  // shorter sums and sides are faster in our own tiles
-
 // On AVX-512 oneDNN's products are 3 to 10 % faster than our own, unless it has to transpose b. On AVX2 it is as fast
 // or slower, by shape, and on some processors far slower with transposed operands (docs/results). bfloat16 operands are
 // multiplied directly where the processor can; elsewhere our own products widen what they pack. A row of the table is
 // chosen by the complete product, because candidates round differently.
 Candidate candidate_for(const Product& p) {
 #if LOCKSTEP_WITH_ONEDNN
+  constexpr Index kLong = 64;  // shorter sums and sides are faster in our own tiles
   const bool is_long = std::min({p.rows, p.columns, p.inner}) >= kLong;
   if (p.a.type == DType::kBFloat16 && is_long && onednn::multiplies_bfloat16()) return Candidate::kOneDnnBFloat16;
 #endif
@@ -44,6 +43,7 @@ Candidate candidate_for(const Product& p) {
   return Candidate::kPacked;
 }
 
+#if LOCKSTEP_WITH_ONEDNN
 // The result of a candidate without bias and ReLU.
 void finish(const Product& p) {
   for (Index row = 0; row < p.rows && (p.bias != nullptr || p.relu); ++row) {
@@ -54,6 +54,7 @@ void finish(const Product& p) {
     }
   }
 }
+#endif
 
 // A copy of a matrix as float32, in the same order.
 class WidenedMatrix {
