@@ -96,11 +96,13 @@ void multiply_by(Candidate candidate, const Product& p) {
 
 // Rows [first, end) or columns [first, end).
 Product rows_of(Product p, Index first, Index end) {
-  p.rows = end - first, p.a = p.a.from(first, 0), p.c += first * p.c_step;
+  p.rows = end - first, p.a = p.a.from(first, 0);
+  if (p.c != nullptr) p.c += first * p.c_step;
   return p;
 }
 Product columns_of(Product p, Index first, Index end) {
-  p.columns = end - first, p.b = p.b.from(0, first), p.c += first;
+  p.columns = end - first, p.b = p.b.from(0, first);
+  if (p.c != nullptr) p.c += first;
   if (p.bias != nullptr) p.bias += first;
   return p;
 }
