@@ -129,10 +129,15 @@ std::int64_t part_elements(const Conv2dShape& s) {
 
 #if LOCKSTEP_WITH_ONEDNN
 // Winograd saves more multiplications than AVX-512 gains with bfloat16. AMX, which multiplies it 16 times as fast as
-// float32, gains more.
+// float32, gains more; there only shapes that fill its tiles are multiplied directly.
+bool suits_bfloat16(const Conv2dShape& s) {
+  if (cpu_isa() < Isa::kAmx) return !winograd::suits(s);
+  return s.groups == 1 && s.in_channels % 16 == 0 && s.out_channels % 16 == 0;
+}
+
 bool multiplies_directly(In x, In other, const Conv2dShape& shape) {
   return x.dtype == DType::kBFloat16 && other.dtype == DType::kBFloat16 && !empty(shape) &&
-         onednn::multiplies_bfloat16() && (cpu_isa() >= Isa::kAmx || !winograd::suits(shape));
+         onednn::multiplies_bfloat16() && suits_bfloat16(shape);
 }
 
 // oneDNN 2.6 computes wrong gradients of the inputs of 1x1 convolutions with an odd number of filters.
