@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <list>
 #include <optional>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "kernels/cpu/math/any_float.h"
 #include "kernels/onednn/onednn.h"
 #include "kernels/onednn/onednn_kernels.h"
+#include "kernels/onednn/recent_plan.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::onednn {
@@ -97,25 +97,14 @@ struct Plan {
   }
 };
 
-// This thread's plans, the most recently used first; bounded, but more than any network has layers. The key is passed
-// by value, because GCC 14 otherwise suspects that the result points into a temporary.
 const Plan& plan_for(Key key) {
-  constexpr std::size_t kMost = 256;
-  thread_local std::list<Plan> plans;
-  for (auto plan = plans.begin(); plan != plans.end(); ++plan)
-    if (plan->key == key) {
-      plans.splice(plans.begin(), plans, plan);
-      return plans.front();
-    }
   try {
-    plans.emplace_front(key);
+    return recent_plan<Plan>(key);
   } catch (const dnnl::error& error) {
     throw Error("conv2d: oneDNN cannot run x ({}, {}, {}, {}) by weight ({}, {}, {}, {}): {}", key.shape.batch,
                 key.shape.in_height, key.shape.in_width, key.shape.in_channels, key.shape.out_channels,
                 key.shape.kernel_height, key.shape.kernel_width, key.shape.group_channels(), error.what());
   }
-  if (plans.size() > kMost) plans.pop_back();
-  return plans.front();
 }
 
 Buffer allocate(const Desc& desc) { return cpu_device().allocate(desc.get_size()); }

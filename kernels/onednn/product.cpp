@@ -1,11 +1,10 @@
 #include "kernels/cpu/products/product.h"
 
-#include <algorithm>
 #include <array>
-#include <list>
 
 #include "kernels/onednn/onednn.h"
 #include "kernels/onednn/onednn_kernels.h"
+#include "kernels/onednn/recent_plan.h"
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/error.h"
 #include "src/core/base/processor.h"
@@ -24,11 +23,11 @@ struct Layout {
 };
 
 struct MatmulPlan {
-  Layout layout;
+  Layout key;
   Desc a, b, c, scratch;
   dnnl::matmul primitive;
 
-  explicit MatmulPlan(const Layout& wanted) : layout(wanted) {
+  explicit MatmulPlan(const Layout& layout) : key(layout) {
     const auto [rows, columns, inner] = layout.sizes;
     a = Desc({rows, inner}, dnnl::memory::data_type::bf16, layout.a_steps);
     b = Desc({inner, columns}, dnnl::memory::data_type::bf16, layout.b_steps);
@@ -45,23 +44,13 @@ struct MatmulPlan {
   }
 };
 
-// This thread's plans, the most recently used first.
 const MatmulPlan& matmul_plan(const Layout& layout) {
-  constexpr std::size_t kMost = 256;
-  thread_local std::list<MatmulPlan> plans;
-  const auto found = std::find_if(plans.begin(), plans.end(), [&](const MatmulPlan& p) { return p.layout == layout; });
-  if (found != plans.end()) {
-    plans.splice(plans.begin(), plans, found);
-    return plans.front();
-  }
   try {
-    plans.emplace_front(layout);
+    return recent_plan<MatmulPlan>(layout);
   } catch (const dnnl::error& error) {
     throw Error("product: oneDNN cannot multiply {} x {} x {} of bfloat16: {}", layout.sizes[0], layout.sizes[1],
                 layout.sizes[2], error.what());
   }
-  if (plans.size() > kMost) plans.pop_back();
-  return plans.front();
 }
 
 }  // namespace

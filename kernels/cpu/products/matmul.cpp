@@ -21,12 +21,10 @@ void matmul(In a, bool transpose_a, In b, bool transpose_b, Out c, Stream& strea
   if (batch == 1) return multiply_into(c, product);
   in_parallel(batch, [&](std::int64_t n) {
     Product one = product;
-    const auto nth = [n](const void* data, DType type, std::int64_t elements) {
-      return static_cast<const std::byte*>(data) + n * elements * static_cast<std::int64_t>(size_of(type));
-    };
-    one.a.data = nth(a.data, a.dtype, rows * inner), one.b.data = nth(b.data, b.dtype, inner * columns);
+    // A batch is a matrix whose rows are its matrices.
+    one.a.data = as_stored(a, rows * inner).from(n, 0).data, one.b.data = as_stored(b, inner * columns).from(n, 0).data;
     OutputView result = c;
-    result.data = const_cast<std::byte*>(nth(c.data, c.dtype, rows * columns));
+    result.data = const_cast<void*>(as_stored(c, rows * columns).from(n, 0).data);
     multiply_alone_into(result, one);
   });
 }
