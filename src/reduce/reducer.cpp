@@ -6,6 +6,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/core/base/message_text.h"
+#include "src/reduce/bucket_memory.h"
 #include "src/reduce/bucket_views.h"
 #include "src/reduce/wide_average.h"
 
@@ -41,8 +42,9 @@ class Reducer::Impl {
         throw InvalidArgument("reducer: {}", refusal);
       comm_hook_->prepare(*group_, gradients_);
     }
+    const std::vector<Buffer> memory = allocate_buckets(*group_, layouts_);
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
-      buckets_[b].memory = allocate(layouts_[b]);
+      buckets_[b].memory = memory[b];
       views_.buckets[b].buffer = buckets_[b].memory.data();
       for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset};
     }
@@ -128,8 +130,9 @@ class Reducer::Impl {
     std::vector<Bucket> buckets(layouts.size());
     std::vector<GradientPlace> places(gradients_.size());
     for (Bucket& old : buckets_) old.pending = layouts_[static_cast<std::size_t>(&old - buckets_.data())].slots.size();
+    std::vector<Buffer> memory = allocate_buckets(*group_, layouts);
     for (std::size_t b = 0; b < layouts.size(); ++b) {
-      buckets[b].memory = allocate(layouts[b]);
+      buckets[b].memory = std::move(memory[b]);
       views.buckets[b].buffer = buckets[b].memory.data();
       Device& device = *buckets[b].memory.device();
       for (const Slot& slot : layouts[b].slots) {
@@ -187,11 +190,6 @@ class Reducer::Impl {
     return places_[gradient];
   }
   const GradientPlace& place_of(std::size_t gradient) const { return const_cast<Impl*>(this)->place_of(gradient); }
-
-  Buffer allocate(const BucketLayout& layout) const {
-    const auto ranks = static_cast<std::size_t>(group_->world_size());
-    return group_->allocate(slice_bytes(layout, group_->world_size()) * ranks, layout.device);
-  }
 
   void begin_pass() {
     for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b].pending = layouts_[b].slots.size();

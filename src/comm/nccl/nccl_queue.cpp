@@ -236,6 +236,7 @@ Buffer Queue::allocate(const std::shared_ptr<Queue>& self, std::size_t bytes) {
   operation.timeout = self->timeout_;
   self->wait(self->issue(operation, Way::kNothing));
   native(*self->stream_);
+  self->device_.empty_cache();  // NCCL requests memory from the driver, where what we keep freed is missing
   const std::size_t floats = bytes / sizeof(float) + 1;
   auto* const memory = static_cast<std::byte*>(self->communicator_.allocate(floats * sizeof(float)));
   Device& device = self->device_;
