@@ -2,9 +2,13 @@
 
 #include <atomic>
 #include <limits>
+#include <mutex>
+#include <vector>
 
 #include "kernels/families.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
+#include "src/cuda/peer_access.h"
 
 namespace lockstep::cuda {
 
@@ -132,6 +136,14 @@ std::size_t CudaPool::free_on_device() const {
   return free;
 }
 
+void CudaPool::open_for(int peer) {
+  cudaMemAccessDesc access{};
+  access.location = {cudaMemLocationTypeDevice, peer};
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  use_device(device_);
+  LOCKSTEP_CUDA(cudaMemPoolSetAccess(pool_, &access, 1));
+}
+
 std::size_t CudaPool::size_of_device() const {
   use_device(device_);
   std::size_t free = 0, total = 0;
@@ -172,7 +184,58 @@ void CudaGraph::launch(Stream& stream) { LOCKSTEP_CUDA(cudaGraphLaunch(executabl
 
 namespace {
 
-std::atomic<int> devices_made{0};
+// The GPUs that this process uses.
+struct UsedGpus {
+  std::mutex mutex;
+  std::vector<CudaDevice*> devices;
+  std::atomic<bool> are_several{false};
+};
+UsedGpus& used_gpus() {
+  static auto* const gpus = new UsedGpus;  // devices may be destroyed after static objects
+  return *gpus;
+}
+
+class DriverPeerCalls : public PeerCalls {
+ public:
+  explicit DriverPeerCalls(const std::vector<CudaDevice*>& devices) : devices_(devices) {}
+  bool can_access(int device, int peer) override {
+    int can = 0;
+    LOCKSTEP_CUDA(cudaDeviceCanAccessPeer(&can, device, peer));
+    return can != 0;
+  }
+  void enable(int device, int peer) override {
+    use_device(device);
+    const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
+    if (result == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();  // clears the error, for which the next kernel's launch would be blamed
+      return;
+    }
+    LOCKSTEP_CUDA(result);
+  }
+  void open_pool(int owner, int peer) override {
+    for (CudaDevice* const device : devices_)
+      if (device->index() == owner) device->pool().open_for(peer);
+  }
+
+ private:
+  const std::vector<CudaDevice*>& devices_;
+};
+
+// Collects the device among those that this process uses, and connects it with the others.
+void use_together(CudaDevice& fresh) {
+  UsedGpus& used = used_gpus();
+  const std::lock_guard lock(used.mutex);
+  std::vector<int> others;
+  for (const CudaDevice* const device : used.devices)
+    if (device->index() != fresh.index()) others.push_back(device->index());
+  used.devices.push_back(&fresh);
+  used.are_several = !others.empty();
+  DriverPeerCalls calls(used.devices);
+  for (const int other : connect_peers(calls, fresh.index(), others))
+    log::info("cuda:{} and cuda:{} cannot address each other's memory: copies between them go through the host",
+              fresh.index(), other);
+  use_device(fresh.index());
+}
 
 // The number of the device that owns the memory, -1 for the host's.
 int device_of(const void* memory) {
@@ -194,7 +257,13 @@ CudaDevice::CudaDevice(const Gpu& gpu, std::string name, const MemoryPolicy& pol
       uploader_(*this, pinned_) {
   allocator_ = std::make_unique<StreamAllocator>(*this, pool_, policy);
   default_stream_.take_scratch_from(*allocator_, /*outlives=*/true);
-  ++devices_made;
+  use_together(*this);
+}
+
+CudaDevice::~CudaDevice() {
+  UsedGpus& used = used_gpus();
+  const std::lock_guard lock(used.mutex);
+  std::erase(used.devices, this);
 }
 
 Buffer CudaDevice::allocate(std::size_t bytes) { return allocator_->allocate(bytes); }
@@ -202,10 +271,9 @@ Buffer CudaDevice::allocate(std::size_t bytes) { return allocator_->allocate(byt
 void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, Stream& stream) {
   if (bytes == 0) return;
   const cudaStream_t queue = native(stream);
-  if (devices_made > 1) {
+  if (used_gpus().are_several) {
     const int from = device_of(source), to = device_of(destination);
-    if (from >= 0 && to >= 0 &&
-        from != to) {  // a pool's memory is not mapped for other devices; this call does not need that
+    if (from >= 0 && to >= 0 && from != to) {  // direct, or through the host if the GPUs are not connected
       LOCKSTEP_CUDA(cudaMemcpyPeerAsync(destination, to, source, from, bytes, queue));
       return;
     }

@@ -68,6 +68,7 @@ class CudaPool : public MemoryPool {
   std::size_t held() const override;
   std::size_t free_on_device() const override;
   std::size_t size_of_device() const override;
+  void open_for(int peer);  // lets that GPU read and write the pool's memory
 
  private:
   int device_;
@@ -104,6 +105,7 @@ class CudaGraph : public Graph {
 class CudaDevice : public Device {
  public:
   CudaDevice(const Gpu& gpu, std::string name, const MemoryPolicy& policy);
+  ~CudaDevice() override;
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   int index() const override { return gpu_.ordinal; }
   std::string name() const override { return name_; }
@@ -122,6 +124,7 @@ class CudaDevice : public Device {
   std::unique_ptr<Stream> new_priority_stream() override;
   std::unique_ptr<Event> new_event() override;
   const KernelTable& own_kernels() const override { return kernels_; }
+  CudaPool& pool() { return pool_; }
 
  private:
   Buffer take_pinned(std::size_t bytes) override { return pinned_.allocate(bytes); }
