@@ -75,8 +75,9 @@ Shape check_norm(const NormCall& call, const Tensor& x, const Shape& over, const
   return {count_of_first(x.shape(), extents.size() - over.dims()), over.count()};
 }
 
-Tensor norm(const NormCall& call, const Tensor& given, const Shape& over, const Tensor& weight, const Tensor& bias) {
-  const Tensor x = autocast_to_float32(given);
+// Statistics are float32 and the result is rounded once, so 16-bit x is not widened under AutoCast: the layer that
+// follows would round the wide result to the same bits.
+Tensor norm(const NormCall& call, const Tensor& x, const Shape& over, const Tensor& weight, const Tensor& bias) {
   const Shape rows = check_norm(call, x, over, weight, bias);
   const Tensor y = empty_like(x), rstd = empty_like(x, {rows[0]}, DType::kFloat32);
   const Tensor mean = call.centred ? empty_like(rstd) : Tensor();
@@ -98,8 +99,7 @@ Tensor rms_norm(const Tensor& x, const Shape& over, const Tensor& weight, float 
   return norm({"rms_norm", false, eps}, x, over, weight, {});
 }
 
-Tensor group_norm(const Tensor& given, std::int64_t groups, const Tensor& weight, const Tensor& bias, float eps) {
-  const Tensor x = autocast_to_float32(given);
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, const Tensor& bias, float eps) {
   check_activation("group_norm", "x (N, ..., C)", x);
   const std::size_t dims = x.shape().dims();
   if (dims < 2) throw InvalidArgument("group_norm: x (N, ..., C) expected, got {}", x.shape().text());
