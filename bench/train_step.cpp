@@ -1,5 +1,5 @@
 // Times entire training steps (forward, backward with its all-reduces, update) of six models on generated data:
-//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt|gpt2 --ranks 2 [--steps 15]
+//   build/bench/train_step --model cifar10|cifar10-nolrn|mlp|resnet20|gpt|gpt2|gpt2-124m --ranks 2 [--steps 15]
 //                          [--transport shm|tcp] [--json]
 //   build/bench/train_step --ranks 2 --model mlp --zero
 //       with a ZeroRedundancyOptimizer (lockstep/ddp/zero.h)
@@ -55,7 +55,7 @@ Options parse(int argc, char** argv) {
   cxxopts::Options cli("train_step", "Times training steps");
   using cxxopts::value;
   cxxopts::OptionAdder add = cli.add_options();
-  add("model", "cifar10, cifar10-nolrn, mlp, resnet20, gpt or gpt2", value<std::string>()->default_value("cifar10"));
+  add("model", "cifar10, cifar10-nolrn, mlp, resnet20, gpt, gpt2 or gpt2-124m", value<std::string>()->default_value("cifar10"));
   add("ranks", "processes", value<int>()->default_value("1"));
   add("steps", "timed steps", value<int>()->default_value("15"));
   add("warm-up", "untimed steps before them (CPU 4, GPU 10)", value<int>());

@@ -24,6 +24,7 @@ struct TrainStepModel {
 //                         characters, AdamW 0.001, decay 0.1
 // gpt2                    GPT-2 124M as train_gpt2.c of llm.c trains it: 12 layers of width 768 with 12 heads, 1,024
 //                         positions, tied head: 4 texts of 64 of 50,257 tokens, AdamW 0.0001, no decay
+// gpt2-124m               the same with 4 texts of 1,024 of 50,304 tokens, for GPUs
 // `rank` determines the labels. Throws InvalidArgument that lists the names if `name` is unknown.
 TrainStepModel make_model(const std::string& name, int rank);
 // `optimizer`: "sgd", "momentum" or "adam" instead of the model's own.

@@ -10,6 +10,7 @@ resnet20       ResNet-20 with shortcuts of option A (He et al. 2015, section 4.2
 gpt            decoder-only transformer: 4 layers of width 256 with 4 heads, tied head; 8 texts of 128 characters per rank; AdamW
 gpt2           GPT-2 124M as train_gpt2.c of llm.c trains it: 12 layers of width 768 with 12 heads, 1,024 positions, tied head; 4 texts of
                64 of 50,257 tokens per rank; AdamW without decay
+gpt2-124m      the same with 4 texts of 1,024 of 50,304 tokens, for GPUs
 
 Each rank uses one thread; the first three models use plain SGD. --tuned: channels_last, gradients as views of their buckets, a static
 graph, a fused optimizer where there is one. The first steps are not timed, because DDP arranges its buckets in them and torch.compile
@@ -30,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-MODELS = ["cifar10", "cifar10-nolrn", "mlp", "resnet20", "gpt", "gpt2"]
+MODELS = ["cifar10", "cifar10-nolrn", "mlp", "resnet20", "gpt", "gpt2", "gpt2-124m"]
 VARIANTS = ["eager", "compile", "bf16"]
 SKIPPED_STEPS = 4
 
@@ -111,14 +112,14 @@ class Gpt(nn.Module):
         return nn.functional.linear(self.norm(self.blocks(x)), self.words.weight).flatten(0, 1)
 
 
-def gpt2():
-    return Gpt(layers=12, width=768, heads=12, positions=1024, characters=50257, gelu="tanh", deviation=0.02)
+def gpt2(characters):
+    return Gpt(layers=12, width=768, heads=12, positions=1024, characters=characters, gelu="tanh", deviation=0.02)
 
 
 def make_optimizer(name, parameters, tuned, on_gpu=False):
     if name == "gpt":
         return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1, fused=tuned)
-    if name == "gpt2":
+    if name in ("gpt2", "gpt2-124m"):
         return torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0, fused=tuned)
     fused = {"fused": True} if tuned and on_gpu else {}
     if name == "resnet20":
@@ -130,8 +131,9 @@ def make(name, tuned):
     """The model and one batch of generated samples and labels."""
     if name == "gpt":
         return Gpt(), torch.randint(0, 65, (8, 128)), torch.randint(0, 65, (8 * 128,))
-    if name == "gpt2":
-        return gpt2(), torch.randint(0, 50257, (4, 64)), torch.randint(0, 50257, (4 * 64,))
+    if name in ("gpt2", "gpt2-124m"):
+        characters, length = (50257, 64) if name == "gpt2" else (50304, 1024)
+        return gpt2(characters), torch.randint(0, characters, (4, length)), torch.randint(0, characters, (4 * length,))
     if name == "mlp":
         return mlp(), torch.randn(64, 2048), torch.randint(0, 10, (64,))
     if name == "resnet20":

@@ -222,7 +222,7 @@ TEST(CompareTrainStep, RefusesModelsOfDifferentSizes) {
   EXPECT_THAT(compare->errors(), ContainsRegex("gpt2: .*torchrun has 8 parameters, but an earlier program has 7"));
 }
 
-constexpr const char* kModels[] = {"cifar10", "cifar10-nolrn", "mlp", "resnet20", "gpt", "gpt2"};
+constexpr const char* kModels[] = {"cifar10", "cifar10-nolrn", "mlp", "resnet20", "gpt", "gpt2", "gpt2-124m"};
 
 std::int64_t parameters_of(const char* model) {
   std::int64_t count = 0;
