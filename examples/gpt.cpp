@@ -35,7 +35,7 @@ struct Block : nn::Module {
   }
   ls::Tensor forward(const ls::Tensor& input) override {  // (N, T, C)
     const ls::Tensor x = input + attention(norm1(input));
-    return x + down(ls::gelu(up(norm2(x))));
+    return x + ls::feed_forward(norm2(x), {up.weight, up.bias, down.weight, down.bias});
   }
 };
 

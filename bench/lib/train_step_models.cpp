@@ -84,6 +84,8 @@ struct GptSizes {
 
 constexpr GptSizes kGpt{4, 256, 4, 128, 65, 8, 128};
 constexpr GptSizes kGpt2{12, 768, 12, 1024, 50257, 4, 64, GeluApproximation::kTanh, 0.02F};
+// As train_gpt2.cu of llm.c: whole texts, and a vocabulary that is padded for tensor cores.
+constexpr GptSizes kGpt2Small{12, 768, 12, 1024, 50304, 4, 1024, GeluApproximation::kTanh, 0.02F};
 
 // Attention and a feed-forward pair, each after a normalisation.
 class Block : public nn::Module {
@@ -103,7 +105,7 @@ class Block : public nn::Module {
     const Shape& shape = input.shape();  // (N, T, C)
     const Tensor qkv = reshape(qkv_(norm1_(input)), {shape[0], shape[1], 3, heads_, shape[2] / heads_});
     const Tensor x = input + out_(reshape(scaled_dot_product_attention(qkv, {.causal = true}), shape));
-    return x + down_(gelu(up_(norm2_(x)), gelu_));
+    return x + feed_forward(norm2_(x), {up_.weight, up_.bias, down_.weight, down_.bias}, gelu_);
   }
   std::string kind() const override { return "Block"; }
 
@@ -162,6 +164,7 @@ TrainStepModel make_gpt(const GptSizes& sizes, int rank) {
 TrainStepModel make_model(const std::string& name, int rank) {
   if (name == "gpt") return make_gpt(kGpt, rank);
   if (name == "gpt2") return make_gpt(kGpt2, rank);
+  if (name == "gpt2-124m") return make_gpt(kGpt2Small, rank);
   auto model = std::make_unique<nn::Sequential>();
   const auto with = [&](std::int64_t batch, const Shape& shape) {
     const Tensor inputs = normal(shape);
@@ -179,7 +182,8 @@ TrainStepModel make_model(const std::string& name, int rank) {
     add_resnet20(*model);
     return with(64, {64, 32, 32, 3});
   }
-  throw InvalidArgument("train_step: --model {}: expected cifar10, cifar10-nolrn, mlp, resnet20, gpt or gpt2", name);
+  throw InvalidArgument("train_step: --model {}: expected cifar10, cifar10-nolrn, mlp, resnet20, gpt, gpt2 or gpt2-124m",
+                        name);
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters,
@@ -194,7 +198,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::v
   if (name == "gpt")
     return std::make_unique<optim::AdamW>(
         std::move(parameters), optim::AdamWOptions{.lr = 1e-3F, .weight_decay = 0.1F, .loss_scaler = scaler});
-  if (name == "gpt2")
+  if (name == "gpt2" || name == "gpt2-124m")
     return std::make_unique<optim::AdamW>(
         std::move(parameters), optim::AdamWOptions{.lr = 1e-4F, .weight_decay = 0.0F, .loss_scaler = scaler});
   optim::SGDOptions options{.lr = 0.01F, .loss_scaler = scaler};

@@ -257,6 +257,18 @@ add_linear("logits", BATCH, 192, 10)
 add_linear("mlp layer, batch 64", 64, 2048, 2048)
 
 
+@row("linear and gelu forward")
+def linear_gelu():
+    x, weight, bias = rand(256, 768), rand(3072, 768), rand(3072)
+    return lambda: F.gelu(F.linear(x, weight, bias), approximate="tanh")
+
+
+@row("linear and gelu backward data")
+def linear_gelu_backward():
+    y_grad, weight, before = rand(256, 768), rand(768, 3072), rand(256, 3072)
+    return lambda: aten.gelu_backward(y_grad @ weight, before, approximate="tanh")
+
+
 @row("matmul 16 x 256 x 256 x 256")
 def matmul():
     a, b, y = (rand(16, 256, 256) for _ in range(3))

@@ -1,4 +1,4 @@
-// Cross entropies of rows, float32: with labels and with soft targets, with and without class weights.
+// Cross entropies of rows: with labels and with soft targets, with and without class weights.
 #include <array>
 #include <cmath>
 #include <span>
@@ -11,6 +11,10 @@ namespace lockstep::testing::cases {
 namespace {
 
 constexpr Bound kCloseRows{.largest = 1e-5F, .absolute = 1e-6F};
+// The same for a gradient, which is rounded once.
+Bound close_gradients(DType type) {
+  return is_half(type) ? Bound{.value = step_of(type), .largest = 1e-5F, .absolute = 1e-6F} : kCloseRows;
+}
 
 using Labels = std::vector<std::int64_t>;
 
@@ -31,61 +35,66 @@ struct ScoredRows {
     if (!labels.empty() || batch == 0) return b.labels_in(labels);
     Floats soft = uniform(batch * classes, 5);
     for (float& target : soft) target = target < 0 ? 0 : target;  // half of them do not count
-    return b.in({batch, classes}, std::move(soft));
+    return b.floats_in({batch, classes}, std::move(soft));
   }
   InputView weight(Bench& b) const {
     if (!weighted) return {};
     Floats weights = uniform(classes, 6);
     for (float& each : weights) each = std::abs(each);
-    return b.in({classes}, std::move(weights));
+    return b.floats_in({classes}, std::move(weights));
   }
   Shape loss() const { return params.reduction == Reduction::kNone ? Shape{batch} : Shape{}; }
   InputView loss_grad(Bench& b) const {
-    return b.in(loss(), params.reduction == Reduction::kNone ? uniform(batch, 7) : Floats{0.5F});
+    return b.floats_in(loss(), params.reduction == Reduction::kNone ? uniform(batch, 7) : Floats{0.5F});
   }
-  OutputView loss_out(Bench& b) const { return b.out(loss(), Floats(static_cast<std::size_t>(loss().count()), 7)); }
-  OutputView divisor(Bench& b) const { return params.reduction == Reduction::kMean ? b.out({}, {7}) : OutputView(); }
+  OutputView loss_out(Bench& b) const {
+    return b.floats_out(loss(), Floats(static_cast<std::size_t>(loss().count()), 7));
+  }
+  OutputView divisor(Bench& b) const {
+    return params.reduction == Reduction::kMean ? b.floats_out({}, {7}) : OutputView();
+  }
 };
 
 struct SoftmaxOfRows {
   InputView logits, targets, weight;
-  OutputView loss, divisor, probabilities;
+  OutputView loss, divisor, statistics;
 };
 
-SoftmaxOfRows operands(Bench& b, const ScoredRows& rows, float offset = 0) {
+SoftmaxOfRows operands(Bench& b, const ScoredRows& rows, float offset = 0, Place place = Place::kAligned) {
   Floats logits = uniform(rows.batch * rows.classes, 1);
   for (float& logit : logits) logit = logit * 30 + offset;
-  const InputView in = b.in({rows.batch, rows.classes}, std::move(logits)), targets = rows.targets(b),
+  const InputView in = b.in({rows.batch, rows.classes}, std::move(logits), place), targets = rows.targets(b),
                   weight = rows.weight(b);
   const OutputView loss = rows.loss_out(b), divisor = rows.divisor(b);
-  return {in, targets, weight, loss, divisor, b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 3))};
+  return {in, targets, weight, loss, divisor, b.floats_out({rows.batch, 2}, uniform(rows.batch * 2, 3))};
 }
 
-Work forward(const ScoredRows& rows, float offset = 0) {
+Work forward(const ScoredRows& rows, float offset = 0, Place place = Place::kAligned) {
   return [=](Bench& b) {
-    const SoftmaxOfRows of = operands(b, rows, offset);
+    const SoftmaxOfRows of = operands(b, rows, offset, place);
     return [=, &b] {
-      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor,
-                                      of.probabilities, b.stream());
+      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor, of.statistics,
+                                      b.stream());
     };
   };
 }
 
 enum class Repeat { kBackward, kBoth };
 
-Work backward(const ScoredRows& rows, bool accumulate, Repeat repeat = Repeat::kBackward) {
+Work backward(const ScoredRows& rows, bool accumulate, Repeat repeat = Repeat::kBackward,
+              Place place = Place::kAligned) {
   return [=](Bench& b) {
-    const SoftmaxOfRows of = operands(b, rows);
+    const SoftmaxOfRows of = operands(b, rows, 0, place);
     const InputView loss_grad = rows.loss_grad(b);
     const OutputView grad = b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 2), accumulate);
     const auto compute = [=, &b] {
-      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor,
-                                      of.probabilities, b.stream());
+      b.kernels.softmax_cross_entropy(rows.params, of.logits, of.targets, of.weight, of.loss, of.divisor, of.statistics,
+                                      b.stream());
     };
     compute();
     return [=, &b] {
       if (repeat == Repeat::kBoth) compute();
-      b.kernels.softmax_cross_entropy_backward(rows.params, of.probabilities, of.targets, of.weight, of.divisor,
+      b.kernels.softmax_cross_entropy_backward(rows.params, of.logits, of.statistics, of.targets, of.weight, of.divisor,
                                                loss_grad, grad, b.stream());
     };
   };
@@ -151,22 +160,39 @@ ScoredRows timed(const Cases& cases) { return {cases.sizes.batch, 10, labels_for
 
 }  // namespace
 
+// Rows that a GPU's block shares, whose first elements are at different distances from 16 bytes.
+std::vector<ScoredRows> long_rows() {
+  return {{3, 1031, labels_for(3, 1031)}, {2, 5000, labels_for(2, 5000), true, {0.1F, Reduction::kSum}}};
+}
+
 void softmax_cross_entropy(Cases& cases) {
-  if (cases.is_half()) return;
-  for_all_cross_entropies(
-      [&](const std::string& name, const ScoredRows& rows) { cases.test(name, {kCloseRows}, forward(rows)); });
+  for_all_cross_entropies([&](const std::string& name, const ScoredRows& rows) {
+    if (!cases.is_half() || rows.batch < 128) cases.test(name, {kCloseRows}, forward(rows));
+  });
+  for (const Place place : {Place::kAligned, Place::kOneElementOff})
+    for (const ScoredRows& rows : long_rows())
+      cases.test(
+          fmt::format("{} rows of {}, {}", rows.batch, rows.classes, place == Place::kAligned ? "aligned" : "off"),
+          {kCloseRows}, forward(rows, 0, place));
   for (const float offset : {1e4F, 1e6F, -1e7F})
     for (const float smoothing : {0.0F, 0.1F, 1.0F})
-      cases.test(fmt::format("logits near {}, smoothing {}", offset, smoothing), {kCloseRows},
-                 forward({13, 33, labels_for(13, 33), false, {smoothing}}, offset));
+      if (!cases.is_half())
+        cases.test(fmt::format("logits near {}, smoothing {}", offset, smoothing), {kCloseRows},
+                   forward({13, 33, labels_for(13, 33), false, {smoothing}}, offset));
   cases.row({.name = "cross entropy"}, backward(timed(cases), false, Repeat::kBoth));  // with its gradient
 }
 
 void softmax_cross_entropy_backward(Cases& cases) {
-  if (cases.is_half()) return;
+  const Bound bound = close_gradients(cases.type);
   for_all_cross_entropies([&](const std::string& name, const ScoredRows& rows) {
-    cases.test(name, {kCloseRows}, backward(rows, rows.batch % 2 == 1));
+    if (!cases.is_half() || rows.batch < 128) cases.test(name, {bound}, backward(rows, rows.batch % 2 == 1));
   });
+  for (const Place place : {Place::kAligned, Place::kOneElementOff})
+    for (const ScoredRows& rows : long_rows())
+      for (const bool accumulate : {false, true})
+        cases.test(fmt::format("{} rows of {}, {}, {}", rows.batch, rows.classes,
+                               place == Place::kAligned ? "aligned" : "off", accumulate),
+                   {bound}, backward(rows, accumulate, Repeat::kBackward, place));
   cases.row({.name = "cross entropy backward"}, backward(timed(cases), false));
 }
 

@@ -92,4 +92,56 @@ void linear_backward_weights(Cases& cases) {
               backward_weights(layer.shape, false, false, Place::kAligned));
 }
 
+namespace {
+
+// GELU by tanh has a fused form on a GPU if the features are a multiple of 8; the others are two kernels.
+constexpr UnaryOperation kFunctions[] = {{UnaryFunction::kGeluTanh}, {UnaryFunction::kGelu}, {UnaryFunction::kSilu}};
+std::vector<LinearShape> shapes_before_functions() {
+  std::vector<LinearShape> shapes = linear_shapes();
+  for (const LinearShape& s : {LinearShape{5, 16, 24}, {9, 40, 64}, {33, 8, 8}}) shapes.push_back(s);
+  return shapes;
+}
+
+Work forward_with(const UnaryOperation& f, const LinearShape& s, bool with_bias) {
+  return [=](Bench& b) {
+    const InputView x = in(b, x_shape(s), 1), weight = in(b, weight_shape(s), 2), bias = in(b, bias_shape(s), 3);
+    const OutputView before = out(b, y_shape(s), 5), y = out(b, y_shape(s), 6);
+    return [=, &b] { b.kernels.linear_unary(f, x, weight, with_bias ? bias : InputView(), before, y, b.stream()); };
+  };
+}
+
+Work backward_with(const UnaryOperation& f, const LinearShape& s) {
+  return [=](Bench& b) {
+    const InputView y_grad = in(b, y_shape(s), 4), weight = in(b, weight_shape(s), 2), before = in(b, x_shape(s), 5);
+    const OutputView before_grad = out(b, x_shape(s), 6);
+    return [=, &b] { b.kernels.linear_unary_backward(f, y_grad, weight, before, before_grad, b.stream()); };
+  };
+}
+
+// The hidden layer of GPT-2's feed-forward block.
+constexpr Index kGptRows = 256, kGptWidth = 768, kGptHidden = 3072;
+
+}  // namespace
+
+void linear_unary(Cases& cases) {
+  for (const LinearShape& s : shapes_before_functions())
+    for (const UnaryOperation& f : kFunctions)
+      for (const bool with_bias : {false, true})
+        cases.test(fmt::format("{}, {}, bias {}", name_of(s), info_of(f.function).name, with_bias),
+                   {rounded(cases.type, true)}, forward_with(f, s, with_bias));
+  const LinearShape up{kGptRows, kGptWidth, kGptHidden};
+  cases.row({.name = "linear and gelu forward", .bytes = bytes_of(cases, up, false), .flops = flops_of(up)},
+            forward_with(kFunctions[0], up, true));
+}
+
+void linear_unary_backward(Cases& cases) {
+  for (const LinearShape& s : shapes_before_functions())
+    for (const UnaryOperation& f : kFunctions)
+      cases.test(fmt::format("{}, {}", name_of(s), info_of(f.function).name), {rounded(cases.type, true)},
+                 backward_with(f, s));
+  const LinearShape down{kGptRows, kGptHidden, kGptWidth};
+  cases.row({.name = "linear and gelu backward data", .bytes = bytes_of(cases, down, false), .flops = flops_of(down)},
+            backward_with(kFunctions[0], down));
+}
+
 }  // namespace lockstep::testing::cases

@@ -9,8 +9,9 @@ namespace lockstep::testing::cases {
 inline InputView in(Bench& b, const Shape& shape, unsigned seed, Place place = Place::kAligned) {
   return b.in(shape, uniform(shape.count(), seed), place);
 }
-inline OutputView out(Bench& b, const Shape& shape, unsigned seed, bool accumulate = false) {
-  return b.out(shape, uniform(shape.count(), seed), accumulate);
+inline OutputView out(Bench& b, const Shape& shape, unsigned seed, bool accumulate = false,
+                      Place place = Place::kAligned) {
+  return b.out(shape, uniform(shape.count(), seed), accumulate, place);
 }
 inline OutputView floats_out(Bench& b, const Shape& shape, unsigned seed, bool accumulate, Place place) {
   return b.floats_out(shape, uniform(shape.count(), seed), accumulate, place);

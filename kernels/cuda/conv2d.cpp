@@ -84,7 +84,7 @@ void conv2d(const Conv2dShape& shape, In x, In weight, In bias, bool relu_after,
   run(Direction::kForward, images.shape(), images.view(), weight, bias, relu_after, y, stream);
 }
 
-// cuDNN needs results that are aligned to 16 bytes and cannot add to them, so other results use scratch memory.
+// cuDNN cannot add to a result, so sums use scratch memory.
 void conv2d_backward_data(const Conv2dShape& shape, In y_grad, In weight, Out x_grad, Stream& stream) {
   const Index count = size_of_x(shape);
   if (count == 0) return;
@@ -110,9 +110,8 @@ void gradient_of_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_g
     images.put_in(x);
     return gradient_of_weights(images.shape(), images.view(), y_grad, weight_grad, stream);
   }
-  const bool in_place = x.dtype == DType::kFloat32 && !weight_grad.accumulate &&
-                        reinterpret_cast<std::uintptr_t>(weight_grad.floats()) % 16 == 0;
-  if (in_place) return run(Direction::kWeights, shape, x, weight_grad, {}, false, y_grad, stream);
+  if (x.dtype == DType::kFloat32 && !weight_grad.accumulate)
+    return run(Direction::kWeights, shape, x, weight_grad, {}, false, y_grad, stream);
   const Scratch memory(stream, static_cast<std::size_t>(weight_grad.count()) * size_of(x.dtype));
   const InputView fresh(memory.as<void>(), x.dtype, weight_grad.shape);
   run(Direction::kWeights, shape, x, fresh, {}, false, y_grad, stream);

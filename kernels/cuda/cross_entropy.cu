@@ -1,8 +1,9 @@
 // Cross entropy of a softmax, shifted by the largest logit so that exp() does not overflow, and of log probabilities.
-// One warp per row; then one block sums the rows in a fixed order, so results are reproducible bit for bit.
+// Forward reads the logits once, in their own type, and keeps two floats per row; backward computes the probabilities
+// again from them, so that no array of probabilities exists. A warp or a block takes a row; then one block sums the
+// rows in a fixed order, so results are reproducible bit for bit.
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/element.cuh"
-#include "kernels/cuda/warp.cuh"
+#include "kernels/cuda/row_group.cuh"
 
 namespace lockstep::cuda {
 
@@ -25,12 +26,30 @@ struct RowTargets {
     if (labels == nullptr || weight == nullptr) return 1;
     return is_label(n) ? weight[labels[n]] : 0;
   }
-  // c_k of operators.def.
-  __device__ float coefficient(Index n, Index k) const {
-    if (labels != nullptr && !is_label(n)) return nanf("");
-    const float target = labels == nullptr ? keep * soft[n * classes + k] : labels[n] == k ? keep : 0;
-    return weight_of_class(k) * (target + each);
+  // True if classes other than the label may have coefficients.
+  __device__ bool has_many() const { return labels == nullptr || each != 0; }
+};
+
+// c_k of operators.def for one row.
+struct RowCoefficients {
+  const float *soft, *weight;
+  Index label;
+  float keep, each;
+
+  __device__ RowCoefficients(const RowTargets& targets, Index n)
+      : soft(targets.soft == nullptr ? nullptr : targets.soft + n * targets.classes),
+        weight(targets.weight),
+        label(targets.labels == nullptr ? -1 : targets.labels[n]),
+        keep(targets.keep),
+        each(targets.each) {
+    if (targets.labels != nullptr && !targets.is_label(n)) keep = each = nanf("");
   }
+  __device__ float operator()(Index k) const {
+    // An invalid label has no class, so that NaN comes from `each`.
+    const float target = soft != nullptr ? keep * soft[k] : label == k ? keep : 0;
+    return (weight == nullptr ? 1.0F : weight[k]) * (target + each);
+  }
+  __device__ float at_label() const { return isnan(keep) ? keep : (*this)(label); }
 };
 
 RowTargets row_targets(const CrossEntropyParams& params, In targets, In weight, Index classes) {
@@ -44,32 +63,61 @@ RowTargets row_targets(const CrossEntropyParams& params, In targets, In weight, 
           params.label_smoothing / static_cast<float>(classes)};
 }
 
-__global__ void cross_entropy_rows(const float* logits, RowTargets targets, Index batch, float* losses, float* weights,
-                                   float* probabilities) {
-  const int lane = threadIdx.x % 32;
+// What forward keeps of a row, (N, 2) in operators.def.
+struct RowStatistics {
+  float largest, inverse_sum;
+};
+
+// The largest of some logits, and the sum of their exponentials relative to it.
+struct RunningSum {
+  float largest = -INFINITY, sum = 0;
+
+  __device__ void add(const float* values, int count) {
+    float most = largest;
+    for (int j = 0; j < count; ++j) most = fmaxf(most, values[j]);
+    rescale(most);
+    for (int j = 0; j < count; ++j) sum += most == -INFINITY && values[j] == most ? 0.0F : expf(values[j] - most);
+  }
+  __device__ void rescale(float most) {
+    if (most != largest) sum *= expf(largest - most);
+    largest = most;
+  }
+};
+
+template <typename Group, typename T> __global__ void cross_entropy_rows(const T* logits, RowTargets targets,
+                                                                         Index batch, float* losses, float* weights,
+                                                                         RowStatistics* statistics) {
   const Index classes = targets.classes;
-  for (Index n = first_row_of_warp(); n < batch; n += warps_of_grid()) {
-    const float* const row = logits + n * classes;
+  for (Index n = Group::first_row(); n < batch; n += Group::row_step()) {
+    const T* const row = logits + n * classes;
     const bool is_ignored = targets.is_ignored(n);
-    float largest = -INFINITY, sum = 0, coefficients = 0, distances = 0;
-    for (Index k = lane; k < classes; k += 32) largest = fmaxf(largest, row[k]);
-    largest = warp_max(largest);
-    for (Index k = lane; k < classes; k += 32) {
-      sum += expf(row[k] - largest);
-      const float coefficient = targets.coefficient(n, k);
-      coefficients += coefficient;
-      if (coefficient != 0) distances += coefficient * (largest - row[k]);
+    const RowCoefficients coefficient(targets, n);
+    RunningSum running;
+    visit_row<Group>(row, classes, [&](Index, const float* values, int count) { running.add(values, count); });
+    const float largest = Group::largest(running.largest);
+    running.rescale(largest);
+    const float sum = Group::sum(running.sum);
+    float coefficients = 0, distances = 0;
+    if (targets.has_many()) {
+      visit_row<Group>(row, classes, [&](Index first, const float* values, int count) {
+        for (int j = 0; j < count; ++j) {
+          const float c = coefficient(first + j);
+          coefficients += c;
+          if (c != 0) distances += c * (largest - values[j]);
+        }
+      });
+      coefficients = Group::sum(coefficients);
+      distances = Group::sum(distances);
     }
-    sum = warp_sum(sum);
-    coefficients = warp_sum(coefficients);
-    distances = warp_sum(distances);
-    const float inverse = 1 / sum;
-    for (Index k = lane; k < classes; k += 32)
-      probabilities[n * classes + k] = is_ignored ? 0 : expf(row[k] - largest) * inverse;
-    if (lane == 0) {
-      losses[n] = is_ignored ? 0 : coefficients * logf(sum) + distances;
-      if (weights != nullptr) weights[n] = targets.weight_of(n);
+    if (Group::thread() != 0) continue;
+    if (!targets.has_many()) {
+      coefficients = is_ignored ? 0 : coefficient.at_label();
+      if (coefficients != 0 && !isnan(coefficients))
+        distances = coefficients * (largest - widen(row[coefficient.label]));
     }
+    losses[n] = is_ignored ? 0 : coefficients * logf(sum) + distances;
+    if (weights != nullptr) weights[n] = targets.weight_of(n);
+    statistics[n] = is_ignored ? RowStatistics{0, 0} : RowStatistics{largest, 1 / sum};
   }
 }
 
@@ -115,33 +163,33 @@ struct RowFactors {
   }
 };
 
-// For labels without class weights, where the coefficients add up to 1: one thread per element.
-__global__ void plain_cross_entropy_backward(const float* probabilities, RowTargets targets, Index batch,
-                                             RowFactors factors, float* logits_grad, bool accumulate) {
-  const Index classes = targets.classes, count = batch * classes;
-  for (Index i = first_item(); i < count; i += stride_of_grid()) {
-    const Index n = i / classes;
-    const float slope =
-        targets.is_ignored(n) ? 0 : (probabilities[i] - targets.coefficient(n, i % classes)) * factors.of(n);
-    store(logits_grad[i], slope, accumulate);
-  }
-}
-
-__global__ void cross_entropy_rows_backward(const float* probabilities, RowTargets targets, Index batch,
-                                            RowFactors factors, float* logits_grad, bool accumulate) {
-  const int lane = threadIdx.x % 32;
+template <typename Group, typename T>
+__global__ void cross_entropy_rows_backward(const T* logits, const RowStatistics* statistics, RowTargets targets,
+                                            Index batch, RowFactors factors, T* logits_grad, bool accumulate) {
   const Index classes = targets.classes;
-  for (Index n = first_row_of_warp(); n < batch; n += warps_of_grid()) {
+  for (Index n = Group::first_row(); n < batch; n += Group::row_step()) {
     const bool is_ignored = targets.is_ignored(n);
+    const RowCoefficients coefficient(targets, n);
+    const RowStatistics of = statistics[n];
     const float factor = factors.of(n);
-    float coefficients = 0;
-    for (Index k = lane; k < classes; k += 32) coefficients += targets.coefficient(n, k);
-    coefficients = warp_sum(coefficients);
-    for (Index k = lane; k < classes; k += 32) {
-      const Index i = n * classes + k;
-      store(logits_grad[i], is_ignored ? 0 : (coefficients * probabilities[i] - targets.coefficient(n, k)) * factor,
-            accumulate);
+    float coefficients = 1;  // their sum: that of labels without weights is 1
+    if (targets.soft != nullptr || (targets.weight != nullptr && targets.each != 0)) {
+      coefficients = 0;
+      for (Index k = Group::thread(); k < classes; k += Group::kSize) coefficients += coefficient(k);
+      coefficients = Group::sum(coefficients);
+    } else if (targets.weight != nullptr) {
+      coefficients = is_ignored ? 0 : coefficient.at_label();
     }
+    T* const grad = logits_grad + n * classes;
+    visit_row<Group>(logits + n * classes, classes, [&](Index first, const float* values, int count) {
+      float slopes[RowParts<T>::kOf];
+      for (int j = 0; j < count; ++j)
+        slopes[j] =
+            is_ignored
+                ? 0
+                : (coefficients * (expf(values[j] - of.largest) * of.inverse_sum) - coefficient(first + j)) * factor;
+      store_part(grad, first, slopes, count, accumulate);
+    });
   }
 }
 
@@ -149,7 +197,7 @@ __global__ void nll_backward(RowTargets targets, Index batch, RowFactors factors
   const Index classes = targets.classes, count = batch * classes;
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Index n = i / classes;
-    store(grad[i], targets.is_ignored(n) ? 0 : -targets.coefficient(n, i % classes) * factors.of(n), accumulate);
+    store(grad[i], targets.is_ignored(n) ? 0 : -RowCoefficients(targets, n)(i % classes) * factors.of(n), accumulate);
   }
 }
 
@@ -179,28 +227,33 @@ class RowLosses {
 };
 
 void softmax_cross_entropy(const CrossEntropyParams& params, In logits, In targets, In weight, Out loss, Out divisor,
-                           Out probabilities, Stream& stream) {
+                           Out statistics, Stream& stream) {
   const Index batch = logits.shape[0], classes = logits.shape[1];
   const RowLosses rows(params.reduction, loss, divisor, batch, stream);
+  const RowTargets wanted = row_targets(params, targets, weight, classes);
   if (batch > 0)
-    LOCKSTEP_LAUNCH(cross_entropy_rows, blocks_for(batch, kWarpsOfBlock), kThreads, 0, stream, logits.floats(),
-                    row_targets(params, targets, weight, classes), batch, rows.losses(), rows.weights(),
-                    probabilities.floats());
+    with_float(logits.dtype, [&]<typename T>(T*) {
+      with_row_group(batch, classes, [&]<typename Group>(Group, unsigned blocks) {
+        LOCKSTEP_LAUNCH((cross_entropy_rows<Group, T>), blocks, kThreads, 0, stream, logits.as<T>(), wanted, batch,
+                        rows.losses(), rows.weights(), reinterpret_cast<RowStatistics*>(statistics.floats()));
+      });
+    });
   rows.add_up();
 }
 
-void softmax_cross_entropy_backward(const CrossEntropyParams& params, In probabilities, In targets, In weight,
+void softmax_cross_entropy_backward(const CrossEntropyParams& params, In logits, In statistics, In targets, In weight,
                                     In divisor, In loss_grad, Out logits_grad, Stream& stream) {
-  const Index batch = probabilities.shape[0], classes = probabilities.shape[1];
+  const Index batch = logits.shape[0], classes = logits.shape[1];
   if (batch * classes == 0) return;
   const RowTargets wanted = row_targets(params, targets, weight, classes);
   const RowFactors factors{params.reduction, divisor.floats(), loss_grad.floats()};
-  if (wanted.labels != nullptr && wanted.weight == nullptr)
-    LOCKSTEP_LAUNCH(plain_cross_entropy_backward, blocks_for(batch * classes), kThreads, 0, stream,
-                    probabilities.floats(), wanted, batch, factors, logits_grad.floats(), logits_grad.accumulate);
-  else
-    LOCKSTEP_LAUNCH(cross_entropy_rows_backward, blocks_for(batch, kWarpsOfBlock), kThreads, 0, stream,
-                    probabilities.floats(), wanted, batch, factors, logits_grad.floats(), logits_grad.accumulate);
+  with_float(logits.dtype, [&]<typename T>(T*) {
+    with_row_group(batch, classes, [&]<typename Group>(Group, unsigned blocks) {
+      LOCKSTEP_LAUNCH((cross_entropy_rows_backward<Group, T>), blocks, kThreads, 0, stream, logits.as<T>(),
+                      reinterpret_cast<const RowStatistics*>(statistics.floats()), wanted, batch, factors,
+                      logits_grad.as<T>(), logits_grad.accumulate);
+    });
+  });
 }
 
 void nll_loss(const CrossEntropyParams& params, In log_probabilities, In labels, In weight, Out loss, Out divisor,

@@ -10,6 +10,8 @@ namespace lockstep::cuda {
 void fill(Out out, float value, Stream&);
 void convert(In in, Out out, Stream&);
 void relu(In x, Out y, Stream&);
+void unary(const UnaryOperation& f, In x, Out y, Stream&);
+void unary_backward(const UnaryOperation& f, In saved, In y_grad, Out x_grad, Stream&);
 
 void add_bias(Out y, In bias, Stream&);
 void bias_backward(In y_grad, Out bias_grad, Stream&);

@@ -3,16 +3,19 @@
 #include <cudnn_frontend.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/tuning.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -32,6 +35,11 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 using Sizes = std::vector<std::int64_t>;
+using Clock = TuningBudget::Clock;
+
+long long ms_since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+}
 
 std::string text_of(const ConvolutionKey& key) {
   const Conv2dShape& s = key.shape;
@@ -87,7 +95,7 @@ std::vector<fe::NumericalNote_t> barred(DType type) {
   if (!math_settings().nondeterministic) notes.push_back(NumericalNote_t::NONDETERMINISTIC);
   if (type != DType::kFloat32) return notes;
   notes.push_back(NumericalNote_t::DOWN_CONVERT_INPUTS);  // to 16 bits, which is less than TF32
-  if (!math_settings().tf32) notes.push_back(NumericalNote_t::TENSOR_CORE);
+  if (!math_settings().tf32_convolutions) notes.push_back(NumericalNote_t::TENSOR_CORE);
   return notes;
 }
 
@@ -119,21 +127,19 @@ class Convolution {
     failure = {"support", true};
     if (const fe::error_t result = graph_.check_support(); result.is_bad()) return result;
     failure = {"build", true};
-    if (math_settings().autotune) build_best();
-    // Keeps engines that are built already; builds one if there are none.
+    const auto start = Clock::now();
     const fe::error_t result = graph_.build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
-    if (result.is_good())
-      log::debug("cuDNN: engines that remain for {}: {}", text_of(key_), built_.empty() ? chosen() : built_);
+    if (result.is_good()) log_built(chosen(), start);
     return result;
   }
 
-  void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
-    if (!tuned_ && math_settings().autotune) {
-      const Scratch workspace = workspace_of(graph_.get_autotune_workspace_size(), stream);
-      must(graph_.autotune(handle, pointers, workspace.as<void>()), "tune", key_);
-      log::debug("cuDNN: the fastest engine for {}: {}", text_of(key_), chosen());
+  // Queues the convolution. In the call with the same shape that tuning.h names it first measures engines, unless that
+  // is switched off, the stream is being captured, or the time for it is used up.
+  void run(std::unordered_map<std::int64_t, void*> pointers, bool is_captured, cudnnHandle_t handle, Stream& stream) {
+    if (!is_tuned_ && ++calls_ >= kCallThatTunes && !is_captured && math_settings().autotune) {
+      is_tuned_ = true;
+      if (!tuning_budget().is_spent()) tune(pointers, handle, stream);
     }
-    tuned_ = true;
     std::int64_t bytes = 0;
     must(graph_.get_workspace_size(bytes), "size", key_);
     const Scratch workspace = workspace_of(bytes, stream);
@@ -153,13 +159,45 @@ class Convolution {
     }
   }
 
-  // Builds the engines that heuristics put first. Some are compiled for that, and all would take seconds per shape.
-  void build_best() {
-    constexpr int kMeasured = 10;
+  void tune(std::unordered_map<std::int64_t, void*>& pointers, cudnnHandle_t handle, Stream& stream) {
+    const auto start = Clock::now();
+    if (build_others() > 1) {
+      const Scratch workspace = workspace_of(graph_.get_autotune_workspace_size(), stream);
+      must(graph_.autotune(handle, pointers, workspace.as<void>()), "tune", key_);
+    }
+    log::debug("cuDNN: the fastest engine for {}: {}, found in {} ms", text_of(key_), chosen(), ms_since(start));
+    if (tuning_budget().spend(Clock::now() - start))
+      log::info(
+          "cuDNN: {} s were spent on measuring engines; convolutions that are new from now on use its first choice"
+          " ({} is the limit)",
+          math_settings().tuning_seconds, env::kCudnnTuning);
+  }
+
+  // Builds the engines that heuristics put first, and returns the number of those that are built. Some are compiled at
+  // run time, which takes seconds, so that only one of these is built.
+  int build_others() {
     const std::int64_t known = graph_.get_execution_plan_count();
+    bool has_compiled = false;
     int built = 0;
-    for (std::int64_t i = 0; i < known && built < kMeasured; ++i)
-      if (graph_.build_plan_at_index(i).is_good()) built_ += (built++ == 0 ? "" : ", ") + name_of(i);
+    for (std::int64_t i = 0; i < known && built < kMeasuredEngines && !tuning_budget().is_spent(); ++i) {
+      const bool compiles = is_compiled_at_run_time(i);
+      const auto start = Clock::now();
+      if ((compiles && has_compiled) || graph_.build_plan_at_index(i).is_bad()) continue;
+      log_built(name_of(i), start);
+      has_compiled = has_compiled || compiles;
+      ++built;
+    }
+    return built;
+  }
+
+  bool is_compiled_at_run_time(std::int64_t engine) const {
+    std::vector<fe::BehaviorNote_t> notes;
+    return graph_.get_behavior_notes_for_plan_at_index(engine, notes).is_good() &&
+           std::find(notes.begin(), notes.end(), fe::BehaviorNote_t::RUNTIME_COMPILATION) != notes.end();
+  }
+
+  void log_built(const std::string& engine, Clock::time_point start) const {
+    log::debug("cuDNN: built {} in {} ms for {}", engine, ms_since(start), text_of(key_));
   }
 
   std::string name_of(std::int64_t engine) const {
@@ -202,16 +240,19 @@ class Convolution {
 
   ConvolutionKey key_;
   fe::graph::Graph graph_;
-  std::string built_;  // names of the engines that will be measured
-  bool tuned_ = false;
+  int calls_ = 0;
+  bool is_tuned_ = false;
 };
 
-// True if cuDNN has no engine for the convolution; everything else is an error of the driver, of memory, or ours.
-bool has_no_engine(fe::error_t result) {
+// True if cuDNN has no engine for the convolution; everything else is an error of the driver, of memory, or ours. A
+// graph that the backend refuses is for cudnn-frontend a call that failed, and only its text has the backend's status.
+bool has_no_engine(const fe::error_t& result) {
   using fe::error_code_t;
   const error_code_t code = result.get_code();
   return code == error_code_t::GRAPH_NOT_SUPPORTED || code == error_code_t::HEURISTIC_QUERY_FAILED ||
-         code == error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED;
+         code == error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED ||
+         (code == error_code_t::CUDNN_BACKEND_API_FAILED &&
+          result.get_message().find("CUDNN_STATUS_NOT_SUPPORTED") != std::string::npos);
 }
 
 // Null if cuDNN has no engine with this fusion, or none at all. cudnn-frontend configures every ReLU to keep NaN.
@@ -240,34 +281,72 @@ std::unique_ptr<Convolution> make(const ConvolutionKey& key, cudnnHandle_t handl
   }
 }
 
+// Null: cuDNN has no engine.
+using Known = PlanCache<ConvolutionKey, std::unique_ptr<Convolution>>::Entry;
+
 // Cached per thread, because handles are.
-Convolution* convolution_for(const ConvolutionKey& key, cudnnHandle_t handle, Stream& stream) {
-  thread_local std::map<ConvolutionKey, std::unique_ptr<Convolution>> convolutions;
-  const auto found = convolutions.find(key);
-  if (found != convolutions.end()) return found->second.get();
-  cudaStreamCaptureStatus capture{};
-  LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &capture));
-  if (capture != cudaStreamCaptureStatusNone)
+Known& convolution_for(const ConvolutionKey& key, bool is_captured, cudnnHandle_t handle) {
+  constexpr std::size_t kMostPlans = 512;
+  thread_local PlanCache<ConvolutionKey, std::unique_ptr<Convolution>> convolutions(kMostPlans);
+  if (Known* const known = convolutions.find(key)) return *known;
+  if (is_captured)
     throw Error(
         "a convolution of {} images of {} x {} x {} runs for the first time while a graph is captured, but cuDNN must "
-        "first build and measure it outside of a graph. Run the same step once before the capture",
+        "first build it outside of a graph. Run the same step once before the capture",
         key.shape.batch, key.shape.in_height, key.shape.in_width, key.shape.in_channels);
-  return convolutions.emplace(key, make(key, handle)).first->second.get();
+  return convolutions.add(key, make(key, handle));
 }
 
-void* plain(const void* pointer) { return const_cast<void*>(pointer); }
+bool is_capturing(Stream& stream) {
+  cudaStreamCaptureStatus status{};
+  LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// An operand at an address that cuDNN takes: itself, or scratch memory in place of one that is not aligned.
+class AlignedOperand {
+ public:
+  static constexpr std::uintptr_t kAlignment = 16;  // cudnn-frontend's default for tensors
+
+  AlignedOperand(In given, Stream& stream) : given_(given), aligned_(given), stream_(stream) {
+    if (!given || reinterpret_cast<std::uintptr_t>(given.data) % kAlignment == 0) return;
+    memory_.emplace(stream, static_cast<std::size_t>(given.count()) * size_of(given.dtype));
+    aligned_.data = memory_->as<void>();
+  }
+  void* data() const { return const_cast<void*>(aligned_.data); }
+  void copy_in() const { copy(given_, aligned_); }
+  void copy_out() const { copy(aligned_, given_); }
+
+ private:
+  void copy(In from, In to) const {
+    if (memory_) convert(from, {const_cast<void*>(to.data), to.dtype, to.shape}, stream_);
+  }
+
+  In given_;
+  InputView aligned_;
+  Stream& stream_;
+  std::optional<Scratch> memory_;
+};
 
 }  // namespace
 
 bool run_by_cudnn(ConvolutionKey key, In x, In weight, In bias, In y, Stream& stream) {
   const cudnnHandle_t handle = cudnn_handle(stream);
   LOCKSTEP_CUDA(cudaGetDevice(&key.device));
-  Convolution* const convolution = convolution_for(key, handle, stream);
-  if (convolution == nullptr) return false;
-  std::unordered_map<std::int64_t, void*> pointers{
-      {kX, plain(x.data)}, {kWeight, plain(weight.data)}, {kY, plain(y.data)}};
-  if (bias) pointers.emplace(kBias, plain(bias.data));
-  convolution->run(std::move(pointers), handle, stream);
+  const bool is_captured = is_capturing(stream);
+  Known& known = convolution_for(key, is_captured, handle);
+  if (known.plan == nullptr) return false;
+  known.is_in_graph = known.is_in_graph || is_captured;
+  const AlignedOperand all[] = {{x, stream}, {weight, stream}, {y, stream}, {bias, stream}};
+  const AlignedOperand& result = all[key.direction == Direction::kForward ? 2
+                                     : key.direction == Direction::kData  ? 0
+                                                                          : 1];
+  for (const AlignedOperand& each : all)
+    if (&each != &result) each.copy_in();
+  std::unordered_map<std::int64_t, void*> pointers{{kX, all[0].data()}, {kWeight, all[1].data()}, {kY, all[2].data()}};
+  if (bias) pointers.emplace(kBias, all[3].data());
+  known.plan->run(std::move(pointers), is_captured, handle, stream);
+  result.copy_out();
   return true;
 }
 

@@ -1,6 +1,6 @@
 // Convolutions by cuDNN's graphs. A graph is built once per shape, on the first call, from those of cuDNN's engines
-// that are reproducible bit for bit, stay within the workspace limit, and compute in float32 (or at least TF32, if that
-// is enabled).
+// that stay within the workspace limit and compute as MathSettings (libraries.h) allows. It is tuned if the shape comes
+// several times (tuning.h), and dropped if many others came since.
 #pragma once
 
 #include "kernels/cuda/cuda_kernels.h"
@@ -20,9 +20,10 @@ struct ConvolutionKey {
 };
 
 // Runs the convolution. x, weight and y have the key's type; the one that the direction computes is written, the others
-// are read. The stream's device becomes the thread's current one. Returns false, and computes nothing, if cuDNN has no
-// engine that fuses bias and ReLU as the key demands, or none at all: the latter is logged. Throws Error if cuDNN
-// fails, if there is no memory for its workspace, and if the key is new while a graph is captured.
+// are read. Operands that are not aligned to 16 bytes are copied. The stream's device becomes the thread's current one.
+// Returns false, and computes nothing, if cuDNN has no engine that fuses bias and ReLU as the key demands, or none at
+// all: the latter is logged. Throws Error if cuDNN fails, if there is no memory for its workspace, and if the key is
+// new while a graph is captured.
 bool run_by_cudnn(ConvolutionKey key, In x, In weight, In bias, In y, Stream& stream);
 
 }  // namespace lockstep::cuda

@@ -1,10 +1,10 @@
 #include "kernels/cuda/product.h"
 
-#include <map>
 #include <memory>
 #include <utility>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/plan_cache.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
@@ -59,13 +59,13 @@ void set(cublasLtMatmulDesc_t descriptor, cublasLtMatmulDescAttributes_t attribu
 // A product and cuBLASLt's best algorithm for it, which is queried once per shape.
 class Plan {
  public:
-  // `bias` is an example of the epilogue's bias: its presence and alignment may influence the choice.
-  Plan(const CublasProduct& product, const void* bias)
+  // `extras` are an example: their presence and alignment may influence the choice.
+  Plan(const CublasProduct& product, const ProductExtras& extras)
       : a_(make_layout(product.in, product.a_op, product.m, product.k, product.batch)),
         b_(make_layout(product.in, product.b_op, product.k, product.n, product.batch)),
         d_(make_layout(product.out, CUBLAS_OP_N, product.m, product.n, product.batch)),
         beta_(product.accumulate ? 1.0F : 0.0F) {
-    const bool tf32 = math_settings().tf32 && product.in == DType::kFloat32;
+    const bool tf32 = math_settings().tf32_products && product.in == DType::kFloat32;
     cublasLtMatmulDesc_t descriptor = nullptr;
     LOCKSTEP_CUBLAS(
         cublasLtMatmulDescCreate(&descriptor, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -73,14 +73,16 @@ class Plan {
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSA, product.a_op);
     set(descriptor, CUBLASLT_MATMUL_DESC_TRANSB, product.b_op);
     set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
-    if (bias != nullptr) set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (product.epilogue == CUBLASLT_EPILOGUE_BGRADB) set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
+    if (extras.matrix != nullptr) set(descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{product.m});
+    set_extras(extras);
     known_ = choose(product);
   }
 
   bool known() const { return known_; }
 
-  void run(const void* a, const void* b, const void* bias, void* d, Stream& stream) {
-    if (bias != nullptr) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  void run(const void* a, const void* b, const ProductExtras& extras, void* d, Stream& stream) {
+    set_extras(extras);
     const float alpha = 1;
     const Scratch workspace(stream, best_.workspaceSize);
     LOCKSTEP_CUBLAS(cublasLtMatmul(cublas_handle(), descriptor_.get(), &alpha, a, a_.get(), b, b_.get(), &beta_, d,
@@ -89,6 +91,11 @@ class Plan {
   }
 
  private:
+  void set_extras(const ProductExtras& extras) {
+    if (extras.vector != nullptr) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, extras.vector);
+    if (extras.matrix != nullptr) set(descriptor_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, extras.matrix);
+  }
+
   bool choose(const CublasProduct& product) {
     cublasLtMatmulPreference_t made = nullptr;
     LOCKSTEP_CUBLAS(cublasLtMatmulPreferenceCreate(&made));
@@ -117,16 +124,16 @@ class Plan {
   bool known_;
 };
 
-// One per thread, because a descriptor holds the bias of the current call.
-Plan& plan_for(const CublasProduct& product, const void* bias, Stream& stream) {
-  thread_local std::map<std::pair<int, CublasProduct>, Plan> plans;
+// One per thread, because a descriptor holds the extras of the current call.
+Plan& plan_for(const CublasProduct& product, const ProductExtras& extras, Stream& stream) {
+  constexpr std::size_t kMostPlans = 1024;
+  thread_local PlanCache<std::pair<int, CublasProduct>, Plan> plans(kMostPlans);
   int device = 0;
   native(stream);  // makes the stream's device the thread's current one
   LOCKSTEP_CUDA(cudaGetDevice(&device));
   const std::pair key(device, product);
-  const auto found = plans.find(key);
-  if (found != plans.end()) return found->second;
-  return plans.try_emplace(key, product, bias).first->second;
+  if (auto* const known = plans.find(key)) return known->plan;
+  return plans.add(key, Plan(product, extras)).plan;
 }
 
 constexpr std::uint32_t kGoodAlignment = 16;
@@ -150,19 +157,22 @@ std::uint32_t alignment_of(const void* pointer) {
 
 void multiply(CublasProduct product, const void* a, const void* b, void* d, Stream& stream) {
   product.a_alignment = alignment_of(a), product.b_alignment = alignment_of(b), product.d_alignment = alignment_of(d);
-  Plan& plan = plan_for(product, nullptr, stream);
+  Plan& plan = plan_for(product, {}, stream);
   if (!plan.known() && (product.d_alignment < kGoodAlignment || product.accumulate))
     return multiply_apart(product, a, b, d, stream);
   if (!plan.known())
     throw Error("cuBLASLt has no algorithm to multiply ({}, {}) by ({}, {}) in {}", product.m, product.k, product.k,
                 product.n, name_of(product.in));
-  plan.run(a, b, nullptr, d, stream);
+  plan.run(a, b, {}, d, stream);
 }
 
-bool multiply_with_epilogue(const CublasProduct& product, const void* a, const void* b, const void* bias, void* d,
+bool multiply_with_epilogue(CublasProduct product, const void* a, const void* b, const ProductExtras& extras, void* d,
                             Stream& stream) {
-  Plan& plan = plan_for(product, bias, stream);
-  if (plan.known()) plan.run(a, b, bias, d, stream);
+  product.a_alignment = alignment_of(a), product.b_alignment = alignment_of(b), product.d_alignment = alignment_of(d);
+  if (extras.vector != nullptr) product.vector_alignment = alignment_of(extras.vector);
+  if (extras.matrix != nullptr) product.matrix_alignment = alignment_of(extras.matrix);
+  Plan& plan = plan_for(product, extras, stream);
+  if (plan.known()) plan.run(a, b, extras, d, stream);
   return plan.known();
 }
 

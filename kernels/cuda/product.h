@@ -8,6 +8,12 @@
 
 namespace lockstep::cuda {
 
+// What a product does apart from D. Both must be aligned in each call as in the product's first one.
+struct ProductExtras {
+  const void* vector = nullptr;  // BIAS: added to D's columns, in D's type; BGRADB: written, the sums of op(B) over k
+  const void* matrix = nullptr;  // as D; GELU_AUX: written, GELU's argument; DGELU: read
+};
+
 // D (m, n) = op(A) * op(B), plus D when accumulating; leading dimensions are those of the stored rows. Sums are in
 // float32. `batch` products are stored one after the other.
 struct CublasProduct {
@@ -16,12 +22,13 @@ struct CublasProduct {
   cublasLtEpilogue_t epilogue;
   bool accumulate;
   DType in = DType::kFloat32, out = DType::kFloat32;
-  std::uint32_t a_alignment = 0, b_alignment = 0, d_alignment = 0, bias_alignment = 0;  // set by the call
+  std::uint32_t a_alignment = 0, b_alignment = 0, d_alignment = 0, vector_alignment = 0,
+                matrix_alignment = 0;  // set by the call
   Index batch = 1;
 
   auto key() const {
     return std::tuple(a_op, b_op, m, n, k, epilogue, accumulate, in, out, a_alignment, b_alignment, d_alignment,
-                      bias_alignment, batch);
+                      vector_alignment, matrix_alignment, batch);
   }
   bool operator<(const CublasProduct& other) const { return key() < other.key(); }
 };
@@ -32,8 +39,8 @@ std::uint32_t alignment_of(const void* pointer);
 // Computes D by cuBLASLt's best algorithm, which is queried once per shape. Throws Error if there is none.
 void multiply(CublasProduct product, const void* a, const void* b, void* d, Stream& stream);
 
-// The same with the bias in the epilogue; sets the alignments. Returns false, and does nothing, if no algorithm exists.
-bool multiply_with_epilogue(const CublasProduct& product, const void* a, const void* b, const void* bias, void* d,
+// The same with the product's epilogue. Returns false, and does nothing, if no algorithm exists.
+bool multiply_with_epilogue(CublasProduct product, const void* a, const void* b, const ProductExtras& extras, void* d,
                             Stream& stream);
 
 // The result of an empty product: writes zeros (the same bits in every type), or nothing when accumulating.

@@ -63,6 +63,8 @@ template <typename T, int count> __global__ void unary_backward_packs(UnaryOpera
 
 template <typename T> constexpr int kOfUnary = 16 / sizeof(T);  // elements of a pack
 
+}  // namespace
+
 void unary(const UnaryOperation& operation, In x, Out y, Stream& stream) {
   const Index count = y.count();
   with_float(y.dtype, [&]<typename T>(T*) {
@@ -97,8 +99,6 @@ void unary_backward(const UnaryOperation& operation, In saved, In y_grad, Out x_
                       to, done, count - done, x_grad.accumulate);
   });
 }
-
-}  // namespace
 
 void use_unary(KernelTable& table) {
   table.unary = unary;

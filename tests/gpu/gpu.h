@@ -17,6 +17,9 @@
 
 namespace lockstep::testing {
 
+// Results are compared with the CPU's, and with those of another run, so convolutions do not use TF32.
+inline const int kIsReproducible = ::setenv(env::kDeterministic, "1", 0);
+
 struct FoundGpu {
   Device* device = nullptr;
   std::string why_not;

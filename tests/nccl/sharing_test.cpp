@@ -72,19 +72,32 @@ TEST(SharedGpus, AreToldToNcclAsItsVersionWants) {
     EXPECT_THAT(nccl::environment_for_sharing({{"GPU-a", 1}, {"GPU-b", 1}}, 1, version, "here"), IsEmpty());
 }
 
+TEST(Algorithms, MustBeTheSameOnAllRanks) {
+  nccl::check_algorithms({{"GPU-a", 1, ""}, {"GPU-b", 1, ""}});
+  nccl::check_algorithms({{"GPU-a", 1, "Ring"}, {"GPU-b", 1, "Ring"}});
+  EXPECT_THAT(message_of([] {
+                nccl::check_algorithms({{"GPU-a", 1, ""}, {"GPU-b", 1, ""}, {"GPU-c", 1, "^NVLS,NVLSTree"}});
+              }),
+              AllOf(HasSubstr("rank 0 has , but rank 2 has ^NVLS,NVLSTree"), HasSubstr("alike on all ranks")));
+}
+
+constexpr const char* kReproducible = "^NVLS,NVLSTree";
+
 // The caller's variables are not changed, so there is nothing to check.
 const char* set_by_the_caller() {
   const char* const algorithm = std::getenv("NCCL_ALGO");
-  if (algorithm != nullptr && std::strcmp(algorithm, "^NVLS,NVLSTree") != 0) return "NCCL_ALGO is set by the caller";
+  if (algorithm != nullptr && std::strcmp(algorithm, kReproducible) != 0) return "NCCL_ALGO is set by the caller";
   return std::getenv("NCCL_HOSTID") != nullptr ? "NCCL_HOSTID is set by the caller" : nullptr;
 }
+
+// The value of NCCL_ALGO in this process, which LOCKSTEP_DETERMINISTIC has chosen before main().
+std::string chosen_algorithm() { return env::text(env::kDeterministic) == "1" ? kReproducible : "unset"; }
 
 // Another thread may be reading the environment.
 TEST(EnvironmentOfNccl, ChangesBeforeMainOrWhereRanksShareAGpu) {
   if (const char* const reason = set_by_the_caller()) GTEST_SKIP() << reason;
   const char* const algorithm = std::getenv("NCCL_ALGO");
-  ASSERT_NE(algorithm, nullptr) << "chosen when the program starts";
-  EXPECT_STREQ(algorithm, "^NVLS,NVLSTree");
+  EXPECT_EQ(algorithm == nullptr ? "unset" : algorithm, chosen_algorithm());
   nccl::prepare_environment({{"GPU-a", 1}, {"GPU-b", 1}}, 0, NCCL_VERSION(2, 28, 9));
   EXPECT_EQ(std::getenv("NCCL_ALGO"), algorithm);
   EXPECT_EQ(std::getenv("NCCL_HOSTID"), nullptr);
@@ -122,10 +135,22 @@ TEST(SharedGpus, AreRefusedOnAllRanksUnlessAllowed) {
                 AllOf(HasSubstr("ranks 0 and 1 use GPU-recorded-0"), HasSubstr("lockrun --share-gpu 2")));
   const auto older = share_one(22809, "2", nullptr);
   for (std::size_t rank : {0U, 1U})
-    EXPECT_THAT(older[rank].text(), AllOf(HasSubstr("-" + std::to_string(rank) +
-                                                    " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=^NVLS,NVLSTree")));
+    EXPECT_THAT(older[rank].text(),
+                AllOf(HasSubstr("-" + std::to_string(rank) +
+                                " NCCL_MULTI_RANK_GPU_ENABLE=unset NCCL_ALGO=" + chosen_algorithm())));
   for (const RankReport& report : share_one(23000, "2", "Ring"))
     EXPECT_THAT(report.text(), HasSubstr("NCCL_HOSTID=unset NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_ALGO=Ring"));
+}
+
+TEST(Algorithms, ThatDifferAreRefusedOnAllRanks) {
+  const auto reports = run_processes(
+      {.wire = Wire::kNccl, .ranks = 2}, [](Rank&, RankReport&) {},
+      [](int rank) {
+        setenv(env::kDeterministic, rank == 0 ? "0" : "1", 1);
+        return true;
+      });
+  for (const RankReport& report : reports)
+    EXPECT_THAT(report.text(), HasSubstr("rank 0 has LOCKSTEP_DETERMINISTIC=0, NCCL_ALGO="));
 }
 
 // The survivors' kernels wait for a dead rank: the CPU backend detects the death, and the communicator is aborted.

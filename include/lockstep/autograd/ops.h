@@ -12,6 +12,7 @@
 #include "lockstep/autograd/dropout.h"
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/embedding.h"
+#include "lockstep/autograd/feed_forward.h"
 #include "lockstep/autograd/losses.h"
 #include "lockstep/autograd/matmul.h"
 #include "lockstep/autograd/normalization.h"

@@ -57,11 +57,16 @@ inline constexpr const char* kNcclLibrary = "LOCKSTEP_NCCL_LIBRARY";  // file na
 inline constexpr const char* kNcclBlocking = "LOCKSTEP_NCCL_BLOCKING";
 // Set by lockrun --share-gpu K: number of ranks that share one GPU.
 inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";
-// "1": the GPU computes float32 products and convolutions in TF32.
+// "1": on GPUs a run has the same bits as the last one, and float32 convolutions its precision; "0" (default): speed,
+// by the precision that is also PyTorch's default. The next four variables choose single parts of it.
+inline constexpr const char* kDeterministic = "LOCKSTEP_DETERMINISTIC";
+// "1": the GPU computes float32 products and convolutions in TF32; "0": neither.
 inline constexpr const char* kTf32 = "LOCKSTEP_TF32";
 // "0": use cuDNN's first choice instead of the fastest measured.
 inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";
-// "1": results of convolutions may differ from run to run.
+// Seconds in which cuDNN's engines may be built and measured, default 60.
+inline constexpr const char* kCudnnTuning = "LOCKSTEP_CUDNN_TUNING_S";
+// "1": results of convolutions and of attention's backward may differ from run to run; "0": they may not.
 inline constexpr const char* kCudnnNondeterministic = "LOCKSTEP_CUDNN_NONDETERMINISTIC";
 // Workspace of one product or convolution, default 64.
 inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";

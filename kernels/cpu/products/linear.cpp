@@ -48,11 +48,23 @@ void linear_backward_weights(In x, In y_grad, Out weight_grad, Out bias_grad, St
   if (bias_grad) cpu_device().kernels().bias_backward(y_grad, bias_grad, stream);
 }
 
+void linear_unary(const UnaryOperation& f, In x, In weight, In bias, Out before, Out y, Stream& stream) {
+  linear(x, weight, bias, false, before, stream);
+  cpu_device().kernels().unary(f, before, y, stream);
+}
+
+void linear_unary_backward(const UnaryOperation& f, In y_grad, In weight, In before, Out before_grad, Stream& stream) {
+  linear_backward_data(y_grad, weight, before_grad, stream);
+  cpu_device().kernels().unary_backward(f, before, before_grad, before_grad, stream);
+}
+
 }  // namespace
 
 }  // namespace products
 
 void use_linear_products(KernelTable& table) {
+  table.linear_unary = products::linear_unary;
+  table.linear_unary_backward = products::linear_unary_backward;
   table.linear = products::linear;
   table.linear_backward_data = products::linear_backward_data;
   table.linear_backward_weights = products::linear_backward_weights;

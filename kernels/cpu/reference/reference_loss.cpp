@@ -139,44 +139,44 @@ double row_factor(Reduction reduction, In divisor, In loss_grad, Index row) {
 }
 
 void softmax_cross_entropy(const CrossEntropyParams& params, In in, In targets, In weight, Out loss, Out divisor,
-                           Out out, Stream&) {
+                           Out statistics, Stream&) {
   const Index batch = in.shape[0], classes = in.shape[1];
   const RowTargets wanted(params, targets, weight, classes);
   RowLosses losses(params.reduction, loss, divisor);
   for (Index n = 0; n < batch; ++n) {
     const float* const row = in.floats() + n * classes;
-    float* const probabilities = out.floats() + n * classes;
+    float* const of_row = statistics.floats() + n * 2;
     if (wanted.is_ignored(n)) {
-      std::fill_n(probabilities, classes, 0.0F);
+      std::fill_n(of_row, 2, 0.0F);
       losses.add(n, 0, 0);
       continue;
     }
     const float largest = *std::max_element(row, row + classes);
     double sum = 0, total = 0;
     for (Index k = 0; k < classes; ++k) sum += std::exp(static_cast<double>(row[k]) - largest);
-    for (Index k = 0; k < classes; ++k) {
-      probabilities[k] = static_cast<float>(std::exp(static_cast<double>(row[k]) - largest) / sum);
-      // A logit of -infinity counts only where the target is not 0.
+    of_row[0] = largest, of_row[1] = static_cast<float>(1 / sum);
+    // A logit of -infinity counts only where the target is not 0.
+    for (Index k = 0; k < classes; ++k)
       if (const double coefficient = wanted.coefficient(n, k); coefficient != 0)
         total += coefficient * (std::log(sum) - (static_cast<double>(row[k]) - largest));
-    }
     losses.add(n, total, wanted.weight_of(n));
   }
   losses.finish();
 }
 
-void softmax_cross_entropy_backward(const CrossEntropyParams& params, In out, In targets, In weight, In divisor,
-                                    In loss_grad, Out logits_grad, Stream&) {
-  const Index batch = out.shape[0], classes = out.shape[1];
+void softmax_cross_entropy_backward(const CrossEntropyParams& params, In in, In statistics, In targets, In weight,
+                                    In divisor, In loss_grad, Out logits_grad, Stream&) {
+  const Index batch = in.shape[0], classes = in.shape[1];
   const RowTargets wanted(params, targets, weight, classes);
   for (Index n = 0; n < batch; ++n) {
     const double factor = row_factor(params.reduction, divisor, loss_grad, n);
+    const double largest = statistics.floats()[2 * n], inverse = statistics.floats()[2 * n + 1];
     double coefficients = 0;
     for (Index k = 0; k < classes; ++k) coefficients += wanted.coefficient(n, k);
     for (Index k = 0; k < classes; ++k) {
       const Index at = n * classes + k;
-      const double slope =
-          wanted.is_ignored(n) ? 0 : (coefficients * out.floats()[at] - wanted.coefficient(n, k)) * factor;
+      const double probability = std::exp(in.floats()[at] - largest) * inverse;
+      const double slope = wanted.is_ignored(n) ? 0 : (coefficients * probability - wanted.coefficient(n, k)) * factor;
       store(logits_grad.floats()[at], slope, logits_grad.accumulate);
     }
   }
@@ -211,8 +211,8 @@ void nll_loss_backward(const CrossEntropyParams& params, In targets, In weight, 
 }  // namespace
 
 void use_cross_entropy(KernelTable& table) {
-  table.softmax_cross_entropy = softmax_cross_entropy;
-  table.softmax_cross_entropy_backward = softmax_cross_entropy_backward;
+  table.softmax_cross_entropy = any_float<softmax_cross_entropy>;
+  table.softmax_cross_entropy_backward = any_float<softmax_cross_entropy_backward>;
   table.nll_loss = nll_loss;
   table.nll_loss_backward = nll_loss_backward;
 }

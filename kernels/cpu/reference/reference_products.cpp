@@ -51,6 +51,27 @@ void use_linear(KernelTable& table) {
   table.linear_backward_weights = any_float<linear_backward_weights>;
 }
 
+// -- a linear layer and an elementwise function
+
+namespace {
+
+void linear_unary(const UnaryOperation& f, In x, In weight, In bias, Out before, Out y, Stream& stream) {
+  linear(x, weight, bias, false, before, stream);
+  reference_kernels().unary(f, before, y, stream);
+}
+
+void linear_unary_backward(const UnaryOperation& f, In y_grad, In weight, In before, Out before_grad, Stream& stream) {
+  linear_backward_data(y_grad, weight, before_grad, stream);
+  reference_kernels().unary_backward(f, before, before_grad, before_grad, stream);
+}
+
+}  // namespace
+
+void use_linear_unary(KernelTable& table) {
+  table.linear_unary = any_float<linear_unary>;
+  table.linear_unary_backward = any_float<linear_unary_backward>;
+}
+
 // -- batches of matrix products
 
 namespace {

@@ -9,8 +9,7 @@ namespace {
 
 constexpr const char *kCrossEntropy = "softmax_cross_entropy", *kNllLoss = "nll_loss";
 
-// Inputs: logits, and targets if they are floats. Saved: probabilities, targets, weight, divisor, and for float targets
-// the logits.
+// Inputs: logits, and targets if they are floats. Saved: logits, statistics of the rows, targets, weight, divisor.
 class CrossEntropyNode : public Node {
  public:
   CrossEntropyNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const CrossEntropyParams& params,
@@ -20,8 +19,8 @@ class CrossEntropyNode : public Node {
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     if (targets[0])
       kernels_of(result_grad)
-          .softmax_cross_entropy_backward(params_, in_shape(saved(0), rows_), in_rows(saved(1)), saved(2), saved(3),
-                                          result_grad, out_shape(targets[0], rows_), stream_of(result_grad));
+          .softmax_cross_entropy_backward(params_, in_shape(saved(0), rows_), saved(1), in_rows(saved(2)), saved(3),
+                                          saved(4), result_grad, out_shape(targets[0], rows_), stream_of(result_grad));
     if (targets.size() > 1 && targets[1]) give_to_targets(result_grad, targets[1]);
   }
 
@@ -35,11 +34,11 @@ class CrossEntropyNode : public Node {
     const KernelTable& kernels = kernels_of(result_grad);
     Stream& stream = stream_of(result_grad);
     const Tensor slopes = empty_like(result_grad, rows_);
-    kernels.softmax(in_shape(saved(4), rows_), true, slopes, stream);
+    kernels.softmax(in_shape(saved(0), rows_), true, slopes, stream);
     const bool is_row_by_row = params_.reduction == Reduction::kNone;
     kernels.binary(BinaryFunction::kMul, slopes, in_shape(result_grad, is_row_by_row ? Shape{rows_[0], 1} : Shape{}),
                    slopes, stream);
-    if (saved(2).defined()) kernels.binary(BinaryFunction::kMul, slopes, saved(2), slopes, stream);
+    if (saved(3).defined()) kernels.binary(BinaryFunction::kMul, slopes, saved(3), slopes, stream);
     const float divisor = params_.reduction == Reduction::kMean ? static_cast<float>(rows_[0]) : 1.0F;
     kernels.scale(slopes, -(1 - params_.label_smoothing) / divisor, out_shape(target, rows_), stream);
   }
@@ -138,8 +137,9 @@ void check_weight(const Scores& scores, const Tensor& weight) {
 struct RowLoss {
   Tensor loss, divisor;
   explicit RowLoss(const Scores& scores)
-      : loss(empty_like(scores.values, scores.reduction == Reduction::kNone ? scores.without_classes() : Shape{})),
-        divisor(scores.reduction == Reduction::kMean ? empty_like(scores.values, Shape{}) : Tensor()) {}
+      : loss(empty_like(scores.values, scores.reduction == Reduction::kNone ? scores.without_classes() : Shape{},
+                        DType::kFloat32)),
+        divisor(scores.reduction == Reduction::kMean ? empty_like(scores.values, {}, DType::kFloat32) : Tensor()) {}
 };
 
 }  // namespace
@@ -148,12 +148,12 @@ Tensor softmax_cross_entropy(const Tensor& given, const Tensor& wanted, const Cr
   check_activation(kCrossEntropy, "logits (..., K)", given);
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
     throw InvalidArgument("{}: label_smoothing {} is outside 0..1", kCrossEntropy, options.label_smoothing);
-  const Tensor logits = cast(given, DType::kFloat32);
-  const Scores scores{kCrossEntropy, "logits", logits, options.reduction};
+  const Scores scores{kCrossEntropy, "logits", given, options.reduction};
   const Shape rows = scores.rows();
   check_targets(scores, wanted, true);
   check_weight(scores, options.weight);
   const bool are_labels = wanted.dtype() == DType::kInt64;
+  const Tensor logits = are_labels ? given : cast(given, DType::kFloat32);  // the targets' gradient needs them wide
   if (are_labels) check_label_values(kCrossEntropy, wanted, rows[1], options.ignore_index);
   if (!are_labels && options.ignore_index != kIgnoreIndex)
     throw InvalidArgument(
@@ -162,16 +162,12 @@ Tensor softmax_cross_entropy(const Tensor& given, const Tensor& wanted, const Cr
   const Tensor targets = are_labels ? wanted : cast(wanted, DType::kFloat32);
   const CrossEntropyParams params{options.label_smoothing, options.reduction, options.ignore_index};
   const RowLoss result(scores);
-  const Tensor probabilities = empty_like(logits);
-  kernels_of(logits).softmax_cross_entropy(
-      params, in_shape(logits, rows), in_shape(targets, are_labels ? Shape{rows[0]} : rows), options.weight,
-      result.loss, result.divisor, out_shape(probabilities, rows), stream_of(logits));
-  if (are_labels)
-    record<CrossEntropyNode>(result.loss, {logits}, std::vector{probabilities, targets, options.weight, result.divisor},
-                             params, rows);
-  else
-    record<CrossEntropyNode>(result.loss, {logits, targets},
-                             std::vector{probabilities, targets, options.weight, result.divisor, logits}, params, rows);
+  const Tensor statistics = empty_like(logits, {rows[0], 2}, DType::kFloat32);
+  kernels_of(logits).softmax_cross_entropy(params, in_shape(logits, rows),
+                                           in_shape(targets, are_labels ? Shape{rows[0]} : rows), options.weight,
+                                           result.loss, result.divisor, statistics, stream_of(logits));
+  record<CrossEntropyNode>(result.loss, are_labels ? std::vector{logits} : std::vector{logits, targets},
+                           std::vector{logits, statistics, targets, options.weight, result.divisor}, params, rows);
   return result.loss;
 }
 

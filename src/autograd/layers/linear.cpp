@@ -1,3 +1,5 @@
+#include "src/autograd/layers/linear_operands.h"
+
 #include "lockstep/autograd/ops.h"
 #include "src/autograd/math/row_views.h"
 
@@ -32,20 +34,24 @@ class LinearNode : public Node {
 
 }  // namespace
 
+void check_linear_operands(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const Shape x_rows = rows_of(operation, x);
+  check_input(operation, "weight (O, I)", weight, 2, &x.device());
+  if (weight.shape()[1] != x_rows[1])
+    throw InvalidArgument("{}: {} {} expects {} features, but x {} has {}", operation, name_argument("weight", weight),
+                          weight.shape().text(), weight.shape()[1], x.shape().text(), x_rows[1]);
+  if (!bias.defined()) return;
+  check_input(operation, "bias (O)", bias, 1, &x.device());
+  if (bias.count() != weight.shape()[0])
+    throw InvalidArgument("{}: {} {} does not match {} {}", operation, name_argument("bias", bias), bias.shape().text(),
+                          name_argument("weight", weight), weight.shape().text());
+}
+
 Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias, Activation activation) {
   check_activation("linear", "x (..., I)", input);
   const Tensor x = autocast(input);
   const Shape x_rows = rows_of("linear", x);
-  check_input("linear", "weight (O, I)", weight, 2, &x.device());
-  if (weight.shape()[1] != x_rows[1])
-    throw InvalidArgument("linear: {} {} expects {} features, but x {} has {}", name_argument("weight", weight),
-                          weight.shape().text(), weight.shape()[1], x.shape().text(), x_rows[1]);
-  if (bias.defined()) {
-    check_input("linear", "bias (O)", bias, 1, &x.device());
-    if (bias.count() != weight.shape()[0])
-      throw InvalidArgument("linear: {} {} does not match {} {}", name_argument("bias", bias), bias.shape().text(),
-                            name_argument("weight", weight), weight.shape().text());
-  }
+  check_linear_operands("linear", x, weight, bias);
   const Shape y_rows{x_rows[0], weight.shape()[0]};
   const Tensor y = empty_like(x, with_last(x.shape(), weight.shape()[0]));
   const bool relu = activation == Activation::kReLU;

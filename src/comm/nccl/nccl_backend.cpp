@@ -76,6 +76,7 @@ std::unique_ptr<Backend> make_nccl_backend(const BackendContext& given, MakeBack
   if (context.device == nullptr) context.device = &local_device(context.place.local_rank);
   const auto gpus = nccl::gather_gpus(context);
   nccl::check_sharing(gpus);
+  nccl::check_algorithms(gpus);
   nccl::prepare_environment(gpus, context.place.rank, api.version);
   BackendContext watch = context;
   watch.store = scoped(context.store, "nccl/watch/");

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <sstream>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/core/device.h"
@@ -23,9 +24,13 @@ constexpr const char* kId = "nccl/id";
 constexpr const char* kHostId = "NCCL_HOSTID";
 constexpr int kFirstWithSharing = NCCL_VERSION(2, 30, 0);
 
-// The sums of NVLink SHARP, within a machine and across machines, have different bits in each run. This disables it
-// before main(), unless the user chose otherwise, so that no other thread reads the environment while it is written.
-[[maybe_unused]] const int kChosen = setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);
+constexpr const char* kAlgorithms = "NCCL_ALGO";
+
+// The sums of NVLink SHARP, within a machine and across machines, are not promised to have the same bits in each run.
+// LOCKSTEP_DETERMINISTIC=1 disables it before main(), unless the user chose otherwise, so that no other thread reads
+// the environment while it is written.
+[[maybe_unused]] const int kChosen =
+    env::text(env::kDeterministic) == "1" ? setenv(kAlgorithms, "^NVLS,NVLSTree", 0) : 0;
 
 std::string key_of_gpu(int rank) { return fmt::format("nccl/gpu/{}", rank); }
 
@@ -59,22 +64,39 @@ ncclUniqueId agree_on_id(const BackendContext& context, const Api& api) {
 
 std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
   const long share = env::integer(env::kShareGpu, 1, 64).value_or(1);
-  context.store->set(key_of_gpu(context.place.rank), fmt::format("{} {}", share, context.device->identity()));
+  const bool deterministic = env::integer(env::kDeterministic, 0, 1).value_or(0) == 1;
+  context.store->set(key_of_gpu(context.place.rank),
+                     fmt::format("{}\n{}\n{}={}, {}={}", share, context.device->identity(), env::kDeterministic,
+                                 deterministic ? 1 : 0, kAlgorithms, env::text(kAlgorithms).value_or("unset")));
   std::vector<GpuOfRank> gpus;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    const std::string text = await_value(context, rank, key_of_gpu(rank));
-    const std::size_t space = std::min(text.find(' '), text.size());
-    gpus.push_back(
-        {text.substr(std::min(space + 1, text.size())), static_cast<int>(std::strtol(text.c_str(), nullptr, 10))});
+    std::istringstream text(await_value(context, rank, key_of_gpu(rank)));
+    GpuOfRank gpu;
+    std::string most;
+    std::getline(text, most);
+    std::getline(text, gpu.identity);
+    std::getline(text, gpu.algorithms);
+    gpu.most_ranks = static_cast<int>(std::strtol(most.c_str(), nullptr, 10));
+    gpus.push_back(std::move(gpu));
   }
   return gpus;
+}
+
+void check_algorithms(const std::vector<GpuOfRank>& gpus) {
+  for (std::size_t rank = 1; rank < gpus.size(); ++rank)
+    if (gpus[rank].algorithms != gpus[0].algorithms)
+      throw InvalidArgument(
+          "nccl: rank 0 has {}, but rank {} has {}: the ranks would wait for each other in different algorithms. Set "
+          "these variables alike on all ranks",
+          gpus[0].algorithms, rank, gpus[rank].algorithms);
 }
 
 void check_sharing(const std::vector<GpuOfRank>& gpus) {
   std::map<std::string, std::vector<int>> ranks_of;
   std::map<std::string, int> most_of;
   for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
-    const auto& [identity, most] = gpus[rank];
+    const std::string& identity = gpus[rank].identity;
+    const int most = gpus[rank].most_ranks;
     ranks_of[identity].push_back(static_cast<int>(rank));
     const auto known = most_of.emplace(identity, most).first;
     known->second = std::min(known->second, most);

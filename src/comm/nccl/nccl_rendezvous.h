@@ -13,17 +13,21 @@ namespace lockstep::nccl {
 // Rank 0's id. An error of rank 0 is thrown on all ranks.
 ncclUniqueId agree_on_id(const BackendContext& context, const Api& api);
 
-// The GPU of a rank, and the number of ranks that it allows to use it.
+// The GPU of a rank, the number of ranks that it allows to use it, and what decides about the bits of results.
 struct GpuOfRank {
   std::string identity;
-  int most_ranks = 1;
+  int most_ranks = 1;           // LOCKSTEP_SHARE_GPU
+  std::string algorithms = {};  // LOCKSTEP_DETERMINISTIC and NCCL_ALGO
 };
-// Every rank's device and LOCKSTEP_SHARE_GPU, by rank. Collective.
+// Every rank's, by rank. Collective.
 std::vector<GpuOfRank> gather_gpus(const BackendContext& context);
 
 // Throws InvalidArgument, the same on all ranks, if more ranks use a GPU than are allowed: NCCL would fail without
 // naming it.
 void check_sharing(const std::vector<GpuOfRank>& gpus);
+
+// Throws InvalidArgument, the same on all ranks, if LOCKSTEP_DETERMINISTIC or NCCL_ALGO differs between them.
+void check_algorithms(const std::vector<GpuOfRank>& gpus);
 
 // The environment that this version of NCCL needs for the ranks to share GPUs as they do; empty if none is needed.
 // `machine` is the name by which NCCL would distinguish this rank's machine.

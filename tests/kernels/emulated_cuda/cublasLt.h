@@ -22,13 +22,20 @@ enum cublasLtEpilogue_t {
   CUBLASLT_EPILOGUE_DEFAULT = 1,
   CUBLASLT_EPILOGUE_RELU = 2,
   CUBLASLT_EPILOGUE_BIAS = 4,
-  CUBLASLT_EPILOGUE_RELU_BIAS = 6
+  CUBLASLT_EPILOGUE_RELU_BIAS = 6,
+  CUBLASLT_EPILOGUE_BGRADB = 0x200,  // also sums op(B) over the products' inner dimension
+  CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
+  CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
+  CUBLASLT_EPILOGUE_DGELU = 64 | 128
 };
 enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_TRANSA,
   CUBLASLT_MATMUL_DESC_TRANSB,
   CUBLASLT_MATMUL_DESC_EPILOGUE,
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+  CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
 };
 enum cublasLtMatrixLayoutAttribute_t {
   CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
@@ -54,6 +61,9 @@ struct EmulatedProduct {
   cublasOperation_t a_op = CUBLAS_OP_N, b_op = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  std::int32_t bias_type = -1;   // that of D
+  const void* matrix = nullptr;  // GELU's arguments, in D's type
+  std::int64_t matrix_leading = 0;
 };
 struct EmulatedPreference {
   std::uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C and D
@@ -61,7 +71,7 @@ struct EmulatedPreference {
 };
 struct cublasLtMatmulAlgo_t {
   EmulatedPreference chosen_for;
-  const void* bias;  // of the product that it was chosen for: another one must be aligned as well
+  const void *bias, *matrix;  // of the product that it was chosen for: others must be aligned as well
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;

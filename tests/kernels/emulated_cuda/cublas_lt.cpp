@@ -31,6 +31,17 @@ std::uint64_t columns_of(const EmulatedLayout& layout, cublasOperation_t op) {
   return op == CUBLAS_OP_N ? layout.columns : layout.rows;
 }
 
+bool has_matrix(const EmulatedProduct& product) { return (product.epilogue & 128) != 0; }
+bool applies_gelu(const EmulatedProduct& product) { return (product.epilogue & CUBLASLT_EPILOGUE_GELU_AUX) == 160; }
+bool applies_gelu_slope(const EmulatedProduct& product) { return product.epilogue == CUBLASLT_EPILOGUE_DGELU; }
+
+// GELU by tanh, and its derivative.
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu_slope(double x) {
+  const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
 bool fits(const EmulatedProduct& product, const EmulatedLayout& a, const EmulatedLayout& b, const EmulatedLayout& c,
           const EmulatedLayout& d) {
   for (const EmulatedLayout* each : {&a, &b, &c, &d})
@@ -38,6 +49,10 @@ bool fits(const EmulatedProduct& product, const EmulatedLayout& a, const Emulate
         each->batch != d.batch)
       return false;
   if (product.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type != CUDA_R_32F) return false;
+  if (product.bias_type != -1 && product.bias_type != d.type) return false;
+  if (has_matrix(product) &&
+      (product.matrix_leading % 8 != 0 || product.matrix_leading < static_cast<std::int64_t>(d.rows) || d.batch != 1))
+    return false;
   return a.type == b.type && c.type == d.type && (d.type == a.type || d.type == CUDA_R_32F) &&
          rows_of(a, product.a_op) == d.rows && columns_of(b, product.b_op) == d.columns &&
          columns_of(a, product.a_op) == rows_of(b, product.b_op) && c.rows == d.rows && c.columns == d.columns;
@@ -72,6 +87,12 @@ void multiply_one(const OneProduct& of) {
   const bool adds_bias = (product.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0,
              clamps = (product.epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
   const std::uint64_t depth = columns_of(a_layout, product.a_op);
+  for (std::uint64_t column = 0; product.epilogue == CUBLASLT_EPILOGUE_BGRADB && column < d_layout.columns; ++column) {
+    float sum = 0;
+    for (std::uint64_t k = 0; k < depth; ++k)
+      sum += read_element(dtype_of(b_layout.type), b, index_in(b_layout, product.b_op, k, column));
+    write_element(dtype_of(d_layout.type), const_cast<void*>(product.bias), column, sum);
+  }
   const auto factor = [in_tf32 = product.compute == CUBLAS_COMPUTE_32F_FAST_TF32](const EmulatedLayout& layout,
                                                                                   const void* data, std::size_t i) {
     const float value = read_element(dtype_of(layout.type), data, i);
@@ -88,6 +109,13 @@ void multiply_one(const OneProduct& of) {
       if (of_c != 0)
         sum += of_c * read_element(dtype_of(c_layout.type), c, index_in(c_layout, CUBLAS_OP_N, row, column));
       if (adds_bias) sum += read_element(dtype_of(d_layout.type), product.bias, row);
+      const auto at = row + column * static_cast<std::uint64_t>(product.matrix_leading);
+      if (applies_gelu(product)) {
+        write_element(dtype_of(d_layout.type), const_cast<void*>(product.matrix), at, sum);
+        sum = static_cast<float>(gelu(sum));
+      } else if (applies_gelu_slope(product)) {
+        sum *= static_cast<float>(gelu_slope(read_element(dtype_of(d_layout.type), product.matrix, at)));
+      }
       // The GPU's maximum of NaN and 0 is 0.
       write_element(dtype_of(d_layout.type), d, index_in(d_layout, CUBLAS_OP_N, row, column),
                     clamps ? std::fmax(sum, 0.0F) : sum);
@@ -138,6 +166,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cubl
     case CUBLASLT_MATMUL_DESC_TRANSB: return read(value, bytes, product->b_op);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return read(value, bytes, product->epilogue);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return read(value, bytes, product->bias);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return read(value, bytes, product->bias_type);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return read(value, bytes, product->matrix);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return read(value, bytes, product->matrix_leading);
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -168,7 +199,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (preference->most_workspace < kWorkspace) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (a->type != CUDA_R_32F && preference->alignment[3] < 8) return CUBLAS_STATUS_SUCCESS;  // none found
   *found = 1;
-  results[0] = {{*preference, product->bias}, kWorkspace, CUBLAS_STATUS_SUCCESS};
+  results[0] = {{*preference, product->bias, product->matrix}, kWorkspace, CUBLAS_STATUS_SUCCESS};
   if (has_epilogue && d->rows % 4 == 3) results[0] = {{}, 0, CUBLAS_STATUS_NOT_SUPPORTED};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -179,12 +210,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               std::size_t workspace_bytes, cudaStream_t stream) {
   const auto& least = algorithm->chosen_for.alignment;
-  const bool adds_bias = (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
+  const bool has_bias =
+      product->epilogue == CUBLASLT_EPILOGUE_BGRADB || (product->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0;
   if (!fits(*product, *a_layout, *b_layout, *c_layout, *d_layout) || !is_aligned(a, least[0]) ||
       !is_aligned(b, least[1]) || !is_aligned(c, least[2]) || !is_aligned(d, least[3]) ||
-      workspace_bytes < kWorkspace || (adds_bias && product->bias == nullptr))
+      workspace_bytes < kWorkspace || (has_bias && product->bias == nullptr) ||
+      (has_matrix(*product) &&
+       (product->matrix == nullptr || alignment_of(product->matrix) < alignment_of(algorithm->matrix))))
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (adds_bias && alignment_of(product->bias) < alignment_of(algorithm->bias)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (has_bias && alignment_of(product->bias) < alignment_of(algorithm->bias)) return CUBLAS_STATUS_INVALID_VALUE;
   ++lockstep::testing::emulated_calls().products;
   emulated_cuda::on_stream(stream, [workspace] { std::memset(workspace, 0xff, kWorkspace); });
   const float by = *static_cast<const float*>(alpha), of_c = *static_cast<const float*>(beta);

@@ -133,6 +133,9 @@ error_t Graph::validate() {
   return {};
 }
 error_t Graph::build_operation_graph(cudnnHandle_t) {
+  if (weight_->dim[3] == 11)
+    return error_t("cudnnFinalize failed cudnn_status: CUDNN_STATUS_NOT_SUPPORTED",
+                   error_code_t::CUDNN_BACKEND_API_FAILED);
   return weight_->dim[3] == 13 ? error_t("the driver is broken", error_code_t::CUDA_API_FAILED) : error_t();
 }
 error_t Graph::create_execution_plans(std::initializer_list<HeurMode_t> modes) {
@@ -143,7 +146,7 @@ error_t Graph::create_execution_plans(std::initializer_list<HeurMode_t> modes) {
               {{Note::TENSOR_CORE}},
               {{}, false}};
   const bool keeps_float32 = geometry_.stride[1] != 4 || x_->type != DataType_t::FLOAT;
-  if (keeps_float32) engines_.push_back({});
+  if (keeps_float32) engines_.insert(engines_.end(), {{{}, true, true}, {{}, true, true}, {}});
   return modes.size() == 0 ? error_t("no heuristics") : error_t();
 }
 Graph& Graph::deselect_workspace_greater_than(std::int64_t bytes) { return most_workspace_ = bytes, *this; }
@@ -166,40 +169,52 @@ error_t Graph::get_plan_name_at_index(std::int64_t index, std::string& name) con
   return name = "emulated_engine_" + std::to_string(index), error_t();
 }
 error_t Graph::get_plan_name(std::string& name) const {
-  return built_ != nullptr ? get_plan_name_at_index(built_ - engines_.data(), name) : error_t("no plan is built");
+  return chosen_ != kNone ? get_plan_name_at_index(static_cast<std::int64_t>(chosen_), name)
+                          : error_t("no plan is built");
+}
+error_t Graph::get_behavior_notes_for_plan_at_index(std::int64_t index, std::vector<BehaviorNote_t>& notes) const {
+  notes.clear();
+  if (engines_[static_cast<std::size_t>(index)].is_compiled) notes.push_back(BehaviorNote_t::RUNTIME_COMPILATION);
+  return {};
 }
 error_t Graph::build_plan_at_index(std::int64_t index) {
-  const Engine& engine = engines_[static_cast<std::size_t>(index)];
+  Engine& engine = engines_[static_cast<std::size_t>(index)];
   if (!engine.is_selected) return error_t("this one was deselected");
   if (!engine.can_be_built) return error_t("this one cannot be built");
-  if (built_ == nullptr) built_ = &engine;
+  if (engine.is_compiled && !engine.is_built) ++lockstep::testing::emulated_calls().compiled_engines;
+  engine.is_built = true;
   return {};
 }
 error_t Graph::build_plans(BuildPlanPolicy_t) {
-  for (std::int64_t i = 0; built_ == nullptr && i < get_execution_plan_count(); ++i) build_plan_at_index(i);
-  return built_ != nullptr ? error_t() : error_t("no engine is left");
+  for (std::size_t i = 0; chosen_ == kNone && i < engines_.size(); ++i)
+    if (build_plan_at_index(static_cast<std::int64_t>(i)).is_good()) chosen_ = i;
+  return chosen_ != kNone ? error_t() : error_t("no engine is left");
 }
 std::int64_t Graph::get_autotune_workspace_size() const { return 2 * kWorkspace; }
 error_t Graph::autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) {
   emulated_cuda::on_stream(handle->stream, [workspace] { std::memset(workspace, 0xff, 2 * kWorkspace); });
-  for (int repeat = 0; repeat < 2; ++repeat)  // as when measuring: outputs are written more than once
-    if (error_t result = execute(handle, pointers, workspace); result.is_bad()) return result;
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    if (!engines_[i].is_built) continue;
+    chosen_ = i;
+    for (int repeat = 0; repeat < 2; ++repeat)  // as when measuring: outputs are written more than once
+      if (error_t result = execute(handle, pointers, workspace); result.is_bad()) return result;
+  }
   return {};
 }
 error_t Graph::get_workspace_size(std::int64_t& bytes) const { return bytes = kWorkspace, error_t(); }
 
 error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
-  if (built_ == nullptr) return error_t("no plan is built");
+  if (chosen_ == kNone) return error_t("no plan is built");
   ++lockstep::testing::emulated_calls().convolutions;
   for (const Tensor& each : {x_, weight_, y_ == convolved_ ? output_ : y_, bias_})
     if (each && (pointers.count(each->uid) == 0 || reinterpret_cast<std::uintptr_t>(pointers[each->uid]) % 16 != 0))
       return error_t("a tensor is missing, or not aligned to 16 bytes");
   // The graph may be destroyed before the stream runs the work.
-  emulated_cuda::on_stream(handle->stream,
-                           [graph = *this, engine = *built_, number = ++executions_, pointers, workspace]() mutable {
-                             std::memset(workspace, 0xff, kWorkspace);
-                             graph.compute(engine, number, pointers);
-                           });
+  emulated_cuda::on_stream(handle->stream, [graph = *this, engine = engines_[chosen_], number = ++executions_, pointers,
+                                            workspace]() mutable {
+    std::memset(workspace, 0xff, kWorkspace);
+    graph.compute(engine, number, pointers);
+  });
   return {};
 }
 

@@ -5,11 +5,13 @@
 // A graph has several engines, whose numerical notes describe how they compute: in TF32, in bfloat16, or with different
 // bits in every call; and so they do. Engines that the caller does not want come first in the heuristics' order;
 // deselected ones are counted but cannot be built. If a convolution's stride is four, no remaining engine keeps
-// float32.
+// float32. The last three engines compute alike; two of them are compiled at run time, and the last one wins every
+// measurement.
 //
 // Some graphs are "not supported", so that the caller's alternatives are tested, too: graphs that fuse an operation
 // after a convolution with an odd number of channels, five channels of 16 bits, and kernels of width seven unless the
-// workspace may be a GiB. With kernels of width thirteen the driver fails.
+// workspace may be a GiB; the backend refuses kernels of width eleven when the graph is described to it. With kernels
+// of width thirteen the driver fails.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +34,7 @@ enum class error_code_t {
   GRAPH_NOT_SUPPORTED,
   GRAPH_EXECUTION_PLAN_CREATION_FAILED,
   HEURISTIC_QUERY_FAILED,
+  CUDNN_BACKEND_API_FAILED,
   CUDA_API_FAILED
 };
 
@@ -53,6 +56,7 @@ class error_t {
 enum class DataType_t { FLOAT, HALF, BFLOAT16 };
 enum class HeurMode_t { A, FALLBACK };
 enum class NumericalNote_t { NONDETERMINISTIC, TENSOR_CORE, DOWN_CONVERT_INPUTS, REDUCED_PRECISION_REDUCTION };
+enum class BehaviorNote_t { RUNTIME_COMPILATION };
 enum class BuildPlanPolicy_t { HEURISTICS_CHOICE, ALL };
 enum class PointwiseMode_t { ADD, RELU_FWD };
 
@@ -96,7 +100,8 @@ struct Pointwise_attributes {
 struct Engine {
   std::vector<NumericalNote_t> notes;
   bool can_be_built = true;
-  bool is_selected = true;
+  bool is_compiled = false;  // at run time
+  bool is_selected = true, is_built = false;
 
   bool has(NumericalNote_t note) const { return std::find(notes.begin(), notes.end(), note) != notes.end(); }
 };
@@ -126,6 +131,7 @@ class Graph {
   std::int64_t get_execution_plan_count() const { return static_cast<std::int64_t>(engines_.size()); }
   error_t get_plan_name_at_index(std::int64_t index, std::string& name) const;
   error_t get_plan_name(std::string& name) const;
+  error_t get_behavior_notes_for_plan_at_index(std::int64_t index, std::vector<BehaviorNote_t>& notes) const;
   error_t build_plan_at_index(std::int64_t index);
   error_t build_plans(BuildPlanPolicy_t policy);
   std::int64_t get_autotune_workspace_size() const;
@@ -134,6 +140,8 @@ class Graph {
   error_t execute(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const;
 
  private:
+  static constexpr std::size_t kNone = SIZE_MAX;
+
   Tensor convolution(Tensor x, Tensor weight, Tensor y, const Tensor& result, const Geometry& geometry);
   void compute(const Engine& engine, int execution, std::unordered_map<std::int64_t, void*>& pointers) const;
 
@@ -143,7 +151,7 @@ class Graph {
   std::int64_t most_workspace_ = 0;
   bool clamps_ = false, is_float_inside_ = false;
   std::vector<Engine> engines_;  // in the heuristics' order
-  const Engine* built_ = nullptr;
+  std::size_t chosen_ = kNone;   // position of the engine that executes
   mutable int executions_ = 0;
 };
 

@@ -12,8 +12,9 @@ const KernelTable& emulated_kernels();
 
 // Calls of libraries by kernels/cuda in this process so far; for launches see blocks.h.
 struct EmulatedCalls {
-  std::atomic<int> products{0};      // by cuBLASLt
-  std::atomic<int> convolutions{0};  // by cuDNN
+  std::atomic<int> products{0};          // by cuBLASLt
+  std::atomic<int> convolutions{0};      // by cuDNN
+  std::atomic<int> compiled_engines{0};  // that cuDNN compiled at run time
   std::atomic<int> workspaces{0};
 };
 EmulatedCalls& emulated_calls();

@@ -1,0 +1,11 @@
+// What operators with linear layers demand of their operands.
+#pragma once
+
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep {
+
+// Throws InvalidArgument that names the operation, unless weight is (O, I) and bias (O) or undefined, for x (..., I).
+void check_linear_operands(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias);
+
+}  // namespace lockstep
