@@ -22,8 +22,8 @@ using ::testing::Not;
 TEST(TestGpu, ListsItsStages) {
   Child list(script("test-gpu", {"--list"}));
   ASSERT_EQ(list.wait(60s), 0) << list.errors();
-  for (const char* stage :
-       {"smoke", "devices", "memcheck", "racecheck", "ranks", "hooks", "conformance", "overlap", "kill", "graph"})
+  for (const char* stage : {"smoke", "devices", "tuning", "memcheck", "racecheck", "ranks", "hooks", "conformance",
+                            "overlap", "kill", "graph"})
     EXPECT_THAT(list.output(), HasSubstr(stage));
   Child wrong(script("test-gpu", {"everything"}));
   EXPECT_EQ(wrong.wait(60s), 2);
@@ -112,6 +112,32 @@ exit 1)");
       smoke.output(),
       HasSubstr(
           "level debug\ncuDNN: engines that remain for a convolution: eng5, eng7\nOK       Conv.First (12 ms)\n"));
+}
+
+// Tuning takes up to ten engines for each convolution; results are compared without it.
+TEST(TestGpu, TunesInAStageOfItsOwn) {
+  const FakeBuild fake("test-gpu-tuning-");
+  const std::string shows =
+      R"(echo "$1: tunes $LOCKSTEP_CUDNN_AUTOTUNE, deterministic $LOCKSTEP_DETERMINISTIC"; exit 1)";
+  for (const char* program : {"gpu/gpu_test", "gpu/gpu_ranks_test", "kernels/kernels_against_reference_test"})
+    fake.program("tests/" + std::string(program), shows);
+  fake.program("tests/gpu/gpu_test", R"(echo 'lockstep debug: cuDNN: built eng7 in 1500 ms for a convolution'
+echo 'lockstep debug: cuDNN: the handle is there'
+)" + shows);
+  const std::map<std::string, std::string> environment = {{"BUILD", fake.folder().string()},
+                                                          {"LOCKSTEP_CUDNN_AUTOTUNE", "1"}};
+  Child all(script("test-gpu", {"smoke", "devices", "ranks", "hooks", "conformance", "overlap", "kill", "graph"}),
+            {.environment = environment});
+  EXPECT_EQ(all.wait(60s), 1) << all.errors();
+  EXPECT_THAT(all.output(), HasSubstr("GpuDevice.*: tunes 0, deterministic 1"));
+  EXPECT_THAT(all.output(), HasSubstr("--gtest_filter=-GpuTuning.*: tunes 0, deterministic 1"));
+  EXPECT_THAT(all.output(), Not(HasSubstr("tunes 1")));
+  EXPECT_THAT(all.output(), Not(HasSubstr("deterministic \n")));
+  Child tuning(script("test-gpu", {"tuning"}), {.environment = environment});
+  EXPECT_EQ(tuning.wait(60s), 1) << tuning.errors();
+  EXPECT_THAT(tuning.output(), HasSubstr("--gtest_filter=GpuTuning.*: tunes 1, deterministic 1\n"));
+  EXPECT_THAT(tuning.output(), HasSubstr("\ncuDNN: built eng7 in 1500 ms for a convolution\n"));
+  EXPECT_THAT(tuning.output(), Not(HasSubstr("the handle"))) << "only messages about engines";
 }
 
 TEST(TestGpu, RunsTheTestsThatAreNamed) {
