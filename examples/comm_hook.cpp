@@ -104,17 +104,17 @@ std::pair<float, float> train(const std::shared_ptr<ls::ProcessGroup>& group, co
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.5f, .momentum = 0.9f});
   ls::Philox random(/*seed=*/1, /*stream=*/static_cast<std::uint64_t>(group->rank()));
   const ls::Tensor points = ls::Tensor::empty({64, 16}), labels = ls::Tensor::empty({64}, ls::DType::kInt64);
-  float first = 0, last = 0;
+  ls::Tensor first, last;
   for (int step = 0; step < 200; ++step) {
     fill(points, labels, random);
     const ls::Tensor loss = ls::nn::cross_entropy(ddp(points), labels);
     sgd.zero_grad();
     loss.backward();
     sgd.step();
-    last = loss.item();
+    last = ls::detach(loss);
     if (step == 0) first = last;
   }
-  return {first, last};
+  return {first.item(), last.item()};
 }
 
 int run(int, char**) {

@@ -82,7 +82,7 @@ int train(int, char**) {
   ls::optim::SGD sgd(ddp.parameters(), {.lr = 0.5f, .momentum = 0.9f});
   ls::data::DistributedSampler sampler(circle.size(), group->place(), {.shuffle = true, .seed = 1});
   int steps = 0;
-  float first = 0, last = 0;
+  ls::Tensor first, last;  // losses; they are read in the end, because reading waits for the device
   for (int epoch = 0; epoch < 10; ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& [points, labels] : ls::data::DataLoader(circle, sampler, {.batch_size = 128 / group->world_size()})) {
@@ -90,12 +90,12 @@ int train(int, char**) {
       sgd.zero_grad();
       loss.backward();
       sgd.step();
-      last = loss.item();
+      last = ls::detach(loss);
       if (steps++ == 0) first = last;
     }
   }
   if (group->rank() != 0) return 0;
-  std::printf("%d steps; the loss fell from %.1f to %.1f\n", steps, first, last);
+  std::printf("%d steps; the loss fell from %.1f to %.1f\n", steps, first.item(), last.item());
   std::printf("gradients seen %d times, %zu bytes sent in each step\n", gradients_seen,
               bytes_sent / static_cast<std::size_t>(steps));
   return 0;

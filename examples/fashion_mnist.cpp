@@ -74,10 +74,11 @@ int train(const ex::TrainingFlags& flags) {
       sgd.set_lr(rate.at(step));
       sgd.zero_grad();
       const ls::Tensor loss = nn::cross_entropy(ddp(inputs), labels);
-      ls::train::check_finite(loss, step + 1, {.group = group});
       (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
       sgd.step();
-      progress.step(++step, loss.item(), flags.batch);
+      progress.step(++step, loss, flags.batch);
+      // Reading a loss waits for the device; a NaN stays in the weights, so that a look now and then finds it.
+      if (step % flags.log_every == 0 || step == steps.last) ls::train::check_finite(loss, step, {.group = group});
       if (step == steps.last) break;
     }
     score = ex::score_of(net, test, device);  // in evaluation mode: running statistics, no dropout

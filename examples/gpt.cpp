@@ -94,24 +94,25 @@ void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::Distribute
                                        {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   const std::int64_t part_size = flags.batch / group.world_size() / flags.accumulate;
   for (std::int64_t step = 0, part = 0; step < steps.last; part = 0) {
-    float loss_sum = 0;
+    ls::Tensor loss_sum;  // of the parts of a step, on the device: reading it waits for the device
     sampler.set_epoch(step / steps.per_epoch);
     ls::data::DataLoader loader(text, sampler,
                                 {.batch_size = part_size, .device = &group.local_device(), .drop_last = true});
     for (auto& [characters, next] : loader) {
-      if (part == 0) adam.zero_grad(), loss_sum = 0;
+      if (part == 0) adam.zero_grad(), loss_sum = ls::Tensor::full({}, 0, group.local_device());
       std::optional<ls::DistributedDataParallel::NoSync> alone;
       part = (part + 1) % flags.accumulate;
       if (part != 0) alone.emplace(ddp);
       const ls::Tensor loss =
           nn::cross_entropy(ddp(characters), next.reshaped({next.count()})) / static_cast<float>(flags.accumulate);
-      loss_sum += ls::train::check_finite(loss, step + 1);
+      loss_sum = loss_sum + ls::detach(loss);
       (scaler != nullptr ? scaler->scale(loss) : loss).backward();
       if (alone) continue;
       ls::optim::clip_grad_norm(ddp.parameters(), 1.0F, {.loss_scaler = scaler});
       adam.set_lr(rate.at(step));
       adam.step();
       progress.step(++step, loss_sum, flags.batch);
+      if (step % flags.log_every == 0 || step == steps.last) ls::train::check_finite(loss_sum, step);
       if (step == steps.last) break;
     }
   }

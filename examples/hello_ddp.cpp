@@ -58,16 +58,16 @@ int train(int, char**) {
   const std::int64_t batch = kGlobalBatch / group->world_size();
   std::int64_t step = 0;
   for (int epoch = 0; epoch < 5; ++epoch) {
-    float sum = 0, batches = 0;
+    auto sum = ls::Tensor::full({}, 0, device);  // of the losses, on the device: reading one waits for the step
     sampler.set_epoch(epoch);
     for (auto& [images, labels] : ls::data::DataLoader(stripes, sampler, {.batch_size = batch, .device = &device})) {
       auto loss = ls::nn::cross_entropy(ddp(images), labels);
       sgd.zero_grad();
       loss.backward();  // buckets all-reduce while this runs
       sgd.step();
-      sum += loss.item(), ++batches, ++step;
+      sum = sum + ls::detach(loss), ++step;
     }
-    float mean = sum / batches;
+    float mean = sum.item() / static_cast<float>(stripes.size() / kGlobalBatch);
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) std::printf("epoch %d: mean loss %.3f\n", epoch, mean);
     // Rank 0 writes; a run that resumes begins with the next epoch.

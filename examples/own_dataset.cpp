@@ -83,7 +83,7 @@ int train(const ex::TrainingFlags& flags) {
       adam.zero_grad();
       loss.backward();
       adam.step();
-      progress.step(++step, loss.item(), flags.batch);
+      progress.step(++step, loss, flags.batch);
       if (step == steps.last) break;
     }
     validation = ex::score_of(net, held_out, device);

@@ -184,23 +184,45 @@ def run_until(until, command):
                 process.kill()
 
 
+def targets_of(folder, until):
+    """What ninja can build there."""
+    if (code := run_until(until, [ROOT / "scripts/configure", folder])) != 0:
+        raise OSError(f"scripts/configure ended with {code}")
+    known = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], check=True, capture_output=True, text=True, timeout=SHORT_S).stdout
+    return {line.partition(":")[0] for line in known.splitlines()}
+
+
+def configured(folder, wanted, until):
+    """The targets. scripts/dependencies is called only if some of the wanted ones are missing: it asks the network, which may not be there. With a
+    bundle there is no need for it."""
+    is_new, reason = not folder.exists(), "not all programs can be built"
+    try:
+        known = targets_of(folder, until)
+        if wanted <= known or other_script().exists():
+            return known
+    except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        if other_script().exists():
+            raise
+        reason = error
+    print(f"{reason}: scripts/dependencies installs packages that are missing", flush=True)
+    if run_until(until, [ROOT / "scripts/dependencies"]) != 0:
+        print("scripts/dependencies failed: going on with what is installed", flush=True)
+    if is_new:  # Meson would not look again for what it has not found
+        shutil.rmtree(folder, ignore_errors=True)
+    return targets_of(folder, until)
+
+
 def build(folder, targets, until, wants_cuda=True):
     """Builds the programs in a source tree, with the CUDA part if it is configured. If packages are missing and cannot be installed, builds
     with the installed ones. If nothing, or not the CUDA part, can be built, a bundle in build-bundle that was made elsewhere is used."""
-    if run_until(until, [ROOT / "scripts/dependencies"]) != 0:
-        print("scripts/dependencies failed: going on with what is installed", flush=True)
-    cuda = "src/cuda/liblockstep_cuda.so"
+    cuda, programs = "src/cuda/liblockstep_cuda.so", ["launcher/lockrun", *targets]
     try:
-        if (code := run_until(until, [ROOT / "scripts/configure", folder])) != 0:
-            raise OSError(f"scripts/configure ended with {code}")
-        known = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], check=True, capture_output=True, text=True,
-                               timeout=SHORT_S).stdout
-        has_cuda = f"\n{cuda}:" in known
-        if wants_cuda and not has_cuda:
+        known = configured(folder, {*programs, *([cuda] if wants_cuda else [])}, until)
+        if wants_cuda and cuda not in known:
             print("the build has no CUDA part: its summary says why", flush=True)
             if other_script().exists():
                 raise OSError("no CUDA part")
-        if (code := run_until(until, ["ninja", "-C", folder, "launcher/lockrun", *targets, *([cuda] if has_cuda else [])])) != 0:
+        if (code := run_until(until, ["ninja", "-C", folder, *programs, *([cuda] if cuda in known else [])])) != 0:
             raise OSError(f"ninja ended with {code}")
     except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as reason:
         use_bundle_instead(reason, until)

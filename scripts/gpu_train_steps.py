@@ -1,6 +1,7 @@
-"""The part train_step of bench-gpu: our training steps and PyTorch's. Each contestant is a process that makes a round on request."""
+"""The part train_step of bench-gpu: our training steps and PyTorch's. Each contestant is a process that makes a round on request. One process
+at a time compiles and tunes, since libraries that measure themselves on a GPU that others load choose badly. The contestants of a row then stay
+until their rounds, which alternate, are over, and end before the next row begins."""
 
-import contextlib
 import statistics
 import time
 
@@ -9,6 +10,8 @@ from gpu_programs import Failed
 
 # PyTorch's name for it: the type in which our layers compute, and whether float32 products may use TF32.
 PRECISIONS = {"float32": ("float32", "0"), "tf32": ("float32", "1"), "bf16": ("bfloat16", "0")}
+# The models of images: their memory format is PyTorch's choice too. Its 16-bit kernels are all made for channels_last.
+OF_IMAGES = {"cifar10", "cifar10-nolrn", "resnet20"}
 # PyTorch compiles before its first answer.
 START_S, ROUND_S = 180, 60
 
@@ -41,104 +44,139 @@ class Server:
         self.process.end()
 
 
+def is_ours(name):
+    return name.startswith("lockstep")
+
+
 def contestants_of(bench, model, precision):
-    """Starts the contestants; returns name and process of each. PyTorch's compile at the same time."""
+    """By name, the command and the environment of each contestant, in the order in which they start: ours first, since no row is without them."""
     flags = bench.flags
     dtype, tf32 = PRECISIONS[precision]
     command = [bench.programs.path("train_step"), "--model", model, "--dtype", dtype, "--device", flags.device, "--steps", flags.steps, "--json",
                *(["--warm-up", 0] if flags.tiny else [])]
     environment = {**bench.programs.environment, "LOCKSTEP_TF32": tf32}
-    started = {}
-    try:
-        for mode in bench.torch_modes:  # PyTorch brings its own CUDA libraries, which must come before ours
-            started[f"pytorch {mode}"] = Server(
-                bench, bench.torch_script("--model", model, "--mode", mode, "--precision", precision, "--steps", flags.steps))
-        started["lockstep"] = Server(bench, command, environment)
-        if flags.device != "cpu":
-            started["lockstep graph"] = Server(bench, [*command, "--graph"], environment)
-    except BaseException:
-        for server in started.values():
+    planned = {"lockstep": (command, environment)}
+    if flags.device != "cpu":
+        planned["lockstep graph"] = ([*command, "--graph"], environment)
+    formats = ["channels_last", *(["contiguous"] if model in OF_IMAGES and precision != "bf16" else [])]
+    for mode in bench.torch_modes:  # PyTorch brings its own CUDA libraries, which must come before ours
+        for memory_format in formats:
+            script = bench.torch_script("--model", model, "--mode", mode, "--precision", precision, "--memory-format", memory_format,
+                                        "--steps", flags.steps)
+            planned[f"pytorch {mode}{' contiguous' if memory_format == 'contiguous' else ''}"] = (script, None)
+    return planned
+
+
+class Row:
+    """The contestants of one model in one precision. The missing ones have a reason: without them nobody knows PyTorch's best."""
+
+    def __init__(self, bench, model, precision):
+        self.bench, self.model, self.precision = bench, model, precision
+        self.servers, self.rounds = {}, {}
+        self.began, self.needed_s = time.monotonic(), 0  # needed_s: until the end of the first round
+        self.missing = {"pytorch": bench.why_no_torch} if bench.why_no_torch else {}
+
+    def name(self):
+        return f"{self.model} {self.precision}"
+
+    def leave_out(self, contestant, reason):
+        self.missing[contestant] = str(reason)
+        self.bench.skip(f"train_step {self.name()}, {contestant}", reason)
+
+    def start(self):
+        """Starts one contestant after the other, each when the one before has answered or has ended. One of PyTorch's that never answers takes at
+        most half of the time that is left."""
+        for name, (command, environment) in contestants_of(self.bench, self.model, self.precision).items():
+            if not is_ours(name) and not self.has_ours():
+                break
+            server = Server(self.bench, command, environment)
+            self.servers[name] = server
+            try:
+                server.read(min(START_S, self.bench.left() / (1 if is_ours(name) else 2)))
+            except Failed as reason:
+                self.servers.pop(name).close()
+                self.leave_out(name, reason)
+        if not self.has_ours():
+            raise Failed("no run of lockstep has started")
+
+    def has_ours(self):
+        return any(is_ours(name) for name in self.servers)
+
+    def measure(self, rows_left):
+        """The contestants take turns; after the first round only while the later rows, this one included, have time."""
+        self.rounds = {name: [] for name in sorted(self.servers)}
+        started_s, until = time.monotonic() - self.began, None
+        for made in range(self.bench.flags.rounds):
+            if made == 1:
+                self.needed_s = time.monotonic() - self.began
+                until = time.monotonic() + rounds_s(self.bench.left(), started_s, self.needed_s, rows_left)
+            if made > 0 and time.monotonic() + self.needed_s - started_s > until:
+                break
+            for name in list(self.rounds):
+                try:
+                    self.rounds[name].append(self.servers[name].round())
+                except Failed as reason:  # the other contestants' rounds are valid
+                    self.servers.pop(name).close()
+                    self.rounds.pop(name)
+                    self.leave_out(name, f"round {made + 1}: {reason}")
+        self.needed_s = self.needed_s or time.monotonic() - self.began
+        if not self.has_ours():
+            raise Failed("no run of lockstep made all its rounds")
+
+    def close(self):
+        for server in self.servers.values():
             server.close()
-        raise
-    return started
-
-
-def answers(bench, server, what, until):
-    try:
-        server.read(max(0.1, until - time.monotonic()))
-        return True
-    except Failed as reason:
-        bench.skip(f"train_step {what}", reason)
-        return False
-
-
-def ready(bench, waiting, precision, began, share_s):
-    """For each model, the contestants that have answered; the others are listed, and have ended. None is timed while another one compiles or
-    tunes on the same GPU. PyTorch's get half of the share of time; ours, which every row needs, get all of it, and rounds are omitted."""
-    chosen = {model: {} for model in waiting}
-    for of_ours, until in ((False, began + min(START_S, share_s / 2)), (True, began + share_s)):
-        for model, servers in waiting.items():
-            for name, server in servers.items():
-                if name.startswith("lockstep") == of_ours and answers(bench, server, f"{model} {precision}, {name}", until):
-                    chosen[model][name] = server
-    return {model: dict(sorted(servers.items())) for model, servers in chosen.items()}
 
 
 def train_step(bench):
-    """By model and precision: the median over each contestant's rounds. The models of a precision are compiled together."""
+    """By model and precision: the median over each contestant's rounds. Rows that do not fit are listed: the quickest row so far, without its
+    later rounds, shows how much time one needs."""
     flags = bench.flags
-    rows_left = len(flags.precisions) * len(flags.models)
-    for precision in flags.precisions:
-        began, share_s = time.monotonic(), bench.left() * len(flags.models) / rows_left
-        with contextlib.ExitStack() as stack:
-            waiting = {}
-            for model in flags.models:
-                waiting[model] = contestants_of(bench, model, precision)
-                for server in waiting[model].values():
-                    stack.callback(server.close)
-            for model, chosen in ready(bench, waiting, precision, began, share_s).items():
-                try:
-                    measure_row(bench, model, precision, chosen, rows_left)
-                except Failed as reason:
-                    bench.skip(f"train_step {model} {precision}", reason)
-                rows_left -= 1
+    wanted = [(model, precision) for precision in flags.precisions for model in flags.models]
+    quickest_s = 0
+    for made, (model, precision) in enumerate(wanted):
+        left_s = bench.until_of_part - time.monotonic()
+        if left_s < max(quickest_s, 1):
+            bench.skip(f"train_step {model} {precision}", f"{max(left_s, 0):.0f} s are left of its share of --time-limit {flags.time_limit:.0f}, and "
+                       f"the quickest row took {quickest_s:.0f} s")
+            continue
+        row = Row(bench, model, precision)
+        try:
+            row.start()
+            row.measure(len(wanted) - made)
+            quickest_s = min(quickest_s or row.needed_s, row.needed_s)
+            bench.add("train_step", summary_of(row))
+            print_train_step(bench.document["train_step"][-1])
+        except Failed as reason:
+            bench.skip(f"train_step {row.name()}", reason)
+        finally:
+            row.close()
 
 
-def measure_row(bench, model, precision, chosen, rows_left):
-    until = time.monotonic() + bench.left() / rows_left / 2  # the other half is for contestants that have yet to be compiled
-    rows = {name: [] for name in chosen}
-    for made in range(bench.flags.rounds):
-        if made > 0 and time.monotonic() > until:
-            break
-        for name, server in list(chosen.items()):
-            try:
-                rows[name].append(server.round())
-            except Failed as reason:  # the other contestants' rounds are valid
-                bench.skip(f"train_step {model} {precision}, {name}", f"round {made + 1}: {reason}")
-                chosen.pop(name).close()
-                rows.pop(name)
-    if not any(name.startswith("lockstep") for name in chosen):
-        raise Failed("no run of lockstep made all its rounds")
-    for server in chosen.values():
-        server.close()
-    bench.add("train_step", summary_of(model, precision, rows))
-    print_train_step(bench.document["train_step"][-1])
+def rounds_s(left_s, started_s, needed_s, rows_left):
+    """The time for a row's further rounds: its share of what remains if every later row needs as much for its first one. It is at least a quarter
+    of the row's start: a row of one round says little."""
+    return max((left_s - (rows_left - 1) * needed_s) / rows_left, started_s / 4)
 
 
-def summary_of(model, precision, rows):
-    summary = {"model": model, "precision": precision, "contestants": {}}
-    for name, measured in rows.items():
-        figures = {key: statistics.median(row[key] for row in measured)
+def summary_of(row):
+    """The ratio is null if a contestant is missing, because the best of those that are left may not be PyTorch's best."""
+    summary = {"model": row.model, "precision": row.precision, "contestants": {}, "missing": row.missing, "times_pytorchs_best": None}
+    for name, measured in row.rounds.items():
+        figures = {key: statistics.median(each[key] for each in measured)
                    for key in ("step_ms", "host_ms", "latency_ms", "host_percent", "samples_per_s") if key in measured[0]}
-        summary["contestants"][name] = {**figures, "rounds_step_ms": [row["step_ms"] for row in measured]}
-    ours = min(each["step_ms"] for name, each in summary["contestants"].items() if name.startswith("lockstep"))
-    theirs = [each["step_ms"] for name, each in summary["contestants"].items() if name.startswith("pytorch")]
-    if theirs:
+        summary["contestants"][name] = {**figures, "rounds_step_ms": [each["step_ms"] for each in measured]}
+    ours = min(each["step_ms"] for name, each in summary["contestants"].items() if is_ours(name))
+    theirs = [each["step_ms"] for name, each in summary["contestants"].items() if not is_ours(name)]
+    if theirs and not row.missing:
         summary["times_pytorchs_best"] = round(min(theirs) / ours, 3)
     return summary
 
 
 def print_train_step(summary):
+    what = f"{summary['model']:<15} {summary['precision']:<8}"
     for name, each in summary["contestants"].items():
         host = f", host {each['host_percent']:.1f} %" if "host_percent" in each else ""
-        print(f"{summary['model']:<15} {summary['precision']:<8} {name:<24} {each['step_ms']:>10.4f} ms{host}", flush=True)
+        print(f"{what} {name:<33} {each['step_ms']:>10.4f} ms{host}", flush=True)
+    if summary["missing"]:
+        print(f"{what} no ratio to PyTorch's best without {', '.join(summary['missing'])}", flush=True)

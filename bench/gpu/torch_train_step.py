@@ -4,7 +4,7 @@ python3 bench/gpu/torch_train_step.py --model cifar10 --mode eager --rounds 5   
 python3 bench/gpu/torch_train_step.py --model cifar10 --mode compile --serve       one for each line on stdin, so that programs can take turns
 python3 bench/gpu/torch_train_step.py --linear local3 128 2304 384                 the products of a linear layer
 
-eager           channels_last, fused optimizers
+eager           channels_last (--memory-format contiguous: NCHW), fused optimizers
 compile         the same; forward, loss and their gradients by torch.compile
 compile-graphs  torch.compile(mode="reduce-overhead"), which replays CUDA graphs
 
@@ -43,10 +43,11 @@ def choose_precision(precision):
 
 def make_step(flags, device):
     torch.manual_seed(0)
-    model, samples, labels = train_step_ddp.make(flags.model, tuned=True)
+    is_channels_last = flags.memory_format == "channels_last"
+    model, samples, labels = train_step_ddp.make(flags.model, tuned=is_channels_last)
     model, labels = model.to(device), labels.to(device)
-    channels_last = {"memory_format": torch.channels_last} if samples.dim() == 4 else {}
-    samples = samples.to(device, **channels_last)
+    memory_format = {"memory_format": torch.channels_last} if is_channels_last and samples.dim() == 4 else {}
+    samples = samples.to(device, **memory_format)
     optimizer = train_step_ddp.make_optimizer(flags.model, model.parameters(), tuned=True, on_gpu=device.type == "cuda")
 
     def loss_of(inputs, targets):
@@ -84,6 +85,7 @@ def train(flags, device):
             "device": str(device),
             "mode": flags.mode,
             "precision": flags.precision,
+            "memory_format": flags.memory_format,
             "step_ms": round(seconds * 1e3, 4),
             "queued_ms": round(queued / flags.steps * 1e3, 4),
             "samples_per_s": round(batch / seconds, 1),
@@ -143,6 +145,7 @@ def main():
     parser.add_argument("--model", choices=train_step_ddp.MODELS, default="cifar10")
     parser.add_argument("--mode", choices=["eager", "compile", "compile-graphs"], default="eager")
     parser.add_argument("--precision", choices=["float32", "tf32", "bf16"], default="float32")
+    parser.add_argument("--memory-format", choices=["channels_last", "contiguous"], default="channels_last", help="of images and filters")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=100, help="a round")
     parser.add_argument("--rounds", type=int, default=5)

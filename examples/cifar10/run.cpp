@@ -1,6 +1,7 @@
 #include "examples/cifar10/run.h"
 
 #include <optional>
+#include <utility>
 
 namespace ls = lockstep;
 namespace nn = lockstep::nn;
@@ -56,6 +57,7 @@ void Run::resume() {
 }
 
 void Run::save() {
+  read_losses();
   saved_in = ls::train::save_checkpoint(
       flags.checkpoint, {.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp, .step = step, .epoch = epoch});
 }
@@ -68,15 +70,23 @@ void Run::train_epoch() {
     sgd.set_lr(rate.at(step));
     sgd.zero_grad();
     const ls::Tensor loss = nn::cross_entropy(ddp(images), labels, {.label_smoothing = recipe.label_smoothing});
-    ls::train::check_finite(loss, step + 1);
     (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
     sgd.step();
     sampler.advance(flags.batch);
-    figures["losses"].push_back(loss.item());
-    progress.step(++step, loss.item(), flags.batch);
+    unread.push_back(ls::detach(loss));
+    progress.step(++step, loss, flags.batch);
+    if (step % flags.log_every == 0) read_losses();
     if (flags.save_every > 0 && step % flags.save_every == 0) save();
     if (step == steps.last) break;
   }
+  read_losses();
+}
+
+// Reading waits for the device, so it is not done in every step. A NaN is found before a checkpoint could have it.
+void Run::read_losses() {
+  std::int64_t of_step = step - static_cast<std::int64_t>(unread.size());
+  for (const ls::Tensor& loss : std::exchange(unread, {}))
+    figures["losses"].push_back(ls::train::check_finite(loss, ++of_step));
 }
 
 void Run::finish_epoch() {

@@ -24,11 +24,13 @@ struct Run {
   std::int64_t step = 0, epoch = 0;
   std::string saved_in = {};
   nlohmann::json figures = {};
+  std::vector<lockstep::Tensor> unread = {};  // losses of the last steps, on the device
 
   void introduce();     // logs the model, the data and the ranks
   void resume();        // from a checkpoint, when the flags request it
   void train_epoch();   // or the rest of it after a resume
   void finish_epoch();  // evaluation, checkpoint
+  void read_losses();   // into the figures; throws for one that is not finite
   void save();
 };
 

@@ -22,8 +22,8 @@ using ::testing::Not;
 TEST(TestGpu, ListsItsStages) {
   Child list(script("test-gpu", {"--list"}));
   ASSERT_EQ(list.wait(60s), 0) << list.errors();
-  for (const char* stage :
-       {"smoke", "devices", "memcheck", "racecheck", "ranks", "hooks", "conformance", "overlap", "kill", "graph"})
+  for (const char* stage : {"smoke", "devices", "tuning", "memcheck", "racecheck", "ranks", "hooks", "conformance",
+                            "overlap", "kill", "graph"})
     EXPECT_THAT(list.output(), HasSubstr(stage));
   Child wrong(script("test-gpu", {"everything"}));
   EXPECT_EQ(wrong.wait(60s), 2);
@@ -112,6 +112,32 @@ exit 1)");
       smoke.output(),
       HasSubstr(
           "level debug\ncuDNN: engines that remain for a convolution: eng5, eng7\nOK       Conv.First (12 ms)\n"));
+}
+
+// Tuning takes up to ten engines for each convolution; results are compared without it.
+TEST(TestGpu, TunesInAStageOfItsOwn) {
+  const FakeBuild fake("test-gpu-tuning-");
+  const std::string shows =
+      R"(echo "$1: tunes $LOCKSTEP_CUDNN_AUTOTUNE, deterministic $LOCKSTEP_DETERMINISTIC"; exit 1)";
+  for (const char* program : {"gpu/gpu_test", "gpu/gpu_ranks_test", "kernels/kernels_against_reference_test"})
+    fake.program("tests/" + std::string(program), shows);
+  fake.program("tests/gpu/gpu_test", R"(echo 'lockstep debug: cuDNN: built eng7 in 1500 ms for a convolution'
+echo 'lockstep debug: cuDNN: the handle is there'
+)" + shows);
+  const std::map<std::string, std::string> environment = {{"BUILD", fake.folder().string()},
+                                                          {"LOCKSTEP_CUDNN_AUTOTUNE", "1"}};
+  Child all(script("test-gpu", {"smoke", "devices", "ranks", "hooks", "conformance", "overlap", "kill", "graph"}),
+            {.environment = environment});
+  EXPECT_EQ(all.wait(60s), 1) << all.errors();
+  EXPECT_THAT(all.output(), HasSubstr("GpuDevice.*: tunes 0, deterministic 1"));
+  EXPECT_THAT(all.output(), HasSubstr("--gtest_filter=-GpuTuning.*: tunes 0, deterministic 1"));
+  EXPECT_THAT(all.output(), Not(HasSubstr("tunes 1")));
+  EXPECT_THAT(all.output(), Not(HasSubstr("deterministic \n")));
+  Child tuning(script("test-gpu", {"tuning"}), {.environment = environment});
+  EXPECT_EQ(tuning.wait(60s), 1) << tuning.errors();
+  EXPECT_THAT(tuning.output(), HasSubstr("--gtest_filter=GpuTuning.*: tunes 1, deterministic 1\n"));
+  EXPECT_THAT(tuning.output(), HasSubstr("\ncuDNN: built eng7 in 1500 ms for a convolution\n"));
+  EXPECT_THAT(tuning.output(), Not(HasSubstr("the handle"))) << "only messages about engines";
 }
 
 TEST(TestGpu, RunsTheTestsThatAreNamed) {
@@ -204,19 +230,81 @@ TEST(TestGpu, UsesABundleWhereTheBuildWouldHaveNoCudaPart) {
 
 TEST(TestGpu, TheTimeLimitHoldsForTheBuildAndForTheBundle) {
   const FakeTree tree("test-gpu-build-time-");
-  tree.program("scripts/dependencies", "sleep 2");
+  tree.program("scripts/dependencies", "sleep 600; true");
   tree.program("scripts/configure", "exit 1");
+  const auto ends_late = [&](const std::string& script) {
+    const auto late = tree.test_gpu({"--time-limit", "5"});
+    EXPECT_EQ(late->wait(60s), 1);
+    EXPECT_TRUE(late->nothing_left());
+    EXPECT_THAT(late->errors(), HasSubstr(script + " has not ended in time (--time-limit)"));
+  };
+  ends_late("scripts/dependencies");
+  tree.program("scripts/configure", "sleep 600; true");
+  ends_late("scripts/configure");
+  tree.program("scripts/configure", "sleep 2; exit 1");
   tree.add_bundle();
   const auto rest = tree.test_gpu({"--time-limit", "60"});
   EXPECT_EQ(rest->wait(60s), 0) << rest->errors();
   EXPECT_THAT(rest->output(),
               ContainsRegex("the bundle does \\['kill', '--time-limit', '60', '--time-limit', '[1-5][0-9]'\\]"));
-  for (const char* script : {"scripts/configure", "scripts/dependencies"}) {
-    tree.program(script, "sleep 600; true");
-    const auto late = tree.test_gpu({"--time-limit", "5"});
-    EXPECT_EQ(late->wait(60s), 1);
-    EXPECT_TRUE(late->nothing_left());
-    EXPECT_THAT(late->errors(), HasSubstr(std::string(script) + " has not ended in time (--time-limit)"));
+}
+
+// As on a machine without a network, where apt-get would wait for its mirrors.
+TEST(TestGpu, AsksForPackagesOnlyIfProgramsCannotBeBuilt) {
+  const FakeTree tree("test-gpu-offline-");
+  tree.program("path/apt-get", "echo \"apt-get $*\"");
+  tree.program("scripts/dependencies", "apt-get update");
+  tree.program("scripts/configure", "exit 0");
+  const std::string some =
+      "launcher/lockrun examples/hello_ddp tests/gpu/gpu_test tests/gpu/gpu_rank "
+      "tests/gpu/gpu_ranks_test tests/kernels/kernels_against_reference_test "
+      "src/cuda/liblockstep_cuda.so";
+  const auto shows = [&](const std::string& targets) {
+    tree.program("path/ninja", "case \"$*\" in *' -t targets '*) for t in " + targets +
+                                   "; do echo \"$t: phony\"; done ;; *) echo ninja builds ;; esac");
+    const auto there = tree.test_gpu({});
+    EXPECT_EQ(there->wait(60s), 1) << "no program is there";
+    EXPECT_THAT(there->output(), HasSubstr("ninja builds\n"));
+    return there->output();
+  };
+  EXPECT_THAT(shows(some + " tests/conformance/conformance_test"), Not(HasSubstr("apt-get")));
+  EXPECT_THAT(shows(some), HasSubstr("apt-get update")) << "a program is missing";
+  tree.add_bundle();
+  EXPECT_THAT(shows(some), Not(HasSubstr("apt-get"))) << "the bundle has what is missing";
+}
+
+TEST(TestGpu, ABundleNeverAsksForPackages) {
+  const FakeTree bundle("test-gpu-in-bundle-");
+  bundle.program("bin/lockrun", "exit 0");
+  bundle.program("bin/gpu_ranks_test", "exit 1");
+  for (const char* program : {"scripts/dependencies", "scripts/configure", "path/apt-get", "path/ninja"})
+    bundle.program(program, "touch \"$0.called\"");
+  const auto kill = bundle.test_gpu({});
+  EXPECT_EQ(kill->wait(60s), 1) << kill->errors();
+  EXPECT_THAT(kill->output(), HasSubstr("=== kill: 0 passed, 1 failed"));
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(bundle.folder()))
+    EXPECT_NE(entry.path().extension(), ".called") << entry.path();
+}
+
+// The fake apt-get fails where the real one would wait longest.
+TEST(Dependencies, BoundsTheTimeForTheNetwork) {
+  const FakeBuild tree("dependencies-");
+  std::filesystem::create_directories(tree.folder() / "scripts");
+  std::filesystem::copy_file(SCRIPTS "/dependencies", tree.folder() / "scripts/dependencies");
+  tree.program("path/id", "echo 0");
+  tree.program("path/dpkg", "echo amd64");
+  tree.program("path/dpkg-query", "exit 1");
+  tree.program("path/timeout", "echo \"timeout $*\"; shift; exec \"$@\"");
+  tree.program(
+      "path/apt-get",
+      R"(case "$*" in *" update "*) exit ${UPDATE_FAILS:-0} ;; *--download-only*) echo no route; exit 100 ;; esac)");
+  for (const auto& [code, text] : {std::pair{"124", "apt-get update has not ended after"}, {"0", "no route\n"}}) {
+    Child run({"bash", tree.folder() / "scripts/dependencies"},
+              {.environment = {{"PATH", (tree.folder() / "path").string() + ":" + std::getenv("PATH")},
+                               {"UPDATE_FAILS", code}}});
+    EXPECT_NE(run.wait(60s), 0) << run.output();
+    EXPECT_THAT(run.output(), ContainsRegex("timeout [0-9]+ apt-get -o Acquire::http::Timeout=10 .*Retries=1 update"));
+    EXPECT_THAT(run.errors(), HasSubstr(text));
   }
 }
 

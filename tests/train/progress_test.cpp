@@ -41,6 +41,23 @@ TEST(Progress, ALogHasAPlainLineEveryNSteps) {
       << log;
 }
 
+// An undefined tensor cannot be read.
+TEST(Progress, ATensorIsReadOnlyWhereALineIsDue) {
+  const Tensor loss = Tensor::full({}, 1.2341f), unread;
+  const std::string log = captured([&](std::FILE* out) {
+    Progress progress({.total_steps = 50, .log_every = 20, .out = out});
+    for (int step = 1; step <= 50; ++step)
+      progress.step(step, step == 1 || step % 20 == 0 || step == 50 ? loss : unread, 128);
+    EXPECT_THROW(progress.step(60, unread, 128), InvalidArgument);
+    Progress silent({.enabled = false, .total_steps = 1, .out = out});
+    silent.step(1, unread, 128);
+  });
+  EXPECT_TRUE(testing::matches(log,
+                               "step 20 loss 1\\.234 [0-9]+ images/s\nstep 40 loss 1\\.234 [0-9]+ images/s\n"
+                               "step 50 loss 1\\.234 [0-9]+ images/s\n"))
+      << log;
+}
+
 TEST(Progress, ATerminalHasOneLineWithinItsWidth) {
   const std::string text = captured([](std::FILE* out) {
     Progress progress({.terminal_width = 60, .total_steps = 4, .steps_per_epoch = 2, .out = out});

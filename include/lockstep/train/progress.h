@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/tensor/tensor.h"
+
 #pragma GCC visibility push(default)
 namespace lockstep::train {
 
@@ -28,10 +30,14 @@ class Progress {
   explicit Progress(const ProgressOptions& options);
   ~Progress();  // ends a line that is still open
   void step(std::int64_t step, float loss, std::int64_t images_since_last_call);
+  // The same for a loss on any device. Reading it waits for the device, and happens only where a line is due and in the
+  // first step, which is not timed: a GPU computes one step while the host queues the next.
+  void step(std::int64_t step, const Tensor& loss, std::int64_t images_since_last_call);
   void message(const std::string& line);  // prints it on its own line above the redrawn one
 
  private:
   using Clock = std::chrono::steady_clock;
+  bool count(std::int64_t step, std::int64_t images);  // true: a line is due
   void draw(std::int64_t step, float loss);
   void write(const std::string& text);
 

@@ -46,25 +46,25 @@ void Progress::message(const std::string& line) {
 }
 
 void Progress::step(std::int64_t step, float loss, std::int64_t images_since_last_call) {
-  if (!options_.enabled) return;
+  if (count(step, images_since_last_call)) draw(step, loss);
+}
+
+void Progress::step(std::int64_t step, const Tensor& loss, std::int64_t images_since_last_call) {
+  if (options_.enabled && first_step_ < 0) loss.item();  // before the clock starts
+  if (count(step, images_since_last_call)) draw(step, loss.item());
+}
+
+bool Progress::count(std::int64_t step, std::int64_t images) {
+  if (!options_.enabled) return false;
   if (first_step_ < 0) {  // the first step is warm-up and not counted
     first_step_ = step;
     first_time_ = begin_ = Clock::now();
   } else {
-    images_ += images_since_last_call;
+    images_ += images;
   }
   const bool is_last = step == options_.total_steps;
-  const bool due = options_.terminal_width ? is_last || Clock::now() >= last_drawn_ + kRedrawEvery
-                                           : is_last || step % options_.log_every == 0;
-  if (!due) return;
-  if (images_ > 0) {
-    const double now = static_cast<double>(images_) / std::max(seconds_since(begin_), 1e-9);
-    images_per_second_ =
-        images_per_second_ == 0 || !options_.terminal_width ? now : 0.8 * images_per_second_ + 0.2 * now;
-    images_ = 0;
-    begin_ = Clock::now();
-  }
-  draw(step, loss);
+  return options_.terminal_width ? is_last || Clock::now() >= last_drawn_ + kRedrawEvery
+                                 : is_last || step % options_.log_every == 0;
 }
 
 void Progress::write(const std::string& text) {
@@ -72,7 +72,15 @@ void Progress::write(const std::string& text) {
     throw FileError("the progress cannot be written: {}", std::strerror(errno));
 }
 
+// The steps until now are timed here and not in count(): a loss that was read in between has waited for them.
 void Progress::draw(std::int64_t step, float loss) {
+  if (images_ > 0) {
+    const double now = static_cast<double>(images_) / std::max(seconds_since(begin_), 1e-9);
+    images_per_second_ =
+        images_per_second_ == 0 || !options_.terminal_width ? now : 0.8 * images_per_second_ + 0.2 * now;
+    images_ = 0;
+    begin_ = Clock::now();
+  }
   if (!options_.terminal_width) {
     write(fmt::format("step {} loss {:.3f} {:.0f} {}/s\n", step, loss, images_per_second_, options_.samples));
     return;

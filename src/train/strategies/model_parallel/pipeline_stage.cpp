@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/transfer.h"
 #include "lockstep/autograd/variable.h"
@@ -159,11 +160,13 @@ std::vector<NamedTensor> PipelineStage::state() const {
 void PipelineStage::run(const StepSamples& samples, StageLinks& links) {
   const KeptSampleNumbers kept;
   under_way_.clear();
+  losses_ = {};
   loss_ = 0;
   waited_ = {};
   for (const NamedTensor& parameter : trained_) clear_grad(parameter.tensor);
   for (const PipelineOp& op : one_forward_one_backward(stage_, stages_, micro_batches_))
     op.forward ? forward(op.micro_batch, samples, links) : backward(op.micro_batch, links);
+  if (losses_.defined()) loss_ = losses_.item() / static_cast<float>(micro_batches_);
   device_.default_stream().synchronize();
 }
 
@@ -184,7 +187,8 @@ void PipelineStage::forward(int micro_batch, const StepSamples& samples, StageLi
   if (is_last()) {
     output =
         loss_of(training_, output, rows_of_part(kModelParallel, samples.targets, micro_batch, micro_batches_, device_));
-    loss_ += output.item() / static_cast<float>(micro_batches_);
+    // The sum stays on the device: reading each loss would end the overlap of host and device once a micro-batch.
+    losses_ = losses_.defined() ? losses_ + detach(output) : detach(output);
     random_after_ = random_state();
   } else {
     links.send_activation({detach(output), random_state(), requires_grad(output)});

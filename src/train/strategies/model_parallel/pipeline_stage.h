@@ -86,6 +86,7 @@ class PipelineStage {
   std::vector<NamedTensor> trained_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::map<int, UnderWay> under_way_;
+  Tensor losses_;  // on the last stage: the sum over the micro-batches so far, on the device
   float loss_ = 0;
   RandomState random_after_;
   std::chrono::duration<double> waited_{0};

@@ -51,7 +51,7 @@ class DataParallel : public Strategy {
     const Tensor loss = loss_of(training_, gathered, targets.to(*first().device));
     copies_.traffic().add(targets.device(), *first().device, targets.bytes());
     loss.backward();
-    const float value = loss.item();
+    const float value = loss.item();  // the step's only read; the threads below need the gradient on device 0 anyway
     const Tensor gradient = grad(gathered);
     copies_.run([&](int copy) { backward(copy, gradient); });
     copies_.count_parts(gradient);

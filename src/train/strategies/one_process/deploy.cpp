@@ -88,18 +88,19 @@ CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, cons
   const Tensor outputs = clones.copies.forward(number, inputs);
   const Tensor mean = loss_of({.loss = loss}, outputs, clones.copies.part_of(targets, number));
   const Tensor scaled = gather_clone_loss(clone, mean, clones.copies.count()).tensor;
-  CloneResult result{mean.item(), scaled.item(), {}};
-  Tensor total = scaled;
+  Tensor total = scaled, penalty;
   if (number == 0 && regularization) {
-    const Tensor penalty = regularization(*copy.model);
+    penalty = regularization(*copy.model);
     if (!penalty.defined() || penalty.count() != 1)
       throw InvalidArgument("deploy: .regularization returned {}, a scalar is needed",
                             penalty.defined() ? "a tensor of shape " + penalty.shape().text() : "no tensor");
-    result.regularization = penalty.item();
     total = total + penalty;
   }
   total.backward();
   clone.outputs = detach(outputs);
+  // Reads wait for the device: they come after everything has been queued.
+  CloneResult result{mean.item(), scaled.item(), {}};
+  if (penalty.defined()) result.regularization = penalty.item();
   copy.device->default_stream().synchronize();
   return result;
 }

@@ -76,8 +76,8 @@ std::vector<float> DeviceCopies::compute_gradients(const Training& training, con
     const Tensor outputs = forward(number, inputs);
     const Tensor loss = loss_of(training, outputs, part_of(targets, number));
     loss.backward();
-    losses[static_cast<std::size_t>(number)] = loss.item();
-    copy.device->default_stream().synchronize();  // other threads will read its gradients
+    losses[static_cast<std::size_t>(number)] = loss.item();  // each device has a thread: none waits for another's read
+    copy.device->default_stream().synchronize();             // other threads will read its gradients
   });
   count_parts(inputs);
   count_parts(targets);
