@@ -2,6 +2,7 @@
 // One warp per row; then one block sums the rows in a fixed order, so results are reproducible bit for bit.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/fast_division.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace lockstep::cuda {
@@ -109,20 +110,23 @@ struct RowFactors {
   Reduction reduction;
   const float *divisor, *loss_grad;
 
-  __device__ float of(Index n) const {
-    if (reduction == Reduction::kNone) return loss_grad[n];
+  // The factor of all rows, unless each has its own.
+  __device__ float common() const {
+    if (reduction == Reduction::kNone) return 0;
     return reduction == Reduction::kMean ? static_cast<float>(*loss_grad / static_cast<double>(*divisor)) : *loss_grad;
   }
+  __device__ float of(Index n, float common) const { return reduction == Reduction::kNone ? loss_grad[n] : common; }
 };
 
 // For labels without class weights, where the coefficients add up to 1: one thread per element.
-__global__ void plain_cross_entropy_backward(const float* probabilities, RowTargets targets, Index batch,
-                                             RowFactors factors, float* logits_grad, bool accumulate) {
-  const Index classes = targets.classes, count = batch * classes;
+template <typename Number>
+__global__ void plain_cross_entropy_backward(const float* probabilities, RowTargets targets, Divisor<Number> classes,
+                                             Index count, RowFactors factors, float* logits_grad, bool accumulate) {
+  const float common = factors.common();
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
-    const Index n = i / classes;
+    const auto [n, k] = classes.divide(static_cast<Number>(i));
     const float slope =
-        targets.is_ignored(n) ? 0 : (probabilities[i] - targets.coefficient(n, i % classes)) * factors.of(n);
+        targets.is_ignored(n) ? 0 : (probabilities[i] - targets.coefficient(n, k)) * factors.of(n, common);
     store(logits_grad[i], slope, accumulate);
   }
 }
@@ -131,9 +135,10 @@ __global__ void cross_entropy_rows_backward(const float* probabilities, RowTarge
                                             RowFactors factors, float* logits_grad, bool accumulate) {
   const int lane = threadIdx.x % 32;
   const Index classes = targets.classes;
+  const float common = factors.common();
   for (Index n = first_row_of_warp(); n < batch; n += warps_of_grid()) {
     const bool is_ignored = targets.is_ignored(n);
-    const float factor = factors.of(n);
+    const float factor = factors.of(n, common);
     float coefficients = 0;
     for (Index k = lane; k < classes; k += 32) coefficients += targets.coefficient(n, k);
     coefficients = warp_sum(coefficients);
@@ -145,11 +150,12 @@ __global__ void cross_entropy_rows_backward(const float* probabilities, RowTarge
   }
 }
 
-__global__ void nll_backward(RowTargets targets, Index batch, RowFactors factors, float* grad, bool accumulate) {
-  const Index classes = targets.classes, count = batch * classes;
+template <typename Number> __global__ void nll_backward(RowTargets targets, Divisor<Number> classes, Index count,
+                                                        RowFactors factors, float* grad, bool accumulate) {
+  const float common = factors.common();
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
-    const Index n = i / classes;
-    store(grad[i], targets.is_ignored(n) ? 0 : -targets.coefficient(n, i % classes) * factors.of(n), accumulate);
+    const auto [n, k] = classes.divide(static_cast<Number>(i));
+    store(grad[i], targets.is_ignored(n) ? 0 : -targets.coefficient(n, k) * factors.of(n, common), accumulate);
   }
 }
 
@@ -196,8 +202,11 @@ void softmax_cross_entropy_backward(const CrossEntropyParams& params, In probabi
   const RowTargets wanted = row_targets(params, targets, weight, classes);
   const RowFactors factors{params.reduction, divisor.floats(), loss_grad.floats()};
   if (wanted.labels != nullptr && wanted.weight == nullptr)
-    LOCKSTEP_LAUNCH(plain_cross_entropy_backward, blocks_for(batch * classes), kThreads, 0, stream,
-                    probabilities.floats(), wanted, batch, factors, logits_grad.floats(), logits_grad.accumulate);
+    with_index_of(batch * classes, [&]<typename Number>(Number) {
+      LOCKSTEP_LAUNCH((plain_cross_entropy_backward<Number>), blocks_for(batch * classes), kThreads, 0, stream,
+                      probabilities.floats(), wanted, Divisor<Number>(classes), batch * classes, factors,
+                      logits_grad.floats(), logits_grad.accumulate);
+    });
   else
     LOCKSTEP_LAUNCH(cross_entropy_rows_backward, blocks_for(batch, kWarpsOfBlock), kThreads, 0, stream,
                     probabilities.floats(), wanted, batch, factors, logits_grad.floats(), logits_grad.accumulate);
@@ -218,10 +227,12 @@ void nll_loss_backward(const CrossEntropyParams& params, In labels, In weight, I
                        Stream& stream) {
   const Index batch = grad.shape[0], classes = grad.shape[1];
   const RowFactors factors{params.reduction, divisor.floats(), loss_grad.floats()};
-  if (batch * classes > 0)
-    LOCKSTEP_LAUNCH(nll_backward, blocks_for(batch * classes), kThreads, 0, stream,
-                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch, factors,
-                    grad.floats(), grad.accumulate);
+  if (batch * classes == 0) return;
+  with_index_of(batch * classes, [&]<typename Number>(Number) {
+    LOCKSTEP_LAUNCH((nll_backward<Number>), blocks_for(batch * classes), kThreads, 0, stream,
+                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes),
+                    Divisor<Number>(classes), batch * classes, factors, grad.floats(), grad.accumulate);
+  });
 }
 
 }  // namespace

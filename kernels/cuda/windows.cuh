@@ -13,10 +13,16 @@ template <typename Number> struct Position { Number image, row, column, item; };
 template <typename Number> struct Extents {
   Extents(Index height, Index width, Index items_of_pixel)
       : height(height), width(width), items_of_pixel(items_of_pixel) {}
+  // The position of a pixel, counted in the same order.
+  __device__ Position<Number> position_of_pixel(Number pixel) const {
+    const Divided<Number> line = width.divide(pixel), image = height.divide(line.quotient);
+    return {image.quotient, image.remainder, line.remainder, 0};
+  }
   __device__ Position<Number> position_of(Number i) const {
-    const Divided<Number> pixel = items_of_pixel.divide(i), line = width.divide(pixel.quotient),
-                          image = height.divide(line.quotient);
-    return {image.quotient, image.remainder, line.remainder, pixel.remainder};
+    const Divided<Number> pixel = items_of_pixel.divide(i);
+    Position<Number> position = position_of_pixel(pixel.quotient);
+    position.item = pixel.remainder;
+    return position;
   }
   __device__ Number item_at(const Position<Number>& at) const {
     return ((at.image * height.value() + at.row) * width.value() + at.column) * items_of_pixel.value() + at.item;
