@@ -10,8 +10,7 @@
 
 namespace lockstep::cuda {
 
-constexpr int kColumnPack = 4;  // adjacent columns of a thread, if their number and the pointers allow it
-
+constexpr int kColumnPack = 4;           // adjacent columns of a thread, if their number and the pointers allow it
 constexpr Index kMostPartBlocks = 1024;  // of the first step: enough to fill a GPU, few enough to add
 
 // Calls `call` with the columns of a thread: call.operator()<pack>().
@@ -29,7 +28,7 @@ struct ColumnGrid {
     Index wide = std::min<Index>(32, static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(packs))));
     const auto covered = [&](Index width) { return (packs + width - 1) / width * width; };
     for (Index narrow = wide / 2; narrow >= 8; narrow /= 2)
-      if (covered(narrow) < covered(wide)) wide = narrow;  // fewer idle threads
+      if (8 * covered(narrow) < 7 * covered(wide)) wide = narrow;  // at least an eighth of the threads would be idle
     const Index of_columns = covered(wide) / wide, of_rows = rows / (kThreads / wide * rows_of_thread);
     threads = dim3(static_cast<unsigned>(wide), static_cast<unsigned>(kThreads / wide));
     blocks = dim3(static_cast<unsigned>(of_columns),
