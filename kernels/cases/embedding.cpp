@@ -18,7 +18,7 @@ struct EmbeddingCase {
 
 const std::vector<EmbeddingCase> kEmbeddings = {{1, 1, 1, -1, false},  {5, 3, 0, -1, false},    {7, 5, 40, 2, false},
                                                 {3, 70, 300, 0, true}, {65, 33, 600, -1, true}, {300, 4, 20, 7, false},
-                                                {5, 0, 3, 1, false}};
+                                                {5, 0, 3, 1, false},   {1030, 8, 40, 3, true}};
 
 InputView indices_in(Bench& b, const EmbeddingCase& c) {
   std::mt19937 random(9);

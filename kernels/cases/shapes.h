@@ -85,9 +85,13 @@ inline Pool2dShape pool2d_shape(std::int64_t batch, std::int64_t size, std::int6
 
 inline const std::vector<Pool2dShape>& pool2d_shapes() {
   static const std::vector<Pool2dShape> kShapes = {
-      pool2d_shape(1, 4, 1, 2, 2, 0, 0),  pool2d_shape(3, 7, 3, 3, 2, 1, 1),   pool2d_shape(2, 6, 5, 3, 2, 0, 1),
+      pool2d_shape(1, 4, 1, 2, 2, 0, 0), pool2d_shape(3, 7, 3, 3, 2, 1, 1), pool2d_shape(2, 6, 5, 3, 2, 0, 1),
       pool2d_shape(1, 5, 64, 3, 1, 1, 1), pool2d_shape(3, 12, 64, 3, 2, 1, 1), pool2d_shape(1, 9, 130, 2, 3, 0, 0),
-      pool2d_shape(1, 6, 17, 5, 2, 2, 2), pool2d_shape(0, 4, 3, 2, 2, 0, 0),   pool2d_shape(2, 4, 0, 2, 2, 0, 0)};
+      pool2d_shape(1, 6, 17, 5, 2, 2, 2), pool2d_shape(0, 4, 3, 2, 2, 0, 0), pool2d_shape(2, 4, 0, 2, 2, 0, 0),
+      // Windows that GPUs know at compile time, with four channels per thread, and one whose numbers need 64 bits
+      // there.
+      pool2d_shape(3, 6, 12, 2, 2, 0, 0), pool2d_shape(1, 5, 4, 2, 2, 1, 0), pool2d_shape(2, 7, 8, 3, 2, 0, 2),
+      pool2d_shape(2, 3, 8, 3, std::int64_t{1} << 31, 1, 1)};
   return kShapes;
 }
 

@@ -2,7 +2,7 @@
 // image; sums are in double in a fixed order, so results are reproducible bit for bit, and equal the CPU's up to
 // rounding.
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/fast_division.cuh"
 #include "lockstep/data/augment_kernels.h"
 
 namespace lockstep::cuda {
@@ -14,8 +14,10 @@ using data::ImageShape;
 namespace {
 
 // Pixel `i` of the crop, (row, column, channel), read from the image; black outside it.
-__device__ float pixel(const ImageShape& shape, const std::uint8_t* planes, const Augmentation& how, Index i) {
-  const Index channel = i % 3, column = i / 3 % shape.crop, row = how.top + i / 3 / shape.crop;
+template <typename Number> __device__ float pixel(const ImageShape& shape, Divisor<Number> crop,
+                                                  const std::uint8_t* planes, const Augmentation& how, Number i) {
+  const Divided<Number> at = crop.divide(i / 3);
+  const Index channel = i % 3, column = at.remainder, row = how.top + at.quotient;
   const Index from = how.left + (how.mirrored != 0 ? shape.crop - 1 - column : column);
   if (row < 0 || row >= shape.side || from < 0 || from >= shape.side) return 0;
   return planes[(channel * shape.side + row) * shape.side + from];
@@ -46,8 +48,9 @@ __device__ float normalised(const ImageNormalization& by, Index channel, float v
   return (value - by.mean[channel] * 255) * (1 / (by.deviation[channel] * 255));
 }
 
-__global__ void augment_images(ImageShape shape, ImageNormalization normalization, const std::uint8_t* planes,
-                               const Augmentation* each, float* out) {
+template <typename Number> __global__ void augment_images(ImageShape shape, Divisor<Number> crop,
+                                                          ImageNormalization normalization, const std::uint8_t* planes,
+                                                          const Augmentation* each, float* out) {
   const Index count = shape.crop * shape.crop * 3;
   const bool per_image = normalization.kind == ImageNormalization::Kind::kPerImage;
   for (Index n = blockIdx.x; n < shape.batch; n += gridDim.x) {
@@ -59,15 +62,16 @@ __global__ void augment_images(ImageShape shape, ImageNormalization normalizatio
       for (Index channel = 0; channel < 3; ++channel) {
         double sum = 0;
         for (Index i = channel + 3 * static_cast<Index>(threadIdx.x); i < count; i += 3 * kThreads)
-          sum += pixel(shape, image, how, i);
+          sum += pixel(shape, crop, image, how, static_cast<Number>(i));
         const float mean = static_cast<float>(sum_for_all(sum) / static_cast<double>(count / 3)) + how.brightness;
         contrast[channel] = how.contrast;
         shift[channel] = (how.brightness - mean) * how.contrast + mean;
       }
     double sum = 0;
     for (Index i = threadIdx.x; i < count; i += kThreads) {
-      const float value = pixel(shape, image, how, i) * contrast[i % 3] + shift[i % 3];
-      result[i] = per_image ? value : normalised(normalization, i % 3, value);
+      const auto at = static_cast<Number>(i), channel = at % 3;
+      const float value = pixel(shape, crop, image, how, at) * contrast[channel] + shift[channel];
+      result[i] = per_image ? value : normalised(normalization, channel, value);
       sum += result[i];
     }
     if (per_image) standardise(result, count, sum);
@@ -76,9 +80,11 @@ __global__ void augment_images(ImageShape shape, ImageNormalization normalizatio
 
 void augment(const ImageShape& shape, const ImageNormalization& normalization, const std::uint8_t* planes,
              const Augmentation* each, float* out, Stream& stream) {
-  if (shape.batch > 0 && shape.crop > 0)
-    LOCKSTEP_LAUNCH(augment_images, blocks_for(shape.batch, 1), kThreads, 0, stream, shape, normalization, planes, each,
-                    out);
+  if (shape.batch == 0 || shape.crop == 0) return;
+  with_index_of(3 * shape.crop * shape.crop, [&]<typename Number>(Number) {
+    LOCKSTEP_LAUNCH((augment_images<Number>), blocks_for(shape.batch, 1), kThreads, 0, stream, shape,
+                    Divisor<Number>(shape.crop), normalization, planes, each, out);
+  });
 }
 
 }  // namespace

@@ -1,189 +1,210 @@
-// Batch normalisation, channels innermost. Sums over the rows take two steps of fixed order without atomics, so they
-// are reproducible bit for bit: blocks sum their rows in double, shifted by the first row, then one thread per channel
-// adds the blocks' sums.
-#include "kernels/cuda/element.cuh"
+// Batch normalisation, channels innermost. A thread computes the factors of its channels once and then walks over rows.
+// Sums over the rows are shifted by the first row.
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/families.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-constexpr int kNormChannels = 32;  // channels per block: a warp reads a row of them
-constexpr int kNormRows = 8;       // threads per block that share a channel
-constexpr Index kMostNormParts = 256;
+// The operands that determine y, per channel; weight and bias may be null.
+struct NormOperands {
+  float eps;
+  bool relu;
+  const float *mean, *variance, *weight, *bias;
+};
 
-// Values of one channel.
+// Values of one channel. Backward computes y again to see where ReLU clamped it. Its sign must be forward's, so every
+// operation names its rounding: the compiler could contract them to fmaf() in one of the kernels and not in the other.
 struct NormChannel {
   float mean, factor, bias;
-  __device__ float centered(float x) const { return x - mean; }
-  __device__ float result(float x) const { return __fadd_rn(__fmul_rn(centered(x), factor), bias); }
+  __device__ float centred(float x) const { return __fsub_rn(x, mean); }
+  __device__ float result(float x) const { return __fadd_rn(__fmul_rn(centred(x), factor), bias); }
 };
-
-__device__ double inverse_of(const BatchNormParams& params, float variance) {
-  return 1 / sqrt(static_cast<double>(variance) + params.eps);
-}
-__device__ NormChannel channel_of(const BatchNormParams& params, Index c, const float* mean, const float* variance,
-                                  const float* weight, const float* bias) {
-  const double factor = inverse_of(params, variance[c]) * (weight == nullptr ? 1.0F : weight[c]);
-  return {mean[c], static_cast<float>(factor), bias == nullptr ? 0.0F : bias[c]};
+__device__ NormChannel channel_of(const NormOperands& of, Index c) {
+  const float weight = of.weight == nullptr ? 1.0F : of.weight[c];
+  return {of.mean[c], weight / sqrtf(__fadd_rn(of.variance[c], of.eps)), of.bias == nullptr ? 0.0F : of.bias[c]};
 }
 
-// Two sums per channel over this block's rows: first[part * channels + c], and likewise second. term(value index, c,
-// &first, &second) adds one element.
-template <typename Term>
-__device__ void sum_rows(Index rows, Index channels, double* first, double* second, Term&& term) {
-  __shared__ double shared[2][kNormRows][kNormChannels];
-  const Index c = static_cast<Index>(blockIdx.x) * kNormChannels + threadIdx.x;
-  double sums[2] = {0, 0};
-  if (c < channels)
-    for (Index row = static_cast<Index>(blockIdx.y) * kNormRows + threadIdx.y; row < rows;
-         row += static_cast<Index>(gridDim.y) * kNormRows)
-      term(row * channels + c, c, sums[0], sums[1]);
-  shared[0][threadIdx.y][threadIdx.x] = sums[0];
-  shared[1][threadIdx.y][threadIdx.x] = sums[1];
-  __syncthreads();
-  if (threadIdx.y != 0 || c >= channels) return;
-  for (int row = 1; row < kNormRows; ++row) {
-    sums[0] += shared[0][row][threadIdx.x];
-    sums[1] += shared[1][row][threadIdx.x];
-  }
-  first[blockIdx.y * channels + c] = sums[0];
-  second[blockIdx.y * channels + c] = sums[1];
-}
-
-template <typename T>
-__global__ void statistics_parts(const T* x, Index rows, Index channels, double* sums, double* squares) {
-  sum_rows(rows, channels, sums, squares, [&](Index i, Index c, double& sum, double& square) {
-    const double value = static_cast<double>(widen(x[i])) - widen(x[c]);
-    sum += value;
-    square += value * value;
+template <typename T, int pack> __global__ void statistics_parts(const T* x, Index rows, Index channels, double* sums) {
+  const Index c = column_of_thread<pack>();
+  float first[pack] = {};
+  for (int k = 0; k < pack && c < channels; ++k) first[k] = widen(x[c + k]);
+  sum_part_of_rows<2, pack>(rows, channels, sums, [&](Index row, Index column, float(&few)[2][pack]) {
+    const auto values = pack_at<pack>(x + row * channels + column);
+#pragma unroll
+    for (int k = 0; k < pack; ++k) {
+      const float value = widen(values.values[k]) - first[k];
+      few[0][k] += value;
+      few[1][k] += value * value;
+    }
   });
 }
 
-__device__ double sum_of_parts(const double* sums, Index parts, Index channels, Index c) {
-  double sum = 0;
-  for (Index part = 0; part < parts; ++part) sum += sums[part * channels + c];
-  return sum;
-}
-
-template <typename T> __global__ void finish_statistics(const T* x, const double* sums, const double* squares,
-                                                        Index parts, Index rows, Index channels, float* mean,
-                                                        float* variance) {
-  for (Index c = first_item(); c < channels; c += stride_of_grid()) {
-    const double offset = sum_of_parts(sums, parts, channels, c) / static_cast<double>(rows);
-    const double spread = sum_of_parts(squares, parts, channels, c) / static_cast<double>(rows) - offset * offset;
+template <typename T> __global__ void finish_statistics(const T* x, const double* sums, Index parts, Index rows,
+                                                        Index channels, float* mean, float* variance) {
+  for_columns_of_warps(channels, [&](Index first, Index c) {
+    const double offset = sum_of_parts(sums, parts, channels, first) / static_cast<double>(rows);
+    const double square = sum_of_parts(sums + parts * channels, parts, channels, first) / static_cast<double>(rows);
+    const double spread = square - offset * offset;
+    if (threadIdx.x % 32 != 0 || c >= channels) return;
     mean[c] = static_cast<float>(widen(x[c]) + offset);
     variance[c] = static_cast<float>(spread < 0 ? 0 : spread);
-  }
-}
-
-template <typename T> __global__ void batch_normalize(BatchNormParams params, const T* x, const float* mean,
-                                                      const float* variance, const float* weight, const float* bias,
-                                                      T* y, Index count, Index channels) {
-  for (Index i = first_item(); i < count; i += stride_of_grid()) {
-    const float value = channel_of(params, i % channels, mean, variance, weight, bias).result(widen(x[i]));
-    write(y[i], params.relu && value < 0 ? 0.0F : value);
-  }
-}
-
-template <typename T> __global__ void gradient_parts(BatchNormParams params, const T* x, const T* y_grad,
-                                                     const float* mean, const float* variance, const float* weight,
-                                                     const float* bias, Index rows, Index channels, double* sums,
-                                                     double* products) {
-  sum_rows(rows, channels, sums, products, [&](Index i, Index c, double& sum, double& product) {
-    const NormChannel channel = channel_of(params, c, mean, variance, weight, bias);
-    const float value = widen(x[i]);
-    if (params.relu && !(channel.result(value) > 0)) return;
-    sum += widen(y_grad[i]);
-    product += static_cast<double>(widen(y_grad[i])) * channel.centered(value);
   });
 }
 
-// Reads the sums over all rows, and the gradients of weight and bias (null: not wanted).
-__global__ void finish_gradients(BatchNormParams params, const double* sums, const double* products, Index parts,
-                                 Index channels, const float* variance, double* totals, float* weight_grad,
-                                 bool accumulate_weight, float* bias_grad, bool accumulate_bias) {
-  for (Index c = first_item(); c < channels; c += stride_of_grid()) {
-    const double sum = sum_of_parts(sums, parts, channels, c), product = sum_of_parts(products, parts, channels, c);
-    totals[c] = sum;
-    totals[channels + c] = product;
-    if (weight_grad != nullptr)
-      store(weight_grad[c], static_cast<float>(product * inverse_of(params, variance[c])), accumulate_weight);
-    if (bias_grad != nullptr) store(bias_grad[c], static_cast<float>(sum), accumulate_bias);
+template <typename T, int pack>
+__global__ void batch_normalize(NormOperands of, const T* x, T* y, Index rows, Index channels) {
+  const Index c = column_of_thread<pack>();
+  if (c >= channels) return;
+  NormChannel channel[pack];
+#pragma unroll
+  for (int k = 0; k < pack; ++k) channel[k] = channel_of(of, c + k);
+  for (Index row = row_of_thread(); row < rows; row += rows_of_grid()) {
+    const auto values = pack_at<pack>(x + row * channels + c);
+    Pack<T, pack> result;
+#pragma unroll
+    for (int k = 0; k < pack; ++k) {
+      const float value = channel[k].result(widen(values.values[k]));
+      write(result.values[k], of.relu && value < 0 ? 0.0F : value);
+    }
+    pack_at<pack>(y + row * channels + c) = result;
   }
 }
 
-template <typename T> __global__ void batch_norm_gradients(BatchNormParams params, const T* x, const T* y_grad,
-                                                           const float* mean, const float* variance,
-                                                           const float* weight, const float* bias, const double* totals,
-                                                           T* x_grad, bool accumulate, Index rows, Index channels) {
-  const double share = params.constant_statistics ? 0 : 1 / static_cast<double>(rows);
-  for (Index i = first_item(); i < rows * channels; i += stride_of_grid()) {
-    const Index c = i % channels;
-    const NormChannel channel = channel_of(params, c, mean, variance, weight, bias);
-    const double inverse = inverse_of(params, variance[c]);
-    const float value = widen(x[i]);
-    const float grad = params.relu && !(channel.result(value) > 0) ? 0.0F : widen(y_grad[i]);
-    const auto mean_grad = static_cast<float>(totals[c] * share);
-    const auto slope = static_cast<float>(totals[channels + c] * share * inverse * inverse);
-    store(x_grad[i], channel.factor * (grad - mean_grad - channel.centered(value) * slope), accumulate);
-  }
+// sums: of the gradients where ReLU passed them, and of their products with the centred x.
+template <typename T, int pack>
+__global__ void gradient_parts(NormOperands of, const T* x, const T* y_grad, Index rows, Index channels, double* sums) {
+  const Index c = column_of_thread<pack>();
+  NormChannel channel[pack] = {};
+  for (int k = 0; k < pack && c < channels; ++k) channel[k] = channel_of(of, c + k);
+  sum_part_of_rows<2, pack>(rows, channels, sums, [&](Index row, Index column, float(&few)[2][pack]) {
+    const auto values = pack_at<pack>(x + row * channels + column),
+               grads = pack_at<pack>(y_grad + row * channels + column);
+#pragma unroll
+    for (int k = 0; k < pack; ++k) {
+      const float value = widen(values.values[k]), grad = widen(grads.values[k]);
+      if (of.relu && !(channel[k].result(value) > 0)) continue;
+      few[0][k] += grad;
+      few[1][k] += grad * channel[k].centred(value);
+    }
+  });
 }
 
-// The blocks of the sums over rows, and their memory: two arrays of parts x channels doubles, and two totals per
-// channel.
-struct NormSums {
-  NormSums(Index rows, Index channels, Stream& stream)
-      : parts(std::clamp<Index>(rows / (kNormRows * 8), 1, kMostNormParts)),
-        channels(channels),
-        memory(stream, static_cast<std::size_t>((parts + 1) * channels * 2) * sizeof(double)) {}
-  dim3 grid() const {
-    return dim3(static_cast<unsigned>((channels + kNormChannels - 1) / kNormChannels), static_cast<unsigned>(parts));
-  }
-  double* first() const { return memory.as<double>(); }
-  double* second() const { return first() + parts * channels; }
-  double* totals() const { return second() + parts * channels; }
-  Index parts, channels;
-  Scratch memory;
+// The part of x_grad that comes from mean and variance: mean_grads + (x - mean) * slopes, per channel.
+struct StatisticsGradients {
+  float *mean_grads, *slopes;
 };
+
+// `share`: 1 / rows, or 0 if mean and variance are constants.
+__global__ void finish_gradients(NormOperands of, const double* sums, Index parts, double share, Index channels,
+                                 StatisticsGradients statistics, ColumnGradient weight_grad, ColumnGradient bias_grad) {
+  for_columns_of_warps(channels, [&](Index first, Index c) {
+    const double sum = sum_of_parts(sums, parts, channels, first),
+                 product = sum_of_parts(sums + parts * channels, parts, channels, first);
+    if (threadIdx.x % 32 != 0 || c >= channels) return;
+    const double inverse = 1 / sqrt(static_cast<double>(of.variance[c]) + of.eps);
+    statistics.mean_grads[c] = static_cast<float>(sum * share);
+    statistics.slopes[c] = static_cast<float>(product * share * inverse * inverse);
+    if (weight_grad.data != nullptr)
+      store(weight_grad.data[c], static_cast<float>(product * inverse), weight_grad.accumulate);
+    if (bias_grad.data != nullptr) store(bias_grad.data[c], static_cast<float>(sum), bias_grad.accumulate);
+  });
+}
+
+template <typename T, int pack> __global__ void batch_norm_gradients(NormOperands of, const T* x, const T* y_grad,
+                                                                     StatisticsGradients statistics, T* x_grad,
+                                                                     bool accumulate, Index rows, Index channels) {
+  const Index c = column_of_thread<pack>();
+  if (c >= channels) return;
+  NormChannel channel[pack];
+  float mean_grads[pack], slopes[pack];
+#pragma unroll
+  for (int k = 0; k < pack; ++k) {
+    channel[k] = channel_of(of, c + k);
+    mean_grads[k] = statistics.mean_grads[c + k];
+    slopes[k] = statistics.slopes[c + k];
+  }
+  for (Index row = row_of_thread(); row < rows; row += rows_of_grid()) {
+    const Index at = row * channels + c;
+    const auto values = pack_at<pack>(x + at), grads = pack_at<pack>(y_grad + at);
+    Pack<T, pack> result;
+    if (accumulate) result = pack_at<pack>(x_grad + at);
+#pragma unroll
+    for (int k = 0; k < pack; ++k) {
+      const float value = widen(values.values[k]);
+      const float grad = of.relu && !(channel[k].result(value) > 0) ? 0.0F : widen(grads.values[k]);
+      store(result.values[k], channel[k].factor * (grad - mean_grads[k] - channel[k].centred(value) * slopes[k]),
+            accumulate);
+    }
+    pack_at<pack>(x_grad + at) = result;
+  }
+}
 
 void batch_norm_statistics(In x, Out mean, Out variance, Stream& stream) {
   const Index channels = mean.count(), rows = channels == 0 ? 0 : x.count() / channels;
   if (rows == 0) return;
-  const NormSums sums(rows, channels, stream);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((statistics_parts<T>), sums.grid(), dim3(kNormChannels, kNormRows), 0, stream, x.as<T>(), rows,
-                    channels, sums.first(), sums.second());
-    LOCKSTEP_LAUNCH((finish_statistics<T>), blocks_for(channels), kThreads, 0, stream, x.as<T>(), sums.first(),
-                    sums.second(), sums.parts, rows, channels, mean.floats(), variance.floats());
+    with_column_pack(channels, is_aligned_to_pack<T, kColumnPack>(x.as<T>()), [&]<int pack>() {
+      const ColumnSums<double> sums(rows, channels, pack, 2, stream);
+      LOCKSTEP_LAUNCH((statistics_parts<T, pack>), sums.grid().blocks, sums.grid().threads, 0, stream, x.as<T>(), rows,
+                      channels, sums.sums());
+      LOCKSTEP_LAUNCH((finish_statistics<T>), blocks_for(channels, kWarpsOfBlock), kThreads, 0, stream, x.as<T>(),
+                      sums.sums(), sums.parts(), rows, channels, mean.floats(), variance.floats());
+    });
   });
 }
 
+NormOperands norm_operands(const BatchNormParams& params, In mean, In variance, In weight, In bias) {
+  return {params.eps, params.relu, mean.floats(), variance.floats(), weight.floats(), bias.floats()};
+}
+
 void batch_norm(const BatchNormParams& params, In x, In mean, In variance, In weight, In bias, Out y, Stream& stream) {
-  const Index count = x.count();
-  if (count == 0) return;
+  if (x.count() == 0) return;
+  const Index channels = mean.count(), rows = x.count() / channels;
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((batch_normalize<T>), blocks_for(count), kThreads, 0, stream, params, x.as<T>(), mean.floats(),
-                    variance.floats(), weight.floats(), bias.floats(), y.as<T>(), count, mean.count());
+    const bool aligned = is_aligned_to_pack<T, kColumnPack>(x.as<T>()) && is_aligned_to_pack<T, kColumnPack>(y.as<T>());
+    with_column_pack(channels, aligned, [&]<int pack>() {
+      const ColumnGrid grid(rows, channels, pack);
+      LOCKSTEP_LAUNCH((batch_normalize<T, pack>), grid.blocks, grid.threads, 0, stream,
+                      norm_operands(params, mean, variance, weight, bias), x.as<T>(), y.as<T>(), rows, channels);
+    });
   });
+}
+
+// The launches of backward for one type and pack.
+template <typename T, int pack> void run_backward(const NormOperands& of, bool constant_statistics, In x, In y_grad,
+                                                  Index rows, Index channels, Out x_grad, Out weight_grad,
+                                                  Out bias_grad, Stream& stream) {
+  const ColumnSums<double> sums(rows, channels, pack, 2, stream);
+  const Scratch memory(stream, static_cast<std::size_t>(2 * channels) * sizeof(float));
+  const StatisticsGradients statistics{memory.as<float>(), memory.as<float>() + channels};
+  const double share = constant_statistics || rows == 0 ? 0 : 1 / static_cast<double>(rows);
+  LOCKSTEP_LAUNCH((gradient_parts<T, pack>), sums.grid().blocks, sums.grid().threads, 0, stream, of, x.as<T>(),
+                  y_grad.as<T>(), rows, channels, sums.sums());
+  LOCKSTEP_LAUNCH(finish_gradients, blocks_for(channels, kWarpsOfBlock), kThreads, 0, stream, of, sums.sums(),
+                  sums.parts(), share, channels, statistics,
+                  ColumnGradient{weight_grad.floats(), weight_grad.accumulate},
+                  ColumnGradient{bias_grad.floats(), bias_grad.accumulate});
+  if (!x_grad || rows == 0) return;
+  const ColumnGrid grid(rows, channels, pack);
+  LOCKSTEP_LAUNCH((batch_norm_gradients<T, pack>), grid.blocks, grid.threads, 0, stream, of, x.as<T>(), y_grad.as<T>(),
+                  statistics, x_grad.as<T>(), x_grad.accumulate, rows, channels);
 }
 
 void batch_norm_backward(const BatchNormParams& params, In x, In y_grad, In mean, In variance, In weight, In bias,
                          Out x_grad, Out weight_grad, Out bias_grad, Stream& stream) {
   const Index channels = mean.count(), rows = channels == 0 ? 0 : x.count() / channels;
   if (channels == 0) return;
-  const NormSums sums(rows, channels, stream);
+  const NormOperands of = norm_operands(params, mean, variance, weight, bias);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((gradient_parts<T>), sums.grid(), dim3(kNormChannels, kNormRows), 0, stream, params, x.as<T>(),
-                    y_grad.as<T>(), mean.floats(), variance.floats(), weight.floats(), bias.floats(), rows, channels,
-                    sums.first(), sums.second());
-    LOCKSTEP_LAUNCH(finish_gradients, blocks_for(channels), kThreads, 0, stream, params, sums.first(), sums.second(),
-                    sums.parts, channels, variance.floats(), sums.totals(), weight_grad.floats(),
-                    weight_grad.accumulate, bias_grad.floats(), bias_grad.accumulate);
-    if (x_grad && rows > 0)
-      LOCKSTEP_LAUNCH((batch_norm_gradients<T>), blocks_for(rows * channels), kThreads, 0, stream, params, x.as<T>(),
-                      y_grad.as<T>(), mean.floats(), variance.floats(), weight.floats(), bias.floats(), sums.totals(),
-                      x_grad.as<T>(), x_grad.accumulate, rows, channels);
+    const bool aligned = is_aligned_to_pack<T, kColumnPack>(x.as<T>()) &&
+                         is_aligned_to_pack<T, kColumnPack>(y_grad.as<T>()) &&
+                         is_aligned_to_pack<T, kColumnPack>(x_grad.as<T>());
+    with_column_pack(channels, aligned, [&]<int pack>() {
+      run_backward<T, pack>(of, params.constant_statistics, x, y_grad, rows, channels, x_grad, weight_grad, bias_grad,
+                            stream);
+    });
   });
 }
 

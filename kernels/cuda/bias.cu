@@ -1,67 +1,61 @@
-// The bias is added to every row; its gradient is the column sums, computed in two steps of fixed order without
-// atomics, so it is reproducible bit for bit.
+// The bias is added to every row; its gradient is the column sums.
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/element.cuh"
 
 namespace lockstep::cuda {
 
 namespace {
 
-constexpr int kColumns = 32;  // columns per block: a warp reads a row of them
-constexpr int kRows = 8;      // threads per block that share a column
-constexpr Index kMostRowParts = 256;
-
-template <typename T> __global__ void add_to_rows(T* y, const T* bias, Index count, Index channels) {
-  for (Index i = first_item(); i < count; i += stride_of_grid()) store(y[i], widen(bias[i % channels]), true);
-}
-
-// sums (parts, channels): part p is the sum of the rows p, p + parts, ...
-template <typename T> __global__ void sum_columns(const T* grad, float* sums, Index rows, Index channels) {
-  __shared__ float shared[kRows][kColumns];
-  const Index column = static_cast<Index>(blockIdx.x) * kColumns + threadIdx.x;
-  float sum = 0;
-  if (column < channels)
-    for (Index row = static_cast<Index>(blockIdx.y) * kRows + threadIdx.y; row < rows;
-         row += static_cast<Index>(gridDim.y) * kRows)
-      sum += widen(grad[row * channels + column]);
-  shared[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= channels) return;
-  for (int row = 1; row < kRows; ++row) sum += shared[row][threadIdx.x];
-  sums[blockIdx.y * channels + column] = sum;
-}
-
-__global__ void sum_parts(const float* sums, float* out, Index parts, Index channels, bool accumulate) {
-  for (Index column = first_item(); column < channels; column += stride_of_grid()) {
-    float sum = 0;
-    for (Index part = 0; part < parts; ++part) sum += sums[part * channels + column];
-    store(out[column], sum, accumulate);
+template <typename T, int pack> __global__ void add_to_rows(T* y, const T* bias, Index rows, Index columns) {
+  const Index column = column_of_thread<pack>();
+  if (column >= columns) return;
+  const auto added = pack_at<pack>(bias + column);
+  for (Index row = row_of_thread(); row < rows; row += rows_of_grid()) {
+    auto& at = pack_at<pack>(y + row * columns + column);
+    auto values = at;
+#pragma unroll
+    for (int k = 0; k < pack; ++k) store(values.values[k], widen(added.values[k]), true);
+    at = values;
   }
+}
+
+template <typename T, int pack> __global__ void sum_columns(const T* grad, float* sums, Index rows, Index columns) {
+  sum_part_of_rows<1, pack>(rows, columns, sums, [&](Index row, Index column, float(&few)[1][pack]) {
+    const auto grads = pack_at<pack>(grad + row * columns + column);
+#pragma unroll
+    for (int k = 0; k < pack; ++k) few[0][k] += widen(grads.values[k]);
+  });
 }
 
 }  // namespace
 
 void add_bias(Out y, In bias, Stream& stream) {
-  const Index count = y.count();
+  const Index columns = bias.count();
+  if (y.count() == 0) return;
+  const Index rows = y.count() / columns;
   with_float(y.dtype, [&]<typename T>(T*) {
-    if (count > 0)
-      LOCKSTEP_LAUNCH((add_to_rows<T>), blocks_for(count), kThreads, 0, stream, y.as<T>(), bias.as<T>(), count,
-                      bias.count());
+    const bool aligned =
+        is_aligned_to_pack<T, kColumnPack>(y.as<T>()) && is_aligned_to_pack<T, kColumnPack>(bias.as<T>());
+    with_column_pack(columns, aligned, [&]<int pack>() {
+      const ColumnGrid grid(rows, columns, pack);
+      LOCKSTEP_LAUNCH((add_to_rows<T, pack>), grid.blocks, grid.threads, 0, stream, y.as<T>(), bias.as<T>(), rows,
+                      columns);
+    });
   });
 }
 
 void bias_backward(In y_grad, Out bias_grad, Stream& stream) {
-  const Index channels = bias_grad.count();
-  if (channels == 0) return;
-  const Index rows = y_grad.count() / channels, parts = std::clamp<Index>(rows / (kRows * 8), 1, kMostRowParts);
-  const Scratch sums(stream, static_cast<std::size_t>(parts * channels) * sizeof(float));
-  const dim3 grid(static_cast<unsigned>((channels + kColumns - 1) / kColumns), static_cast<unsigned>(parts));
+  const Index columns = bias_grad.count();
+  if (columns == 0) return;
+  const Index rows = y_grad.count() / columns;
   with_float(y_grad.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((sum_columns<T>), grid, dim3(kColumns, kRows), 0, stream, y_grad.as<T>(), sums.as<float>(), rows,
-                    channels);
+    with_column_pack(columns, is_aligned_to_pack<T, kColumnPack>(y_grad.as<T>()), [&]<int pack>() {
+      const ColumnSums<float> sums(rows, columns, pack, 1, stream);
+      LOCKSTEP_LAUNCH((sum_columns<T, pack>), sums.grid().blocks, sums.grid().threads, 0, stream, y_grad.as<T>(),
+                      sums.sums(), rows, columns);
+      sums.store<1>({{{bias_grad.floats(), bias_grad.accumulate}}});
+    });
   });
-  LOCKSTEP_LAUNCH(sum_parts, blocks_for(channels), kThreads, 0, stream, sums.as<const float>(), bias_grad.floats(),
-                  parts, channels, bias_grad.accumulate);
 }
 
 void use_bias(KernelTable& table) {

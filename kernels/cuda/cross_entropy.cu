@@ -3,6 +3,7 @@
 // again from them, so that no array of probabilities exists. A warp or a block takes a row; then one block sums the
 // rows in a fixed order, so results are reproducible bit for bit.
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/fast_division.cuh"
 #include "kernels/cuda/row_group.cuh"
 
 namespace lockstep::cuda {
@@ -157,21 +158,24 @@ struct RowFactors {
   Reduction reduction;
   const float *divisor, *loss_grad;
 
-  __device__ float of(Index n) const {
-    if (reduction == Reduction::kNone) return loss_grad[n];
+  // The factor of all rows, unless each has its own.
+  __device__ float common() const {
+    if (reduction == Reduction::kNone) return 0;
     return reduction == Reduction::kMean ? static_cast<float>(*loss_grad / static_cast<double>(*divisor)) : *loss_grad;
   }
+  __device__ float of(Index n, float common) const { return reduction == Reduction::kNone ? loss_grad[n] : common; }
 };
 
 template <typename Group, typename T>
 __global__ void cross_entropy_rows_backward(const T* logits, const RowStatistics* statistics, RowTargets targets,
                                             Index batch, RowFactors factors, T* logits_grad, bool accumulate) {
   const Index classes = targets.classes;
+  const float common = factors.common();
   for (Index n = Group::first_row(); n < batch; n += Group::row_step()) {
     const bool is_ignored = targets.is_ignored(n);
     const RowCoefficients coefficient(targets, n);
     const RowStatistics of = statistics[n];
-    const float factor = factors.of(n);
+    const float factor = factors.of(n, common);
     float coefficients = 1;  // their sum: that of labels without weights is 1
     if (targets.soft != nullptr || (targets.weight != nullptr && targets.each != 0)) {
       coefficients = 0;
@@ -193,11 +197,12 @@ __global__ void cross_entropy_rows_backward(const T* logits, const RowStatistics
   }
 }
 
-__global__ void nll_backward(RowTargets targets, Index batch, RowFactors factors, float* grad, bool accumulate) {
-  const Index classes = targets.classes, count = batch * classes;
+template <typename Number> __global__ void nll_backward(RowTargets targets, Divisor<Number> classes, Index count,
+                                                        RowFactors factors, float* grad, bool accumulate) {
+  const float common = factors.common();
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
-    const Index n = i / classes;
-    store(grad[i], targets.is_ignored(n) ? 0 : -RowCoefficients(targets, n)(i % classes) * factors.of(n), accumulate);
+    const auto [n, k] = classes.divide(static_cast<Number>(i));
+    store(grad[i], targets.is_ignored(n) ? 0 : -RowCoefficients(targets, n)(k) * factors.of(n, common), accumulate);
   }
 }
 
@@ -271,10 +276,12 @@ void nll_loss_backward(const CrossEntropyParams& params, In labels, In weight, I
                        Stream& stream) {
   const Index batch = grad.shape[0], classes = grad.shape[1];
   const RowFactors factors{params.reduction, divisor.floats(), loss_grad.floats()};
-  if (batch * classes > 0)
-    LOCKSTEP_LAUNCH(nll_backward, blocks_for(batch * classes), kThreads, 0, stream,
-                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes), batch, factors,
-                    grad.floats(), grad.accumulate);
+  if (batch * classes == 0) return;
+  with_index_of(batch * classes, [&]<typename Number>(Number) {
+    LOCKSTEP_LAUNCH((nll_backward<Number>), blocks_for(batch * classes), kThreads, 0, stream,
+                    row_targets({0, params.reduction, params.ignore_index}, labels, weight, classes),
+                    Divisor<Number>(classes), batch * classes, factors, grad.floats(), grad.accumulate);
+  });
 }
 
 }  // namespace

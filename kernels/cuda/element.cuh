@@ -40,6 +40,13 @@ template <typename T, int count> bool is_aligned_to_pack(const T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(Pack<T, count>) == 0;
 }
 
+template <int count, typename T> __device__ const Pack<T, count>& pack_at(const T* first) {
+  return *reinterpret_cast<const Pack<T, count>*>(first);
+}
+template <int count, typename T> __device__ Pack<T, count>& pack_at(T* first) {
+  return *reinterpret_cast<Pack<T, count>*>(first);
+}
+
 // Calls `call` with a null pointer to the C++ type of the float type `type`:
 //   with_float(x.dtype, [&]<typename T>(T*) { run(x.as<T>(), y.as<T>()); });
 template <typename Call> void with_float(DType type, Call&& call) {

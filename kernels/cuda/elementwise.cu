@@ -43,11 +43,11 @@ struct ReLUBackward : Reads<true, false, true> {
   __device__ float operator()(float y, float, float grad) const { return y > 0 ? grad : 0.0F; }
 };
 
-template <typename T> constexpr int kPack = 16 / sizeof(T);
+template <typename T> constexpr int kElementwisePack = 16 / sizeof(T);
 
 template <typename T, typename Operator>
 __global__ void elementwise_packs(const T* a, const T* b, T* out, Index packs, Operator apply) {
-  using Values = Pack<T, kPack<T>>;
+  using Values = Pack<T, kElementwisePack<T>>;
   for (Index i = first_item(); i < packs; i += stride_of_grid()) {
     Values x, y, z;
     if constexpr (Operator::kA) x = reinterpret_cast<const Values*>(a)[i];
@@ -55,7 +55,7 @@ __global__ void elementwise_packs(const T* a, const T* b, T* out, Index packs, O
     if constexpr (Operator::kOut) z = reinterpret_cast<const Values*>(out)[i];
     Values result;
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j)
+    for (int j = 0; j < kElementwisePack<T>; ++j)
       write(result.values[j], apply(Operator::kA ? widen(x.values[j]) : 0.0F, Operator::kB ? widen(y.values[j]) : 0.0F,
                                     Operator::kOut ? widen(z.values[j]) : 0.0F));
     reinterpret_cast<Values*>(out)[i] = result;
@@ -73,7 +73,7 @@ __global__ void elementwise_one(const T* a, const T* b, T* out, Index begin, Ind
 template <typename T, typename Operator>
 void run(const T* a, const T* b, T* out, Index count, Operator apply, Stream& stream) {
   if (count == 0) return;
-  constexpr int kOf = kPack<T>;
+  constexpr int kOf = kElementwisePack<T>;
   const bool aligned =
       is_aligned_to_pack<T, kOf>(a) && is_aligned_to_pack<T, kOf>(b) && is_aligned_to_pack<T, kOf>(out);
   const Index packs = aligned ? count / kOf : 0, done = packs * kOf;

@@ -3,7 +3,7 @@
 // fixed order, so results are reproducible bit for bit.
 #include "kernels/cuda/grouped.h"
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/windows.cuh"
 
 namespace lockstep::cuda {
 
@@ -15,49 +15,56 @@ constexpr int kRowsAtOnce = kThreads / kFilters;
 __device__ Index seen_by_filter(const Conv2dShape& s) { return s.in_channels / s.groups; }  // number of channels
 __device__ Index filters_of_group(const Conv2dShape& s) { return s.out_channels / s.groups; }
 
-__global__ void forward_in_groups(Conv2dShape s, const float* x, const float* weight, float* y, Index count) {
-  const Index seen = seen_by_filter(s), filters = filters_of_group(s);
-  for (Index at = first_item(); at < count; at += stride_of_grid()) {
-    const Index out = at % s.out_channels, pixel = at / s.out_channels;
-    const Index column = pixel % s.out_width, row = pixel / s.out_width % s.out_height,
-                image = pixel / s.out_width / s.out_height;
+// A convolution in groups, and the channels that a filter sees and the filters of a group.
+template <typename Number> struct GroupedWindows {
+  explicit GroupedWindows(const Conv2dShape& s) : of(s), seen(s.in_channels / s.groups), filters(s.group_filters()) {}
+  // The first of the weights of a filter at a tap.
+  __device__ Number weight_at(Number filter, Number row, Number column) const {
+    return ((filter * of.rows.window.size() + row) * of.columns.window.size() + column) * seen.value();
+  }
+  AnyWindows<Number> of;
+  Divisor<Number> seen, filters;
+};
+
+template <typename Number> __global__ void forward_in_groups(GroupedWindows<Number> grouped, const float* x,
+                                                             const float* weight, float* y, Index count) {
+  const AnyWindows<Number>& of = grouped.of;
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Position<Number> out = of.out.position_of(static_cast<Number>(i));
+    const Number first = grouped.filters.quotient(out.item) * grouped.seen.value();
     float total = 0;
-    for (Index r = 0; r < s.kernel_height; ++r) {
-      const Index in_row = row * s.stride_height - s.pad_top + r;
-      if (in_row < 0 || in_row >= s.in_height) continue;
-      for (Index c = 0; c < s.kernel_width; ++c) {
-        const Index in_column = column * s.stride_width - s.pad_left + c;
-        if (in_column < 0 || in_column >= s.in_width) continue;
-        const float* from =
-            x + ((image * s.in_height + in_row) * s.in_width + in_column) * s.in_channels + out / filters * seen;
-        const float* taps = weight + ((out * s.kernel_height + r) * s.kernel_width + c) * seen;
-        for (Index k = 0; k < seen; ++k) total += from[k] * taps[k];
+    for (Number r = 0; r < of.rows.window.size(); ++r) {
+      const Number row = of.rows.begin_of(out.row) + r;
+      if (!of.rows.is_inside(row)) continue;
+      for (Number c = 0; c < of.columns.window.size(); ++c) {
+        const Number column = of.columns.begin_of(out.column) + c;
+        if (!of.columns.is_inside(column)) continue;
+        const float* from = x + of.in.item_at({out.image, row, column, first});
+        const float* taps = weight + grouped.weight_at(out.item, r, c);
+        for (Number k = 0; k < grouped.seen.value(); ++k) total += from[k] * taps[k];
       }
     }
-    y[at] = total;
+    y[i] = total;
   }
 }
 
-__global__ void data_gradient_in_groups(Conv2dShape s, const float* y_grad, const float* weight, float* x_grad,
-                                        Index count) {
-  const Index seen = seen_by_filter(s), filters = filters_of_group(s);
-  for (Index at = first_item(); at < count; at += stride_of_grid()) {
-    const Index channel = at % s.in_channels, pixel = at / s.in_channels, image = pixel / s.in_width / s.in_height;
-    const Index column = pixel % s.in_width + s.pad_left, row = pixel / s.in_width % s.in_height + s.pad_top;
-    const Index first = channel / seen * filters;  // first of the filters that read this channel
+template <typename Number> __global__ void data_gradient_in_groups(GroupedWindows<Number> grouped, const float* y_grad,
+                                                                   const float* weight, float* x_grad, Index count) {
+  const AnyWindows<Number>& of = grouped.of;
+  for (Index i = first_item(); i < count; i += stride_of_grid()) {
+    const Position<Number> in = of.in.position_of(static_cast<Number>(i));
+    const Divided<Number> group = grouped.seen.divide(in.item);
+    const Number first = group.quotient * grouped.filters.value();  // of the filters that read this channel
+    const auto rows = of.rows.outputs_of(in.row), columns = of.columns.outputs_of(in.column);
     float total = 0;
-    for (Index r = row % s.stride_height; r < s.kernel_height && r <= row; r += s.stride_height) {
-      const Index out_row = (row - r) / s.stride_height;
-      if (out_row >= s.out_height) continue;
-      for (Index c = column % s.stride_width; c < s.kernel_width && c <= column; c += s.stride_width) {
-        const Index out_column = (column - c) / s.stride_width;
-        if (out_column >= s.out_width) continue;
-        const float* from = y_grad + ((image * s.out_height + out_row) * s.out_width + out_column) * s.out_channels;
-        for (Index out = first; out < first + filters; ++out)
-          total += from[out] * weight[((out * s.kernel_height + r) * s.kernel_width + c) * seen + channel % seen];
+    for (Number row = rows.end - 1; row >= rows.begin; --row)
+      for (Number column = columns.end - 1; column >= columns.begin; --column) {
+        const float* from = y_grad + of.out.item_at({in.image, row, column, 0});
+        const Number r = in.row - of.rows.begin_of(row), c = in.column - of.columns.begin_of(column);
+        for (Number out = first; out < first + grouped.filters.value(); ++out)
+          total += from[out] * weight[grouped.weight_at(out, r, c) + group.remainder];
       }
-    }
-    x_grad[at] = total;
+    x_grad[i] = total;
   }
 }
 
@@ -96,18 +103,32 @@ __global__ void weight_gradient_in_groups(Conv2dShape s, const float* x, const f
   }
 }
 
+template <typename Call> void with_grouped(const Conv2dShape& s, Call&& call) {
+  const Index of_x = s.batch * s.in_height * s.in_width * s.in_channels,
+              of_y = s.batch * s.out_height * s.out_width * s.out_channels,
+              of_weight = s.out_channels * s.kernel_height * s.kernel_width * s.group_channels();
+  with_index_of(largest_number(s, std::max({of_x, of_y, of_weight})),
+                [&]<typename Number>(Number) { call(GroupedWindows<Number>(s)); });
+}
+
 }  // namespace
 
 void grouped_forward(const Conv2dShape& s, const float* x, const float* weight, float* y, Stream& stream) {
   const Index count = s.batch * s.out_height * s.out_width * s.out_channels;
-  if (count > 0) LOCKSTEP_LAUNCH(forward_in_groups, blocks_for(count), kThreads, 0, stream, s, x, weight, y, count);
+  if (count == 0) return;
+  with_grouped(s, [&]<typename Number>(const GroupedWindows<Number>& grouped) {
+    LOCKSTEP_LAUNCH((forward_in_groups<Number>), blocks_for(count), kThreads, 0, stream, grouped, x, weight, y, count);
+  });
 }
 
 void grouped_backward_data(const Conv2dShape& s, const float* y_grad, const float* weight, float* x_grad,
                            Stream& stream) {
   const Index count = s.batch * s.in_height * s.in_width * s.in_channels;
-  if (count > 0)
-    LOCKSTEP_LAUNCH(data_gradient_in_groups, blocks_for(count), kThreads, 0, stream, s, y_grad, weight, x_grad, count);
+  if (count == 0) return;
+  with_grouped(s, [&]<typename Number>(const GroupedWindows<Number>& grouped) {
+    LOCKSTEP_LAUNCH((data_gradient_in_groups<Number>), blocks_for(count), kThreads, 0, stream, grouped, y_grad, weight,
+                    x_grad, count);
+  });
 }
 
 void grouped_backward_weights(const Conv2dShape& s, const float* x, const float* y_grad, float* weight_grad,

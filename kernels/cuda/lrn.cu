@@ -5,6 +5,7 @@
 // read from memory once. beta = 0.75, the usual value, is two square roots.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/fast_division.cuh"
 
 namespace lockstep::cuda {
 
@@ -27,8 +28,8 @@ __device__ float window_sum(const float* row, Index c, const LrnParams& params) 
   return sum;
 }
 
-template <typename T>
-__global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, Index rows_of_block) {
+template <typename T> __global__ void lrn_forward(LrnParams params, Divisor<ShortIndex> channels, const T* x, T* y,
+                                                  float* scale, Index rows_of_block) {
   float* const terms = dynamic_shared<float>();
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
     const Index rows = min(rows_of_block, params.rows - first), count = rows * params.channels,
@@ -36,7 +37,7 @@ __global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, In
     for (Index i = threadIdx.x; i < count; i += blockDim.x) terms[i] = widen(x[begin + i]) * widen(x[begin + i]);
     __syncthreads();
     for (Index i = threadIdx.x; i < count; i += blockDim.x) {
-      const Index c = i % params.channels;
+      const Index c = channels.divide(static_cast<ShortIndex>(i)).remainder;
       const float s = params.bias + params.alpha * window_sum(terms + (i - c), c, params);
       scale[begin + i] = s;
       write(y[begin + i], widen(x[begin + i]) * power(s, params.beta));
@@ -45,9 +46,9 @@ __global__ void lrn_forward(LrnParams params, const T* x, T* y, float* scale, In
   }
 }
 
-template <typename T> __global__ void lrn_backward_rows(LrnParams params, const T* x, const T* y, const float* scale,
-                                                        const T* y_grad, T* x_grad, bool accumulate,
-                                                        Index rows_of_block) {
+template <typename T> __global__ void lrn_backward_rows(LrnParams params, Divisor<ShortIndex> channels, const T* x,
+                                                        const T* y, const float* scale, const T* y_grad, T* x_grad,
+                                                        bool accumulate, Index rows_of_block) {
   float* const terms = dynamic_shared<float>();
   const float factor = 2 * params.alpha * params.beta;
   for (Index first = blockIdx.x * rows_of_block; first < params.rows; first += gridDim.x * rows_of_block) {
@@ -57,7 +58,7 @@ template <typename T> __global__ void lrn_backward_rows(LrnParams params, const 
       terms[i] = widen(y_grad[begin + i]) * widen(y[begin + i]) / scale[begin + i];
     __syncthreads();
     for (Index i = threadIdx.x; i < count; i += blockDim.x) {
-      const Index c = i % params.channels;
+      const Index c = channels.divide(static_cast<ShortIndex>(i)).remainder;
       const float own = widen(y_grad[begin + i]) * power(scale[begin + i], params.beta);
       store(x_grad[begin + i], own - factor * widen(x[begin + i]) * window_sum(terms + (i - c), c, params), accumulate);
     }
@@ -80,8 +81,8 @@ void lrn(const LrnParams& params, In x, Out y, Out scale, Stream& stream) {
   require_lrn_channels(params);
   const Division by = divide(params);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((lrn_forward<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(),
-                    scale.floats(), by.rows_of_block);
+    LOCKSTEP_LAUNCH((lrn_forward<T>), by.blocks, kThreads, by.shared_bytes, stream, params,
+                    Divisor<ShortIndex>(params.channels), x.as<T>(), y.as<T>(), scale.floats(), by.rows_of_block);
   });
 }
 
@@ -90,8 +91,9 @@ void lrn_backward(const LrnParams& params, In x, In y, In scale, In y_grad, Out 
   require_lrn_channels(params);
   const Division by = divide(params);
   with_float(x.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((lrn_backward_rows<T>), by.blocks, kThreads, by.shared_bytes, stream, params, x.as<T>(), y.as<T>(),
-                    scale.floats(), y_grad.as<T>(), x_grad.as<T>(), x_grad.accumulate, by.rows_of_block);
+    LOCKSTEP_LAUNCH((lrn_backward_rows<T>), by.blocks, kThreads, by.shared_bytes, stream, params,
+                    Divisor<ShortIndex>(params.channels), x.as<T>(), y.as<T>(), scale.floats(), y_grad.as<T>(),
+                    x_grad.as<T>(), x_grad.accumulate, by.rows_of_block);
   });
 }
 

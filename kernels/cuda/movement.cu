@@ -14,14 +14,16 @@ struct alignas(16) Sixteen {
   std::uint64_t halves[2];
 };
 
-template <typename T> __global__ void copy_one(CopyLoop loop, const T* in, T* out, Index count) {
+template <typename T, typename Number>
+__global__ void copy_one(DividedLoop<2, Number> loop, const T* in, T* out, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     out[at.of[1]] = in[at.of[0]];
   }
 }
 
-template <typename T> __global__ void add_one(CopyLoop loop, const T* in, T* out, Index count) {
+template <typename T, typename Number>
+__global__ void add_one(DividedLoop<2, Number> loop, const T* in, T* out, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, i);
     store(out[at.of[1]], widen(in[at.of[0]]), true);
@@ -32,8 +34,9 @@ constexpr int kTile = 32, kTileThreads = 8;  // rows of threads
 
 // The last two dimensions are (rows, columns): `in` is contiguous along the rows' index, `out` along the columns'.
 // `outer` has the other dimensions.
-template <typename T> __global__ void copy_tiles(CopyLoop outer, Index outer_count, Index rows, Index columns,
-                                                 Index in_step, Index out_row, const T* in, T* out) {
+template <typename T, typename Number> __global__ void copy_tiles(DividedLoop<2, Number> outer, Index outer_count,
+                                                                  Index rows, Index columns, Index in_step,
+                                                                  Index out_row, const T* in, T* out) {
   __shared__ T tile[kTile][kTile + 1];
   const Index row_tiles = (rows + kTile - 1) / kTile, column_tiles = (columns + kTile - 1) / kTile;
   for (Index block = blockIdx.x; block < outer_count * row_tiles * column_tiles; block += gridDim.x) {
@@ -70,8 +73,10 @@ template <typename T> void launch_tiles(const CopyLoop& loop, int dim, const T* 
     ++outer.dims;
   }
   const Index blocks = outer.count() * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
-  LOCKSTEP_LAUNCH((copy_tiles<T>), blocks_for(blocks, 1), dim3(kTile, kTileThreads), 0, stream, outer, outer.count(),
-                  rows, columns, in_step, out_row, in, out);
+  with_divided(outer, [&]<typename Number>(const DividedLoop<2, Number>& divided) {
+    LOCKSTEP_LAUNCH((copy_tiles<T, Number>), blocks_for(blocks, 1), dim3(kTile, kTileThreads), 0, stream, divided,
+                    outer.count(), rows, columns, in_step, out_row, in, out);
+  });
 }
 
 // True if `together` elements of `bytes` each can be moved as one.
@@ -84,6 +89,13 @@ bool moves_together(const CopyLoop& loop, Index together, Index bytes, const voi
   return fits;
 }
 
+template <typename T> void launch_copy(const CopyLoop& loop, const T* in, T* out, Stream& stream) {
+  with_divided(loop, [&]<typename Number>(const DividedLoop<2, Number>& divided) {
+    LOCKSTEP_LAUNCH((copy_one<T, Number>), blocks_for(loop.count()), kThreads, 0, stream, divided, in, out,
+                    loop.count());
+  });
+}
+
 template <typename T> void run_copy(CopyLoop loop, const void* in_memory, void* out_memory, Index in_offset,
                                     Index out_offset, Stream& stream) {
   const T* const in = static_cast<const T*>(in_memory) + in_offset;
@@ -93,12 +105,11 @@ template <typename T> void run_copy(CopyLoop loop, const void* in_memory, void* 
     loop.extents[loop.dims - 1] /= kTogether;
     for (int dim = 0; dim < loop.dims - 1; ++dim)
       for (auto& strides : loop.strides) strides[dim] /= kTogether;
-    LOCKSTEP_LAUNCH((copy_one<Sixteen>), blocks_for(loop.count()), kThreads, 0, stream, loop,
-                    reinterpret_cast<const Sixteen*>(in), reinterpret_cast<Sixteen*>(out), loop.count());
+    launch_copy(loop, reinterpret_cast<const Sixteen*>(in), reinterpret_cast<Sixteen*>(out), stream);
   } else if (const int dim = transposed_dimension(loop); dim >= 0) {
     launch_tiles(loop, dim, in, out, stream);
   } else {
-    LOCKSTEP_LAUNCH((copy_one<T>), blocks_for(loop.count()), kThreads, 0, stream, loop, in, out, loop.count());
+    launch_copy(loop, in, out, stream);
   }
 }
 
@@ -108,8 +119,10 @@ void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
   if (count == 0) return;
   if (out.accumulate)
     return with_float(out.dtype, [&]<typename T>(T*) {
-      LOCKSTEP_LAUNCH((add_one<T>), blocks_for(count), kThreads, 0, stream, loop, in.as<T>() + copy.in_offset,
-                      out.as<T>() + copy.out_offset, count);
+      with_divided(loop, [&]<typename Number>(const DividedLoop<2, Number>& divided) {
+        LOCKSTEP_LAUNCH((add_one<T, Number>), blocks_for(count), kThreads, 0, stream, divided,
+                        in.as<T>() + copy.in_offset, out.as<T>() + copy.out_offset, count);
+      });
     });
   switch (size_of(out.dtype)) {
     case 1: return run_copy<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
@@ -129,8 +142,8 @@ Line line_of(std::size_t dim, const Shape& index, const Shape& x) {
 }
 
 // One thread per result. `loop` runs over the index; the strides of x are 0 along the line.
-template <typename T>
-__global__ void gather_one(StridedLoop<1> loop, Line line, const T* x, const Index* index, T* y, Index count) {
+template <typename T, typename Number>
+__global__ void gather_one(DividedLoop<1, Number> loop, Line line, const T* x, const Index* index, T* y, Index count) {
   for (Index i = first_item(); i < count; i += stride_of_grid()) {
     const Index place = index[i];
     if (place < 0 || place >= line.bound)
@@ -147,8 +160,10 @@ void gather_along(std::size_t dim, In x, In index, Out y, Stream& stream) {
   still[dim] = 0;
   const StridedLoop<1> loop(index.shape, {still});
   with_float(y.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((gather_one<T>), blocks_for(count), kThreads, 0, stream, loop, line_of(dim, index.shape, x.shape),
-                    x.as<T>(), index.as<Index>(), y.as<T>(), count);
+    with_divided(loop, [&]<typename Number>(const DividedLoop<1, Number>& divided) {
+      LOCKSTEP_LAUNCH((gather_one<T, Number>), blocks_for(count), kThreads, 0, stream, divided,
+                      line_of(dim, index.shape, x.shape), x.as<T>(), index.as<Index>(), y.as<T>(), count);
+    });
   });
 }
 
@@ -162,8 +177,9 @@ template <typename T> __global__ void store_sums(const float* sums, T* out, Inde
 
 // One thread per line, which adds in the order of the index, so results are reproducible bit for bit. `loop` runs over
 // the lines of the index and of x.
-template <typename T> __global__ void add_lines(StridedLoop<2> loop, Line line, const Index* index, const T* y_grad,
-                                                float* x_grad, Index lines) {
+template <typename T, typename Number> __global__ void add_lines(DividedLoop<2, Number> loop, Line line,
+                                                                 const Index* index, const T* y_grad, float* x_grad,
+                                                                 Index lines) {
   for (Index l = first_item(); l < lines; l += stride_of_grid()) {
     const Offsets<2> at = offsets_at(loop, l);
     for (Index i = 0; i < line.n; ++i) {
@@ -182,8 +198,10 @@ void add_gathered(std::size_t dim, In index, In y_grad, float* x_grad, const Sha
   const Shape lines(std::span<const Index>(extents, index.shape.dims()));
   const StridedLoop<2> loop(lines, {strides_of(index.shape), strides_of(x)});
   with_float(y_grad.dtype, [&]<typename T>(T*) {
-    LOCKSTEP_LAUNCH((add_lines<T>), blocks_for(lines.count()), kThreads, 0, stream, loop, line_of(dim, index.shape, x),
-                    index.as<Index>(), y_grad.as<T>(), x_grad, lines.count());
+    with_divided(loop, [&]<typename Number>(const DividedLoop<2, Number>& divided) {
+      LOCKSTEP_LAUNCH((add_lines<T, Number>), blocks_for(lines.count()), kThreads, 0, stream, divided,
+                      line_of(dim, index.shape, x), index.as<Index>(), y_grad.as<T>(), x_grad, lines.count());
+    });
   });
 }
 

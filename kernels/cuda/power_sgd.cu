@@ -6,7 +6,7 @@
 #endif
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/fast_division.cuh"
 #include "lockstep/core/philox.h"
 #include "lockstep/reduce/compression_kernels.h"
 
@@ -102,12 +102,14 @@ __global__ void orthonormalise_rows(PowerSgdMatrix of, float* p, std::int32_t* i
   }
 }
 
-__global__ void expand_factors(PowerSgdMatrix of, const float* p, const float* q, const std::int32_t* is_finite,
-                               float* m, float* error, float* kept_q) {
+template <typename Number> __global__ void expand_factors(PowerSgdMatrix of, Divisor<Number> columns, const float* p,
+                                                          const float* q, const std::int32_t* is_finite, float* m,
+                                                          float* error, float* kept_q) {
   const bool is_bad = *is_finite == 0;
   for (Index i = first_item(); i < of.rank * of.columns; i += stride_of_grid()) kept_q[i] = is_bad ? 0.0F : q[i];
   for (Index i = first_item(); i < of.rows * of.columns; i += stride_of_grid()) {
-    const Index row = i / of.columns, column = i % of.columns;
+    const Divided<Number> at = columns.divide(static_cast<Number>(i));
+    const Index row = at.quotient, column = at.remainder;
     float product = 0;
     for (Index j = 0; j < of.rank; ++j) product += p[j * of.rows + row] * q[j * of.columns + column];
     if (error != nullptr) error[i] = is_bad ? 0.0F : m[i] - product;
@@ -135,8 +137,11 @@ void orthonormalise_p(const PowerSgdMatrix& of, float* p, std::int32_t* is_finit
 void expand_by_factors(const PowerSgdMatrix& of, const float* p, const float* q, const std::int32_t* is_finite,
                        float* m, float* error, float* kept_q, Stream& stream) {
   const Index count = std::max(of.rows, of.rank) * of.columns;
-  if (count > 0)
-    LOCKSTEP_LAUNCH(expand_factors, blocks_for(count), kThreads, 0, stream, of, p, q, is_finite, m, error, kept_q);
+  if (count == 0) return;
+  with_index_of(count, [&]<typename Number>(Number) {
+    LOCKSTEP_LAUNCH((expand_factors<Number>), blocks_for(count), kThreads, 0, stream, of, Divisor<Number>(of.columns),
+                    p, q, is_finite, m, error, kept_q);
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // depending only on its shape, whose results are then reduced.
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/fast_division.cuh"
 #include "kernels/reduction_plan.h"
 
 namespace lockstep::cuda {
@@ -201,10 +202,12 @@ __global__ void max_rows(const From* x, const Index* places, Index rows, Cut cut
 }
 
 // One thread per column.
-template <typename T>
-__global__ void max_columns(const T* x, Index outer, Index n, Index inner, T* values, Index* indices) {
+template <typename T, typename Number>
+__global__ void max_columns(const T* x, Index outer, Index n, Divisor<Number> columns, T* values, Index* indices) {
+  const Index inner = columns.value();
   for (Index i = first_item(); i < outer * inner; i += stride_of_grid()) {
-    const T* const column = x + i / inner * n * inner + i % inner;
+    const Divided<Number> at = columns.divide(static_cast<Number>(i));
+    const T* const column = x + at.quotient * n * inner + at.remainder;
     Candidate best{widen(column[0]), 0};
     for (Index k = 1; k < n; ++k) {
       const Candidate next{widen(column[k * inner]), k};
@@ -219,8 +222,10 @@ template <typename T> void run_max(const T* x, const ReductionStep& shape, T* va
   const Index rows = shape.outer, parts = shape.inner == 1 ? parts_of(shape) : 1;
   const Index* const no_places = nullptr;
   if (shape.inner != 1) {
-    LOCKSTEP_LAUNCH((max_columns<T>), blocks_for(rows * shape.inner), kThreads, 0, stream, x, rows, shape.n,
-                    shape.inner, values, indices);
+    with_index_of(rows * shape.inner, [&]<typename Number>(Number) {
+      LOCKSTEP_LAUNCH((max_columns<T, Number>), blocks_for(rows * shape.inner), kThreads, 0, stream, x, rows, shape.n,
+                      Divisor<Number>(shape.inner), values, indices);
+    });
   } else if (parts == 1) {
     LOCKSTEP_LAUNCH((max_rows<T, T>), blocks_for(rows, 1), kThreads, 0, stream, x, no_places, rows, Cut{shape.n, 1},
                     values, indices);

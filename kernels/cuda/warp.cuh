@@ -7,7 +7,7 @@ namespace lockstep::cuda {
 
 inline constexpr int kWarpsOfBlock = kThreads / 32;
 
-__device__ inline float warp_sum(float value) {
+template <typename T> __device__ T warp_sum(T value) {
   for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
   return value;
 }
