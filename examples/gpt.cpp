@@ -34,8 +34,8 @@ struct Block : nn::Module {
     for (const ls::Tensor& weight : {attention.out_proj.weight, down.weight}) nn::init::normal(weight, 0, 0.007F);
   }
   ls::Tensor forward(const ls::Tensor& input) override {  // (N, T, C)
-    const ls::Tensor x = input + attention(norm1(input));
-    return x + ls::feed_forward(norm2(x), {up.weight, up.bias, down.weight, down.bias});
+    const auto [x, normal] = norm2.of_sum(input, attention(norm1(input)));
+    return x + ls::feed_forward(normal, {up.weight, up.bias, down.weight, down.bias});
   }
 };
 

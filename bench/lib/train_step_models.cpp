@@ -104,8 +104,9 @@ class Block : public nn::Module {
   Tensor forward(const Tensor& input) override {
     const Shape& shape = input.shape();  // (N, T, C)
     const Tensor qkv = reshape(qkv_(norm1_(input)), {shape[0], shape[1], 3, heads_, shape[2] / heads_});
-    const Tensor x = input + out_(reshape(scaled_dot_product_attention(qkv, {.causal = true}), shape));
-    return x + feed_forward(norm2_(x), {up_.weight, up_.bias, down_.weight, down_.bias}, gelu_);
+    const auto [x, normal] =
+        norm2_.of_sum(input, out_(reshape(scaled_dot_product_attention(qkv, {.causal = true}), shape)));
+    return x + feed_forward(normal, {up_.weight, up_.bias, down_.weight, down_.bias}, gelu_);
   }
   std::string kind() const override { return "Block"; }
 
@@ -182,8 +183,8 @@ TrainStepModel make_model(const std::string& name, int rank) {
     add_resnet20(*model);
     return with(64, {64, 32, 32, 3});
   }
-  throw InvalidArgument("train_step: --model {}: expected cifar10, cifar10-nolrn, mlp, resnet20, gpt, gpt2 or gpt2-124m",
-                        name);
+  throw InvalidArgument(
+      "train_step: --model {}: expected cifar10, cifar10-nolrn, mlp, resnet20, gpt, gpt2 or gpt2-124m", name);
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const std::string& name, std::vector<NamedTensor> parameters,

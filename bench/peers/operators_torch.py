@@ -371,6 +371,13 @@ def layer_norm():
     return lambda: aten.native_layer_norm(x, [COLUMNS], weight, b, 1e-5)
 
 
+@row("add and layer norm 4.0 M")
+def add_layer_norm():
+    x, weight, b = layer_norm_operands()
+    addend, y = torch.rand_like(x), torch.empty_like(x)
+    return lambda: aten.native_layer_norm(torch.add(x, addend, out=y), [COLUMNS], weight, b, 1e-5)
+
+
 @row("layer norm backward 4.0 M")
 def layer_norm_backward():
     x, weight, b = layer_norm_operands()

@@ -43,6 +43,19 @@ Work layer_forward(const LayerCase& c) {
   };
 }
 
+Work sum_forward(const LayerCase& c, Place place) {
+  return [=](Bench& b) {
+    const Shape shape{c.rows, c.channels};
+    const InputView a = b.in(shape, uniform(shape.count(), 1), place), addend = b.in(shape, uniform(shape.count(), 7)),
+                    weight = optional_floats(b, c.weight, c.channels, 2),
+                    bias = optional_floats(b, c.bias, c.channels, 3);
+    const OutputView sum = b.out(shape, uniform(shape.count(), 8)), y = b.out(shape, uniform(shape.count(), 4)),
+                     rstd = b.floats_out({c.rows}, uniform(c.rows, 5));
+    const OutputView mean = c.centred ? b.floats_out({c.rows}, uniform(c.rows, 6)) : OutputView();
+    return [=, &b] { b.kernels.add_layer_norm(a, addend, weight, bias, kEpsilon, sum, y, mean, rstd, b.stream()); };
+  };
+}
+
 // Uses statistics that are not from a forward pass: they are ordinary operands.
 Work layer_backward(const LayerCase& c, bool accumulate) {
   return [=](Bench& b) {
@@ -75,6 +88,14 @@ void layer_norm(Cases& cases) {
   for (const LayerCase& c : layer_cases())
     cases.test(c.name(), {layer_bound(cases, kLayerRow, false), kLayerRow}, layer_forward(c));
   cases.large_row("layer norm", 2 * cases.element_bytes(), layer_forward(large_layer(cases)));
+}
+
+void add_layer_norm(Cases& cases) {
+  for (const LayerCase& c : layer_cases())
+    for (const Place place : {Place::kAligned, Place::kOneElementOff})
+      cases.test(fmt::format("{}, {}", c.name(), place == Place::kAligned ? "aligned" : "off"),
+                 {kExact, layer_bound(cases, kLayerRow, false), kLayerRow}, sum_forward(c, place));
+  cases.large_row("add and layer norm", 4 * cases.element_bytes(), sum_forward(large_layer(cases), Place::kAligned));
 }
 
 void layer_norm_backward(Cases& cases) {

@@ -13,6 +13,7 @@ KernelTable cpu_kernels() {
 #endif
   KernelTable table = reference_kernels();
   use_fast_cpu_kernels(table);
+  use_add_layer_norm(table);
   use_convolutions(table);
   use_linear_products(table);
   use_matrix_products(table);

@@ -6,6 +6,7 @@
 namespace lockstep {
 
 void use_fast_cpu_kernels(KernelTable& table);  // loops/: vector loops
+void use_add_layer_norm(KernelTable& table);    // loops/add_layer_norm.cpp
 
 // Each has one file that chooses, by shape and instruction set, among our own kernels, oneDNN, and AMX.
 void use_convolutions(KernelTable& table);     // conv/conv2d.cpp

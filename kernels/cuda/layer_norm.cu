@@ -38,14 +38,35 @@ template <int packs, typename T> __device__ void read_lane(const T* row, Index c
   });
 }
 
+// What is added to x before it is normalised, and where the sum, rounded to T, goes; null: nothing is added.
+template <typename T> struct RowSum {
+  const T* addend = nullptr;
+  T* sum = nullptr;
+};
+
+template <int packs, typename T>
+__device__ void add_lane(const RowSum<T>& adds, Index at, Index channels, LaneOfRow<packs>& lane) {
+  for_packs_of_lane<packs>(channels, [&](int p, Index c) {
+    const auto addend = pack_at<kRowPack>(adds.addend + at + c);
+    Pack<T, kRowPack> sum;
+#pragma unroll
+    for (int k = 0; k < kRowPack; ++k) {
+      write(sum.values[k], lane.values[p][k] + widen(addend.values[k]));
+      lane.values[p][k] = widen(sum.values[k]);
+    }
+    pack_at<kRowPack>(adds.sum + at + c) = sum;
+  });
+}
+
 // `means` null: RMS norm.
-template <typename T, int packs> __global__ void norm_short_rows(const T* x, const float* weight, const float* bias,
-                                                                 float epsilon, Index rows, Index channels, T* y,
-                                                                 float* means, float* rstds) {
+template <typename T, int packs> __global__ void norm_short_rows(const T* x, RowSum<T> adds, const float* weight,
+                                                                 const float* bias, float epsilon, Index rows,
+                                                                 Index channels, T* y, float* means, float* rstds) {
   const float share = 1.0F / static_cast<float>(channels);
   for (Index n = first_row_of_warp(); n < rows; n += warps_of_grid()) {
     LaneOfRow<packs> x_lane;
     read_lane(x + n * channels, channels, x_lane);
+    if (adds.addend != nullptr) add_lane(adds, n * channels, channels, x_lane);
     float mean = 0, square = 0;
     if (means != nullptr) {
       for_packs_of_lane<packs>(channels, [&](int p, Index) {
@@ -111,12 +132,18 @@ __global__ void norm_short_rows_backward(const T* x, const float* weight, const 
   }
 }
 
-template <typename T> __global__ void norm_rows(const T* x, const float* weight, const float* bias, float epsilon,
-                                                Index rows, Index channels, T* y, float* means, float* rstds) {
+template <typename T> __global__ void norm_rows(const T* x, RowSum<T> adds, const float* weight, const float* bias,
+                                                float epsilon, Index rows, Index channels, T* y, float* means,
+                                                float* rstds) {
   const int lane = threadIdx.x % 32;
   const float share = 1.0F / static_cast<float>(channels);
   for (Index n = first_row_of_warp(); n < rows; n += warps_of_grid()) {
-    const T* const row = x + n * channels;
+    const T* row = x + n * channels;
+    if (adds.addend != nullptr) {
+      T* const sum = adds.sum + n * channels;  // a lane reads what it wrote itself
+      for (Index c = lane; c < channels; c += 32) write(sum[c], widen(row[c]) + widen(adds.addend[n * channels + c]));
+      row = sum;
+    }
     float mean = 0, square = 0;
     if (means != nullptr) {
       for (Index c = lane; c < channels; c += 32) mean += widen(row[c]);
@@ -187,13 +214,17 @@ template <typename Call> void with_packs_of_row(Index channels, bool aligned, Ca
   call.template operator()<0>();
 }
 
-void layer_norm(In x, In weight, In bias, float epsilon, Out y, Out mean, Out rstd, Stream& stream) {
+void normalise_rows(In x, In addend, Out sum, In weight, In bias, float epsilon, Out y, Out mean, Out rstd,
+                    Stream& stream) {
   const Index rows = x.shape[0], channels = x.shape[1];
   if (rows == 0 || channels == 0) return;
   with_float(x.dtype, [&]<typename T>(T*) {
-    const bool aligned = is_aligned_to_pack<T, kRowPack>(x.as<T>()) && is_aligned_to_pack<T, kRowPack>(y.as<T>()) &&
-                         is_aligned_to_pack<float, kRowPack>(weight.floats()) &&
-                         is_aligned_to_pack<float, kRowPack>(bias.floats());
+    const RowSum<T> adds{addend.as<T>(), sum.as<T>()};
+    bool aligned =
+        is_aligned_to_pack<float, kRowPack>(weight.floats()) && is_aligned_to_pack<float, kRowPack>(bias.floats());
+    for (const T* const each :
+         {x.as<T>(), static_cast<const T*>(y.as<T>()), adds.addend, static_cast<const T*>(adds.sum)})
+      aligned = aligned && is_aligned_to_pack<T, kRowPack>(each);
     with_packs_of_row(channels, aligned, [&]<int packs>() {
       const auto kernel = [] {
         if constexpr (packs == 0)
@@ -201,10 +232,18 @@ void layer_norm(In x, In weight, In bias, float epsilon, Out y, Out mean, Out rs
         else
           return norm_short_rows<T, packs>;
       }();
-      LOCKSTEP_LAUNCH(kernel, blocks_for(rows, kWarpsOfBlock), kThreads, 0, stream, x.as<T>(), weight.floats(),
+      LOCKSTEP_LAUNCH(kernel, blocks_for(rows, kWarpsOfBlock), kThreads, 0, stream, x.as<T>(), adds, weight.floats(),
                       bias.floats(), epsilon, rows, channels, y.as<T>(), mean.floats(), rstd.floats());
     });
   });
+}
+
+void layer_norm(In x, In weight, In bias, float epsilon, Out y, Out mean, Out rstd, Stream& stream) {
+  normalise_rows(x, {}, {}, weight, bias, epsilon, y, mean, rstd, stream);
+}
+
+void add_layer_norm(In a, In b, In weight, In bias, float epsilon, Out sum, Out y, Out mean, Out rstd, Stream& stream) {
+  normalise_rows(a, b, sum, weight, bias, epsilon, y, mean, rstd, stream);
 }
 
 void parameter_gradients(In x, In mean, In rstd, In y_grad, Out weight_grad, Out bias_grad, Stream& stream) {
@@ -249,6 +288,7 @@ void layer_norm_backward(In x, In weight, In mean, In rstd, In y_grad, Out x_gra
 
 void use_layer_norm(KernelTable& table) {
   table.layer_norm = layer_norm;
+  table.add_layer_norm = add_layer_norm;
   table.layer_norm_backward = layer_norm_backward;
 }
 

@@ -143,6 +143,47 @@ TEST(LayerNorm, TakesHalvesAndKeepsItsParametersInFloat) {
   }
 }
 
+std::vector<float> floats_of(const Tensor& x) {
+  const Tensor wide = cast(x, DType::kFloat32);
+  return {wide.span<float>().begin(), wide.span<float>().end()};
+}
+
+// Result, sum, and all gradients have the bits of the two calls.
+TEST(AddLayerNorm, IsTheTwoCallsThatItReplaces) {
+  manual_seed(7);
+  for (const DType type : {DType::kFloat32, DType::kBFloat16})
+    for (const std::int64_t width : {1, 5, 64, 1100}) {
+      const Tensor a = random_leaf({3, 2, width}), b = random_leaf({3, 2, width}), weight = random_leaf({width}),
+                   bias = random_leaf({width});
+      const auto run = [&](bool together) {
+        for (const Tensor& each : {a, b, weight, bias}) clear_grad(each);
+        const Tensor left = cast(a, type), right = cast(b, type);
+        Tensor sum, y;
+        if (together) {
+          std::tie(sum, y) = add_layer_norm(left, right, {width}, weight, bias);
+        } else {
+          sum = left + right;
+          y = layer_norm(sum, {width}, weight, bias);
+        }
+        weigh(cast(y, DType::kFloat32) * cast(sum, DType::kFloat32)).backward();
+        std::vector<std::vector<float>> all = {floats_of(sum), floats_of(y)};
+        for (const Tensor& each : {a, b, weight, bias}) all.push_back(floats_of(grad(each)));
+        return all;
+      };
+      EXPECT_EQ(run(true), run(false)) << name_of(type) << ", " << width;
+    }
+}
+
+TEST(AddLayerNorm, OfDifferentShapesOrTypesIsTheTwoCalls) {
+  manual_seed(8);
+  const Tensor a = random_leaf({2, 3, 4}), row = random_leaf({4});
+  const auto [sum, y] = add_layer_norm(a, row, {4});
+  EXPECT_EQ(floats_of(sum), floats_of(a + row));
+  EXPECT_EQ(floats_of(y), floats_of(layer_norm(a + row, {4})));
+  EXPECT_THAT(message_of([&] { add_layer_norm(a, a, {3}); }),
+              HasSubstr("add_layer_norm: the last dimensions of x must be (3)"));
+}
+
 TEST(LayerNorm, OfNoRowsIsEmptyAndGivesZeroGradients) {
   const Tensor x = random_leaf({0, 4}), weight = random_leaf({4}), bias = random_leaf({4});
   const Tensor y = layer_norm(x, {4}, weight, bias);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tensor/tensor.h"
@@ -51,7 +52,12 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
 Tensor layer_norm(const Tensor& x, const Shape& over, const Tensor& weight = {}, const Tensor& bias = {},
                   float eps = 1e-5F);
 
-// The same without the mean (Zhang & Sennrich 2019, "Root mean square layer normalization"): y = x / sqrt(mean(x^2) +
+// {a + b, layer_norm(a + b, ...)} in one pass, as the blocks of a transformer need it: the sum goes on, its norm goes
+// into the next layer. If shapes or types differ, the two calls.
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& a, const Tensor& b, const Shape& over, const Tensor& weight = {},
+                                         const Tensor& bias = {}, float eps = 1e-5F);
+
+// layer_norm without the mean (Zhang & Sennrich 2019, "Root mean square layer normalization"): y = x / sqrt(mean(x^2) +
 // eps) * weight.
 Tensor rms_norm(const Tensor& x, const Shape& over, const Tensor& weight = {}, float eps = 1e-6F);
 

@@ -127,6 +127,13 @@ struct NormRow {
   double gradient(Index c) const { return static_cast<double>(y_grad[c]) * (weight != nullptr ? weight[c] : 1); }
 };
 
+// Not by any_float: the sum is rounded before it is normalised.
+void add_layer_norm(In a, In b, In weight, In bias, float epsilon, Out sum, Out out, Out means, Out rstds,
+                    Stream& stream) {
+  reference_kernels().add(a, b, sum, stream);
+  reference_kernels().layer_norm(sum, weight, bias, epsilon, out, means, rstds, stream);
+}
+
 void layer_norm_backward(In in, In weight, In means, In rstds, In out_grad, Out x_grad, Out weight_grad, Out bias_grad,
                          Stream&) {
   const Index rows = in.shape[0], channels = in.shape[1];
@@ -159,6 +166,7 @@ void layer_norm_backward(In in, In weight, In means, In rstds, In out_grad, Out 
 
 void use_layer_norm(KernelTable& table) {
   table.layer_norm = any_float<layer_norm>;
+  table.add_layer_norm = add_layer_norm;
   table.layer_norm_backward = any_float<layer_norm_backward>;
 }
 

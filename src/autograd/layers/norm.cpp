@@ -1,5 +1,7 @@
 #include "lockstep/autograd/normalization.h"
 
+#include "lockstep/autograd/elementwise.h"
+#include "src/autograd/math/recorded_sum.h"
 #include "src/autograd/math/row_views.h"
 
 namespace lockstep {
@@ -75,24 +77,57 @@ Shape check_norm(const NormCall& call, const Tensor& x, const Shape& over, const
   return {count_of_first(x.shape(), extents.size() - over.dims()), over.count()};
 }
 
+struct NormResult {
+  Tensor y, rstd, mean;
+};
+
+NormResult results_for(const NormCall& call, const Tensor& x, const Shape& rows) {
+  const Tensor y = empty_like(x), rstd = empty_like(x, {rows[0]}, DType::kFloat32);
+  return {y, rstd, call.centred ? empty_like(rstd) : Tensor()};
+}
+
+void record_norm(const NormCall& call, const NormResult& result, const Tensor& x, const Shape& rows,
+                 const Tensor& weight, const Tensor& bias) {
+  std::vector<Tensor> saved = {x, result.rstd};
+  for (const Tensor* each : {&result.mean, &weight})
+    if (each->defined()) saved.push_back(*each);
+  record<LayerNormNode>(result.y, {x, weight, bias}, std::move(saved), rows, call.centred);
+}
+
 // Statistics are float32 and the result is rounded once, so 16-bit x is not widened under AutoCast: the layer that
 // follows would round the wide result to the same bits.
 Tensor norm(const NormCall& call, const Tensor& x, const Shape& over, const Tensor& weight, const Tensor& bias) {
   const Shape rows = check_norm(call, x, over, weight, bias);
-  const Tensor y = empty_like(x), rstd = empty_like(x, {rows[0]}, DType::kFloat32);
-  const Tensor mean = call.centred ? empty_like(rstd) : Tensor();
-  kernels_of(x).layer_norm(in_shape(x, rows), weight, bias, call.eps, out_shape(y, rows), mean, rstd, stream_of(x));
-  std::vector<Tensor> saved = {x, rstd};
-  for (const Tensor* each : {&mean, &weight})
-    if (each->defined()) saved.push_back(*each);
-  record<LayerNormNode>(y, {x, weight, bias}, std::move(saved), rows, call.centred);
-  return y;
+  const NormResult result = results_for(call, x, rows);
+  kernels_of(x).layer_norm(in_shape(x, rows), weight, bias, call.eps, out_shape(result.y, rows), result.mean,
+                           result.rstd, stream_of(x));
+  record_norm(call, result, x, rows, weight, bias);
+  return result.y;
 }
 
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Shape& over, const Tensor& weight, const Tensor& bias, float eps) {
   return norm({"layer_norm", true, eps}, x, over, weight, bias);
+}
+
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& a, const Tensor& b, const Shape& over, const Tensor& weight,
+                                         const Tensor& bias, float eps) {
+  const NormCall call{"add_layer_norm", true, eps};
+  const bool are_alike =
+      a.defined() && b.defined() && a.shape() == b.shape() && a.dtype() == b.dtype() && &a.device() == &b.device();
+  if (!are_alike) {
+    const Tensor sum = add(a, b);
+    return {sum, norm(call, sum, over, weight, bias)};
+  }
+  const Shape rows = check_norm(call, a, over, weight, bias);
+  const Tensor sum = empty_like(a);
+  const NormResult result = results_for(call, sum, rows);
+  kernels_of(a).add_layer_norm(in_shape(a, rows), in_shape(b, rows), weight, bias, eps, out_shape(sum, rows),
+                               out_shape(result.y, rows), result.mean, result.rstd, stream_of(a));
+  record_sum(sum, a, b);
+  record_norm(call, result, sum, rows, weight, bias);
+  return {sum, result.y};
 }
 
 Tensor rms_norm(const Tensor& x, const Shape& over, const Tensor& weight, float eps) {

@@ -2,6 +2,7 @@
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
 #include "src/autograd/math/dimensions.h"
+#include "src/autograd/math/recorded_sum.h"
 
 namespace lockstep {
 
@@ -142,6 +143,8 @@ Tensor compare_reversed(const char* name, Comparison comparison, const Tensor& x
 }
 
 }  // namespace
+
+void record_sum(const Tensor& sum, const Tensor& a, const Tensor& b) { record<SumNode>(sum, {a, b}, 1.0F); }
 
 Tensor add(const Tensor& a, const Tensor& b) {
   if (const auto wide = autocast_to_widest(a, b)) return add(wide->first, wide->second);
