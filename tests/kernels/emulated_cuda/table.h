@@ -14,6 +14,7 @@ const KernelTable& emulated_kernels();
 struct EmulatedCalls {
   std::atomic<int> products{0};      // by cuBLASLt
   std::atomic<int> convolutions{0};  // by cuDNN
+  std::atomic<int> attentions{0};    // by cuDNN
   std::atomic<int> workspaces{0};
 };
 EmulatedCalls& emulated_calls();
