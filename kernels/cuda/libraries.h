@@ -33,13 +33,15 @@ cudnnHandle_t cudnn_handle(Stream& stream);  // bound to the stream
 // The precision of float32 products, and settings of convolutions. TF32 has float's range and 10 bits of fraction:
 // several times as fast, off by default.
 struct MathSettings {
-  bool tf32 = false;                                    // LOCKSTEP_TF32=1
-  std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution; LOCKSTEP_CUDA_WORKSPACE_MIB
+  bool tf32 = false;  // LOCKSTEP_TF32=1
+  // Of one product or convolution; attention may have four times as much. LOCKSTEP_CUDA_WORKSPACE_MIB
+  std::size_t workspace_bytes = std::size_t{64} << 20;
   // true: measure cuDNN's ten likeliest engines once per shape of convolution and use the fastest; false: use the one
   // that its heuristics put first. Either choice gives the same bits in every step of a run; with true, another run or
   // rank may choose another engine and round differently. LOCKSTEP_CUDNN_AUTOTUNE=0
   bool autotune = true;
-  // true: also use convolutions whose sums have no fixed order, to measure the cost of reproducibility.
+  // true: also use convolutions and gradients of attention whose sums have no fixed order, to measure the cost of
+  // reproducibility.
   // LOCKSTEP_CUDNN_NONDETERMINISTIC=1
   bool nondeterministic = false;
 };
