@@ -54,9 +54,10 @@ class AttentionGraph {
     key.is_backward ? describe_backward() : describe_forward();
   }
 
+  static constexpr const char* kTake = "take";
   // `step`: what failed, if the result is bad.
   fe::error_t build(cudnnHandle_t handle, const char*& step) {
-    step = "take";
+    step = kTake;
     if (fe::error_t result = graph_.validate(); result.is_bad()) return result;
     if (fe::error_t result = graph_.build_operation_graph(handle); result.is_bad()) return result;
     step = "find an engine for";
@@ -153,7 +154,10 @@ std::unique_ptr<AttentionGraph> build_attention(const AttentionKey& key, cudnnHa
     return made;
   }
   if (!is_without_engine(result)) require_good(result, step, key);
-  const bool may_be_order = key.is_backward && !math_settings().nondeterministic;
+  // A graph that cuDNN does not take is refused with a reason; a missing engine may be due to the order of sums.
+  const bool may_be_order =
+      key.is_backward && !math_settings().nondeterministic &&
+      (step != AttentionGraph::kTake || result.get_message().find("eterministic") != std::string::npos);
   log::warn("cuDNN cannot {} {}: {}. A kernel without tensor cores computes it instead, which takes longer{}{}{}", step,
             text_of(key), result.get_message(), may_be_order ? "; " : "",
             may_be_order ? env::kCudnnNondeterministic : "",

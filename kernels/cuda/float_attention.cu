@@ -95,8 +95,8 @@ __device__ void multiply_rows(const float* rows, const float* tile_row, int padd
 
 // sums[r][piece] += sum over the tile's rows of weights[r][row] * row, for the columns of this lane. Lane i has written
 // weights[r][i]: the lanes wait for each other before they read them, and before the caller writes the next ones. A
-// column beyond the width has a sum that is not stored: of the rows' next elements, and behind the last row of those of
-// the block's own rows.
+// column beyond the width gets a sum of what lies next to the rows in shared memory (at the end of the second tile, the
+// block's own rows), which is not stored: so the loop has no branches.
 template <int kRows, int kPieces> __device__ void add_weighted(const AttentionLaunch& launch, const float* weights,
                                                                const float* tile, int lane,
                                                                float (&sums)[kRows][kPieces]) {

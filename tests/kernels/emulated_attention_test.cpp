@@ -112,6 +112,7 @@ TEST(EmulatedAttention, WhatCudnnRefusesIsComputedWithAWarningForEachShape) {
     EXPECT_EQ(each.attended.by_cudnn(), each.by_cudnn);
     EXPECT_THAT(lines.text(), HasSubstr(each.reason));
     EXPECT_THAT(lines.text(), HasSubstr("A kernel without tensor cores computes it instead"));
+    EXPECT_EQ(lines.text().find(env::kCudnnNondeterministic) != std::string::npos, each.attended.heads == 6);
     LogLines again;
     EXPECT_LT(each.attended.error(), 0.02F);
     EXPECT_EQ(again.text(), "");
