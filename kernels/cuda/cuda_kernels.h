@@ -29,7 +29,7 @@ inline void require_type(DType type, In view) {
 }
 
 void require_lrn_channels(const LrnParams&);  // throws InvalidArgument: a row must fit into shared memory
-inline constexpr std::int64_t kMostAttentionWidth = 128;
+inline constexpr std::int64_t kMostAttentionWidth = 256;
 void require_attention_width(std::int64_t width);  // throws InvalidArgument: tiles of rows must fit into shared memory
 
 // Families of layers above core.

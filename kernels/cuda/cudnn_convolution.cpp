@@ -1,7 +1,5 @@
 #include "kernels/cuda/cudnn_convolution.h"
 
-#include <cudnn_frontend.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -12,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kernels/cuda/cudnn_graph.h"
 #include "kernels/cuda/libraries.h"
-#include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/tuning.h"
 #include "lockstep/core/environment.h"
@@ -60,24 +58,15 @@ enum Uid : std::int64_t { kX = 1, kWeight, kBias, kY };
 // cuDNN lists dimensions as N, C, H, W; the strides make C the innermost one.
 Sizes nhwc_strides(const Sizes& nchw) { return {nchw[1] * nchw[2] * nchw[3], 1, nchw[1] * nchw[3], nchw[1]}; }
 
-fe::DataType_t data_type(DType type) {
-  switch (type) {
-    case DType::kFloat32: return fe::DataType_t::FLOAT;
-    case DType::kFloat16: return fe::DataType_t::HALF;
-    case DType::kBFloat16: return fe::DataType_t::BFLOAT16;
-    default: throw_no_float(type);
-  }
-}
-
 Tensor tensor(fe::graph::Graph& graph, Uid uid, const Sizes& nchw, DType type) {
   return graph.tensor(fe::graph::Tensor_attributes()
                           .set_uid(uid)
                           .set_dim(nchw)
                           .set_stride(nhwc_strides(nchw))
-                          .set_data_type(data_type(type)));
+                          .set_data_type(graph_type(type)));
 }
 void is_output(const Tensor& tensor, Uid uid, const Sizes& nchw, DType type) {
-  tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(data_type(type));
+  tensor->set_output(true).set_uid(uid).set_dim(nchw).set_stride(nhwc_strides(nchw)).set_data_type(graph_type(type));
 }
 
 template <typename Attributes> Attributes with_geometry(const Conv2dShape& s) {
@@ -99,10 +88,16 @@ std::vector<fe::NumericalNote_t> barred(DType type) {
   return notes;
 }
 
+bool is_captured(Stream& stream) {
+  cudaStreamCaptureStatus status{};
+  LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 class Convolution {
  public:
   explicit Convolution(const ConvolutionKey& key) : key_(key) {
-    graph_.set_io_data_type(data_type(key.type))
+    graph_.set_io_data_type(graph_type(key.type))
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     describe();
@@ -135,8 +130,8 @@ class Convolution {
 
   // Queues the convolution. In the call with the same shape that tuning.h names it first measures engines, unless that
   // is switched off, the stream is being captured, or the time for it is used up.
-  void run(std::unordered_map<std::int64_t, void*> pointers, bool is_captured, cudnnHandle_t handle, Stream& stream) {
-    if (!is_tuned_ && ++calls_ >= kCallThatTunes && !is_captured && math_settings().autotune) {
+  void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
+    if (!is_tuned_ && math_settings().autotune && ++calls_ >= kCallThatTunes && !is_captured(stream)) {
       is_tuned_ = true;
       if (!tuning_budget().is_spent()) tune(pointers, handle, stream);
     }
@@ -244,17 +239,6 @@ class Convolution {
   bool is_tuned_ = false;
 };
 
-// True if cuDNN has no engine for the convolution; everything else is an error of the driver, of memory, or ours. A
-// graph that the backend refuses is for cudnn-frontend a call that failed, and only its text has the backend's status.
-bool has_no_engine(const fe::error_t& result) {
-  using fe::error_code_t;
-  const error_code_t code = result.get_code();
-  return code == error_code_t::GRAPH_NOT_SUPPORTED || code == error_code_t::HEURISTIC_QUERY_FAILED ||
-         code == error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED ||
-         (code == error_code_t::CUDNN_BACKEND_API_FAILED &&
-          result.get_message().find("CUDNN_STATUS_NOT_SUPPORTED") != std::string::npos);
-}
-
 // Null if cuDNN has no engine with this fusion, or none at all. cudnn-frontend configures every ReLU to keep NaN.
 std::unique_ptr<Convolution> make(const ConvolutionKey& key, cudnnHandle_t handle) {
   constexpr std::int64_t kLeast = std::int64_t{16} << 20, kMost = std::int64_t{16} << 30;
@@ -271,7 +255,7 @@ std::unique_ptr<Convolution> make(const ConvolutionKey& key, cudnnHandle_t handl
     }
     if (key.bias || key.relu) return nullptr;
     if (failure.may_want_workspace && most < kMost) continue;
-    if (key.type == DType::kFloat32 && !has_no_engine(result)) must(result, failure.step, key);
+    if (key.type == DType::kFloat32 && !is_without_engine(result)) must(result, failure.step, key);
     log::warn("cuDNN cannot {} {}: {}. It is computed {} instead, which takes longer", failure.step, text_of(key),
               result.get_message(),
               key.type != DType::kFloat32 ? "in float32"
@@ -281,26 +265,16 @@ std::unique_ptr<Convolution> make(const ConvolutionKey& key, cudnnHandle_t handl
   }
 }
 
-// Null: cuDNN has no engine.
-using Known = PlanCache<ConvolutionKey, std::unique_ptr<Convolution>>::Entry;
-
-// Cached per thread, because handles are.
-Known& convolution_for(const ConvolutionKey& key, bool is_captured, cudnnHandle_t handle) {
+// Cached per thread, because handles are. Null: cuDNN has no engine.
+Convolution* convolution_for(const ConvolutionKey& key, cudnnHandle_t handle, Stream& stream) {
   constexpr std::size_t kMostPlans = 512;
-  thread_local PlanCache<ConvolutionKey, std::unique_ptr<Convolution>> convolutions(kMostPlans);
-  if (Known* const known = convolutions.find(key)) return *known;
-  if (is_captured)
-    throw Error(
-        "a convolution of {} images of {} x {} x {} runs for the first time while a graph is captured, but cuDNN must "
-        "first build it outside of a graph. Run the same step once before the capture",
-        key.shape.batch, key.shape.in_height, key.shape.in_width, key.shape.in_channels);
-  return convolutions.add(key, make(key, handle));
-}
-
-bool is_capturing(Stream& stream) {
-  cudaStreamCaptureStatus status{};
-  LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &status));
-  return status != cudaStreamCaptureStatusNone;
+  thread_local RecentGraphs<ConvolutionKey, Convolution> convolutions(kMostPlans);
+  return convolutions.get(
+      key, stream, [&] { return make(key, handle); },
+      [&] {
+        return fmt::format("a convolution of {} images of {} x {} x {}", key.shape.batch, key.shape.in_height,
+                           key.shape.in_width, key.shape.in_channels);
+      });
 }
 
 // An operand at an address that cuDNN takes: itself, or scratch memory in place of one that is not aligned.
@@ -333,10 +307,8 @@ class AlignedOperand {
 bool run_by_cudnn(ConvolutionKey key, In x, In weight, In bias, In y, Stream& stream) {
   const cudnnHandle_t handle = cudnn_handle(stream);
   LOCKSTEP_CUDA(cudaGetDevice(&key.device));
-  const bool is_captured = is_capturing(stream);
-  Known& known = convolution_for(key, is_captured, handle);
-  if (known.plan == nullptr) return false;
-  known.is_in_graph = known.is_in_graph || is_captured;
+  Convolution* const convolution = convolution_for(key, handle, stream);
+  if (convolution == nullptr) return false;
   const AlignedOperand all[] = {{x, stream}, {weight, stream}, {y, stream}, {bias, stream}};
   const AlignedOperand& result = all[key.direction == Direction::kForward ? 2
                                      : key.direction == Direction::kData  ? 0
@@ -345,7 +317,7 @@ bool run_by_cudnn(ConvolutionKey key, In x, In weight, In bias, In y, Stream& st
     if (&each != &result) each.copy_in();
   std::unordered_map<std::int64_t, void*> pointers{{kX, all[0].data()}, {kWeight, all[1].data()}, {kY, all[2].data()}};
   if (bias) pointers.emplace(kBias, all[3].data());
-  known.plan->run(std::move(pointers), is_captured, handle, stream);
+  convolution->run(std::move(pointers), handle, stream);
   result.copy_out();
   return true;
 }

@@ -37,7 +37,8 @@ cudnnHandle_t cudnn_handle(Stream& stream);  // bound to the stream
 struct MathSettings {
   bool tf32_products = false;     // LOCKSTEP_TF32=1
   bool tf32_convolutions = true;  // LOCKSTEP_TF32=0; LOCKSTEP_DETERMINISTIC=1 unless LOCKSTEP_TF32=1
-  std::size_t workspace_bytes = std::size_t{64} << 20;  // of one product or convolution; LOCKSTEP_CUDA_WORKSPACE_MIB
+  // Of one product or convolution; attention may have four times as much. LOCKSTEP_CUDA_WORKSPACE_MIB
+  std::size_t workspace_bytes = std::size_t{64} << 20;
   // true: measure cuDNN's likeliest engines (tuning.h) for a shape that comes several times and use the fastest; false:
   // use the one that its heuristics put first. With true, another run or rank may choose another engine and round
   // differently. LOCKSTEP_CUDNN_AUTOTUNE; false if LOCKSTEP_DETERMINISTIC=1

@@ -132,8 +132,8 @@ Plan& plan_for(const CublasProduct& product, const ProductExtras& extras, Stream
   native(stream);  // makes the stream's device the thread's current one
   LOCKSTEP_CUDA(cudaGetDevice(&device));
   const std::pair key(device, product);
-  if (auto* const known = plans.find(key)) return known->plan;
-  return plans.add(key, Plan(product, extras)).plan;
+  if (Plan* const known = plans.find(key)) return *known;
+  return plans.add(key, Plan(product, extras));
 }
 
 constexpr std::uint32_t kGoodAlignment = 16;

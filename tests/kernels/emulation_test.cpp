@@ -178,6 +178,35 @@ TEST_P(Emulation, SizesThatNoGpuTakesAreRefused) {
   EXPECT_THROW(LOCKSTEP_LAUNCH(votes, 1, 32, 48 * 1024 + 1, stream, out.data()), Error);
 }
 
+TEST_P(Emulation, MoreSharedMemoryMustBeAskedFor) {
+  std::vector<int> out(32);
+  const auto launch = [&](std::size_t bytes) { LOCKSTEP_LAUNCH(votes, 1, 32, bytes, stream, out.data()); };
+  EXPECT_EQ(cudaFuncSetAttribute(votes, cudaFuncAttributeMaxDynamicSharedMemorySize, 99 * 1024), cudaSuccess);
+  launch(99 * 1024);
+  EXPECT_THROW(launch(99 * 1024 + 1), Error);
+  EXPECT_NE(cudaFuncSetAttribute(votes, cudaFuncAttributeMaxDynamicSharedMemorySize, 99 * 1024 + 1), cudaSuccess);
+  EXPECT_EQ(cudaFuncSetAttribute(votes, cudaFuncAttributeMaxDynamicSharedMemorySize, 0), cudaSuccess);
+  EXPECT_THROW(launch(48 * 1024 + 1), Error);
+}
+
+__global__ void neighbours_of_warp(int* out) {
+  int* const values = dynamic_shared<int>();
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  __syncwarp();
+  const int neighbour = values[threadIdx.x ^ 1U];
+  __syncwarp();
+  values[threadIdx.x] = neighbour + 100;
+  __syncwarp();
+  out[threadIdx.x] = values[threadIdx.x ^ 2U];
+}
+
+TEST_P(Emulation, LanesWaitForEachOther) {
+  std::vector<int> out(64), expected(64);
+  for (unsigned i = 0; i < 64; ++i) expected[i] = static_cast<int>((i ^ 3U) + 100);
+  LOCKSTEP_LAUNCH(neighbours_of_warp, 1, 64, 64 * sizeof(int), stream, out.data());
+  EXPECT_EQ(out, expected);
+}
+
 // The kernels that convolutions use in addition to cuDNN, on images of 2 x 3 with 1 channel.
 TEST_P(Emulation, ImagesAreShiftedAndCropped) {
   const std::vector<float> in = {1, 2, 3, 4, 5, 6};

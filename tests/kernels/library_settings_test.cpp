@@ -65,20 +65,14 @@ TEST(MathSettings, AreChosenByOneVariableAndRefinedByOthers) {
   EXPECT_THAT(settings_with({{env::kDeterministic, "yes"}}), HasSubstr("LOCKSTEP_DETERMINISTIC"));
 }
 
-TEST(PlanCache, DropsTheLeastRecentlyUsedPlanThatIsInNoGraph) {
+TEST(PlanCache, DropsTheLeastRecentlyUsedPlan) {
   PlanCache<int, int> plans(3);
-  for (const int key : {1, 2, 3}) plans.add(key, 10 * key);
-  plans.find(2)->is_in_graph = true;
+  for (const int key : {1, 2, 3}) EXPECT_EQ(plans.add(key, 10 * key), 10 * key);
   ASSERT_NE(plans.find(1), nullptr);
   plans.add(4, 40);
-  EXPECT_EQ(plans.find(3), nullptr) << "2 is kept, 1 was used later";
-  EXPECT_EQ(plans.find(2)->plan, 20);
-  for (const int key : {1, 4}) plans.find(key)->is_in_graph = true;
-  EXPECT_EQ(plans.add(5, 50).plan, 50);
-  EXPECT_EQ(plans.size(), 4U) << "all others are in graphs";
-  plans.add(6, 60);
-  EXPECT_EQ(plans.find(5), nullptr);
-  EXPECT_EQ(plans.size(), 4U);
+  EXPECT_EQ(plans.size(), 3U);
+  EXPECT_EQ(plans.find(2), nullptr) << "1 was used later";
+  for (const int key : {1, 3, 4}) EXPECT_EQ(*plans.find(key), 10 * key);
 }
 
 // How the emulated cuDNN was allowed to compute: 0: in float32, 1: in TF32, 2: in bfloat16, 3: with different bits in

@@ -17,7 +17,7 @@ struct AttentionOptions {
 
 // Returns softmax(scale * q * k^T) * v for each head, of shape (N, T, H, D). q is (N, T, H, D), k and v are (N, S, H,
 // D); all three have the same type: float32, float16 or bfloat16. Causal attention requires S = T. On a GPU, D is at
-// most 128. Throws InvalidArgument if shapes do not match or if there are queries but no keys.
+// most 256. Throws InvalidArgument if shapes do not match or if there are queries but no keys.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options = {});
 

@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kName = "scaled_dot_product_attention";
-constexpr std::int64_t kMostCudaWidth = 128;
+constexpr std::int64_t kMostCudaWidth = 256;
 
 // Inputs: q, k, v, or only qkv. Saved: the inputs, the result, the logarithms of the sums.
 class AttentionNode : public Node {

@@ -3,8 +3,10 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -22,7 +24,7 @@ namespace emulated_cuda {
 
 namespace {
 
-constexpr std::size_t kMostThreads = 1024, kWarp = 32, kMostShared = 48 * 1024;
+constexpr std::size_t kMostThreads = 1024, kWarp = 32, kUsualShared = 48 * 1024, kMostShared = 99 * 1024;
 constexpr std::size_t kStackBytes = 256 * 1024;
 #ifdef EMULATED_UNDER_TSAN
 constexpr bool kFiberPerThread = true;  // a fiber with several threads would order them
@@ -39,6 +41,7 @@ struct Thread {
   unsigned mask = 0;  // arguments of a shuffle
   int wanted_lane = 0;
   std::uint64_t given = 0, got = 0;
+  std::size_t warp_barriers = 0;
 };
 
 // A stack on which threads run, one at a time; kept from launch to launch.
@@ -92,7 +95,7 @@ class Multiprocessor {
   }
 
   const Place& place() const { return place_; }
-  std::size_t current() const { return current_; }
+  int lane() const { return static_cast<int>(current_ % kWarp); }
   std::byte* shared() const { return shared_; }
 
   int barrier(int predicate) {
@@ -107,6 +110,24 @@ class Multiprocessor {
     thread.wanted_lane = lane;
     wait(State::kAtShuffle);
     return thread.got;
+  }
+  // Tokens alternate for the reason that wait() gives.
+  void warp_barrier() {
+    char* const token = &warp_tokens_[current_ / kWarp][threads_[current_].warp_barriers++ % 2];
+    order_release(token);
+    exchange(~0U, 0, lane());
+    order_acquire(token);
+  }
+
+  bool allow_shared(const void* kernel, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes <= kMostShared) allowed_shared_[kernel] = bytes;
+    return bytes <= kMostShared;
+  }
+  std::size_t allowed_shared(const void* kernel) {
+    const std::lock_guard lock(mutex_);
+    const auto found = allowed_shared_.find(kernel);
+    return found != allowed_shared_.end() ? std::max(found->second, kUsualShared) : kUsualShared;
   }
 
  private:
@@ -310,6 +331,7 @@ class Multiprocessor {
 
   std::mutex mutex_;
   std::size_t launches_ = 0;
+  std::map<const void*, std::size_t> allowed_shared_;
   Order order_ = Order::kForwards;
   const char* kernel_ = "";
   const std::function<void()>* body_ = nullptr;
@@ -322,6 +344,7 @@ class Multiprocessor {
   ucontext_t scheduler_{};
   char begin_token_ = 0, end_token_ = 0;
   std::array<char, 2> barrier_tokens_{};
+  std::array<std::array<char, 2>, kMostThreads / kWarp> warp_tokens_{};
 #ifdef EMULATED_UNDER_ASAN
   const void* scheduler_stack_ = nullptr;
   std::size_t scheduler_stack_bytes_ = 0;
@@ -344,18 +367,20 @@ void Multiprocessor::begin_fiber() {
 }  // namespace
 
 const Place& place() { return multiprocessor().place(); }
-int lane() { return static_cast<int>(multiprocessor().current() % kWarp); }
+int lane() { return multiprocessor().lane(); }
 std::byte* dynamic_shared() { return multiprocessor().shared(); }
 int barrier(int predicate) { return multiprocessor().barrier(predicate); }
 std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read) {
   return multiprocessor().exchange(mask, value, lane_to_read);
 }
+void warp_barrier() { multiprocessor().warp_barrier(); }
 
-// The limits of every architecture since sm_30. More than 48 KiB of shared memory must be requested, which no kernel of
-// ours does.
-bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes) {
+bool allow_shared(const void* kernel, std::size_t bytes) { return multiprocessor().allow_shared(kernel, bytes); }
+
+// The limits of every architecture since sm_80; of shared memory, that of sm_86.
+bool is_valid(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes) {
   return grid.count() > 0 && grid.x < 1U << 31 && grid.y < 65536 && grid.z < 65536 && block.count() > 0 &&
-         block.count() <= kMostThreads && block.z <= 64 && shared_bytes <= kMostShared;
+         block.count() <= kMostThreads && block.z <= 64 && shared_bytes <= multiprocessor().allowed_shared(kernel);
 }
 
 void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body) {

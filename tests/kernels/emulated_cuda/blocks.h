@@ -5,8 +5,8 @@
 // the order differ. It also checks for threads that end, or are in a shuffle, while others of their block wait in
 // __syncthreads() forever (undefined on a GPU), lanes that a shuffle's mask names but that do not arrive, and sizes of
 // grid, block and shared memory. Under ThreadSanitizer every thread is one of its fibers, which only __syncthreads()
-// orders: it reports every race in shared memory and within a block. AddressSanitizer reports accesses outside of
-// scratch memory and of arrays with poisoned guards.
+// and, within a warp, __syncwarp() order: it reports every race in shared memory and within a block. AddressSanitizer
+// reports accesses outside of scratch memory and of arrays with poisoned guards.
 //
 // Not detected: races between blocks, uninitialised memory (except dynamic shared memory, which is initially NaN), bank
 // conflicts, speed.
@@ -35,8 +35,11 @@ int lane();
 std::byte* dynamic_shared();
 int barrier(int predicate);  // returns whether it is true for any thread
 std::uint64_t exchange(unsigned mask, std::uint64_t value, int lane_to_read);  // within the warp
+void warp_barrier();                                                           // of all 32 lanes
 
-bool is_valid(Dim3 grid, Dim3 block, std::size_t shared_bytes);
+// Lets the kernel's launches have more dynamic shared memory than the usual 48 KiB. False: no GPU has so much.
+bool allow_shared(const void* kernel, std::size_t bytes);
+bool is_valid(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes);
 // Throws std::logic_error if threads wait forever; `kernel` is the kernel's name. One launch at a time.
 void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, const char* kernel, const std::function<void()>& body);
 std::size_t launches();  // of this process so far

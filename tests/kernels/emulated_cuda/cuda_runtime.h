@@ -47,6 +47,7 @@ inline unsigned atomicAdd(unsigned* address, unsigned value) {
 inline float atomicExch(float* address, float value) { return std::exchange(*address, value); }
 
 inline void __syncthreads() { emulated_cuda::barrier(0); }
+inline void __syncwarp() { emulated_cuda::warp_barrier(); }
 inline int __syncthreads_or(int predicate) { return emulated_cuda::barrier(predicate); }
 
 template <typename T> T exchange_lanes(unsigned mask, T value, int lane) {
@@ -98,27 +99,34 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
 
 struct cudaFuncAttributes {};
 template <typename Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) { return cudaSuccess; }
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+template <typename Kernel> cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+  return emulated_cuda::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<std::size_t>(bytes))
+             ? cudaSuccess
+             : cudaErrorInvalidConfiguration;
+}
 // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 
 namespace lockstep::cuda {
 
 // Arguments are copied, as in a launch.
-#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                \
-  do {                                                                                     \
-    if (!::emulated_cuda::is_valid(blocks, threads, shared_bytes)) {                       \
-      pending_launch_error() = cudaErrorInvalidConfiguration;                              \
-    } else {                                                                               \
-      const dim3 lockstep_grid = blocks;                                                   \
-      const dim3 lockstep_block = threads;                                                 \
-      const std::size_t lockstep_shared = shared_bytes;                                    \
-      const auto lockstep_kernel = kernel;                                                 \
-      auto lockstep_arguments = std::make_tuple(__VA_ARGS__);                              \
-      ::emulated_cuda::on_stream(::lockstep::cuda::native(stream), [=]() mutable {         \
-        ::emulated_cuda::launch(lockstep_grid, lockstep_block, lockstep_shared, #kernel,   \
-                                [&] { std::apply(lockstep_kernel, lockstep_arguments); }); \
-      });                                                                                  \
-    }                                                                                      \
-    LOCKSTEP_CUDA(cudaGetLastError());                                                     \
+#define LOCKSTEP_LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                                       \
+  do {                                                                                                            \
+    const dim3 lockstep_grid = blocks;                                                                            \
+    const dim3 lockstep_block = threads;                                                                          \
+    const std::size_t lockstep_shared = shared_bytes;                                                             \
+    const auto lockstep_kernel = kernel;                                                                          \
+    if (!::emulated_cuda::is_valid(reinterpret_cast<const void*>(lockstep_kernel), lockstep_grid, lockstep_block, \
+                                   lockstep_shared)) {                                                            \
+      pending_launch_error() = cudaErrorInvalidConfiguration;                                                     \
+    } else {                                                                                                      \
+      auto lockstep_arguments = std::make_tuple(__VA_ARGS__);                                                     \
+      ::emulated_cuda::on_stream(::lockstep::cuda::native(stream), [=]() mutable {                                \
+        ::emulated_cuda::launch(lockstep_grid, lockstep_block, lockstep_shared, #kernel,                          \
+                                [&] { std::apply(lockstep_kernel, lockstep_arguments); });                        \
+      });                                                                                                         \
+    }                                                                                                             \
+    LOCKSTEP_CUDA(cudaGetLastError());                                                                            \
   } while (false)
 
 template <typename T> T* dynamic_shared() { return reinterpret_cast<T*>(::emulated_cuda::dynamic_shared()); }

@@ -111,7 +111,20 @@ Tensor Graph::pointwise(const Tensor&, const Pointwise_attributes&) {
   return output_ = std::make_shared<Tensor_attributes>();
 }
 
+std::array<Tensor, 2> Graph::sdpa(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const SDPA_attributes& attributes) {
+  attention_ = std::make_shared<const Attention>(q, k, v, attributes);
+  return {attention_->y(), attention_->stats()};
+}
+std::array<Tensor, 3> Graph::sdpa_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& y,
+                                           const Tensor& y_grad, const Tensor& stats,
+                                           const SDPA_backward_attributes& attributes) {
+  attention_ = std::make_shared<const Attention>(q, k, v, y, y_grad, stats, attributes);
+  return {attention_->q_grad(), attention_->k_grad(), attention_->v_grad()};
+}
+
 error_t Graph::validate() {
+  if (attention_) return is_float_inside_ ? attention_->validate() : error_t("sums that are not float");
   if (!output_ || !output_->is_output || !is_float_inside_) return error_t("no output, or sums that are not float");
   if (convolved_ != output_)
     convolved_->dim = output_->dim, convolved_->stride = output_->stride;  // a virtual tensor: inferred
@@ -133,6 +146,7 @@ error_t Graph::validate() {
   return {};
 }
 error_t Graph::build_operation_graph(cudnnHandle_t) {
+  if (attention_) return attention_->build_operation_graph();
   if (weight_->dim[3] == 11)
     return error_t("cudnnFinalize failed cudnn_status: CUDNN_STATUS_NOT_SUPPORTED",
                    error_code_t::CUDNN_BACKEND_API_FAILED);
@@ -140,6 +154,10 @@ error_t Graph::build_operation_graph(cudnnHandle_t) {
 }
 error_t Graph::create_execution_plans(std::initializer_list<HeurMode_t> modes) {
   using Note = NumericalNote_t;
+  if (attention_) {
+    engines_ = {{}};
+    return modes.size() == 0 ? error_t("no heuristics") : attention_->create_execution_plans();
+  }
   engines_ = {{{Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS}},
               {{Note::TENSOR_CORE, Note::REDUCED_PRECISION_REDUCTION}},
               {{Note::NONDETERMINISTIC}},
@@ -156,6 +174,7 @@ Graph& Graph::deselect_numeric_notes(const std::vector<NumericalNote_t>& notes) 
   return *this;
 }
 error_t Graph::check_support() {
+  if (attention_) return {};
   const auto none = [](const char* why) { return error_t(why, error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED); };
   if (convolved_ != output_ && y_->dim[1] % 2 == 1) return none("no engine fuses the following operation");
   if (x_->type != DataType_t::FLOAT && x_->dim[1] == 5)
@@ -201,10 +220,13 @@ error_t Graph::autotune(cudnnHandle_t handle, std::unordered_map<std::int64_t, v
   }
   return {};
 }
-error_t Graph::get_workspace_size(std::int64_t& bytes) const { return bytes = kWorkspace, error_t(); }
+error_t Graph::get_workspace_size(std::int64_t& bytes) const {
+  return bytes = attention_ ? attention_->workspace() : kWorkspace, error_t();
+}
 
 error_t Graph::execute(cudnnHandle_t handle, std::unordered_map<std::int64_t, void*>& pointers, void* workspace) const {
   if (chosen_ == kNone) return error_t("no plan is built");
+  if (attention_) return attention_->execute(handle, pointers, workspace);
   ++lockstep::testing::emulated_calls().convolutions;
   for (const Tensor& each : {x_, weight_, y_ == convolved_ ? output_ : y_, bias_})
     if (each && (pointers.count(each->uid) == 0 || reinterpret_cast<std::uintptr_t>(pointers[each->uid]) % 16 != 0))

@@ -1,5 +1,5 @@
-// A replacement like cuda_runtime.h: the part of cudnn-frontend that kernels/cuda/cudnn_convolution.cpp calls. A graph
-// is checked against the shapes and strides of its tensors, see
+// A replacement like cuda_runtime.h: the part of cudnn-frontend that kernels/cuda/cudnn_convolution.cpp calls; for
+// attention see cudnn_frontend_sdpa.h. A graph is checked against the shapes and strides of its tensors, see
 // https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Convolutions.html, and computed by plain loops.
 //
 // A graph has several engines, whose numerical notes describe how they compute: in TF32, in bfloat16, or with different
@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "tests/kernels/emulated_cuda/cudnn.h"
+#include "tests/kernels/emulated_cuda/cudnn_frontend_sdpa.h"
 
 // NOLINTBEGIN(readability-identifier-naming): NVIDIA's names.
 namespace cudnn_frontend {
@@ -34,8 +36,8 @@ enum class error_code_t {
   GRAPH_NOT_SUPPORTED,
   GRAPH_EXECUTION_PLAN_CREATION_FAILED,
   HEURISTIC_QUERY_FAILED,
-  CUDNN_BACKEND_API_FAILED,
-  CUDA_API_FAILED
+  CUDA_API_FAILED,
+  CUDNN_BACKEND_API_FAILED
 };
 
 class error_t {
@@ -106,7 +108,7 @@ struct Engine {
   bool has(NumericalNote_t note) const { return std::find(notes.begin(), notes.end(), note) != notes.end(); }
 };
 
-// One convolution, and the operations on its result.
+// One convolution and the operations on its result, or one attention.
 class Graph {
  public:
   Graph& set_io_data_type(DataType_t) { return *this; }
@@ -121,6 +123,10 @@ class Graph {
   Tensor conv_wgrad(const Tensor& y, const Tensor& x, const Conv_wgrad_attributes& attributes);
   Tensor pointwise(const Tensor& in, const Tensor& addend, const Pointwise_attributes& attributes);
   Tensor pointwise(const Tensor& in, const Pointwise_attributes& attributes);
+  std::array<Tensor, 2> sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const SDPA_attributes& attributes);
+  std::array<Tensor, 3> sdpa_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& y,
+                                      const Tensor& y_grad, const Tensor& stats,
+                                      const SDPA_backward_attributes& attributes);
 
   error_t validate();
   error_t build_operation_graph(cudnnHandle_t handle);
@@ -153,6 +159,7 @@ class Graph {
   std::vector<Engine> engines_;  // in the heuristics' order
   std::size_t chosen_ = kNone;   // position of the engine that executes
   mutable int executions_ = 0;
+  std::shared_ptr<const Attention> attention_;  // null: a convolution
 };
 
 }  // namespace graph

@@ -15,6 +15,7 @@ struct EmulatedCalls {
   std::atomic<int> products{0};          // by cuBLASLt
   std::atomic<int> convolutions{0};      // by cuDNN
   std::atomic<int> compiled_engines{0};  // that cuDNN compiled at run time
+  std::atomic<int> attentions{0};        // by cuDNN
   std::atomic<int> workspaces{0};
 };
 EmulatedCalls& emulated_calls();
