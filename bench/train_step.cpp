@@ -55,7 +55,8 @@ Options parse(int argc, char** argv) {
   cxxopts::Options cli("train_step", "Times training steps");
   using cxxopts::value;
   cxxopts::OptionAdder add = cli.add_options();
-  add("model", "cifar10, cifar10-nolrn, mlp, resnet20, gpt, gpt2 or gpt2-124m", value<std::string>()->default_value("cifar10"));
+  add("model", "cifar10, cifar10-nolrn, mlp, resnet20, gpt, gpt2 or gpt2-124m",
+      value<std::string>()->default_value("cifar10"));
   add("ranks", "processes", value<int>()->default_value("1"));
   add("steps", "timed steps", value<int>()->default_value("15"));
   add("warm-up", "untimed steps before them (CPU 4, GPU 10)", value<int>());

@@ -64,6 +64,7 @@ int train(const ex::TrainingFlags& flags) {
   ls::data::DistributedSampler sampler(images.size(), group->place(),
                                        {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
   ls::train::Progress progress(progress_of(flags, steps, *group));
+  ex::LossCheck check(group, flags.log_every);
   progress.message(fmt::format("data: {} training, {} test images in {}", images.size(), test.size(), folder));
 
   ex::Score score;
@@ -77,8 +78,7 @@ int train(const ex::TrainingFlags& flags) {
       (scaler != nullptr ? scaler->scale(loss) : loss).backward();  // buckets all-reduce while this runs
       sgd.step();
       progress.step(++step, loss, flags.batch);
-      // Reading a loss waits for the device; a NaN stays in the weights, so that a look now and then finds it.
-      if (step % flags.log_every == 0 || step == steps.last) ls::train::check_finite(loss, step, {.group = group});
+      check.step(step, loss, step == steps.last);
       if (step == steps.last) break;
     }
     score = ex::score_of(net, test, device);  // in evaluation mode: running statistics, no dropout

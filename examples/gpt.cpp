@@ -88,6 +88,7 @@ void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::Distribute
   const ls::ProcessGroup& group = ddp.group();
   const ex::Steps steps = steps_of(flags, text.size());
   ls::train::Progress progress(progress_of(flags, steps, group, "sequences"));
+  ex::LossCheck check(nullptr, flags.log_every);
   const ls::optim::CosineRate rate{
       .peak = flags.lr, .total_steps = steps.total, .warmup_steps = steps.total / 15, .lowest = flags.lr / 30};
   ls::data::DistributedSampler sampler(text.size(), group.place(),
@@ -112,7 +113,7 @@ void run_steps(const Flags& flags, const ls::data::Dataset& text, ls::Distribute
       adam.set_lr(rate.at(step));
       adam.step();
       progress.step(++step, loss_sum, flags.batch);
-      if (step % flags.log_every == 0 || step == steps.last) ls::train::check_finite(loss_sum, step);
+      check.step(step, loss_sum, step == steps.last);
       if (step == steps.last) break;
     }
   }

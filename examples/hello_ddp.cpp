@@ -58,6 +58,7 @@ int train(int, char**) {
   const std::int64_t batch = kGlobalBatch / group->world_size();
   std::int64_t step = 0;
   for (int epoch = 0; epoch < 5; ++epoch) {
+    float batches = 0;
     auto sum = ls::Tensor::full({}, 0, device);  // of the losses, on the device: reading one waits for the step
     sampler.set_epoch(epoch);
     for (auto& [images, labels] : ls::data::DataLoader(stripes, sampler, {.batch_size = batch, .device = &device})) {
@@ -65,9 +66,9 @@ int train(int, char**) {
       sgd.zero_grad();
       loss.backward();  // buckets all-reduce while this runs
       sgd.step();
-      sum = sum + ls::detach(loss), ++step;
+      sum = sum + ls::detach(loss), ++batches, ++step;
     }
-    float mean = sum.item() / static_cast<float>(stripes.size() / kGlobalBatch);
+    float mean = sum.item() / batches;
     group->all_reduce(std::span(&mean, 1), ls::ReduceOp::kAvg);
     if (group->rank() == 0) std::printf("epoch %d: mean loss %.3f\n", epoch, mean);
     // Rank 0 writes; a run that resumes begins with the next epoch.

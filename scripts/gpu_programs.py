@@ -207,8 +207,12 @@ def configured(folder, wanted, until):
     print(f"{reason}: scripts/dependencies installs packages that are missing", flush=True)
     if run_until(until, [ROOT / "scripts/dependencies"]) != 0:
         print("scripts/dependencies failed: going on with what is installed", flush=True)
-    if is_new:  # Meson would not look again for what it has not found
+        return targets_of(folder, until)
+    # Meson looks again for what it had not found only in a new folder, or without what it remembers.
+    if is_new:
         shutil.rmtree(folder, ignore_errors=True)
+    elif run_until(until, ["meson", "setup", "--reconfigure", "--clearcache", folder]) != 0:
+        raise OSError("meson setup --reconfigure failed")
     return targets_of(folder, until)
 
 

@@ -67,6 +67,20 @@ train::ProgressOptions progress_of(const TrainingFlags& flags, const Steps& step
 // Throws FileError, which says how to get the data, if there is no such folder.
 std::string find_data(const TrainingFlags& flags, const std::string& set, const std::vector<std::string>& files);
 
+// Looks at the losses of several steps at once, because reading one waits for the device: a NaN of any of them is one
+// in their sum, also if a LossScaler skipped its step. Ends the run as train::check_finite() does.
+class LossCheck {
+ public:
+  LossCheck(std::shared_ptr<ProcessGroup> group, std::int64_t every) : group_(std::move(group)), every_(every) {}
+  // After the step: looks every so many steps, and in the last one.
+  void step(std::int64_t step, const Tensor& loss, bool is_last);
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+  std::int64_t every_, first_ = 0;
+  Tensor sum_;
+};
+
 struct Score {
   double accuracy = 0, loss = 0;  // accuracy: a fraction
   std::int64_t samples = 0;

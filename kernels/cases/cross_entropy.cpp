@@ -1,6 +1,7 @@
 // Cross entropies of rows: with labels and with soft targets, with and without class weights.
 #include <array>
 #include <cmath>
+#include <limits>
 #include <span>
 
 #include "kernels/cases/cases.h"
@@ -67,6 +68,56 @@ SoftmaxOfRows operands(Bench& b, const ScoredRows& rows, float offset = 0, Place
                   weight = rows.weight(b);
   const OutputView loss = rows.loss_out(b), divisor = rows.divisor(b);
   return {in, targets, weight, loss, divisor, b.floats_out({rows.batch, 2}, uniform(rows.batch * 2, 3))};
+}
+
+// Rows with infinite logits and NaN, among others; the last one is ignored, and class 0 has no weight.
+constexpr Index kSpecialRows = 7;
+Floats special_logits(Index classes) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  Floats logits = uniform(kSpecialRows * classes, 1);
+  const auto at = [&](Index row, Index k) -> float& { return logits[static_cast<std::size_t>(row * classes + k)]; };
+  for (Index k = 0; k < classes; ++k) {
+    if (k < 20) at(0, k) = -kInfinity;
+    if (k != 21) at(1, k) = -kInfinity;
+    at(4, k) = -kInfinity;
+  }
+  at(2, 7) = kInfinity;
+  at(3, 5) = at(5, 6) = at(6, 8) = kNan;
+  return logits;
+}
+
+ScoredRows special_rows(Index classes, bool weighted, float smoothing) {
+  Labels labels = {21, 21, 3, 4, 5, 0, kIgnoreIndex};
+  return {kSpecialRows, classes, std::move(labels), weighted, {smoothing, Reduction::kNone}};
+}
+
+Work special(const ScoredRows& rows, Place place, bool is_backward) {
+  return [=](Bench& b) {
+    const InputView logits = b.in({rows.batch, rows.classes}, special_logits(rows.classes), place),
+                    targets = rows.targets(b);
+    Floats weights(static_cast<std::size_t>(rows.classes), 0.5F);
+    weights[0] = 0;
+    const InputView weight = rows.weighted ? b.floats_in({rows.classes}, std::move(weights)) : InputView();
+    const OutputView loss = rows.loss_out(b), statistics = b.floats_out({rows.batch, 2}, uniform(rows.batch * 2, 3));
+    const InputView loss_grad = rows.loss_grad(b);
+    const OutputView grad = b.out({rows.batch, rows.classes}, uniform(rows.batch * rows.classes, 2), false, place);
+    return [=, &b] {
+      b.kernels.softmax_cross_entropy(rows.params, logits, targets, weight, loss, {}, statistics, b.stream());
+      if (is_backward)
+        b.kernels.softmax_cross_entropy_backward(rows.params, logits, statistics, targets, weight, {}, loss_grad, grad,
+                                                 b.stream());
+    };
+  };
+}
+
+void test_special_rows(Cases& cases, const Bound& bound, bool is_backward) {
+  for (const Index classes : {33, 2000})
+    for (const bool weighted : {false, true})
+      for (const float smoothing : {0.0F, 0.1F})
+        for (const Place place : {Place::kAligned, Place::kOneElementOff})
+          cases.test(fmt::format("infinite logits and NaN, {} classes, weighted {}, smoothing {}, {}", classes,
+                                 weighted, smoothing, place == Place::kAligned ? "aligned" : "off"),
+                     {bound}, special(special_rows(classes, weighted, smoothing), place, is_backward));
 }
 
 Work forward(const ScoredRows& rows, float offset = 0, Place place = Place::kAligned) {
@@ -174,6 +225,7 @@ void softmax_cross_entropy(Cases& cases) {
       cases.test(
           fmt::format("{} rows of {}, {}", rows.batch, rows.classes, place == Place::kAligned ? "aligned" : "off"),
           {kCloseRows}, forward(rows, 0, place));
+  test_special_rows(cases, kCloseRows, false);
   for (const float offset : {1e4F, 1e6F, -1e7F})
     for (const float smoothing : {0.0F, 0.1F, 1.0F})
       if (!cases.is_half())
@@ -193,6 +245,7 @@ void softmax_cross_entropy_backward(Cases& cases) {
         cases.test(fmt::format("{} rows of {}, {}, {}", rows.batch, rows.classes,
                                place == Place::kAligned ? "aligned" : "off", accumulate),
                    {bound}, backward(rows, accumulate, Repeat::kBackward, place));
+  test_special_rows(cases, bound, true);
   cases.row({.name = "cross entropy backward"}, backward(timed(cases), false));
 }
 

@@ -46,10 +46,12 @@ Work layer_forward(const LayerCase& c) {
 Work sum_forward(const LayerCase& c, Place place) {
   return [=](Bench& b) {
     const Shape shape{c.rows, c.channels};
-    const InputView a = b.in(shape, uniform(shape.count(), 1), place), addend = b.in(shape, uniform(shape.count(), 7)),
+    const InputView a = b.in(shape, uniform(shape.count(), 1), place),
+                    addend = b.in(shape, uniform(shape.count(), 7), place),
                     weight = optional_floats(b, c.weight, c.channels, 2),
                     bias = optional_floats(b, c.bias, c.channels, 3);
-    const OutputView sum = b.out(shape, uniform(shape.count(), 8)), y = b.out(shape, uniform(shape.count(), 4)),
+    const OutputView sum = b.out(shape, uniform(shape.count(), 8), false, place),
+                     y = b.out(shape, uniform(shape.count(), 4), false, place),
                      rstd = b.floats_out({c.rows}, uniform(c.rows, 5));
     const OutputView mean = c.centred ? b.floats_out({c.rows}, uniform(c.rows, 6)) : OutputView();
     return [=, &b] { b.kernels.add_layer_norm(a, addend, weight, bias, kEpsilon, sum, y, mean, rstd, b.stream()); };

@@ -102,18 +102,20 @@ std::vector<LinearShape> shapes_before_functions() {
   return shapes;
 }
 
-Work forward_with(const UnaryOperation& f, const LinearShape& s, bool with_bias) {
+Work forward_with(const UnaryOperation& f, const LinearShape& s, bool with_bias, Place place = Place::kAligned) {
   return [=](Bench& b) {
-    const InputView x = in(b, x_shape(s), 1), weight = in(b, weight_shape(s), 2), bias = in(b, bias_shape(s), 3);
-    const OutputView before = out(b, y_shape(s), 5), y = out(b, y_shape(s), 6);
+    const InputView x = in(b, x_shape(s), 1), weight = in(b, weight_shape(s), 2, place),
+                    bias = in(b, bias_shape(s), 3, place);
+    const OutputView before = out(b, y_shape(s), 5, false, place), y = out(b, y_shape(s), 6);
     return [=, &b] { b.kernels.linear_unary(f, x, weight, with_bias ? bias : InputView(), before, y, b.stream()); };
   };
 }
 
-Work backward_with(const UnaryOperation& f, const LinearShape& s) {
+Work backward_with(const UnaryOperation& f, const LinearShape& s, Place place = Place::kAligned) {
   return [=](Bench& b) {
-    const InputView y_grad = in(b, y_shape(s), 4), weight = in(b, weight_shape(s), 2), before = in(b, x_shape(s), 5);
-    const OutputView before_grad = out(b, x_shape(s), 6);
+    const InputView y_grad = in(b, y_shape(s), 4), weight = in(b, weight_shape(s), 2),
+                    before = in(b, x_shape(s), 5, place);
+    const OutputView before_grad = out(b, x_shape(s), 6, false, place);
     return [=, &b] { b.kernels.linear_unary_backward(f, y_grad, weight, before, before_grad, b.stream()); };
   };
 }
@@ -129,6 +131,9 @@ void linear_unary(Cases& cases) {
       for (const bool with_bias : {false, true})
         cases.test(fmt::format("{}, {}, bias {}", name_of(s), info_of(f.function).name, with_bias),
                    {rounded(cases.type, true)}, forward_with(f, s, with_bias));
+  for (const LinearShape& s : shapes_before_functions())
+    cases.test(fmt::format("{}, off", name_of(s)), {rounded(cases.type, true)},
+               forward_with(kFunctions[0], s, true, Place::kOneElementOff));
   const LinearShape up{kGptRows, kGptWidth, kGptHidden};
   cases.row({.name = "linear and gelu forward", .bytes = bytes_of(cases, up, false), .flops = flops_of(up)},
             forward_with(kFunctions[0], up, true));
@@ -139,6 +144,9 @@ void linear_unary_backward(Cases& cases) {
     for (const UnaryOperation& f : kFunctions)
       cases.test(fmt::format("{}, {}", name_of(s), info_of(f.function).name), {rounded(cases.type, true)},
                  backward_with(f, s));
+  for (const LinearShape& s : shapes_before_functions())
+    cases.test(fmt::format("{}, off", name_of(s)), {rounded(cases.type, true)},
+               backward_with(kFunctions[0], s, Place::kOneElementOff));
   const LinearShape down{kGptRows, kGptHidden, kGptWidth};
   cases.row({.name = "linear and gelu backward data", .bytes = bytes_of(cases, down, false), .flops = flops_of(down)},
             backward_with(kFunctions[0], down));

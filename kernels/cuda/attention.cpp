@@ -20,7 +20,8 @@ bool may_use_cudnn(const AttentionShape& s, DType type, std::initializer_list<co
          std::all_of(operands.begin(), operands.end(), is_aligned_for_cudnn);
 }
 
-// cuDNN writes all gradients, to aligned addresses, and cannot add to them: what is not such a one uses scratch memory.
+// cuDNN overwrites gradients and needs aligned addresses; a gradient that accumulates, is not aligned, or is not wanted
+// goes through scratch memory.
 class CudnnGradient {
  public:
   CudnnGradient(Out wanted, In of, Stream& stream)

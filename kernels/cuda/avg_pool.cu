@@ -19,8 +19,9 @@ template <typename Direction> __device__ auto inside(const Direction& direction,
 
 template <typename Of, typename Range>
 __device__ float divisor_of(const Of& of, bool count_padding, const Range& rows, const Range& columns) {
-  return static_cast<float>(count_padding ? of.rows.window.size() * of.columns.window.size()
-                                          : (rows.end - rows.begin) * (columns.end - columns.begin));
+  // As floats: a window with padding may have more pixels than the array has elements.
+  if (count_padding) return static_cast<float>(of.rows.window.size()) * static_cast<float>(of.columns.window.size());
+  return static_cast<float>((rows.end - rows.begin) * (columns.end - columns.begin));
 }
 
 template <typename T, typename Number>

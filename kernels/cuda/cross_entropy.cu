@@ -116,9 +116,12 @@ template <typename Group, typename T> __global__ void cross_entropy_rows(const T
       if (coefficients != 0 && !isnan(coefficients))
         distances = coefficients * (largest - widen(row[coefficient.label]));
     }
-    losses[n] = is_ignored ? 0 : coefficients * logf(sum) + distances;
+    // A term without a coefficient is 0 even if the sum is NaN.
+    losses[n] = is_ignored ? 0 : (coefficients == 0 ? 0 : coefficients * logf(sum)) + distances;
     if (weights != nullptr) weights[n] = targets.weight_of(n);
-    statistics[n] = is_ignored ? RowStatistics{0, 0} : RowStatistics{largest, 1 / sum};
+    statistics[n] = is_ignored             ? RowStatistics{0, 0}
+                    : largest == -INFINITY ? RowStatistics{largest, nanf("")}
+                                           : RowStatistics{largest, 1 / sum};
   }
 }
 

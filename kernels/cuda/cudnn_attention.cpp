@@ -200,7 +200,7 @@ auto operands_in_16_bits(const AttentionShape& s, const View& q, const View& k, 
   return attention_operands(s, first(q), first(k), first(v));
 }
 
-// Products in 16 bits are as fast on a part as on all, if it has work for all multiprocessors. cuDNN's deterministic
+// Splitting by heads costs no speed as long as each part fills the GPU. cuDNN's deterministic
 // gradient on Hopper keeps the scores, 2 bytes for each query and key: of so many heads at a time that memory stays
 // linear in the number of positions.
 std::int64_t most_workspace() { return 4 * static_cast<std::int64_t>(math_settings().workspace_bytes); }

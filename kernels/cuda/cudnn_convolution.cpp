@@ -157,14 +157,19 @@ class Convolution {
   void tune(std::unordered_map<std::int64_t, void*>& pointers, cudnnHandle_t handle, Stream& stream) {
     const auto start = Clock::now();
     if (build_others() > 1) {
-      const Scratch workspace = workspace_of(graph_.get_autotune_workspace_size(), stream);
-      must(graph_.autotune(handle, pointers, workspace.as<void>()), "tune", key_);
+      try {
+        const Scratch workspace = workspace_of(graph_.get_autotune_workspace_size(), stream);
+        must(graph_.autotune(handle, pointers, workspace.as<void>()), "tune", key_);
+      } catch (const Error& error) {  // there may be no memory for the larger ones
+        log::warn("cuDNN: {} is not tuned, and computed by cuDNN's first choice: {}", text_of(key_), error.what());
+        must(graph_.build_plan_at_index(first_), "return to the first engine for", key_);
+      }
     }
     log::debug("cuDNN: the fastest engine for {}: {}, found in {} ms", text_of(key_), chosen(), ms_since(start));
     if (tuning_budget().spend(Clock::now() - start))
       log::info(
-          "cuDNN: {} s were spent on measuring engines; convolutions that are new from now on use its first choice"
-          " ({} is the limit)",
+          "cuDNN: {} s were spent on measuring engines; convolutions that are new from now on use its first choice ({} "
+          "is the limit)",
           math_settings().tuning_seconds, env::kCudnnTuning);
   }
 
@@ -174,10 +179,12 @@ class Convolution {
     const std::int64_t known = graph_.get_execution_plan_count();
     bool has_compiled = false;
     int built = 0;
+    first_ = -1;
     for (std::int64_t i = 0; i < known && built < kMeasuredEngines && !tuning_budget().is_spent(); ++i) {
       const bool compiles = is_compiled_at_run_time(i);
       const auto start = Clock::now();
       if ((compiles && has_compiled) || graph_.build_plan_at_index(i).is_bad()) continue;
+      if (first_ < 0) first_ = i;  // as the heuristics chose it: the first one that can be built
       log_built(name_of(i), start);
       has_compiled = has_compiled || compiles;
       ++built;
@@ -237,6 +244,7 @@ class Convolution {
   fe::graph::Graph graph_;
   int calls_ = 0;
   bool is_tuned_ = false;
+  std::int64_t first_ = -1;  // while engines are measured: position of the heuristics' choice
 };
 
 // Null if cuDNN has no engine with this fusion, or none at all. cudnn-frontend configures every ReLU to keep NaN.

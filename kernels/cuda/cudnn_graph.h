@@ -42,16 +42,16 @@ inline bool is_without_engine(cudnn_frontend::error_t result) {
   }
 }
 
-// The built graphs of one thread (handles belong to threads), up to `most`: then the one that was used longest ago
-// goes, unless a CUDA graph may hold its kernels, which cuDNN compiled for it and unloads with it. Those stay for ever.
+// The built graphs of one thread (handles belong to threads), up to `most`: then the least recently used one is dropped
+// when its GPU has finished, unless a CUDA graph may hold its kernels, which cuDNN compiled for it and unloads with it.
+// Those, and what a thread has when it ends, are kept for the life of the process.
 template <typename Key, typename BuiltGraph> class RecentGraphs {
  public:
   explicit RecentGraphs(std::size_t most) : most_(most) {}
   RecentGraphs(const RecentGraphs&) = delete;
   RecentGraphs& operator=(const RecentGraphs&) = delete;
   ~RecentGraphs() {
-    for (auto& [key, entry] : entries_)
-      if (entry.is_captured) keep_for_ever(std::move(entry.graph));
+    for (auto& [key, entry] : entries_) keep_for_ever(std::move(entry.graph));  // its kernels may be running
   }
 
   // The key's graph, as a unique_ptr that `build()` returns on the first use; null if it returned null. Throws Error,
@@ -69,8 +69,10 @@ template <typename Key, typename BuiltGraph> class RecentGraphs {
             "Run the same step once before the capture",
             what());
       std::unique_ptr<BuiltGraph> built = build();
-      make_room(stream);
-      found = entries_.emplace(key, Entry{std::move(built)}).first;
+      make_room();
+      int device = 0;
+      LOCKSTEP_CUDA(cudaGetDevice(&device));
+      found = entries_.emplace(key, Entry{std::move(built), device}).first;
     }
     found->second.last_use = ++uses_;
     found->second.is_captured = found->second.is_captured || is_captured;
@@ -81,18 +83,28 @@ template <typename Key, typename BuiltGraph> class RecentGraphs {
  private:
   struct Entry {
     std::unique_ptr<BuiltGraph> graph;
+    int device = 0;
     std::uint64_t last_use = 0;
     bool is_captured = false;
   };
 
-  void make_room(Stream& stream) {
+  void make_room() {
     if (entries_.size() < most_) return;
     const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
       return std::pair(a.second.is_captured, a.second.last_use) < std::pair(b.second.is_captured, b.second.last_use);
     });
     if (oldest->second.is_captured) return;  // all are
-    stream.synchronize();                    // its kernels may still run
+    await_device(oldest->second.device);     // its kernels may still run
     entries_.erase(oldest);
+  }
+
+  // Waits for all streams of the GPU. The thread's current device stays as it is.
+  static void await_device(int device) {
+    int current = 0;
+    LOCKSTEP_CUDA(cudaGetDevice(&current));
+    if (device != current) LOCKSTEP_CUDA(cudaSetDevice(device));
+    LOCKSTEP_CUDA(cudaDeviceSynchronize());
+    if (device != current) LOCKSTEP_CUDA(cudaSetDevice(current));
   }
 
   // A CUDA graph may outlive the thread.

@@ -8,7 +8,7 @@
 
 namespace lockstep::cuda {
 
-// What a product does apart from D. Both must be aligned in each call as in the product's first one.
+// Extra operands of an epilogue. Both must be aligned in each call as in the product's first one.
 struct ProductExtras {
   const void* vector = nullptr;  // BIAS: added to D's columns, in D's type; BGRADB: written, the sums of op(B) over k
   const void* matrix = nullptr;  // as D; GELU_AUX: written, GELU's argument; DGELU: read

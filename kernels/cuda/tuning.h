@@ -7,8 +7,9 @@
 
 namespace lockstep::cuda {
 
-// A convolution is tuned in this call with the same shape: a shape that comes once or twice, such as the last batch of
-// an epoch, is not worth it. DistributedDataParallel::capture() makes three eager steps before it records one.
+// A convolution is tuned in this call with the same shape: a shape that comes once or twice is not worth it. Calls are
+// counted, not steps: equal layers of a network come several times in one. DistributedDataParallel::capture() makes
+// three eager steps before it records one.
 inline constexpr int kCallThatTunes = 3;
 // At most so many engines are measured for a shape: those that cuDNN's heuristics put first.
 inline constexpr int kMeasuredEngines = 10;

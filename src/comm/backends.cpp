@@ -48,7 +48,7 @@ constexpr Capabilities kNccl{
     .messages = true,
     .moves_data = true,
     .same_bits_on_all_ranks = true,
-    .repeatable_bits = true,
+    .repeatable_bits = true,  // with LOCKSTEP_DETERMINISTIC=1, else without NVLink SHARP
     .abort = true,
     .names_lost_peers = true,
     .ranks_may_be_threads = true,

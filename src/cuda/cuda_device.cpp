@@ -198,19 +198,18 @@ UsedGpus& used_gpus() {
 class DriverPeerCalls : public PeerCalls {
  public:
   explicit DriverPeerCalls(const std::vector<CudaDevice*>& devices) : devices_(devices) {}
-  bool can_access(int device, int peer) override {
+  bool enable(int device, int peer) override {
     int can = 0;
     LOCKSTEP_CUDA(cudaDeviceCanAccessPeer(&can, device, peer));
-    return can != 0;
-  }
-  void enable(int device, int peer) override {
+    if (can == 0) return false;
     use_device(device);
     const cudaError_t result = cudaDeviceEnablePeerAccess(peer, 0);
-    if (result == cudaErrorPeerAccessAlreadyEnabled) {
+    if (result == cudaErrorPeerAccessAlreadyEnabled || result == cudaErrorTooManyPeers) {
       cudaGetLastError();  // clears the error, for which the next kernel's launch would be blamed
-      return;
+      return result == cudaErrorPeerAccessAlreadyEnabled;
     }
     LOCKSTEP_CUDA(result);
+    return true;
   }
   void open_pool(int owner, int peer) override {
     for (CudaDevice* const device : devices_)
@@ -228,13 +227,15 @@ void use_together(CudaDevice& fresh) {
   std::vector<int> others;
   for (const CudaDevice* const device : used.devices)
     if (device->index() != fresh.index()) others.push_back(device->index());
-  used.devices.push_back(&fresh);
-  used.are_several = !others.empty();
-  DriverPeerCalls calls(used.devices);
+  std::vector<CudaDevice*> all = used.devices;
+  all.push_back(&fresh);
+  DriverPeerCalls calls(all);
   for (const int other : connect_peers(calls, fresh.index(), others))
     log::info("cuda:{} and cuda:{} cannot address each other's memory: copies between them go through the host",
               fresh.index(), other);
   use_device(fresh.index());
+  used.devices = std::move(all);  // last: the constructor that calls this may still have failed
+  used.are_several = !others.empty();
 }
 
 // The number of the device that owns the memory, -1 for the host's.

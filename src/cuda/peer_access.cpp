@@ -9,12 +9,10 @@ std::vector<int> connect_peers(PeerCalls& calls, int fresh, const std::vector<in
   for (const int other : others) {
     bool is_connected = true;
     for (const auto& [device, peer] : {std::pair(fresh, other), std::pair(other, fresh)}) {
-      if (!calls.can_access(device, peer)) {
+      if (calls.enable(device, peer))
+        calls.open_pool(peer, device);
+      else
         is_connected = false;
-        continue;
-      }
-      calls.enable(device, peer);
-      calls.open_pool(peer, device);
     }
     if (!is_connected) apart.push_back(other);
   }

@@ -9,9 +9,9 @@ namespace lockstep::cuda {
 class PeerCalls {
  public:
   virtual ~PeerCalls() = default;
-  virtual bool can_access(int device, int peer) = 0;  // whether `device` can address memory of `peer`
-  virtual void enable(int device, int peer) = 0;      // cudaDeviceEnablePeerAccess
-  virtual void open_pool(int owner, int peer) = 0;    // cudaMemPoolSetAccess: the owner's memory pool, for `peer`
+  // Lets `device` address memory of `peer` (cudaDeviceEnablePeerAccess); false: the machine does not allow it.
+  virtual bool enable(int device, int peer) = 0;
+  virtual void open_pool(int owner, int peer) = 0;  // cudaMemPoolSetAccess: the owner's memory pool, for `peer`
 };
 
 // Lets `fresh` and each of `others`, the GPUs that this process uses already, address each other's memory where the

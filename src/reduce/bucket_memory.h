@@ -1,6 +1,7 @@
 // Memory for buckets of gradients, or of weights with the same layout.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -9,9 +10,24 @@
 
 namespace lockstep {
 
-// Registered memory for each bucket: slice_bytes() for every rank, zeroed. Collective. On a GPU all buckets are windows
-// of one allocation, because NCCL before 2.26 rounds each up to as much as 512 MiB; it lives as long as one of them. In
-// host memory each bucket has its own, so that it can be freed before the others.
-std::vector<Buffer> allocate_buckets(ProcessGroup& group, const std::vector<BucketLayout>& layouts);
+// Hands out registered memory, zeroed, for one bucket after the other: slice_bytes() for every rank. In host memory
+// each bucket has an allocation of its own. On a GPU buckets share allocations of up to 512 MiB, because NCCL
+// before 2.26 rounds each up to as much as that; an allocation lives as long as one of its buckets. While buckets move,
+// at most one allocation more exists than is needed.
+class BucketMemory {
+ public:
+  BucketMemory(ProcessGroup& group, const std::vector<BucketLayout>& layouts) : group_(group), layouts_(layouts) {}
+  Buffer next();  // of the bucket after the last call's, at first of bucket 0; collective
+
+ private:
+  std::size_t bytes_of(const BucketLayout& layout) const;
+  std::size_t bytes_of_share() const;  // of the buckets on a GPU, from the next one on, that share an allocation
+
+  ProcessGroup& group_;
+  const std::vector<BucketLayout>& layouts_;
+  std::size_t next_ = 0;
+  Buffer shared_;  // by buckets on a GPU
+  std::size_t used_ = 0;
+};
 
 }  // namespace lockstep

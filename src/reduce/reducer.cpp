@@ -42,9 +42,9 @@ class Reducer::Impl {
         throw InvalidArgument("reducer: {}", refusal);
       comm_hook_->prepare(*group_, gradients_);
     }
-    const std::vector<Buffer> memory = allocate_buckets(*group_, layouts_);
+    BucketMemory memory(*group_, layouts_);
     for (std::size_t b = 0; b < layouts_.size(); ++b) {
-      buckets_[b].memory = memory[b];
+      buckets_[b].memory = memory.next();
       views_.buckets[b].buffer = buckets_[b].memory.data();
       for (const Slot& slot : layouts_[b].slots) places_[slot.gradient] = {b, slot.offset};
     }
@@ -130,9 +130,9 @@ class Reducer::Impl {
     std::vector<Bucket> buckets(layouts.size());
     std::vector<GradientPlace> places(gradients_.size());
     for (Bucket& old : buckets_) old.pending = layouts_[static_cast<std::size_t>(&old - buckets_.data())].slots.size();
-    std::vector<Buffer> memory = allocate_buckets(*group_, layouts);
+    BucketMemory memory(*group_, layouts);
     for (std::size_t b = 0; b < layouts.size(); ++b) {
-      buckets[b].memory = std::move(memory[b]);
+      buckets[b].memory = memory.next();
       views.buckets[b].buffer = buckets[b].memory.data();
       Device& device = *buckets[b].memory.device();
       for (const Slot& slot : layouts[b].slots) {

@@ -58,28 +58,44 @@ TEST(FeedForward, IsTheThreeCallsThatItReplaces) {
     }
 }
 
-TEST(FeedForward, FrozenPartsGetNoGradient) {
-  Block of = block(true);
-  of.x = detach(of.x);
-  of.weights.up_weight = detach(of.weights.up_weight), of.weights.up_bias = detach(of.weights.up_bias);
-  weigh(of.fused(GeluApproximation::kNone)).backward();
-  EXPECT_TRUE(grad(of.weights.down_weight).defined());
-  EXPECT_FALSE(requires_grad(of.weights.up_weight));
-  Block only_bias = block(true);
-  only_bias.weights.down_weight = detach(only_bias.weights.down_weight);
-  weigh(only_bias.fused(GeluApproximation::kTanh)).backward();
-  EXPECT_TRUE(grad(only_bias.weights.down_bias).defined());
-  EXPECT_TRUE(grad(only_bias.x).defined());
+// Gradients of the leaves that are left, for each part that may be frozen.
+TEST(FeedForward, FrozenPartsLeaveTheOtherGradients) {
+  for (unsigned frozen = 1; frozen < 31; ++frozen) {
+    Block of = block(true);
+    Tensor* const parts[] = {&of.x, &of.weights.up_weight, &of.weights.up_bias, &of.weights.down_weight,
+                             &of.weights.down_bias};
+    std::vector<Tensor> left;
+    for (unsigned part = 0; part < 5; ++part) {
+      if ((frozen >> part & 1U) != 0)
+        *parts[part] = detach(*parts[part]);
+      else
+        left.push_back(*parts[part]);
+    }
+    const auto run = [&](const Tensor& y) {
+      for (const Tensor& leaf : left) clear_grad(leaf);
+      weigh(y).backward();
+      std::vector<std::vector<float>> all;
+      for (const Tensor& leaf : left)
+        all.emplace_back(grad(leaf).span<float>().begin(), grad(leaf).span<float>().end());
+      return all;
+    };
+    EXPECT_EQ(run(of.fused(GeluApproximation::kTanh)), run(of.apart(GeluApproximation::kTanh))) << frozen;
+  }
 }
 
 TEST(FeedForward, ComputesIn16BitsUnderAutoCast) {
   const Block of = block(true);
   const AutoCast half(DType::kBFloat16);
-  const Tensor y = of.fused(GeluApproximation::kTanh);
+  const Tensor y = of.fused(GeluApproximation::kTanh), apart = of.apart(GeluApproximation::kTanh);
   EXPECT_EQ(y.dtype(), DType::kBFloat16);
-  const Tensor apart = cast(of.apart(GeluApproximation::kTanh), DType::kFloat32), wide = cast(y, DType::kFloat32);
-  for (std::size_t i = 0; i < apart.span<float>().size(); ++i)
-    EXPECT_NEAR(wide.span<float>()[i], apart.span<float>()[i], 0.02F * std::abs(apart.span<float>()[i]) + 1e-3F);
+  const auto expect_near = [](std::span<const float> actual, std::span<const float> expected) {
+    ASSERT_EQ(actual.size(), expected.size());
+    for (std::size_t i = 0; i < actual.size(); ++i)
+      EXPECT_NEAR(actual[i], expected[i], 0.02F * std::abs(expected[i]) + 2e-3F) << i;
+  };
+  expect_near(cast(y, DType::kFloat32).span<float>(), cast(apart, DType::kFloat32).span<float>());
+  const auto together = gradients(of, cast(y, DType::kFloat32)), separate = gradients(of, cast(apart, DType::kFloat32));
+  for (std::size_t leaf = 0; leaf < together.size(); ++leaf) expect_near(together[leaf], separate[leaf]);
 }
 
 TEST(FeedForward, OfNoRows) {
@@ -96,12 +112,12 @@ TEST(FeedForward, NamesTheWeightThatDoesNotFit) {
   const FeedForwardWeights good = of.weights;
   of.weights.down_weight = random_leaf({4, 7});
   EXPECT_THAT(refusal([&] { of.fused(GeluApproximation::kNone); }),
-              HasSubstr("feed_forward: weight (4, 7) expects 7 features"));
+              HasSubstr("feed_forward: down_weight (4, 7) expects 7 features, but gelu's result (6, 8) has 8"));
   of.weights = good, of.weights.up_bias = random_leaf({7});
   EXPECT_THAT(refusal([&] { of.fused(GeluApproximation::kNone); }),
-              HasSubstr("feed_forward: bias (7) does not match weight (8, 5)"));
+              HasSubstr("feed_forward: up_bias (7) does not match up_weight (8, 5)"));
   of.weights = good, of.weights.up_weight = Tensor();
-  EXPECT_THAT(refusal([&] { of.fused(GeluApproximation::kNone); }), HasSubstr("feed_forward: weight (O, I)"));
+  EXPECT_THAT(refusal([&] { of.fused(GeluApproximation::kNone); }), HasSubstr("feed_forward: up_weight (O, I)"));
 }
 
 }  // namespace

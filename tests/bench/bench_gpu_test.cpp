@@ -165,9 +165,9 @@ TEST(BenchGpu, WritesEveryPart) {
   EXPECT_EQ(document["all_reduce"]["ranks"], 2);
   EXPECT_GT(document["all_reduce"]["rows"].size(), 3U);
   EXPECT_EQ(document["matmul"][0]["sum"], 180875753);
-  ASSERT_EQ(document["goals"].size(), 5U);
+  ASSERT_EQ(document["goals"].size(), 7U);
   EXPECT_TRUE(document["goals"][0]["reached"].is_null()) << "there was no comparison with PyTorch";
-  EXPECT_TRUE(document["goals"][1]["reached"].is_number()) << "arrays this small may round to 0";
+  EXPECT_TRUE(document["goals"][3]["reached"].is_number()) << "arrays this small may round to 0";
 }
 
 }  // namespace

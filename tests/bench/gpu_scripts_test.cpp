@@ -22,8 +22,8 @@ using ::testing::Not;
 TEST(TestGpu, ListsItsStages) {
   Child list(script("test-gpu", {"--list"}));
   ASSERT_EQ(list.wait(60s), 0) << list.errors();
-  for (const char* stage : {"smoke", "devices", "tuning", "memcheck", "racecheck", "ranks", "hooks", "conformance",
-                            "overlap", "kill", "graph"})
+  for (const char* stage : {"smoke", "devices", "tuning", "memcheck", "racecheck", "ranks", "default", "hooks",
+                            "conformance", "overlap", "kill", "graph"})
     EXPECT_THAT(list.output(), HasSubstr(stage));
   Child wrong(script("test-gpu", {"everything"}));
   EXPECT_EQ(wrong.wait(60s), 2);

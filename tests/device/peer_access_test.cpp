@@ -17,8 +17,9 @@ using ::testing::IsEmpty;
 class RecordedPeers : public PeerCalls {
  public:
   explicit RecordedPeers(std::set<std::pair<int, int>> apart = {}) : apart_(std::move(apart)) {}
-  bool can_access(int device, int peer) override { return apart_.count({device, peer}) == 0; }
-  void enable(int device, int peer) override { enabled.insert({device, peer}); }
+  bool enable(int device, int peer) override {
+    return apart_.count({device, peer}) == 0 && enabled.insert({device, peer}).second;
+  }
   void open_pool(int owner, int peer) override { opened.insert({owner, peer}); }
 
   std::set<std::pair<int, int>> enabled, opened;

@@ -162,6 +162,27 @@ TEST(EmulatedCudnn, MeasuresEnginesForAShapeThatComesSeveralTimes) {
       << "no time";
 }
 
+// The emulated cuDNN cannot measure images of six channels: the first engine goes on.
+TEST(EmulatedCudnn, GoesOnWithTheFirstEngineIfNoneCanBeMeasured) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto convolve_often = [] {
+    set_environment({{env::kDeterministic, "1"}, {env::kCudnnAutotune, "1"}});
+    setenv(env::kLogLevel, "debug", 1);
+    const Conv2dShape shape = testing::conv2d_shape(1, 2, 2, 6, 2, 1, 1, 1, 1, {0, 0, 0, 0});
+    const testing::Floats x = testing::uniform(testing::x_shape(shape).count(), 1),
+                          weight = testing::uniform(testing::weight_shape(shape).count(), 2);
+    std::vector<float> y(static_cast<std::size_t>(testing::y_shape(shape).count()));
+    for (int call = 0; call < 4; ++call)
+      testing::emulated_kernels().conv2d(shape, {x.data(), testing::x_shape(shape)},
+                                         {weight.data(), testing::weight_shape(shape)}, {}, false,
+                                         {y.data(), testing::y_shape(shape)}, cpu_device().default_stream());
+    std::_Exit(y[0] != 0 ? 0 : 1);
+  };
+  EXPECT_EXIT(convolve_often(), ExitedWithCode(0),
+              "is not tuned, and computed by cuDNN's first choice: [^\n]*no engine could be measured\n[^\n]*the "
+              "fastest engine for [^\n]*: emulated_engine_5, ");
+}
+
 // The emulated backend refuses this width when it is told of the graph, which cudnn-frontend reports as a failed call.
 TEST(EmulatedCudnn, AGraphThatTheBackendRefusesIsAProduct) {
   const Conv2dShape shape = testing::conv2d_shape(1, 3, 12, 2, 6, 2, 11, 1, 1, {0, 0, 0, 0});

@@ -1,5 +1,5 @@
 // Kernels of GPUs that move packs of adjacent channels if the channels and the pointers allow it: both ways, against
-// the plain CPU kernels. Activations are aligned, so kernels/cases has no others.
+// the plain CPU kernels.
 #include "kernels/cases/shapes.h"
 #include "tests/kernels/reference_comparison.h"
 

@@ -142,15 +142,36 @@ TEST(SharedGpus, AreRefusedOnAllRanksUnlessAllowed) {
     EXPECT_THAT(report.text(), HasSubstr("NCCL_HOSTID=unset NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_ALGO=Ring"));
 }
 
+// The variables of ranks 0 and 1 as `prepare` sets them; the ranks' errors.
+std::vector<std::string> errors_with(const std::function<void(int rank)>& prepare) {
+  std::vector<std::string> errors;
+  for (const RankReport& report : run_processes(
+           {.wire = Wire::kNccl, .ranks = 2}, [](Rank&, RankReport&) {},
+           [&](int rank) {
+             prepare(rank);
+             return true;
+           }))
+    errors.push_back(report.text());
+  return errors;
+}
+
 TEST(Algorithms, ThatDifferAreRefusedOnAllRanks) {
-  const auto reports = run_processes(
-      {.wire = Wire::kNccl, .ranks = 2}, [](Rank&, RankReport&) {},
-      [](int rank) {
-        setenv(env::kDeterministic, rank == 0 ? "0" : "1", 1);
-        return true;
-      });
-  for (const RankReport& report : reports)
-    EXPECT_THAT(report.text(), HasSubstr("rank 0 has LOCKSTEP_DETERMINISTIC=0, NCCL_ALGO="));
+  const auto errors = errors_with([](int rank) {
+    setenv(env::kDeterministic, "0", 1);
+    setenv("NCCL_ALGO", rank == 0 ? "Ring" : "Tree", 1);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0 has LOCKSTEP_DETERMINISTIC=0, NCCL_ALGO=Ring, but rank 1 has "
+                                     "LOCKSTEP_DETERMINISTIC=0, NCCL_ALGO=Tree")));
+}
+
+TEST(Algorithms, ChosenTooLateOrUnreadableAreNamedOnAllRanks) {
+  EXPECT_THAT(errors_with([](int rank) {
+                setenv(env::kDeterministic, rank == 0 ? "0" : "1", 1);
+                unsetenv("NCCL_ALGO");
+              }),
+              Each(HasSubstr("LOCKSTEP_DETERMINISTIC=1 was set after the program had started")));
+  EXPECT_THAT(errors_with([](int rank) { setenv(env::kDeterministic, rank == 0 ? "yes" : "0", 1); }),
+              Each(HasSubstr("LOCKSTEP_DETERMINISTIC")));
 }
 
 // The survivors' kernels wait for a dead rank: the CPU backend detects the death, and the communicator is aborted.

@@ -4,12 +4,13 @@
 //   AutoCast half(DType::kBFloat16);
 //   auto loss = cross_entropy(model(images), labels);  // float32 again
 //
-// Operators compute in the type of their activations. Under an AutoCast they follow torch.autocast's lists:
-// convolutions, linear, matmul and attention convert a float32 input to 16 bits, and embedding returns its rows in 16
-// bits; softmax, norms, exp, ln, pow, sum and losses convert to float32; operands of different types are converted to
-// float32. Weights and biases stay float32: an operator makes the 16-bit copies that it reads, and its backward writes
-// float32 gradients directly into their slots. Gradients of activations have the type of the activations.
-// docs/gpu.md has a table of all operators.
+// Operators compute in the type of their activations. Under an AutoCast they follow torch.autocast's lists, but for the
+// norms: convolutions, linear, matmul and attention convert a float32 input to 16 bits, and embedding returns its rows
+// in 16 bits; softmax, exp, ln, pow, sum and losses convert to float32, but softmax_cross_entropy with labels reads 16
+// bits as they are; norms keep the type of their input; operands of different types are converted to float32. Weights
+// and biases stay float32: an operator makes the 16-bit copies that it reads, and its backward writes float32 gradients
+// directly into their slots. Gradients of activations have the type of the activations. docs/gpu.md has a table of all
+// operators.
 #pragma once
 
 #include <string_view>

@@ -14,8 +14,10 @@ struct FeedForwardWeights {
 };
 
 // linear(gelu(linear(x, up_weight, up_bias), approximation), down_weight, down_bias), x (..., I), returns (..., O).
-// Backward computes all gradients together. On a GPU GELU by tanh (kTanh) of 16-bit types is part of the products of
-// cuBLASLt; elsewhere the result is that of the three calls. Throws InvalidArgument for shapes that do not fit.
+// Backward computes all gradients together. Modules whose weights
+// are passed are not called, so that nn::summary() shows no results of them. On a GPU GELU by tanh (kTanh) of 16-bit
+// types is part of the products of cuBLASLt; elsewhere the result is that of the three calls. Throws InvalidArgument
+// for shapes that do not fit.
 Tensor feed_forward(const Tensor& x, const FeedForwardWeights& weights,
                     GeluApproximation approximation = GeluApproximation::kNone);
 

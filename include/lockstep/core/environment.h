@@ -62,7 +62,8 @@ inline constexpr const char* kShareGpu = "LOCKSTEP_SHARE_GPU";
 inline constexpr const char* kDeterministic = "LOCKSTEP_DETERMINISTIC";
 // "1": the GPU computes float32 products and convolutions in TF32; "0": neither.
 inline constexpr const char* kTf32 = "LOCKSTEP_TF32";
-// "0": use cuDNN's first choice instead of the fastest measured.
+// "0": use cuDNN's first choice instead of the fastest measured, which may differ from run to run, also with
+// LOCKSTEP_DETERMINISTIC=1.
 inline constexpr const char* kCudnnAutotune = "LOCKSTEP_CUDNN_AUTOTUNE";
 // Seconds in which cuDNN's engines may be built and measured, default 60.
 inline constexpr const char* kCudnnTuning = "LOCKSTEP_CUDNN_TUNING_S";

@@ -18,7 +18,8 @@ class LayerNorm : public Module {
   explicit LayerNorm(const Shape& over, const LayerNormOptions& options = {});
   explicit LayerNorm(std::int64_t width, const LayerNormOptions& options = {}) : LayerNorm(Shape{width}, options) {}
   Tensor forward(const Tensor& x) override { return layer_norm(x, over_, weight, bias, eps_); }
-  // {a + b, forward(a + b)} in one pass, see add_layer_norm().
+  // {a + b, forward(a + b)} in one pass, see add_layer_norm(). No call of the module: hooks and summary() do not see
+  // it.
   std::pair<Tensor, Tensor> of_sum(const Tensor& a, const Tensor& b) const {
     return add_layer_norm(a, b, over_, weight, bias, eps_);
   }

@@ -22,8 +22,9 @@ struct CheckFiniteOptions {
 // backward(), when no collective has begun. Finite values cause no communication, and not every rank needs to call it.
 // Throws InvalidArgument for another count or type, and while a step is recorded as a graph.
 //
-// On a GPU a check in each step costs the overlap of host and device. Weights that a NaN has reached keep it, so a loop
-// may check every so many steps and before each checkpoint, after the optimizer's step, as examples/resnet.cpp does.
+// On a GPU a check in each step costs the overlap of host and device. A loop may instead add up the losses on the device,
+// and check the sum every so many steps and before each checkpoint, as LossCheck in examples/lib does; the message then
+// names the step of the check.
 //
 //   const ls::Tensor loss = nn::cross_entropy(ddp(images), labels);
 //   ls::train::check_finite(loss, step);

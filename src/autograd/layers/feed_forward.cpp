@@ -50,10 +50,10 @@ Tensor feed_forward(const Tensor& input, const FeedForwardWeights& weights, Gelu
   const auto& [up_weight, up_bias, down_weight, down_bias] = weights;
   check_activation(kFeedForward, "x (..., I)", input);
   const Tensor x = autocast(input);
-  check_linear_operands(kFeedForward, x, up_weight, up_bias);
+  check_linear_operands(kFeedForward, x, up_weight, up_bias, {"x", "up_weight", "up_bias"});
   const Shape x_rows = rows_of(kFeedForward, x);
   const Tensor before = empty_like(x, {x_rows[0], up_weight.shape()[0]}), hidden = empty_like(before);
-  check_linear_operands(kFeedForward, hidden, down_weight, down_bias);
+  check_linear_operands(kFeedForward, hidden, down_weight, down_bias, {"gelu's result", "down_weight", "down_bias"});
   const UnaryOperation gelu{approximation == GeluApproximation::kTanh ? UnaryFunction::kGeluTanh
                                                                       : UnaryFunction::kGelu};
   const Tensor up = read_as(x, up_weight), down = read_as(x, down_weight);

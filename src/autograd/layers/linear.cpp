@@ -34,17 +34,19 @@ class LinearNode : public Node {
 
 }  // namespace
 
-void check_linear_operands(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+void check_linear_operands(const char* operation, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                           const LinearNames& names) {
   const Shape x_rows = rows_of(operation, x);
-  check_input(operation, "weight (O, I)", weight, 2, &x.device());
+  check_input(operation, fmt::format("{} (O, I)", names.weight).c_str(), weight, 2, &x.device());
   if (weight.shape()[1] != x_rows[1])
-    throw InvalidArgument("{}: {} {} expects {} features, but x {} has {}", operation, name_argument("weight", weight),
-                          weight.shape().text(), weight.shape()[1], x.shape().text(), x_rows[1]);
+    throw InvalidArgument("{}: {} {} expects {} features, but {} {} has {}", operation,
+                          name_argument(names.weight, weight), weight.shape().text(), weight.shape()[1], names.x,
+                          x.shape().text(), x_rows[1]);
   if (!bias.defined()) return;
-  check_input(operation, "bias (O)", bias, 1, &x.device());
+  check_input(operation, fmt::format("{} (O)", names.bias).c_str(), bias, 1, &x.device());
   if (bias.count() != weight.shape()[0])
-    throw InvalidArgument("{}: {} {} does not match {} {}", operation, name_argument("bias", bias), bias.shape().text(),
-                          name_argument("weight", weight), weight.shape().text());
+    throw InvalidArgument("{}: {} {} does not match {} {}", operation, name_argument(names.bias, bias),
+                          bias.shape().text(), name_argument(names.weight, weight), weight.shape().text());
 }
 
 Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias, Activation activation) {

@@ -77,16 +77,16 @@ Shape check_norm(const NormCall& call, const Tensor& x, const Shape& over, const
   return {count_of_first(x.shape(), extents.size() - over.dims()), over.count()};
 }
 
-struct NormResult {
+struct NormOutput {
   Tensor y, rstd, mean;
 };
 
-NormResult results_for(const NormCall& call, const Tensor& x, const Shape& rows) {
+NormOutput results_for(const NormCall& call, const Tensor& x, const Shape& rows) {
   const Tensor y = empty_like(x), rstd = empty_like(x, {rows[0]}, DType::kFloat32);
   return {y, rstd, call.centred ? empty_like(rstd) : Tensor()};
 }
 
-void record_norm(const NormCall& call, const NormResult& result, const Tensor& x, const Shape& rows,
+void record_norm(const NormCall& call, const NormOutput& result, const Tensor& x, const Shape& rows,
                  const Tensor& weight, const Tensor& bias) {
   std::vector<Tensor> saved = {x, result.rstd};
   for (const Tensor* each : {&result.mean, &weight})
@@ -94,11 +94,11 @@ void record_norm(const NormCall& call, const NormResult& result, const Tensor& x
   record<LayerNormNode>(result.y, {x, weight, bias}, std::move(saved), rows, call.centred);
 }
 
-// Statistics are float32 and the result is rounded once, so 16-bit x is not widened under AutoCast: the layer that
-// follows would round the wide result to the same bits.
+// Statistics are float32 and the result is rounded once, so 16-bit x is not widened under AutoCast. A linear layer that
+// follows would round the wide result to the same bits; a float32 sum (a norm after the shortcut) would not.
 Tensor norm(const NormCall& call, const Tensor& x, const Shape& over, const Tensor& weight, const Tensor& bias) {
   const Shape rows = check_norm(call, x, over, weight, bias);
-  const NormResult result = results_for(call, x, rows);
+  const NormOutput result = results_for(call, x, rows);
   kernels_of(x).layer_norm(in_shape(x, rows), weight, bias, call.eps, out_shape(result.y, rows), result.mean,
                            result.rstd, stream_of(x));
   record_norm(call, result, x, rows, weight, bias);
@@ -122,7 +122,7 @@ std::pair<Tensor, Tensor> add_layer_norm(const Tensor& a, const Tensor& b, const
   }
   const Shape rows = check_norm(call, a, over, weight, bias);
   const Tensor sum = empty_like(a);
-  const NormResult result = results_for(call, sum, rows);
+  const NormOutput result = results_for(call, sum, rows);
   kernels_of(a).add_layer_norm(in_shape(a, rows), in_shape(b, rows), weight, bias, eps, out_shape(sum, rows),
                                out_shape(result.y, rows), result.mean, result.rstd, stream_of(a));
   record_sum(sum, a, b);

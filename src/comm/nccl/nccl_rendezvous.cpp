@@ -62,15 +62,39 @@ ncclUniqueId agree_on_id(const BackendContext& context, const Api& api) {
   return id;
 }
 
-std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
+namespace {
+
+// What a rank tells the others. Throws InvalidArgument for variables that it cannot use.
+std::string described(const BackendContext& context) {
   const long share = env::integer(env::kShareGpu, 1, 64).value_or(1);
   const bool deterministic = env::integer(env::kDeterministic, 0, 1).value_or(0) == 1;
-  context.store->set(key_of_gpu(context.place.rank),
-                     fmt::format("{}\n{}\n{}={}, {}={}", share, context.device->identity(), env::kDeterministic,
-                                 deterministic ? 1 : 0, kAlgorithms, env::text(kAlgorithms).value_or("unset")));
+  const auto algorithms = env::text(kAlgorithms);
+  if (deterministic && !algorithms)
+    throw InvalidArgument(
+        "nccl: {}=1 was set after the program had started, when it was too late to choose NCCL's algorithms: set it, "
+        "as "
+        "1, in the environment of the program",
+        env::kDeterministic);
+  return fmt::format("{}\n{}\n{}={}, {}={}", share, context.device->identity(), env::kDeterministic,
+                     deterministic ? 1 : 0, kAlgorithms, algorithms.value_or("unset"));
+}
+
+constexpr std::string_view kFailed = "failed\n";
+
+}  // namespace
+
+std::vector<GpuOfRank> gather_gpus(const BackendContext& context) {
+  try {
+    context.store->set(key_of_gpu(context.place.rank), described(context));
+  } catch (const InvalidArgument& error) {  // the others would wait for it
+    context.store->set(key_of_gpu(context.place.rank), std::string(kFailed) + error.what());
+    throw;
+  }
   std::vector<GpuOfRank> gpus;
   for (int rank = 0; rank < context.place.world_size; ++rank) {
-    std::istringstream text(await_value(context, rank, key_of_gpu(rank)));
+    const std::string told = await_value(context, rank, key_of_gpu(rank));
+    if (told.starts_with(kFailed)) throw InvalidArgument("rank {}: {}", rank, told.substr(kFailed.size()));
+    std::istringstream text(told);
     GpuOfRank gpu;
     std::string most;
     std::getline(text, most);

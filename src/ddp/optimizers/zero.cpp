@@ -213,16 +213,16 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     return bytes_of_slice(bucket) * static_cast<std::size_t>(group_.rank());
   }
 
-  // Moves the weights into buckets with the same layout as the gradients. In host memory one bucket at a time exists
-  // twice, because untouched memory takes no pages; on a GPU all of them do for a moment. The old memory is returned to
-  // the system, because nothing allocates blocks of these sizes again.
+  // Moves the weights into buckets with the same layout as the gradients. One bucket at a time exists twice, on a GPU one
+  // allocation of BucketMemory; its old memory is returned to the system, because nothing allocates blocks of these sizes
+  // again.
   void move_weights() {
     const Reducer& reducer = ddp_.reducer();
     places_.resize(parameters_.size());
-    weights_ = allocate_buckets(group_, reducer.buckets());
+    BucketMemory memories(group_, reducer.buckets());
     for (std::size_t b = 0; b < reducer.buckets().size(); ++b) {
       const BucketLayout& layout = reducer.buckets()[b];
-      const Buffer& memory = weights_[b];
+      const Buffer memory = memories.next();
       for (const Slot& slot : layout.slots) {
         const Tensor& parameter = parameters_[slot.gradient].tensor;
         const Buffer place = memory_on(parameter.device(), memory.window(slot.offset, parameter.bytes()));
@@ -231,6 +231,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
         places_[slot.gradient] = place.data();
       }
       parameters_.front().tensor.device().empty_cache();  // an optimizer's parameters are on one device
+      weights_.push_back(memory);
     }
     works_.resize(weights_.size());
   }

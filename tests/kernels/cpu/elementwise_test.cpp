@@ -160,16 +160,16 @@ TEST(CrossEntropy, MatchesValuesByHand) {
   const float loss_grad = 2;
   for (const KernelTable* kernels : {&plain(), &tested()}) {
     float loss = 0, divisor = 0;
-    Floats probabilities(4), grad = {0, 0, 10, 10};
+    Floats statistics(4), grad = {0, 0, 10, 10};
     kernels->softmax_cross_entropy({}, in(logits, {2, 2}), targets, {}, {&loss, {}}, {&divisor, {}},
-                                   out(probabilities, {2, 2}), stream());
+                                   out(statistics, {2, 2}), stream());
     EXPECT_EQ(divisor, 2);
     EXPECT_NEAR(loss, (std::log(4.0 / 3.0) + std::log(2.0)) / 2, 1e-6);
-    expect_close(probabilities, {0.25F, 0.75F, 0.5F, 0.5F}, 1e-6F, "probabilities");
-    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {}, {&divisor, {}},
+    expect_close(statistics, {std::log(3.0F), 0.75F, 1000, 0.5F}, 1e-6F, "largest logits, and 1 / sums");
+    kernels->softmax_cross_entropy_backward({}, in(logits, {2, 2}), in(statistics, {2, 2}), targets, {}, {&divisor, {}},
                                             {&loss_grad, {}}, out(grad, {2, 2}, true), stream());
     expect_close(grad, {0.25F, -0.25F, 9.5F, 10.5F}, 1e-6F, "gradient, accumulated");
-    kernels->softmax_cross_entropy_backward({}, in(probabilities, {2, 2}), targets, {}, {&divisor, {}},
+    kernels->softmax_cross_entropy_backward({}, in(logits, {2, 2}), in(statistics, {2, 2}), targets, {}, {&divisor, {}},
                                             {&loss_grad, {}}, out(grad, {2, 2}), stream());
     expect_close(grad, {0.25F, -0.25F, -0.5F, 0.5F}, 1e-6F, "gradient");
   }
@@ -179,9 +179,9 @@ TEST(CrossEntropy, ShowsALogitThatIsNotANumber) {
   const Floats logits = {0, kQuietNan, 1};
   const Index label = 0;
   float loss = 0, divisor = 0;
-  Floats probabilities(3);
+  Floats statistics(2);
   tested().softmax_cross_entropy({}, in(logits, {1, 3}), {&label, {1}}, {}, {&loss, {}}, {&divisor, {}},
-                                 out(probabilities, {1, 3}), stream());
+                                 out(statistics, {1, 2}), stream());
   EXPECT_TRUE(std::isnan(loss));
 }
 

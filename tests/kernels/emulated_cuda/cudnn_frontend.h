@@ -10,8 +10,8 @@
 //
 // Some graphs are "not supported", so that the caller's alternatives are tested, too: graphs that fuse an operation
 // after a convolution with an odd number of channels, five channels of 16 bits, and kernels of width seven unless the
-// workspace may be a GiB; the backend refuses kernels of width eleven when the graph is described to it. With kernels
-// of width thirteen the driver fails.
+// workspace may be a GiB; images of six channels cannot be measured; the backend refuses kernels of width eleven when
+// the graph is described to it. With kernels of width thirteen the driver fails.
 #pragma once
 
 #include <algorithm>
