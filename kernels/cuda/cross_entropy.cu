@@ -64,7 +64,7 @@ RowTargets row_targets(const CrossEntropyParams& params, In targets, In weight, 
           params.label_smoothing / static_cast<float>(classes)};
 }
 
-// What forward keeps of a row, (N, 2) in operators.def.
+// A row of forward's statistics, (N, 2) in operators.def.
 struct RowStatistics {
   float largest, inverse_sum;
 };

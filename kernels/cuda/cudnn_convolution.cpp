@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/engine_tuning.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/cuda/tuning.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -128,8 +128,8 @@ class Convolution {
     return result;
   }
 
-  // Queues the convolution. In the call with the same shape that tuning.h names it first measures engines, unless that
-  // is switched off, the stream is being captured, or the time for it is used up.
+  // Queues the convolution. In the call with the same shape that engine_tuning.h names it first measures engines,
+  // unless that is switched off, the stream is being captured, or the time for it is used up.
   void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
     if (!is_tuned_ && math_settings().autotune && ++calls_ >= kCallThatTunes && !is_captured(stream)) {
       is_tuned_ = true;

@@ -1,6 +1,6 @@
 // Convolutions by cuDNN's graphs. A graph is built once per shape, on the first call, from those of cuDNN's engines
 // that stay within the workspace limit and compute as MathSettings (libraries.h) allows. It is tuned if the shape comes
-// several times (tuning.h), and dropped if many others came since.
+// several times (engine_tuning.h), and dropped if many others came since.
 #pragma once
 
 #include "kernels/cuda/cuda_kernels.h"

@@ -38,7 +38,7 @@ template <int packs, typename T> __device__ void read_lane(const T* row, Index c
   });
 }
 
-// What is added to x before it is normalised, and where the sum, rounded to T, goes; null: nothing is added.
+// The addend of x before it is normalised, and the memory for the sum, rounded to T; null: nothing is added.
 template <typename T> struct RowSum {
   const T* addend = nullptr;
   T* sum = nullptr;

@@ -30,18 +30,18 @@ namespace lockstep::cuda {
 cublasLtHandle_t cublas_handle();
 cudnnHandle_t cudnn_handle(Stream& stream);  // bound to the stream
 
-// What the libraries may do for speed. By default float32 convolutions use TF32 (float's range and 10 bits of fraction,
-// several times as fast), as PyTorch's do, and two runs may differ in the last bits. LOCKSTEP_DETERMINISTIC=1 changes
-// the defaults, so that a run has the bits of the last one and convolutions the precision of float32. Replicas are
-// equal bit for bit in either case.
+// The libraries' choice between speed and repeatable bits. By default float32 convolutions use TF32 (float's range and
+// 10 bits of fraction, several times as fast), as PyTorch's do, and two runs may differ in the last bits.
+// LOCKSTEP_DETERMINISTIC=1 changes the defaults, so that a run has the bits of the last one and convolutions the
+// precision of float32. Replicas are equal bit for bit in either case.
 struct MathSettings {
   bool tf32_products = false;     // LOCKSTEP_TF32=1
   bool tf32_convolutions = true;  // LOCKSTEP_TF32=0; LOCKSTEP_DETERMINISTIC=1 unless LOCKSTEP_TF32=1
   // Of one product or convolution; attention may have four times as much. LOCKSTEP_CUDA_WORKSPACE_MIB
   std::size_t workspace_bytes = std::size_t{64} << 20;
-  // true: measure cuDNN's likeliest engines (tuning.h) for a shape that comes several times and use the fastest; false:
-  // use the one that its heuristics put first. With true, another run or rank may choose another engine and round
-  // differently. LOCKSTEP_CUDNN_AUTOTUNE; false if LOCKSTEP_DETERMINISTIC=1
+  // true: measure cuDNN's likeliest engines (engine_tuning.h) for a shape that comes several times and use the fastest;
+  // false: use the one that its heuristics put first. With true, another run or rank may choose another engine and
+  // round differently. LOCKSTEP_CUDNN_AUTOTUNE; false if LOCKSTEP_DETERMINISTIC=1
   bool autotune = true;
   long tuning_seconds = 60;  // of the process, for building and measuring engines; LOCKSTEP_CUDNN_TUNING_S
   // true: also use engines whose sums have no fixed order. LOCKSTEP_CUDNN_NONDETERMINISTIC; false if

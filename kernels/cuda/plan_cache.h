@@ -1,4 +1,4 @@
-// What a library has prepared for calls of one shape, by key. The number of plans is bounded, so that a program whose
+// Plans, which a library has prepared for calls of one shape, by key. The number of plans is bounded, so that a program whose
 // shapes vary does not fill the memory with them.
 #pragma once
 

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/stream.h"
-#include "kernels/cuda/tuning.h"
+#include "kernels/cuda/engine_tuning.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 

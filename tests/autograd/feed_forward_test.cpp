@@ -85,8 +85,11 @@ TEST(FeedForward, FrozenPartsLeaveTheOtherGradients) {
 
 TEST(FeedForward, ComputesIn16BitsUnderAutoCast) {
   const Block of = block(true);
-  const AutoCast half(DType::kBFloat16);
-  const Tensor y = of.fused(GeluApproximation::kTanh), apart = of.apart(GeluApproximation::kTanh);
+  Tensor y, apart;
+  {
+    const AutoCast half(DType::kBFloat16);
+    y = of.fused(GeluApproximation::kTanh), apart = of.apart(GeluApproximation::kTanh);
+  }
   EXPECT_EQ(y.dtype(), DType::kBFloat16);
   const auto expect_near = [](std::span<const float> actual, std::span<const float> expected) {
     ASSERT_EQ(actual.size(), expected.size());

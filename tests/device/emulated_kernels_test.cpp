@@ -49,12 +49,12 @@ TEST(EmulatedKernels, AStepAsksForNoMoreThanThis) {
   device.clear_log();
   trainee.step();
   device.default_stream().synchronize();
-  EXPECT_EQ(emulated_cuda::launches() - launches, 24u);
+  EXPECT_EQ(emulated_cuda::launches() - launches, 20u);
   EXPECT_EQ(calls.products - products, 6);
   EXPECT_EQ(calls.convolutions - convolutions, 5);
-  EXPECT_EQ(calls.workspaces - workspaces, 19);
-  EXPECT_THAT(device.counts().scratches, ElementsAre(Pair(0, 19)));
-  EXPECT_EQ(device.allocator_stats().cache_hits - tensors, 18u + 19u)
+  EXPECT_EQ(calls.workspaces - workspaces, 17);
+  EXPECT_THAT(device.counts().scratches, ElementsAre(Pair(0, 17)));
+  EXPECT_EQ(device.allocator_stats().cache_hits - tensors, 18u + 17u)
       << "workspaces come from what the allocator keeps, too";
   EXPECT_EQ(device.counts().pool_calls, 0);
 }

@@ -14,11 +14,9 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/tensor.h"
+#include "tests/support/reproducible.h"
 
 namespace lockstep::testing {
-
-// Results are compared with the CPU's, and with those of another run, so convolutions do not use TF32.
-inline const int kIsReproducible = ::setenv(env::kDeterministic, "1", 0);
 
 struct FoundGpu {
   Device* device = nullptr;

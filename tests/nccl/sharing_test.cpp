@@ -166,7 +166,7 @@ TEST(Algorithms, ThatDifferAreRefusedOnAllRanks) {
 
 TEST(Algorithms, ChosenTooLateOrUnreadableAreNamedOnAllRanks) {
   EXPECT_THAT(errors_with([](int rank) {
-                setenv(env::kDeterministic, rank == 0 ? "0" : "1", 1);
+                setenv(env::kDeterministic, rank == 0 ? "0" : "01", 1);  // not as 1
                 unsetenv("NCCL_ALGO");
               }),
               Each(HasSubstr("LOCKSTEP_DETERMINISTIC=1 was set after the program had started")));

@@ -1,4 +1,4 @@
-// What operators with linear layers demand of their operands.
+// The demands of operators with linear layers on their operands.
 #pragma once
 
 #include "lockstep/tensor/tensor.h"

@@ -64,7 +64,7 @@ ncclUniqueId agree_on_id(const BackendContext& context, const Api& api) {
 
 namespace {
 
-// What a rank tells the others. Throws InvalidArgument for variables that it cannot use.
+// A rank's message to the others. Throws InvalidArgument for variables that it cannot use.
 std::string described(const BackendContext& context) {
   const long share = env::integer(env::kShareGpu, 1, 64).value_or(1);
   const bool deterministic = env::integer(env::kDeterministic, 0, 1).value_or(0) == 1;

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "lockstep/core/kernels.h"
+#include "tests/support/reproducible.h"
 
 namespace lockstep::testing {
 
