@@ -6,13 +6,12 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/float_attention.h"
+#include "kernels/cuda/libraries.h"
 #include "kernels/cuda/stream.h"
 
 namespace lockstep::cuda {
 
 namespace {
-
-bool is_aligned_for_cudnn(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % kCudnnAlignment == 0; }
 
 // Whether to ask cuDNN. `operands`: those that are read, and written without scratch memory.
 bool may_use_cudnn(const AttentionShape& s, DType type, std::initializer_list<const void*> operands) {

@@ -20,7 +20,6 @@ struct RowTargets {
 
   __device__ bool is_ignored(Index n) const { return labels != nullptr && labels[n] == ignored; }
   __device__ bool is_label(Index n) const { return labels[n] >= 0 && labels[n] < classes; }
-  __device__ float weight_of_class(Index k) const { return weight == nullptr ? 1.0F : weight[k]; }
   // The row's part of the divisor.
   __device__ float weight_of(Index n) const {
     if (is_ignored(n)) return 0;

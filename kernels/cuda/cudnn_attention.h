@@ -10,7 +10,6 @@ namespace lockstep::cuda {
 
 // cuDNN's demands on every call; its version and the GPU decide what it can compute beyond that.
 inline constexpr std::int64_t kCudnnWidthStep = 8;  // the width of a head is a multiple of this
-inline constexpr std::size_t kCudnnAlignment = 16;  // of all addresses
 
 // As the operators of these names, for 16-bit types and shapes that are not empty. The gradients are all wanted and do
 // not accumulate; if q is packed, q's holds all. The stream's device becomes the thread's current one. They return

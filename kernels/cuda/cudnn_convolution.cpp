@@ -88,12 +88,6 @@ std::vector<fe::NumericalNote_t> barred(DType type) {
   return notes;
 }
 
-bool is_captured(Stream& stream) {
-  cudaStreamCaptureStatus status{};
-  LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
 class Convolution {
  public:
   explicit Convolution(const ConvolutionKey& key) : key_(key) {
@@ -131,7 +125,7 @@ class Convolution {
   // Queues the convolution. In the call with the same shape that engine_tuning.h names it first measures engines,
   // unless that is switched off, the stream is being captured, or the time for it is used up.
   void run(std::unordered_map<std::int64_t, void*> pointers, cudnnHandle_t handle, Stream& stream) {
-    if (!is_tuned_ && math_settings().autotune && ++calls_ >= kCallThatTunes && !is_captured(stream)) {
+    if (!is_tuned_ && math_settings().autotune && ++calls_ >= kCallThatTunes && !stream.is_capturing()) {
       is_tuned_ = true;
       if (!tuning_budget().is_spent()) tune(pointers, handle, stream);
     }
@@ -288,10 +282,8 @@ Convolution* convolution_for(const ConvolutionKey& key, cudnnHandle_t handle, St
 // An operand at an address that cuDNN takes: itself, or scratch memory in place of one that is not aligned.
 class AlignedOperand {
  public:
-  static constexpr std::uintptr_t kAlignment = 16;  // cudnn-frontend's default for tensors
-
   AlignedOperand(In given, Stream& stream) : given_(given), aligned_(given), stream_(stream) {
-    if (!given || reinterpret_cast<std::uintptr_t>(given.data) % kAlignment == 0) return;
+    if (!given || is_aligned_for_cudnn(given.data)) return;
     memory_.emplace(stream, static_cast<std::size_t>(given.count()) * size_of(given.dtype));
     aligned_.data = memory_->as<void>();
   }

@@ -58,9 +58,7 @@ template <typename Key, typename BuiltGraph> class RecentGraphs {
   // with `what()` as the operator's name, if the first use is captured: an engine cannot be built then.
   template <typename Build, typename What>
   BuiltGraph* get(const Key& key, Stream& stream, const Build& build, const What& what) {
-    cudaStreamCaptureStatus capture{};
-    LOCKSTEP_CUDA(cudaStreamIsCapturing(native(stream), &capture));
-    const bool is_captured = capture != cudaStreamCaptureStatusNone;
+    const bool is_captured = stream.is_capturing();
     auto found = entries_.find(key);
     if (found == entries_.end()) {
       if (is_captured)

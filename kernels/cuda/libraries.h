@@ -6,6 +6,7 @@
 #include <cudnn.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "lockstep/core/kernels.h"
 
@@ -29,6 +30,11 @@ namespace lockstep::cuda {
 // This thread's handles for the current device; created on first use and kept until the process ends.
 cublasLtHandle_t cublas_handle();
 cudnnHandle_t cudnn_handle(Stream& stream);  // bound to the stream
+
+inline constexpr std::size_t kCudnnAlignment = 16;  // of all addresses that our graphs get; cudnn-frontend's default
+inline bool is_aligned_for_cudnn(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % kCudnnAlignment == 0;
+}
 
 // The libraries' choice between speed and repeatable bits. By default float32 convolutions use TF32 (float's range and
 // 10 bits of fraction, several times as fast), as PyTorch's do, and two runs may differ in the last bits.

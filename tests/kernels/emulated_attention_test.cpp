@@ -36,6 +36,7 @@ class StreamToRecord : public Stream, public HostStream {
   void synchronize() override {}
   void* native() const override { return static_cast<HostStream*>(const_cast<StreamToRecord*>(this)); }
   void push(std::string, std::function<void()> work) override { work(); }
+  bool is_capturing() const override { return recorded; }
   bool is_recorded() const override { return recorded; }
   Buffer take_scratch(std::size_t bytes) override {
     const std::align_val_t alignment{64};

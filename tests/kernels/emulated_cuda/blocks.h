@@ -46,7 +46,6 @@ std::size_t launches();  // of this process so far
 
 // Queues work on a cudaStream_t: see cuda_runtime.h.
 void on_stream(void* stream, std::function<void()> work);
-bool is_recorded(void* stream);
 
 enum class Order { kForwards, kBackwards };
 void set_order(Order order);  // order of threads in a block, and of blocks

@@ -94,11 +94,6 @@ inline cudaError_t cudaGetDevice(int* device) {
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 // Called before graphs of cuDNN are destroyed; queued work has copies of the emulated ones.
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
-inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  *status = emulated_cuda::is_recorded(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
 
 struct cudaFuncAttributes {};
 template <typename Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) { return cudaSuccess; }

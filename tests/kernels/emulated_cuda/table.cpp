@@ -20,7 +20,6 @@ void emulated_cuda::on_stream(void* stream, std::function<void()> work) {
   if (stream == nullptr) return work();
   as_host_stream(stream)->push("", std::move(work));
 }
-bool emulated_cuda::is_recorded(void* stream) { return stream != nullptr && as_host_stream(stream)->is_recorded(); }
 
 namespace lockstep {
 
