@@ -50,6 +50,7 @@
 #include "lockstep/ddp/zero.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/nn/activations.h"
+#include "lockstep/nn/added_losses.h"
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/dropout.h"

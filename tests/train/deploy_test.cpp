@@ -120,7 +120,7 @@ TEST(Deploy, LossAndGradientsAreThoseOfTheWholeBatch) {
   const Training training = training_of_plain_net();
   const auto net = training.model();
   const auto batch = batch_of(0);
-  const Tensor loss = training.loss((*net)(batch.first), batch.second);
+  const Tensor loss = training.loss(*net, (*net)(batch.first), batch.second);
   loss.backward();
   for (const int num_clones : {1, 2, 3, 4}) {
     const Clones clones = create_clones(clones_on_cpus(num_clones), training.model);

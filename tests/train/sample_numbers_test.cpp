@@ -55,7 +55,7 @@ std::vector<float> train_plainly(const Place& place) {
   const auto optimizer = training.optimizer(net->named_parameters());
   feed(place, [&](const Tensor& inputs, const Tensor& targets) {
     optimizer->zero_grad();
-    training.loss((*net)(inputs), targets).backward();
+    training.loss(*net, (*net)(inputs), targets).backward();
     optimizer->step();
   });
   return weights_of(*net);

@@ -45,6 +45,8 @@ Tensor checkpoint(std::function<Tensor(const Tensor&)> function, const Tensor& i
 
 // True while backward, on this thread, runs a checkpointed function again.
 bool recomputing();
+// True while this thread runs a checkpointed function, for the first time or again.
+bool in_checkpoint();
 
 }  // namespace lockstep
 #pragma GCC visibility pop

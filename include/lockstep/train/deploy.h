@@ -95,13 +95,12 @@ struct OptimizedClones {
   std::vector<NamedTensor> gradients;
 };
 
-using LossFunction = std::function<Tensor(const Tensor& outputs, const Tensor& targets)>;
 // Returns a scalar that depends only on the parameters of the first clone. It is added to the total loss once. With
 // loss scaling, scale both.
 using RegularizationFunction = std::function<Tensor(nn::Module& clone)>;
 
-// Runs forward and backward of each clone on its equal part of the rows, with one thread per clone. The gradients are
-// summed in the variables' grad().
+// Runs forward and backward of each clone on its equal part of the rows, with one thread per clone. A clone's loss
+// includes the losses that its modules add (nn/added_losses.h). The gradients are summed in the variables' grad().
 OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, const Tensor& targets,
                                 const LossFunction& loss, const RegularizationFunction& regularization = {});
 

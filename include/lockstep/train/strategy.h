@@ -3,7 +3,7 @@
 //   auto strategy = train::make_strategy(
 //       "mirrored", {.model = [] { return std::make_unique<Net>(); },
 //                    .optimizer = [](auto parameters) { return std::make_unique<optim::SGD>(parameters, ...); },
-//                    .loss = nn::cross_entropy});
+//                    .loss = nn::cross_entropy});  // or of the model, too: train/loss_function.h
 //   for (auto& [inputs, targets] : loader) strategy->step(inputs, targets);
 //
 // Which loop is for whom:
@@ -28,6 +28,7 @@
 #include "lockstep/ddp/ddp_options.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/train/loss_function.h"
 #include "lockstep/train/parameter_server.h"
 #include "lockstep/train/strategies.h"
 #include "lockstep/train/strategy_roles.h"
@@ -43,8 +44,7 @@ namespace lockstep::train {
 struct Training {
   std::function<std::unique_ptr<nn::Module>()> model;  // once for each replica; all start with the weights of the first
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor> parameters)> optimizer;
-  // A scalar: the mean over the given samples.
-  std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss;
+  LossFunction loss;  // losses that modules add (nn/added_losses.h) come on top
 };
 
 struct StrategyOptions {
@@ -81,9 +81,9 @@ class Strategy {
   // Trains on the samples of this process: this rank's part if the strategy has ranks, otherwise all of a step's
   // samples. Both tensors hold a sample in each row, on the CPU or on the first device; for dropout the rows have the
   // calling thread's sample_numbers() (tensor/random.h), on whichever device they are computed. Blocks until the
-  // weights are updated (a GPU: until that is queued). Returns the mean of the losses of this process's samples. Throws
-  // InvalidArgument if the devices do not divide the samples, and what model, loss and optimizer throw (if several
-  // devices throw, the error of the first).
+  // weights are updated (a GPU: until that is queued). Returns the mean of the total losses of this process's samples.
+  // Throws InvalidArgument if the devices do not divide the samples, and what model, loss and optimizer throw (if
+  // several devices throw, the error of the first).
   virtual float step(const Tensor& inputs, const Tensor& targets) = 0;
 
   // The model with the current weights, to be evaluated and saved between steps. local_sgd: this rank's own weights,
@@ -110,6 +110,12 @@ class Strategy {
   // workers, null on a server; null if one process drives all devices.
   virtual std::shared_ptr<ProcessGroup> workers() const { return nullptr; }
   virtual DistributedDataParallel* wrapper() { return nullptr; }  // of ddp, zero and local_sgd
+
+  // The losses of the last step, on the samples of this process's first device: "loss", which Training::loss returned,
+  // those that modules added, by name, and "total_loss", the sum. model_parallel: means over the micro-batches; a rank
+  // has those of its stage, and only the last one has "loss". A parameter server has none. Empty before the first step.
+  // Waits for the device.
+  virtual std::vector<NamedLoss> step_losses() const = 0;
 
   virtual std::vector<DeviceTraffic> traffic() const = 0;
 

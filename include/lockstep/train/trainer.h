@@ -37,8 +37,8 @@ namespace lockstep::train {
 
 struct CompileOptions {
   std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor> parameters)> optimizer;
-  // A scalar: the mean over the given samples.
-  std::function<Tensor(const Tensor& outputs, const Tensor& targets)> loss;
+  // train/loss_function.h; losses that modules add (nn/added_losses.h) come on top, in training and evaluation.
+  LossFunction loss;
   std::vector<NamedMetric> metrics = {};
   // A name of train::strategies(); empty: the scope's (train/strategy_scope.h), or else "ddp".
   std::string strategy = "";

@@ -15,6 +15,12 @@ namespace lockstep {
 namespace {
 
 thread_local bool runs_again = false;
+thread_local int functions_in_progress = 0;
+
+struct FunctionInProgress {
+  FunctionInProgress() { ++functions_in_progress; }
+  ~FunctionInProgress() { --functions_in_progress; }
+};
 
 using CheckpointFunction = std::function<Tensor(const std::vector<Tensor>&)>;
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
@@ -129,6 +135,7 @@ class CheckpointNode : public Node {
     const AutoCast cast(context_.cast);
     const EnableGrad recording;
     const Arguments arguments{{}, tensor_of_argument_};
+    const FunctionInProgress in_progress;
     const Tensor result = segment.record([&] { return function_(arguments.spread(views)); });
     if (!result.defined() || result.shape() != result_grad.shape() || result.dtype() != result_grad.dtype())
       throw InvalidArgument(
@@ -162,6 +169,7 @@ std::vector<Tensor> inputs_for(const std::vector<Tensor>& ends, const std::vecto
 }  // namespace
 
 bool recomputing() { return runs_again; }
+bool in_checkpoint() { return functions_in_progress > 0; }
 
 Tensor checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs) {
   if (!function) throw InvalidArgument("checkpoint: the function is empty");
@@ -174,6 +182,7 @@ Tensor checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs
   {
     for (const Tensor& argument : arguments.distinct) views.push_back(argument_for(argument, requires_grad(argument)));
     const std::vector<std::uint64_t> versions = versions_of(arguments.distinct);
+    const FunctionInProgress in_progress;
     const Tensor recorded = segment.record([&] { return function(arguments.spread(views)); });
     if (!recorded.defined()) throw InvalidArgument("checkpoint: the function returned an undefined tensor");
     read = inputs_for(segment.ends_below(recorded), views, arguments.distinct);

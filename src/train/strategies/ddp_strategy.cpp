@@ -47,7 +47,9 @@ DdpStrategy::DdpStrategy(const char* name, Training training, const StrategyOpti
 float DdpStrategy::step(const Tensor& inputs, const Tensor& targets) {
   check_batch(name_, inputs, targets, 1);
   optimizer_->zero_grad();
-  const Tensor loss = loss_of(training_, ddp_(inputs.to(device())), targets.to(device()));
+  const nn::AddedLosses added;
+  const Tensor outputs = ddp_(inputs.to(device()));
+  const Tensor loss = total_loss(training_, *replica_.model, outputs, targets.to(device()), added, scaler_, &losses_);
   loss.backward();
   update();
   count_buffers();

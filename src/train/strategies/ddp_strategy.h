@@ -24,6 +24,7 @@ class DdpStrategy : public Strategy {
   void set_lr(float lr) override { optimizer_->set_lr(lr); }
   std::shared_ptr<ProcessGroup> workers() const override { return group_; }
   DistributedDataParallel* wrapper() override { return &ddp_; }
+  std::vector<NamedLoss> step_losses() const override { return losses_.values(); }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
 
  protected:
@@ -49,6 +50,7 @@ class DdpStrategy : public Strategy {
   DistributedDataParallel ddp_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   optim::LossScaler* const scaler_;  // the optimizer's, or null
+  StepLosses losses_;
   std::uint64_t gradient_bytes_ = 0, buffer_bytes_ = 0, sent_ = 0, received_ = 0;
 };
 

@@ -9,10 +9,12 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/optim/loss_scaler.h"
 #include "lockstep/train/strategy_scope.h"
 #include "src/core/base/message_text.h"
 #include "src/nn/module/build_scope.h"
 #include "src/nn/module/trainable.h"
+#include "src/optim/step_parts.h"
 
 namespace lockstep::train {
 
@@ -191,12 +193,41 @@ void check_no_autocast(const char* strategy) {
         strategy, name_of(type));
 }
 
-Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets) {
-  const Tensor loss = training.loss(outputs, targets);
+Tensor loss_of(const LossFunction& loss_function, nn::Module& model, const Tensor& outputs, const Tensor& targets) {
+  const Tensor loss = loss_function(model, outputs, targets);
   if (!loss.defined() || loss.count() != 1)
     throw InvalidArgument("strategy: Training::loss() returned {}; expected a scalar",
                           loss.defined() ? "a tensor of shape " + loss.shape().text() : "no tensor");
   return loss;
+}
+
+void StepLosses::add(const std::string& name, const Tensor& loss) { losses_.push_back({name, detach(loss)}); }
+
+std::vector<NamedLoss> StepLosses::values() const {
+  std::vector<NamedLoss> values;
+  for (const auto& [name, loss] : losses_) values.push_back({name, loss.item()});
+  return values;
+}
+
+optim::LossScaler* loss_scaler_of(optim::Optimizer* optimizer) {
+  return optimizer == nullptr ? nullptr : optim::StepParts(*optimizer).loss_scaler();
+}
+
+Tensor scaled_sum(const nn::AddedLosses& added, optim::LossScaler* scaler) {
+  if (added.empty()) return {};
+  return scaler == nullptr ? added.sum() : scaler->scale(added.sum());
+}
+
+Tensor total_loss(const Training& training, nn::Module& model, const Tensor& outputs, const Tensor& targets,
+                  const nn::AddedLosses& added, optim::LossScaler* scaler, StepLosses* kept) {
+  const Tensor loss = loss_of(training.loss, model, outputs, targets), sum = scaled_sum(added, scaler);
+  const Tensor total = sum.defined() ? loss + sum : loss;
+  if (kept == nullptr) return total;
+  kept->clear();
+  kept->add("loss", loss);
+  for (const auto& [name, tensor] : added.all()) kept->add(name, tensor);
+  kept->add("total_loss", total);
+  return total;
 }
 
 }  // namespace lockstep::train

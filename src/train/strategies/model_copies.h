@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/nn/added_losses.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/strategy.h"
 
@@ -91,6 +92,27 @@ Place place_in_job();
 void check_no_autocast(const char* strategy);
 
 // Throws InvalidArgument if the loss is not a scalar.
-Tensor loss_of(const Training& training, const Tensor& outputs, const Tensor& targets);
+Tensor loss_of(const LossFunction& loss, nn::Module& model, const Tensor& outputs, const Tensor& targets);
+
+// The losses of a step on one device, without history: see Strategy::step_losses().
+class StepLosses {
+ public:
+  void clear() { losses_.clear(); }
+  void add(const std::string& name, const Tensor& loss);
+  std::vector<NamedLoss> values() const;
+
+ private:
+  std::vector<NamedTensor> losses_;
+};
+
+// The total loss of a copy: loss_of(), plus what its modules added in its forward, for which `added` was made; these
+// are multiplied by the loss scale, as Training::loss itself does, unless `scaler` is null. Stores the losses in `kept`
+// unless it is null.
+Tensor total_loss(const Training& training, nn::Module& model, const Tensor& outputs, const Tensor& targets,
+                  const nn::AddedLosses& added, optim::LossScaler* scaler, StepLosses* kept);
+// The added losses' sum times the loss scale; undefined if there are none.
+Tensor scaled_sum(const nn::AddedLosses& added, optim::LossScaler* scaler);
+// Null: none.
+optim::LossScaler* loss_scaler_of(optim::Optimizer* optimizer);
 
 }  // namespace lockstep::train

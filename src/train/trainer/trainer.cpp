@@ -69,8 +69,8 @@ void check_scope(const std::optional<StrategyChoice>& scope, const CompileOption
 
 // -- Impl
 
-Tensor Trainer::Impl::loss(const Tensor& outputs, const Tensor& targets) {
-  const Tensor loss = options.loss(outputs, targets);
+Tensor Trainer::Impl::loss(nn::Module& model, const Tensor& outputs, const Tensor& targets) {
+  const Tensor loss = options.loss(model, outputs, targets);
   if (!counts) return loss;
   const NoGrad no_grad;
   const Tensor values = cast(detach(outputs), DType::kFloat32).to(cpu_device()), wanted = targets.to(cpu_device());
@@ -142,14 +142,20 @@ EvaluateOptions Trainer::Impl::evaluation(const data::Pipeline& set) const {
 }
 
 Logs Trainer::Impl::evaluate(const data::Pipeline& set) const {
-  Mean mean([this](const Tensor& outputs, const Tensor& targets) {
+  nn::AddedLosses added;  // by the forward of each batch
+  nn::Module& model = strategy->model();
+  Device& device = options.loss.sees_model() ? model.parameters().front().device() : cpu_device();
+  Mean mean([&](const Tensor& outputs, const Tensor& targets) {
     const std::int64_t samples = outputs.shape().dims() == 0 ? 0 : outputs.shape()[0];
-    return std::vector<float>(static_cast<std::size_t>(samples), options.loss(outputs, targets).item());
+    float loss = options.loss(model, outputs.to(device), targets.to(device)).item();
+    if (!added.empty()) loss += added.sum().item();
+    added.clear();
+    return std::vector<float>(static_cast<std::size_t>(samples), loss);
   });
   std::vector<NamedMetric::Running> counted;
   std::vector<Metric*> all = {&mean};
   for (const NamedMetric& metric : options.metrics) all.push_back(counted.emplace_back(metric.make()).metric.get());
-  lockstep::train::evaluate(strategy->model(), set.dataset(), std::span<Metric* const>(all), evaluation(set));
+  lockstep::train::evaluate(model, set.dataset(), std::span<Metric* const>(all), evaluation(set));
   Logs logs = {{"loss", mean.value()}};
   for (std::size_t i = 0; i < counted.size(); ++i) logs.emplace_back(options.metrics[i].name(), counted[i].value());
   return logs;
@@ -181,10 +187,11 @@ void Trainer::compile(CompileOptions options) {
   auto next = std::unique_ptr<Impl>(new Impl{impl_->make_model, scope, std::move(options)});
   next->job = group;
   Impl* const impl = next.get();  // outlives the strategy, which it owns
-  const Training training = {
-      .model = impl->make_model,
-      .optimizer = impl->options.optimizer,
-      .loss = [impl](const Tensor& outputs, const Tensor& targets) { return impl->loss(outputs, targets); }};
+  const Training training = {.model = impl->make_model,
+                             .optimizer = impl->options.optimizer,
+                             .loss = [impl](nn::Module& model, const Tensor& outputs, const Tensor& targets) {
+                               return impl->loss(model, outputs, targets);
+                             }};
   impl->strategy = scope ? scope->scope([&] { return make_strategy(training); })
                          : make_strategy(impl->options.strategy, training, impl->options.strategy_options);
   for (const NamedMetric& metric : impl->options.metrics) impl->metrics.push_back(metric.make());

@@ -44,7 +44,7 @@ struct Trainer::Impl {
   std::vector<SavedCallback> states = {};                             // of the last fit's callbacks, or as loaded
   bool states_are_loaded = false;                                     // and not yet used by a fit
 
-  Tensor loss(const Tensor& outputs, const Tensor& targets);
+  Tensor loss(nn::Module& model, const Tensor& outputs, const Tensor& targets);
   std::vector<Metric*> training_metrics() const;
 
   // Throws InvalidArgument before compile().

@@ -39,6 +39,7 @@ class ModelParallel : public Strategy, public PipelineStages {
         traffic_(devices_),
         threads_(count()) {
     for (std::size_t i = 0; i < devices_.size(); ++i) check_kernels(*devices_[i], i);
+    check_loss(training_.loss);
     micro_batches_ = micro_batches_of(options, devices_.size());
     model_ = training_.model();
     if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
@@ -73,7 +74,9 @@ class ModelParallel : public Strategy, public PipelineStages {
     for (std::size_t i = 0; i < stages_.size(); ++i) bubble_.idle[i] = 1 - busy_[i] / seconds;
     count_traffic(inputs, targets);
     team_->step([this](const auto& work) { threads_.run(work); });
-    return stages_.back()->loss();
+    float total = stages_.back()->loss();
+    for (const auto& stage : stages_) total += stage->added();
+    return total;
   }
 
   nn::Module& model() override { return *staged_; }
@@ -85,6 +88,18 @@ class ModelParallel : public Strategy, public PipelineStages {
     return all;
   }
   void set_lr(float lr) override { team_->set_lr(lr); }
+  std::vector<NamedLoss> step_losses() const override {
+    std::vector<NamedLoss> all;
+    float total = 0;
+    for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage)  // "loss" is the last stage's
+      for (const NamedLoss& loss : (*stage)->losses()) {
+        if (loss.name == "total_loss") continue;
+        all.push_back(loss);
+        total += loss.value;
+      }
+    if (!all.empty()) all.push_back({"total_loss", total});
+    return all;
+  }
   std::vector<DeviceTraffic> traffic() const override { return traffic_.all(); }
   PipelineBubble bubble() const override { return bubble_; }
 

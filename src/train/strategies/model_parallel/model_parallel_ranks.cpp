@@ -12,7 +12,6 @@
 // rank to all; and in model() the weights of each stage to all.
 #include "src/train/strategies/model_parallel/model_parallel_ranks.h"
 
-#include <array>
 #include <bit>
 #include <chrono>
 #include <optional>
@@ -36,6 +35,7 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
     const int rank = group_->rank(), ranks = group_->world_size();
     on_all_ranks(group_, [&] {
       check_kernels(*devices_.front(), static_cast<std::size_t>(rank));
+      check_loss(training_.loss);
       micro_batches_ = micro_batches_of(options, static_cast<std::size_t>(ranks));
       model_ = training_.model();
       if (!model_) throw InvalidArgument("strategy: Training::model() returned no module");
@@ -90,6 +90,7 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
     return stage_->optimizer() == nullptr ? std::vector<optim::Optimizer*>() : std::vector{stage_->optimizer()};
   }
   void set_lr(float lr) override { team_->set_lr(lr); }
+  std::vector<NamedLoss> step_losses() const override { return stage_->losses(); }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), links_.sent(), links_.received()}}; }
   PipelineBubble bubble() const override { return bubble_; }
 
@@ -114,22 +115,25 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
   };
   bool is_scaled() const { return team_->loss_scaler() != nullptr; }
 
-  // Sends the last rank's loss to all, with the position in the random streams after the draws of all stages; under
-  // loss scaling each rank also reports whether its gradients are bad, in the same call.
+  // One call sends all ranks the last rank's loss, the position in the random streams after the draws of all stages,
+  // the losses that each stage's modules added, and under loss scaling the number of ranks whose gradients are bad.
+  // Only one rank sets each of the other values, so that a sum over the ranks has its bits.
   StepEnd end_of_step() {
-    const RandomState after = stage_->random_after();
-    std::array<std::uint64_t, 5> values{std::bit_cast<std::uint32_t>(stage_->loss()), after.seed, after.next_stream,
-                                        after.next_dropout, 0};
-    const CallOptions call{.purpose = {"loss"}};
-    if (is_scaled()) {
-      if (!stage_->is_last()) values = {};
-      values[4] = team_->found_bad() ? 1 : 0;
-      group_->all_reduce(values.data(), values.size(), DType::kInt64, ReduceOp::kSum, call);
-    } else {
-      group_->broadcast(values.data(), values.size() - 1, DType::kInt64, group_->world_size() - 1, call);
+    std::vector<std::uint64_t> values(4 + cut_.size(), 0);
+    if (stage_->is_last()) {
+      const RandomState after = stage_->random_after();
+      values = {after.seed, after.next_stream, after.next_dropout, 0};
+      values.resize(4 + cut_.size(), 0);
     }
-    set_random_state({values[1], values[2], values[3]});
-    return {std::bit_cast<float>(static_cast<std::uint32_t>(values[0])), values[4] != 0};
+    values[3] = is_scaled() && team_->found_bad() ? 1 : 0;
+    values[4 + static_cast<std::size_t>(group_->rank())] =
+        std::bit_cast<std::uint32_t>(stage_->is_last() ? stage_->loss() + stage_->added() : stage_->added());
+    group_->all_reduce(values.data(), values.size(), DType::kInt64, ReduceOp::kSum, {.purpose = {"loss"}});
+    set_random_state({values[0], values[1], values[2]});
+    float loss = 0;
+    for (std::size_t i = values.size(); i > 4; --i)
+      loss += std::bit_cast<float>(static_cast<std::uint32_t>(values[i - 1]));
+    return {loss, values[3] != 0};
   }
 
   void broadcast(const Tensor& tensor, int root) {

@@ -114,6 +114,14 @@ void check_kernels(const Device& device, std::size_t stage) {
         stage, device.name(), missing);
 }
 
+void check_loss(const LossFunction& loss) {
+  if (loss.sees_model())
+    throw InvalidArgument(
+        "{}: the loss is a function of the model, but each device has some of the layers: let the layers add their "
+        "penalties by nn::add_loss() (nn/added_losses.h), which each stage adds to the loss, or use another strategy",
+        kModelParallel);
+}
+
 StagedModel::StagedModel(const nn::Module& model, std::vector<std::vector<nn::Module*>> stages,
                          std::vector<Device*> devices)
     : stages_(std::move(stages)), devices_(std::move(devices)) {
@@ -160,13 +168,14 @@ std::vector<NamedTensor> PipelineStage::state() const {
 void PipelineStage::run(const StepSamples& samples, StageLinks& links) {
   const KeptSampleNumbers kept;
   under_way_.clear();
-  losses_ = {};
-  loss_ = 0;
+  sums_.clear();
+  losses_.clear();
+  loss_ = added_ = 0;
   waited_ = {};
   for (const NamedTensor& parameter : trained_) clear_grad(parameter.tensor);
   for (const PipelineOp& op : one_forward_one_backward(stage_, stages_, micro_batches_))
     op.forward ? forward(op.micro_batch, samples, links) : backward(op.micro_batch, links);
-  if (losses_.defined()) loss_ = losses_.item() / static_cast<float>(micro_batches_);
+  end_losses();
   device_.default_stream().synchronize();
 }
 
@@ -183,22 +192,55 @@ void PipelineStage::forward(int micro_batch, const StepSamples& samples, StageLi
   }
   set_random_state(input.random);
   set_sample_numbers(numbers_of_part(samples.numbers, samples.inputs, micro_batch, micro_batches_));
+  const nn::AddedLosses added;
   Tensor output = run_layers(input.values);
   if (is_last()) {
-    output =
-        loss_of(training_, output, rows_of_part(kModelParallel, samples.targets, micro_batch, micro_batches_, device_));
-    // The sum stays on the device: reading each loss would end the overlap of host and device once a micro-batch.
-    losses_ = losses_.defined() ? losses_ + detach(output) : detach(output);
+    output = loss_of(training_.loss, *layers_.back(), output,
+                     rows_of_part(kModelParallel, samples.targets, micro_batch, micro_batches_, device_));
     random_after_ = random_state();
   } else {
     links.send_activation({detach(output), random_state(), requires_grad(output)});
   }
-  under_way_[micro_batch] = {input.values, output};
+  count_losses(is_last() ? output : Tensor(), added);
+  under_way_[micro_batch] = {input.values, output, scaled_sum(added, loss_scaler_of(optimizer_.get()))};
+}
+
+// The sums stay on the device: reading each loss would end the overlap of host and device once a micro-batch.
+void PipelineStage::count_losses(const Tensor& loss, const nn::AddedLosses& added) {
+  std::vector<NamedTensor> losses;
+  if (loss.defined()) losses.push_back({"loss", loss});
+  losses.insert(losses.end(), added.all().begin(), added.all().end());
+  if (!sums_.empty() && sums_.size() != losses.size())
+    throw InvalidArgument("{}: stage {}: a micro-batch has {} losses, the one before had {}", kModelParallel, stage_,
+                          losses.size(), sums_.size());
+  const bool is_first = sums_.empty();
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const Tensor value = detach(losses[i].tensor);
+    if (is_first)
+      sums_.push_back({losses[i].name, value});
+    else
+      sums_[i].tensor = sums_[i].tensor + value;
+  }
+}
+
+void PipelineStage::end_losses() {
+  const NoGrad no_grad;
+  const float part = 1 / static_cast<float>(micro_batches_);
+  Tensor total;
+  for (const auto& [name, sum] : sums_) {
+    losses_.add(name, sum * part);
+    total = total.defined() ? total + sum * part : sum * part;
+  }
+  if (!sums_.empty()) losses_.add("total_loss", total);
+  const bool has_loss = is_last() && !sums_.empty();
+  if (has_loss) loss_ = sums_.front().tensor.item() / static_cast<float>(micro_batches_);
+  if (sums_.size() > (has_loss ? 1 : 0)) added_ = total.item() - loss_;
 }
 
 void PipelineStage::backward(int micro_batch, StageLinks& links) {
   const UnderWay kept = std::exchange(under_way_[micro_batch], {});
   under_way_.erase(micro_batch);
+  const bool has_added = kept.added.defined() && requires_grad(kept.added);
   if (requires_grad(kept.output)) {
     Tensor gradient;
     if (is_last()) {  // the loss of a step is the mean of its micro-batches'
@@ -208,8 +250,9 @@ void PipelineStage::backward(int micro_batch, StageLinks& links) {
       gradient = links.receive_gradient(device_);
       waited_ += std::chrono::steady_clock::now() - begin;
     }
-    kept.output.backward({.gradient = gradient});
+    kept.output.backward({.gradient = gradient, .retain_graph = has_added});
   }
+  if (has_added) kept.added.backward({.gradient = Tensor::full({}, 1 / static_cast<float>(micro_batches_), device_)});
   if (stage_ == 0 || !requires_grad(kept.input)) return;
   links.send_gradient(has_grad(kept.input) ? grad(kept.input)
                                            : Tensor::zeros(kept.input.shape(), kept.input.dtype(), device_));

@@ -42,6 +42,9 @@ void check_micro_batches(const Tensor& inputs, const Tensor& targets, int micro_
 // Throws InvalidArgument, with stage, device and operator, if the device has no kernel for an operator.
 void check_kernels(const Device& device, std::size_t stage);
 
+// Throws InvalidArgument if the loss is a function of the model, which no device has as a whole.
+void check_loss(const LossFunction& loss);
+
 // A step's samples, of the whole batch.
 struct StepSamples {
   const Tensor& inputs;
@@ -67,17 +70,23 @@ class PipelineStage {
   optim::Optimizer* optimizer() const { return optimizer_.get(); }  // null if nothing is trained
   // Parameters and buffers, with their names in the layers.
   std::vector<NamedTensor> state() const;
-  float loss() const { return loss_; }                        // on the last stage: the mean over the batch
+  float loss() const { return loss_; }    // on the last stage: the mean over the batch
+  float added() const { return added_; }  // mean over the micro-batches of what the stage's modules added
+  // Means over the micro-batches, by name.
+  std::vector<NamedLoss> losses() const { return losses_.values(); }
   RandomState random_after() const { return random_after_; }  // on the last stage: where the next step's draws begin
   std::chrono::duration<double> waited() const { return waited_; }  // for neighbours, in the last run
 
  private:
   struct UnderWay {
     Tensor input, output;  // on the last stage the output is the loss
+    Tensor added;          // sum of what the stage's modules added, undefined if nothing
   };
   void forward(int micro_batch, const StepSamples& samples, StageLinks& links);
   void backward(int micro_batch, StageLinks& links);
   Tensor run_layers(const Tensor& input) const;
+  void count_losses(const Tensor& loss, const nn::AddedLosses& added);
+  void end_losses();
 
   const Training& training_;
   const std::vector<nn::Module*> layers_;
@@ -86,8 +95,9 @@ class PipelineStage {
   std::vector<NamedTensor> trained_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::map<int, UnderWay> under_way_;
-  Tensor losses_;  // on the last stage: the sum over the micro-batches so far, on the device
-  float loss_ = 0;
+  std::vector<NamedTensor> sums_;  // of the losses over the micro-batches so far, on the device: "loss", then the added
+  StepLosses losses_;
+  float loss_ = 0, added_ = 0;
   RandomState random_after_;
   std::chrono::duration<double> waited_{0};
 };

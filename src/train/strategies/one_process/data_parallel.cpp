@@ -17,6 +17,7 @@
 // batch.
 #include <utility>
 
+#include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/shapes.h"
 #include "lockstep/autograd/variable.h"
 #include "src/train/strategies/kinds.h"
@@ -45,15 +46,19 @@ class DataParallel : public Strategy {
     check_no_autocast(kName);
     optimizer_->zero_grad();
     scatter();
+    added_.assign(devices_.size(), {});
     copies_.run([&](int copy) { forward(copy, inputs); });
     copies_.count_parts(inputs);
     const Tensor gathered = gather_outputs();
-    const Tensor loss = loss_of(training_, gathered, targets.to(*first().device));
+    const nn::AddedLosses gathered_losses;
+    const std::vector<Tensors> added = gather_losses();
+    const Tensor loss = total_loss(training_, *first().model, gathered, targets.to(*first().device), gathered_losses,
+                                   loss_scaler_of(optimizer_.get()), &copies_.losses());
     copies_.traffic().add(targets.device(), *first().device, targets.bytes());
     loss.backward();
     const float value = loss.item();  // the step's only read; the threads below need the gradient on device 0 anyway
     const Tensor gradient = grad(gathered);
-    copies_.run([&](int copy) { backward(copy, gradient); });
+    copies_.run([&](int copy) { backward(copy, gradient, added); });
     copies_.count_parts(gradient);
     copies_.sum_gradients(first());
     optimizer_->step();
@@ -63,6 +68,7 @@ class DataParallel : public Strategy {
   nn::Module& model() override { return *first().model; }
   optim::Optimizer& optimizer() override { return *optimizer_; }
   void set_lr(float lr) override { optimizer_->set_lr(lr); }
+  std::vector<NamedLoss> step_losses() const override { return copies_.losses().values(); }
   std::vector<DeviceTraffic> traffic() const override { return copies_.traffic().all(); }
 
  private:
@@ -77,7 +83,9 @@ class DataParallel : public Strategy {
   }
 
   void forward(int copy, const Tensor& inputs) {
+    const nn::AddedLosses added;
     outputs_[static_cast<std::size_t>(copy)] = copies_.forward(copy, inputs);
+    added_[static_cast<std::size_t>(copy)] = added.all();
     copies_[copy].device->default_stream().synchronize();
   }
 
@@ -93,9 +101,38 @@ class DataParallel : public Strategy {
     return gathered;
   }
 
-  void backward(int copy, const Tensor& gradient) {
-    Tensor output = std::exchange(outputs_[static_cast<std::size_t>(copy)], Tensor());
-    output.backward({.gradient = copies_.part_of(gradient, copy)});
+  // Adds the means of the losses that the copies' modules added, on device 0. Returns them as they were gathered, by
+  // copy: leaves, whose gradients go back to the copies.
+  std::vector<Tensors> gather_losses() {
+    std::vector<Tensors> leaves(devices_.size());
+    for (std::size_t copy = 0; copy < added_.size(); ++copy) {
+      if (added_[copy].size() != added_[0].size())
+        throw InvalidArgument("{}: the modules of device {} added {} losses, those of device 0 added {}", kName, copy,
+                              added_[copy].size(), added_[0].size());
+      for (const NamedTensor& loss : added_[copy]) {
+        leaves[copy].push_back(detach(loss.tensor).to(*first().device));
+        require_grad(leaves[copy].back());
+        copies_.traffic().add(loss.tensor.device(), *first().device, loss.tensor.bytes());
+      }
+    }
+    for (std::size_t i = 0; i < added_[0].size(); ++i) {
+      Tensor sum = leaves[0][i];
+      for (std::size_t copy = 1; copy < leaves.size(); ++copy) sum = sum + leaves[copy][i];
+      nn::add_loss(sum * (1 / static_cast<float>(leaves.size())), added_[0][i].name);
+    }
+    return leaves;
+  }
+
+  // `added` has the gathered losses, by copy.
+  void backward(int copy, const Tensor& gradient, const std::vector<Tensors>& added) {
+    const auto at = static_cast<std::size_t>(copy);
+    Tensor output = std::exchange(outputs_[at], Tensor());
+    const std::vector<NamedTensor> losses = std::exchange(added_[at], {});
+    output.backward({.gradient = copies_.part_of(gradient, copy), .retain_graph = !losses.empty()});
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      if (requires_grad(losses[i].tensor))
+        losses[i].tensor.backward(
+            {.gradient = grad(added[at][i]).to(*copies_[copy].device), .retain_graph = i + 1 < losses.size()});
     copies_[copy].device->default_stream().synchronize();
   }
 
@@ -103,7 +140,8 @@ class DataParallel : public Strategy {
   std::vector<Device*> devices_;
   DeviceCopies copies_;  // the first is the model itself
   std::unique_ptr<optim::Optimizer> optimizer_;
-  Tensors outputs_;  // by device
+  Tensors outputs_;                              // by device
+  std::vector<std::vector<NamedTensor>> added_;  // losses that the modules added, by device
 };
 
 }  // namespace

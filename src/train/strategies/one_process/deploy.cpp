@@ -85,8 +85,9 @@ CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, cons
   const Replica& copy = clones.copies[number];
   Clone& clone = clones.clones[static_cast<std::size_t>(number)];
   for (const NamedTensor& parameter : copy.parameters) clear_grad(parameter.tensor);
+  const nn::AddedLosses added;
   const Tensor outputs = clones.copies.forward(number, inputs);
-  const Tensor mean = loss_of({.loss = loss}, outputs, clones.copies.part_of(targets, number));
+  const Tensor mean = added.total(loss_of(loss, *copy.model, outputs, clones.copies.part_of(targets, number)));
   const Tensor scaled = gather_clone_loss(clone, mean, clones.copies.count()).tensor;
   Tensor total = scaled, penalty;
   if (number == 0 && regularization) {

@@ -68,13 +68,15 @@ Tensor DeviceCopies::forward(int copy, const Tensor& inputs) {
 }
 
 std::vector<float> DeviceCopies::compute_gradients(const Training& training, const Tensor& inputs,
-                                                   const Tensor& targets) {
+                                                   const Tensor& targets, optim::LossScaler* scaler) {
   std::vector<float> losses(copies_.size());
   run([&](int number) {
     const Replica& copy = (*this)[number];
     for (const NamedTensor& parameter : copy.parameters) clear_grad(parameter.tensor);
+    const nn::AddedLosses added;
     const Tensor outputs = forward(number, inputs);
-    const Tensor loss = loss_of(training, outputs, part_of(targets, number));
+    const Tensor loss = total_loss(training, *copy.model, outputs, part_of(targets, number), added, scaler,
+                                   number == 0 ? &losses_ : nullptr);
     loss.backward();
     losses[static_cast<std::size_t>(number)] = loss.item();  // each device has a thread: none waits for another's read
     copy.device->default_stream().synchronize();             // other threads will read its gradients

@@ -45,9 +45,12 @@ class DeviceCopies {
 
   // Within run(): the outputs of a copy for its part of the inputs.
   Tensor forward(int copy, const Tensor& inputs);
-  // Forward, loss and backward of all copies. Returns their losses; each is the mean over the copy's part. Waits for
-  // the devices.
-  std::vector<float> compute_gradients(const Training& training, const Tensor& inputs, const Tensor& targets);
+  // Forward, loss and backward of all copies. Returns their total losses; each is the mean over the copy's part.
+  // `scaler`, the optimizer's, may be null. Waits for the devices.
+  std::vector<float> compute_gradients(const Training& training, const Tensor& inputs, const Tensor& targets,
+                                       optim::LossScaler* scaler);
+  StepLosses& losses() { return losses_; }  // of the first copy in the last step
+  const StepLosses& losses() const { return losses_; }
 
   // -- gather
 
@@ -64,6 +67,7 @@ class DeviceCopies {
   const char* const strategy_;
   std::vector<Replica> copies_;
   Tensors received_;  // by parameter, on the device of the sums
+  StepLosses losses_;
   TrafficCount traffic_;
   DeviceThreads threads_;
 };

@@ -56,7 +56,8 @@ class Mirrored : public Strategy {
     if (versions() != seen_) update_replicas();
     copies_.scatter_changes(copies_[0]);
     for (Mirror& mirror : mirrors_) mirror.optimizer->zero_grad();
-    const std::vector<float> losses = copies_.compute_gradients(training_, inputs, targets);
+    const std::vector<float> losses =
+        copies_.compute_gradients(training_, inputs, targets, loss_scaler_of(&optimizer()));
     copies_.zero_missing_gradients();
     if (count() > 1) {
       copies_.run([&](int device) { reduce_part(device); });
@@ -87,6 +88,7 @@ class Mirrored : public Strategy {
     }
     seen_ = versions();
   }
+  std::vector<NamedLoss> step_losses() const override { return copies_.losses().values(); }
   std::vector<DeviceTraffic> traffic() const override { return copies_.traffic().all(); }
 
  private:

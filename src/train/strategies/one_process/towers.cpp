@@ -37,7 +37,7 @@ class Towers : public Strategy, public PartLosses {
     towers_.scatter_changes(variables_);
     towers_.scatter_parameters(variables_);
     towers_.scatter_buffers(variables_);
-    losses_ = towers_.compute_gradients(training_, inputs, targets);
+    losses_ = towers_.compute_gradients(training_, inputs, targets, loss_scaler_of(optimizer_.get()));
     towers_.sum_gradients(variables_, 1 / static_cast<float>(towers_.count()));
     copy_values(towers_[0].buffers, variables_.buffers, towers_.traffic());
     optimizer_->step();
@@ -47,6 +47,7 @@ class Towers : public Strategy, public PartLosses {
   nn::Module& model() override { return *variables_.model; }
   optim::Optimizer& optimizer() override { return *optimizer_; }
   void set_lr(float lr) override { optimizer_->set_lr(lr); }
+  std::vector<NamedLoss> step_losses() const override { return towers_.losses().values(); }
   std::vector<DeviceTraffic> traffic() const override { return towers_.traffic().all(); }
   std::vector<NamedLoss> losses() const override {
     std::vector<NamedLoss> named;

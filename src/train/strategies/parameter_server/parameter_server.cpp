@@ -75,6 +75,7 @@ class Server : public Strategy, public ParameterHolder {
   }
   optim::Optimizer& optimizer() override { return *optimizer_; }
   void set_lr(float lr) override { optimizer_->set_lr(lr); }
+  std::vector<NamedLoss> step_losses() const override { return {}; }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
 
   void serve() override {

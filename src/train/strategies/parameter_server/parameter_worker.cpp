@@ -83,6 +83,7 @@ class Worker : public Strategy {
       throw InvalidArgument("{}: got a learning rate of {}; expected a finite number from 0 on", kParameterServer, lr);
     lr_ = lr;
   }
+  std::vector<NamedLoss> step_losses() const override { return losses_.values(); }
   std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
 
  private:
@@ -97,7 +98,10 @@ class Worker : public Strategy {
       notify_servers(Notice::Kind::kStep);
     });
     for (const NamedTensor& parameter : job_.replica.parameters) clear_grad(parameter.tensor);
-    const Tensor loss = loss_of(job_.training, (*job_.replica.model)(inputs), targets);
+    const nn::AddedLosses added;
+    nn::Module& model = *job_.replica.model;
+    const Tensor outputs = model(inputs);
+    const Tensor loss = total_loss(job_.training, model, outputs, targets, added, /*scaler=*/nullptr, &losses_);
     loss.backward();
     for (std::size_t i = 0; i < flags_.size(); ++i)
       flags_[i] = has_grad(job_.replica.parameters[i].tensor) ? 1.0F : 0.0F;
@@ -183,6 +187,7 @@ class Worker : public Strategy {
   Tensor host_gradients_, host_weights_;  // what is sent and received; the same tensors if the device is the CPU
   std::vector<float> flags_;              // by parameter: 1 if it has a gradient in this step
   std::vector<Notice> notices_;           // by server
+  StepLosses losses_;
   std::optional<float> lr_;
   const int exceptions_;
   bool is_in_step_ = false;  // or has failed in one
