@@ -168,14 +168,12 @@ std::vector<NamedTensor> PipelineStage::state() const {
 void PipelineStage::run(const StepSamples& samples, StageLinks& links) {
   const KeptSampleNumbers kept;
   under_way_.clear();
-  sums_.clear();
-  losses_.clear();
-  loss_ = added_ = 0;
+  losses_.begin(micro_batches_);
   waited_ = {};
   for (const NamedTensor& parameter : trained_) clear_grad(parameter.tensor);
   for (const PipelineOp& op : one_forward_one_backward(stage_, stages_, micro_batches_))
     op.forward ? forward(op.micro_batch, samples, links) : backward(op.micro_batch, links);
-  end_losses();
+  losses_.end();
   device_.default_stream().synchronize();
 }
 
@@ -201,40 +199,8 @@ void PipelineStage::forward(int micro_batch, const StepSamples& samples, StageLi
   } else {
     links.send_activation({detach(output), random_state(), requires_grad(output)});
   }
-  count_losses(is_last() ? output : Tensor(), added);
+  losses_.count(is_last() ? output : Tensor(), added);
   under_way_[micro_batch] = {input.values, output, scaled_sum(added, loss_scaler_of(optimizer_.get()))};
-}
-
-// The sums stay on the device: reading each loss would end the overlap of host and device once a micro-batch.
-void PipelineStage::count_losses(const Tensor& loss, const nn::AddedLosses& added) {
-  std::vector<NamedTensor> losses;
-  if (loss.defined()) losses.push_back({"loss", loss});
-  losses.insert(losses.end(), added.all().begin(), added.all().end());
-  if (!sums_.empty() && sums_.size() != losses.size())
-    throw InvalidArgument("{}: stage {}: a micro-batch has {} losses, the one before had {}", kModelParallel, stage_,
-                          losses.size(), sums_.size());
-  const bool is_first = sums_.empty();
-  for (std::size_t i = 0; i < losses.size(); ++i) {
-    const Tensor value = detach(losses[i].tensor);
-    if (is_first)
-      sums_.push_back({losses[i].name, value});
-    else
-      sums_[i].tensor = sums_[i].tensor + value;
-  }
-}
-
-void PipelineStage::end_losses() {
-  const NoGrad no_grad;
-  const float part = 1 / static_cast<float>(micro_batches_);
-  Tensor total;
-  for (const auto& [name, sum] : sums_) {
-    losses_.add(name, sum * part);
-    total = total.defined() ? total + sum * part : sum * part;
-  }
-  if (!sums_.empty()) losses_.add("total_loss", total);
-  const bool has_loss = is_last() && !sums_.empty();
-  if (has_loss) loss_ = sums_.front().tensor.item() / static_cast<float>(micro_batches_);
-  if (sums_.size() > (has_loss ? 1 : 0)) added_ = total.item() - loss_;
 }
 
 void PipelineStage::backward(int micro_batch, StageLinks& links) {

@@ -9,6 +9,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/train/strategy.h"
 #include "src/train/strategies/model_copies.h"
+#include "src/train/strategies/model_parallel/micro_batch_losses.h"
 #include "src/train/strategies/model_parallel/pipeline_links.h"
 
 namespace lockstep::train {
@@ -70,10 +71,10 @@ class PipelineStage {
   optim::Optimizer* optimizer() const { return optimizer_.get(); }  // null if nothing is trained
   // Parameters and buffers, with their names in the layers.
   std::vector<NamedTensor> state() const;
-  float loss() const { return loss_; }    // on the last stage: the mean over the batch
-  float added() const { return added_; }  // mean over the micro-batches of what the stage's modules added
+  float loss() const { return losses_.loss(); }    // on the last stage: the mean over the batch
+  float added() const { return losses_.added(); }  // mean over the micro-batches of what the stage's modules added
   // Means over the micro-batches, by name.
-  std::vector<NamedLoss> losses() const { return losses_.values(); }
+  std::vector<NamedLoss> losses() const { return losses_.by_name(); }
   RandomState random_after() const { return random_after_; }  // on the last stage: where the next step's draws begin
   std::chrono::duration<double> waited() const { return waited_; }  // for neighbours, in the last run
 
@@ -85,8 +86,6 @@ class PipelineStage {
   void forward(int micro_batch, const StepSamples& samples, StageLinks& links);
   void backward(int micro_batch, StageLinks& links);
   Tensor run_layers(const Tensor& input) const;
-  void count_losses(const Tensor& loss, const nn::AddedLosses& added);
-  void end_losses();
 
   const Training& training_;
   const std::vector<nn::Module*> layers_;
@@ -95,9 +94,7 @@ class PipelineStage {
   std::vector<NamedTensor> trained_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::map<int, UnderWay> under_way_;
-  std::vector<NamedTensor> sums_;  // of the losses over the micro-batches so far, on the device: "loss", then the added
-  StepLosses losses_;
-  float loss_ = 0, added_ = 0;
+  MicroBatchLosses losses_;
   RandomState random_after_;
   std::chrono::duration<double> waited_{0};
 };
