@@ -81,16 +81,11 @@ void load_state(const Replica& model, Replica& replica) {
   for (const NamedTensor& parameter : model.frozen) replica.frozen_versions.push_back(parameter.tensor.version());
 }
 
-namespace {
-
-// Copies modes module by module: a model in training mode may hold modules in eval mode.
 void copy_modes(const nn::Module& from, nn::Module& to) {
   to.train(from.is_training());
   for (std::size_t i = 0; i < from.children().size() && i < to.children().size(); ++i)
     copy_modes(*from.children()[i].second, *to.children()[i].second);
 }
-
-}  // namespace
 
 void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic) {
   copy_modes(*model.model, *replica.model);

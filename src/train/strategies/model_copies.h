@@ -48,6 +48,9 @@ Replica make_replica(const Training& training, Device& device);
 // Throws InvalidArgument if their parameters differ.
 void load_state(const Replica& model, Replica& replica);
 
+// Copies modes module by module: a model in training mode may hold modules in eval mode.
+void copy_modes(const nn::Module& from, nn::Module& to);
+
 // Copies to a replica what users change on the model between steps: the mode of each module, and frozen parameters
 // whose version() has changed.
 void follow_model(const Replica& model, Replica& replica, TrafficCount& traffic);

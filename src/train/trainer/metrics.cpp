@@ -12,9 +12,9 @@ namespace lockstep::train {
 
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoSamples = std::numeric_limits<double>::quiet_NaN();
 double share(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? kNone : static_cast<double>(part) / static_cast<double>(whole);
+  return whole == 0 ? kNoSamples : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 // Calls call(row, label) for each sample: each row of logits (..., K) whose label is not ignored.
@@ -189,7 +189,7 @@ std::int64_t Mean::samples() const { return counts_[kSamples]; }
 
 double Mean::value() const {
   const bool up = counts_[kInfinities] > 0, down = counts_[kMinusInfinities] > 0;
-  if (samples() == 0 || counts_[kNans] > 0 || (up && down)) return kNone;
+  if (samples() == 0 || counts_[kNans] > 0 || (up && down)) return kNoSamples;
   if (up || down) return up ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
   return rounded(counts_) / static_cast<double>(samples());
 }

@@ -27,11 +27,11 @@ namespace lockstep::train {
 
 namespace {
 
-class DataParallel : public Strategy {
+class DataParallelStrategy : public Strategy {
  public:
   static constexpr const char* kName = "data_parallel";
 
-  DataParallel(Training training, const StrategyOptions& options)
+  DataParallelStrategy(Training training, const StrategyOptions& options)
       : training_(std::move(training)),
         devices_(options.devices),
         copies_(kName, training_, devices_),
@@ -147,7 +147,7 @@ class DataParallel : public Strategy {
 }  // namespace
 
 std::unique_ptr<Strategy> make_data_parallel(Training training, const StrategyOptions& options) {
-  return std::make_unique<DataParallel>(std::move(training), options);
+  return std::make_unique<DataParallelStrategy>(std::move(training), options);
 }
 
 }  // namespace lockstep::train
