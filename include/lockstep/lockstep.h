@@ -39,6 +39,7 @@
 #include "lockstep/data/length_bucket_sampler.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/pipeline.h"
+#include "lockstep/data/reader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/sampler_state.h"
 #include "lockstep/data/text.h"

@@ -39,7 +39,7 @@ Training training_of_plain_net() {
 }
 
 DeployOptions batches(int count) {
-  return {.next_batch = [step = 0, count]() mutable -> std::optional<std::pair<Tensor, Tensor>> {
+  return {.next_batch = [step = 0, count]() mutable -> std::optional<data::Batch> {
     if (step == count) return std::nullopt;
     return batch_of(step++);
   }};
@@ -226,58 +226,9 @@ TEST(Deploy, RegularizationCountsOnce) {
               1e-5F);
 }
 
-TEST(TrainLoop, LogsWritesSummariesAndGoesOnFromItsCheckpoint) {
-  const Folder folder;
-  const LogLines log;
-  DeployOptions options = batches(5);
-  options.summarize_gradients = true;
-  std::vector<float> weights;
-  {
-    const DeployedModel deployed = deploy(clones_on_cpus(2), training_of_net(), options);
-    train(deployed.train_op, folder.path(), deployed.summary_op,
-          {.number_of_steps = 5, .log_every_n_steps = 2, .save_summaries_steps = 2});
-    weights = weights_of(deployed.clones->variables());
-  }
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("global step 2: loss = "), HasSubstr("global step 4: loss = ")));
-  std::string events;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
-    if (entry.is_regular_file()) events = testing::bytes_of_file(entry.path().string());
-  for (const char* tag :
-       {"total_loss", "clone_0/clone_loss", "clone_1/clone_loss", "conv.weight/gradient", "conv.weight/gradient_norm"})
-    EXPECT_THAT(events, HasSubstr(tag));
-
-  const DeployedModel deployed = deploy(clones_on_cpus(2), training_of_net(), batches(100));
-  train(deployed.train_op, folder.path(), {}, {.number_of_steps = 5});
-  EXPECT_EQ(weights_of(deployed.clones->variables()), weights) << "no step was left";
-  train(deployed.train_op, folder.path(), {}, {.number_of_steps = 7});
-  EXPECT_NE(weights_of(deployed.clones->variables()), weights);
-  EXPECT_THAT(log.text(), HasSubstr("goes on from step 5"));
-}
-
-TEST(TrainLoop, EndsWithTheSamplesAndCountsSummariesOnce) {
-  const Folder folder;
-  int steps = 0;
-  std::vector<std::int64_t> summarized;
-  const TrainOp train_op{
-      .run = [&]() -> std::optional<float> { return ++steps <= 7 ? std::optional(0.5F) : std::nullopt; }};
-  const float last =
-      train(train_op, folder.path(), [&](SummaryWriter&, std::int64_t step) { summarized.push_back(step); },
-            {.save_summaries_steps = 3});
-  EXPECT_EQ(last, 0.5F);
-  EXPECT_THAT(summarized, ElementsAre(3, 6, 7));
-}
-
-TEST(TrainLoop, WhatIsRefused) {
-  const Folder folder;
-  const TrainOp diverges{.run = [] { return std::optional(std::numeric_limits<float>::quiet_NaN()); }};
-  EXPECT_THAT(message_of([&] { train(diverges, folder.path()); }),
-              HasSubstr("step 1: Model diverged with total_loss = NaN"));
-  EXPECT_THAT(message_of([&] { train({}, folder.path()); }), HasSubstr("train_op has no .run"));
-  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.number_of_steps = -1}); }),
-              HasSubstr("number_of_steps is -1"));
-  EXPECT_THAT(message_of([&] { train(diverges, folder.path(), {}, {.log_every_n_steps = 0}); }),
-              HasSubstr("log_every_n_steps is 0"));
-  EXPECT_THAT(message_of([&] { deploy(clones_on_cpus(2), training_of_net(), {}); }), HasSubstr("needs .next_batch"));
+TEST(Deploy, RefusesWhatIsMissing) {
+  EXPECT_THAT(message_of([&] { deploy(clones_on_cpus(2), training_of_net(), {}); }),
+              HasSubstr("needs .next_batch or .reader"));
   EXPECT_THAT(message_of([&] { deploy(clones_on_cpus(2), {}, batches(1)); }), HasSubstr("Training needs all of"));
   const Clones clones = create_clones(clones_on_cpus(4), training_of_net().model);
   const auto batch = batch_of(0);

@@ -41,6 +41,7 @@ class Batch {
   Batch() = default;
   Batch(std::initializer_list<Tensor> tensors) : tensors_(tensors) {}
   explicit Batch(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
+  Batch(std::pair<Tensor, Tensor> tensors) : tensors_{std::move(tensors.first), std::move(tensors.second)} {}
 
   std::size_t size() const { return tensors_.size(); }  // number of tensors, not of samples
   Tensor& operator[](std::size_t number) { return tensors_[checked(number)]; }

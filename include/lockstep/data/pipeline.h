@@ -76,6 +76,10 @@ class Pipeline {
   Pipeline shuffle(std::int64_t buffer = 0, std::uint64_t seed = 0) const;
   // Batches of `size` samples over all ranks together. Throws InvalidArgument below 1, or for a second batch().
   Pipeline batch(std::int64_t size, Collate collate = {}) const;
+  // For a Reader (data/reader.h): passes over the set, each with its own order if it shuffles; 0: endless.
+  // Trainer::fit() takes an endless set with .steps_per_epoch. Throws InvalidArgument for a negative count or a second
+  // repeat().
+  Pipeline repeat(std::int64_t count = 0) const;
   // The number of batches prepared in advance, and of threads that make them. Throws InvalidArgument below 1.
   Pipeline prefetch(int batches = 2, int num_workers = 1) const;
 
@@ -84,7 +88,8 @@ class Pipeline {
   bool is_shuffled() const { return shuffles_; }
   std::int64_t batch_size() const { return batch_size_; }  // over all ranks; 0 without batch()
   const Collate& collate() const { return collate_; }
-  std::int64_t batches() const;  // full batches in an epoch, over all ranks
+  std::int64_t repeats() const { return repeats_; }  // 0: endless
+  std::int64_t batches() const;                      // full batches in an epoch, over all ranks
 
   // Returns one rank's batches of batch_size() / world size samples. Throws InvalidArgument without batch(), for an
   // empty set, for a batch size that the number of ranks does not divide, for a batch larger than the set with kDrop,
@@ -97,7 +102,7 @@ class Pipeline {
 
   KeptDataset set_;
   bool shuffles_ = false;
-  std::int64_t buffer_ = 0, batch_size_ = 0;
+  std::int64_t buffer_ = 0, batch_size_ = 0, repeats_ = 1;
   std::uint64_t seed_ = 0;
   int prefetch_ = 2, workers_ = 1;
   Collate collate_ = {};

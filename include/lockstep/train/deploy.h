@@ -1,10 +1,19 @@
 // Clones of a model on the devices of one process, step by step as in Slim's model_deploy, for programs written for it.
 // make_strategy("towers") does the same in one piece.
 //
-//   train::DeployedModel deployed =
-//       train::deploy({.num_clones = 2}, {.model = ..., .optimizer = ..., .loss = ...},
-//                     {.next_batch = [&] { return reader.next(); }, .summarize_gradients = true});
+//   data::Reader reader(data::Pipeline(images).shuffle().repeat().batch(128));
+//   const train::DeployedModel deployed =
+//       train::deploy({.num_clones = 2},
+//                     {.model = [] { return std::make_unique<Net>(); },
+//                      .optimizer =
+//                          [](std::vector<NamedTensor> variables) {
+//                            return std::make_unique<optim::SGD>(std::move(variables), optim::SGDOptions{.lr = 0.1F});
+//                          },
+//                      .loss = nn::cross_entropy},
+//                     {.reader = &reader, .summarize_gradients = true});
 //   train::train(deployed.train_op, "runs/first", deployed.summary_op, {.number_of_steps = 1000});
+//
+// examples/slim.cpp is this program.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/data/reader.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/summary_writer.h"
 #include "lockstep/train/train_loop.h"
@@ -115,8 +125,10 @@ std::vector<NamedTensor> sum_clones_gradients(const std::vector<std::vector<Name
 void add_gradients_summaries(SummaryWriter& writer, const std::vector<NamedTensor>& gradients, std::int64_t step);
 
 struct DeployOptions {
-  std::function<std::optional<std::pair<Tensor, Tensor>>()>
-      next_batch;  // inputs and targets of a step, one sample per row
+  // One of the two: inputs and targets of a step, one sample per row. A reader outlives the deployed model, and a run
+  // that train() resumes continues after the batches that it has had.
+  std::function<std::optional<data::Batch>()> next_batch = {};
+  data::Reader* reader = nullptr;
   RegularizationFunction regularization = {};
   bool summarize_gradients = false;
   std::shared_ptr<ProcessGroup> group = nullptr;  // only this rank, in a job of several ranks; null: a job of one rank

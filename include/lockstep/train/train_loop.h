@@ -1,11 +1,14 @@
 // A training loop as Slim's learning.train: it runs a step again and again, with logs, summaries and a checkpoint.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "lockstep/comm/process_group.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/train/summary_writer.h"
@@ -19,18 +22,38 @@ struct TrainOp {
   std::function<std::optional<float>()> run;
   nn::Module* model = nullptr;
   optim::Optimizer* optimizer = nullptr;
+  // Called with the steps done, 0 or those of the checkpoint, before the first run(): a reader continues there
+  // (data::Reader::seek). May be empty.
+  std::function<void(std::int64_t steps)> seek = {};
+  // Set on a parameter server: train() calls it instead of run() and returns when it returns.
+  std::function<void()> serve = {};
+  // The processes that make the same steps: the first one, the chief, logs, saves, and writes summaries; all continue
+  // from the chief's checkpoint. Null: this process alone.
+  std::shared_ptr<ProcessGroup> workers = nullptr;
+  std::shared_ptr<ProcessGroup> group = nullptr;  // in a job of several ranks: this process alone, for checkpoints
 };
 using SummaryOp = std::function<void(SummaryWriter& writer, std::int64_t step)>;
 
 struct TrainLoopOptions {
   std::int64_t number_of_steps = 0;  // counted from the first step ever, also before resuming; 0: until samples end
   std::int64_t log_every_n_steps = 10;
-  std::int64_t save_summaries_steps = 100;  // and after the last one
+  // Summaries: every so many steps, every so many seconds (counted from the last summary), and after the last step.
+  std::int64_t save_summaries_steps = 100;      // 0: not by steps
+  std::chrono::seconds save_summaries_secs{0};  // 0: not by time; Slim's default is 600
+  // Checkpoints: the same, and when a step throws.
+  std::int64_t save_interval_steps = 0;
+  std::chrono::seconds save_interval_secs{600};
+  int max_to_keep = 5;  // newest checkpoints, as TensorFlow's Saver
 };
-// Runs steps, logs "global step 10: loss = 0.6931 (0.012 s/step)", writes summaries and, at the end, a checkpoint to
-// log_dir/checkpoints (train/checkpoint.h), from which a later call continues. Returns the last loss. Throws
-// InvalidArgument for negative options and a train_op without run, Error without saving if the loss is NaN or infinite,
-// and passes on exceptions of the functions, the writer and the checkpoint.
+// Runs steps, logs "global step 10: loss = 0.6931 (0.012 s/step)", writes summaries and checkpoints to
+// log_dir/checkpoints (train/checkpoint.h), from which a later call continues. Returns the last loss, or NaN if there
+// was nothing to do because number_of_steps have been made already, which it logs. Throws InvalidArgument for negative
+// options and a train_op without run, Error if the loss is NaN or infinite, and passes on exceptions of the functions,
+// the writer and the checkpoint.
+//
+// If run() throws, train() saves the state after the last complete step and passes the exception on. It saves nothing,
+// and logs that, if the failed step has changed the model, the optimizer or a buffer already, and after a loss that is
+// not finite.
 float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op = {},
             const TrainLoopOptions& options = {});
 

@@ -89,6 +89,16 @@ Pipeline Pipeline::batch(std::int64_t size, Collate collate) const {
   return next;
 }
 
+Pipeline Pipeline::repeat(std::int64_t count) const {
+  if (count < 0) throw InvalidArgument("Pipeline::repeat({}): expected a number of epochs, or 0 for no end", count);
+  if (repeats_ != 1)
+    throw InvalidArgument("Pipeline::repeat({}): the pipeline repeats {} already: remove one of the calls", count,
+                          repeats_ == 0 ? "without end" : fmt::format("{} times", repeats_));
+  Pipeline next = *this;
+  next.repeats_ = count;
+  return next;
+}
+
 Pipeline Pipeline::prefetch(int batches, int num_workers) const {
   if (batches < 1 || num_workers < 1)
     throw InvalidArgument("Pipeline::prefetch({}, {}): batches and threads must be positive", batches, num_workers);

@@ -1,7 +1,9 @@
 #include "lockstep/train/train_loop.h"
 
 #include <chrono>
+#include <limits>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/train/check_finite.h"
@@ -11,58 +13,184 @@ namespace lockstep::train {
 
 namespace {
 
-CheckpointParts parts_of(const TrainOp& train_op, std::int64_t step) {
-  CheckpointParts parts{.model = *train_op.model};
-  if (train_op.optimizer != nullptr) parts.optimizer = *train_op.optimizer;
-  parts.step = step;
-  return parts;
-}
+using Clock = std::chrono::steady_clock;
 
 void check(const TrainOp& train_op, const TrainLoopOptions& options) {
-  if (!train_op.run) throw InvalidArgument("train: train_op has no .run");
+  if (!train_op.run && !train_op.serve) throw InvalidArgument("train: train_op has no .run");
   const auto check_number = [](const char* name, std::int64_t value, std::int64_t least) {
     if (value < least) throw InvalidArgument("train: {} is {}: it must be at least {}", name, value, least);
   };
   check_number("number_of_steps", options.number_of_steps, 0);
   check_number("log_every_n_steps", options.log_every_n_steps, 1);
-  check_number("save_summaries_steps", options.save_summaries_steps, 1);
+  check_number("save_summaries_steps", options.save_summaries_steps, 0);
+  check_number("save_summaries_secs", options.save_summaries_secs.count(), 0);
+  check_number("save_interval_steps", options.save_interval_steps, 0);
+  check_number("save_interval_secs", options.save_interval_secs.count(), 0);
+  check_number("max_to_keep", options.max_to_keep, 1);
 }
+
+// Whether something is due that happens every so many steps and every so many seconds. 0: not by this.
+class Interval {
+ public:
+  Interval(std::int64_t steps, std::chrono::seconds seconds, std::int64_t first)
+      : steps_(steps), seconds_(seconds), last_(first) {}
+
+  bool is_due(std::int64_t step) const {
+    return step != last_ &&
+           ((steps_ > 0 && step % steps_ == 0) || (seconds_.count() > 0 && Clock::now() - last_time_ >= seconds_));
+  }
+  void done(std::int64_t step) { last_ = step, last_time_ = Clock::now(); }
+  std::int64_t last() const { return last_; }
+
+ private:
+  const std::int64_t steps_;
+  const std::chrono::seconds seconds_;
+  std::int64_t last_;
+  Clock::time_point last_time_ = Clock::now();
+};
+
+class TrainLoop {
+ public:
+  TrainLoop(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op,
+            const TrainLoopOptions& options)
+      : op_(train_op),
+        options_(options),
+        is_chief_(!train_op.workers || train_op.workers->rank() == 0),
+        summary_op_(is_chief_ ? summary_op : SummaryOp()),
+        checkpoints_(log_dir + "/checkpoints"),
+        step_(resume()),
+        writer_(summary_op_ ? SummaryWriter(log_dir, {.group = train_op.group, .purge_step = step_ + 1})
+                            : SummaryWriter::none()),
+        summaries_(options.save_summaries_steps, options.save_summaries_secs, step_),
+        saves_(options.save_interval_steps, options.save_interval_secs, step_),
+        logged_(step_) {}
+
+  float run() {
+    float loss = std::numeric_limits<float>::quiet_NaN();
+    if (has_all_steps()) {
+      if (is_chief_)
+        log::info("train: nothing to do: {} has step {}, and number_of_steps is {}", checkpoints_, step_,
+                  options_.number_of_steps);
+      return loss;
+    }
+    while (!has_all_steps()) {
+      const std::optional<float> result = run_step();
+      if (!result) break;
+      loss =
+          check_finite(Tensor::full({1}, *result, cpu_device()), step_ + 1, {.name = "total_loss", .group = op_.group});
+      ++step_;
+      versions_ = versions();
+      if (step_ % options_.log_every_n_steps == 0) log_step(loss);
+      if (summary_op_ && summaries_.is_due(step_)) write_summary();
+      if (saves_.is_due(step_)) save();
+    }
+    if (summary_op_ && step_ != summaries_.last()) write_summary();
+    writer_.close();
+    if (step_ != saves_.last()) save();
+    return loss;
+  }
+
+ private:
+  bool has_all_steps() const { return options_.number_of_steps > 0 && step_ >= options_.number_of_steps; }
+  bool saves() const { return op_.model != nullptr && is_chief_; }
+
+  CheckpointParts parts() const {
+    CheckpointParts parts{.model = *op_.model};
+    if (op_.optimizer != nullptr) parts.optimizer = *op_.optimizer;
+    parts.step = step_;
+    parts.group = op_.group;
+    parts.keep = options_.max_to_keep;
+    return parts;
+  }
+
+  std::int64_t resume() {
+    std::int64_t step = 0;
+    abort_on_error(op_.workers, [&] {
+      if (!saves()) return;
+      prepare_checkpoint_folder(checkpoints_, op_.group);
+      if (const auto state = load_checkpoint(checkpoints_, parts())) step = state->step;
+      if (step > 0) log::info("train: goes on from step {} of {}", step, checkpoints_);
+    });
+    if (op_.workers) op_.workers->broadcast(&step, 1, DType::kInt64, 0, {.purpose = {"step"}});
+    if (op_.seek) op_.seek(step);
+    return step;
+  }
+
+  std::optional<float> run_step() {
+    if (versions_.empty()) versions_ = versions();
+    try {
+      return op_.run();
+    } catch (const std::exception& error) {
+      save_after_error(error);
+      throw;
+    }
+  }
+
+  // The versions of all that a checkpoint saves: they change when a step does.
+  std::vector<std::uint64_t> versions() const {
+    std::vector<std::uint64_t> all;
+    if (!saves()) return all;
+    for (const NamedTensor& each : op_.model->state_dict()) all.push_back(each.tensor.version());
+    if (op_.optimizer != nullptr)
+      for (const NamedTensor& each : op_.optimizer->state()) all.push_back(each.tensor.version());
+    return all;
+  }
+
+  void save_after_error(const std::exception& error) {
+    if (!saves() || step_ == saves_.last()) return;
+    if (versions() != versions_) {
+      log::warn("train: step {} failed after it had changed the model, so that step {} is not saved: {}", step_ + 1,
+                step_, error.what());
+      return;
+    }
+    try {
+      save();
+      log::info("train: step {} failed; step {} is saved in {}: {}", step_ + 1, step_, checkpoints_, error.what());
+    } catch (const std::exception& failure) {
+      log::error("train: step {} failed, and step {} could not be saved: {}", step_ + 1, step_, failure.what());
+    }
+  }
+
+  void log_step(float loss) {
+    const auto now = Clock::now();
+    if (is_chief_)
+      log::info("global step {}: loss = {:.4f} ({:.3f} s/step)", step_, loss,
+                std::chrono::duration<double>(now - logged_at_).count() / static_cast<double>(step_ - logged_));
+    logged_at_ = now, logged_ = step_;
+  }
+  void write_summary() {
+    summary_op_(writer_, step_);
+    summaries_.done(step_);
+  }
+  void save() {
+    if (saves()) {
+      writer_.flush();  // so that TensorBoard has every step that the checkpoint has
+      save_checkpoint(checkpoints_, parts());
+    }
+    saves_.done(step_);
+  }
+
+  const TrainOp& op_;
+  const TrainLoopOptions& options_;
+  const bool is_chief_;
+  const SummaryOp summary_op_;
+  const std::string checkpoints_;
+  std::int64_t step_;
+  SummaryWriter writer_;
+  Interval summaries_, saves_;
+  std::vector<std::uint64_t> versions_;  // after the last complete step
+  std::int64_t logged_;
+  Clock::time_point logged_at_ = Clock::now();
+};
 
 }  // namespace
 
 float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op,
             const TrainLoopOptions& options) {
   check(train_op, options);
-  const std::string checkpoints = log_dir + "/checkpoints";
-  std::int64_t step = 0;
-  if (train_op.model != nullptr) {
-    prepare_checkpoint_folder(checkpoints);
-    if (const auto state = load_checkpoint(checkpoints, parts_of(train_op, 0))) step = state->step;
-    if (step > 0) log::info("train: goes on from step {} of {}", step, checkpoints);
-  }
-  SummaryWriter writer = summary_op ? SummaryWriter(log_dir, {.purge_step = step + 1}) : SummaryWriter::none();
-  const std::int64_t first = step;
-  std::int64_t summarized = step;
-  float loss = 0;
-  auto logged_at = std::chrono::steady_clock::now();
-  std::int64_t logged = step;
-  while (options.number_of_steps == 0 || step < options.number_of_steps) {
-    const std::optional<float> result = train_op.run();
-    if (!result) break;
-    loss = check_finite(Tensor::full({1}, *result), step + 1, {.name = "total_loss"});
-    ++step;
-    if (step % options.log_every_n_steps == 0) {
-      const auto now = std::chrono::steady_clock::now();
-      log::info("global step {}: loss = {:.4f} ({:.3f} s/step)", step, loss,
-                std::chrono::duration<double>(now - logged_at).count() / static_cast<double>(step - logged));
-      logged_at = now, logged = step;
-    }
-    if (summary_op && step % options.save_summaries_steps == 0) summary_op(writer, summarized = step);
-  }
-  if (summary_op && step != summarized) summary_op(writer, step);
-  writer.close();
-  if (train_op.model != nullptr && step != first) save_checkpoint(checkpoints, parts_of(train_op, step));
-  return loss;
+  if (!train_op.serve) return TrainLoop(train_op, log_dir, summary_op, options).run();
+  train_op.serve();
+  return std::numeric_limits<float>::quiet_NaN();
 }
 
 }  // namespace lockstep::train

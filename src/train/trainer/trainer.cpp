@@ -106,13 +106,18 @@ Device* Trainer::Impl::batch_device() const {
 }
 
 data::Pipeline Trainer::Impl::batched(const char* call, const data::Pipeline& set, std::int64_t batch_size,
-                                      bool wants_targets) const {
+                                      bool wants_targets, bool may_be_endless) const {
   const int rank = place().rank;
   if (batch_size < 0)
     throw InvalidArgument("Trainer::{}: rank {}: batch_size {} must not be negative", call, rank, batch_size);
   if (batch_size > 0 && set.batch_size() > 0)
     throw InvalidArgument("Trainer::{}: rank {}: got batch_size {} and batches of {} by batch(): set only one of them",
                           call, rank, batch_size, set.batch_size());
+  if (set.repeats() != 1 && !(set.repeats() == 0 && may_be_endless))
+    throw InvalidArgument(
+        "Trainer::{}: rank {}: the set repeats {}: fit() repeats its training set by .epochs, and takes an endless one "
+        "with .steps_per_epoch",
+        call, rank, set.repeats() == 0 ? "without end" : fmt::format("{} times", set.repeats()));
   if (set.size() < 1)
     throw InvalidArgument("Trainer::{}: rank {}: the data set is empty: at least one sample is needed", call, rank);
   if (wants_targets)

@@ -137,7 +137,8 @@ class Trainer::Impl::Fit {
 
   void take_sets(const data::Pipeline& given) {
     check_epochs(options_);
-    training_ = impl_.batched("fit", given, options_.batch_size, /*wants_targets=*/true);
+    training_ = impl_.batched("fit", given, options_.batch_size, /*wants_targets=*/true,
+                              /*may_be_endless=*/options_.steps_per_epoch > 0);
     if (given.batch_size() == 0 && !given.is_shuffled() && options_.shuffle)
       training_ = training_->shuffle(0, options_.seed);
     if (options_.validation) validation_ = impl_.batched("fit", *options_.validation, 0, /*wants_targets=*/true);

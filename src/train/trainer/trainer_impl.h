@@ -66,8 +66,8 @@ struct Trainer::Impl {
 
   // Returns the set with batches. Throws InvalidArgument for an empty set, for one without required targets, and for
   // two batch sizes.
-  data::Pipeline batched(const char* call, const data::Pipeline& set, std::int64_t batch_size,
-                         bool wants_targets) const;
+  data::Pipeline batched(const char* call, const data::Pipeline& set, std::int64_t batch_size, bool wants_targets,
+                         bool may_be_endless = false) const;
   // The same for all ranks, whose sets must have the same size. An error on one rank is an error on all.
   data::Pipeline batched_together(const char* call, const data::Pipeline& set, std::int64_t batch_size,
                                   bool wants_targets) const;

@@ -195,8 +195,9 @@ DeployedModel deploy(const DeploymentConfig& config, const Training& training, c
   if (options.group && options.group->world_size() > 1)
     throw InvalidArgument("deploy: .group has {} ranks, expected this one alone: .group = group->split(group->rank())",
                           options.group->world_size());
-  if (!options.next_batch)
-    throw InvalidArgument("deploy: DeployOptions needs .next_batch, from which a step takes its samples");
+  if (static_cast<bool>(options.next_batch) == (options.reader != nullptr))
+    throw InvalidArgument(
+        "deploy: DeployOptions needs .next_batch or .reader, one of them: a step takes its samples there");
   DeployedModel deployed;
   deployed.clones = std::make_shared<Clones>(create_clones(config, training.model));
   deployed.optimizer = make_optimizer("deploy", training, deployed.clones->parameters());
@@ -204,13 +205,18 @@ DeployedModel deploy(const DeploymentConfig& config, const Training& training, c
   deployed.losses = std::shared_ptr<const CloneLosses>(last, &last->losses);
   const auto run = [clones = deployed.clones, optimizer = deployed.optimizer, last, loss = training.loss,
                     options]() -> std::optional<float> {
-    const auto batch = options.next_batch();
+    const auto batch = options.reader != nullptr ? options.reader->next() : options.next_batch();
     if (!batch) return std::nullopt;
-    *last = optimize_clones(*clones, batch->first, batch->second, loss, options.regularization);
+    *last = optimize_clones(*clones, batch->inputs(), batch->targets(), loss, options.regularization);
     optimizer->step();
     return last->losses.total;
   };
-  deployed.train_op = {run, &deployed.clones->variables(), deployed.optimizer.get()};
+  deployed.train_op = {.run = run,
+                       .model = &deployed.clones->variables(),
+                       .optimizer = deployed.optimizer.get(),
+                       .group = options.group};
+  if (options.reader != nullptr)
+    deployed.train_op.seek = [reader = options.reader](std::int64_t steps) { reader->seek(steps); };
   deployed.summary_op = [last, with_gradients = options.summarize_gradients](SummaryWriter& writer, std::int64_t step) {
     writer.add_scalar("total_loss", last->losses.total, step);
     for (const NamedLoss& each : last->losses.clones) writer.add_scalar(each.name, each.value, step);
