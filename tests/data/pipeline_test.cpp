@@ -86,7 +86,7 @@ TEST(Pipeline, SupportsTheChainsOfTheTutorials) {
   Order all(100);
   std::iota(all.begin(), all.end(), 0);
   EXPECT_EQ(first, all);
-  EXPECT_EQ(train.batches(), 3);
+  EXPECT_EQ(train.batches(), 4);
   EXPECT_EQ(train.epoch(0).batches(), 4);
   EXPECT_EQ(train.epoch(0, {.remainder = Remainder::kDrop}).batches(), 3);
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/core/error.h"
@@ -71,6 +72,28 @@ TEST(Progress, ATerminalHasOneLineWithinItsWidth) {
     progress.step(1, 0.5f, 10);
   });
   EXPECT_EQ(narrow, "\rstep 1/1 \x1b[K\n");
+}
+
+TEST(Progress, KerasLinesCountTheStepsOfTheEpoch) {
+  const auto lines = [](std::optional<int> width) {
+    return captured([&](std::FILE* out) {
+      Progress progress({.terminal_width = width,
+                         .total_steps = 4,
+                         .steps_per_epoch = 2,
+                         .log_every = 1,
+                         .out = out,
+                         .samples = "samples",
+                         .keras = true});
+      for (int step = 1; step <= 4; ++step) progress.step(step, 0.5F, 10);
+    });
+  };
+  EXPECT_TRUE(testing::matches(lines({}),
+                               "1/2 - loss: 0\\.5000 - [0-9]+ samples/s\n"
+                               "1/2 - loss: 0\\.5000 - [0-9]+ samples/s\n"))
+      << lines({});
+  const std::string terminal = lines(100);
+  EXPECT_EQ(terminal.find("\r1/2 [==============>...............] - ETA: 0:00 - loss: 0.5000 - "), 0U) << terminal;
+  EXPECT_NE(terminal.find("\r2/2 [==============================] - ETA: 0:00 - loss: 0.5000 - "), std::string::npos);
 }
 
 TEST(Progress, OtherRanksPrintNothing) {

@@ -272,8 +272,10 @@ TEST(Strategies, WhatIsRefused) {
     const auto strategy = make_strategy(name, training_of_net(), on_cpus(0, 4));
     const auto batch = batch_of(0);
     const Tensor &inputs = batch.first, &targets = batch.second;
-    EXPECT_THAT(message_of([&] { strategy->step(slice(inputs, 0, {.stop = 10}), slice(targets, 0, {.stop = 10})); }),
-                AllOf(HasSubstr(name), HasSubstr("10 samples per step cannot be split evenly among 4 devices")));
+    EXPECT_THAT(message_of([&] { strategy->step(slice(inputs, 0, {.stop = 0}), slice(targets, 0, {.stop = 0})); }),
+                AllOf(HasSubstr(name), HasSubstr("a step got no samples")));
+    EXPECT_THAT(message_of([&] { strategy->weighted_step(inputs, targets, 0.5F); }),
+                AllOf(HasSubstr(name), HasSubstr("weighted_step() got weight 0.5: this strategy has no ranks")));
     EXPECT_THAT(message_of([&] { strategy->step(inputs, slice(targets, 0, {.stop = 10})); }),
                 HasSubstr("12 inputs but 10 targets"));
   }

@@ -87,11 +87,80 @@ TEST(Trainer, EveryStrategyTakesTheSameStepsOverAnyNumberOfDevices) {
   for (const std::string& name : testing::strategies_of_one_process()) expect_same(learn(classifying(name)), name);
 }
 
-TEST(Trainer, CountsTrainingMetricsOverWholeBatchesAlone) {
+// Adds a loss of its activations, a mean over the samples of its forward.
+struct Penalized : nn::Module {
+  nn::Linear hidden{2, 16, {.activation = Activation::kTanh}}, out{16, 4};
+  Penalized() {
+    add("hidden", hidden);
+    add("out", out);
+  }
+  Tensor forward(const Tensor& x) override {
+    const Tensor active = hidden(x);
+    nn::add_loss(mean(active * active) * 0.1F);
+    return out(active);
+  }
+};
+
+TEST(Trainer, TrainsOnEachSampleOnceAndWeightsTheLastBatchByItsSamples) {
+  std::vector<std::string> strategies = testing::strategies_of_one_process();
+  strategies.insert(strategies.end(), {"ddp", "zero"});
+  for (const std::string& strategy : strategies)
+    for (const std::int64_t samples : {33, 34, 37, 47, 5, 3}) {  // of the last batch of 16: 1, 2, 5, 15, 5, 3
+      SCOPED_TRACE(fmt::format("{}, {} samples", strategy, samples));
+      std::vector<std::vector<float>> weights;
+      std::vector<double> losses;
+      const auto train = [&](std::vector<Device*> devices, std::shared_ptr<ProcessGroup> group) {
+        Trainer trainer([] {
+          manual_seed(5);
+          return std::make_unique<Penalized>();
+        });
+        CompileOptions options = classifying(strategy);
+        options.optimizer = [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
+          return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0.1F, .momentum = 0.9F});
+        };
+        options.strategy_options.devices = std::move(devices);
+        options.strategy_options.group = group;
+        trainer.compile(options);
+        const History& history = trainer.fit(data::Pipeline(Quadrants(samples)).batch(16), quiet(2));
+        EXPECT_EQ(trainer.step(), 2 * ((samples + 15) / 16));
+        const double right = history.values("accuracy")[1] * static_cast<double>(samples);
+        EXPECT_NEAR(right, std::round(right), 1e-9) << "each sample counts once";
+        if (group && group->rank() > 0) return;
+        weights.push_back(values_of(trainer.model()));
+        losses.push_back(history.values("loss")[1]);
+      };
+      if (strategy == "ddp" || strategy == "zero") {
+        for (const int ranks : {1, 4})
+          testing::expect_all_well(testing::run_ranks(
+              ranks, "threads", [&](std::shared_ptr<ProcessGroup> group) { train({}, std::move(group)); }));
+      } else {
+        train({&cpu_device()}, nullptr);
+        train({}, nullptr);  // four devices
+      }
+      ASSERT_EQ(weights.size(), 2U);
+      EXPECT_NEAR(losses[0], losses[1], 1e-5);
+      for (std::size_t i = 0; i < weights[0].size(); ++i) ASSERT_NEAR(weights[0][i], weights[1][i], 2e-6F) << i;
+    }
+}
+
+// The loss of an epoch is Keras' mean over its samples, not over its steps.
+TEST(Trainer, TheLossOfAnEpochIsTheMeanOverItsSamples) {
+  Trainer trainer(make_dense);
+  CompileOptions options = classifying("mirrored");
+  options.optimizer = [](std::vector<NamedTensor> parameters) -> std::unique_ptr<optim::Optimizer> {
+    return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions{.lr = 0});
+  };
+  trainer.compile(options);
+  const double expected = value_of(trainer.evaluate(Quadrants(37), {.batch_size = 37}), "loss", "test");
+  EXPECT_NEAR(trainer.fit(data::Pipeline(Quadrants(37)).batch(16), quiet(1)).values("loss")[0], expected, 1e-6);
+}
+
+TEST(Trainer, CountsTrainingMetricsOverWholeBatchesAloneIfItDropsTheRemainder) {
   Trainer trainer(make_dense);
   trainer.compile(classifying("mirrored"));
   std::int64_t steps = 0;
   FitOptions options = quiet(2);
+  options.drop_remainder = true;
   options.callbacks = {std::make_shared<CountSteps>(steps)};
   trainer.fit(Quadrants(70), options);  // a plain set: batches of 32, shuffled
   EXPECT_EQ(steps, 4) << "two full batches in each epoch";
@@ -263,8 +332,8 @@ TEST(Trainer, RefusesSetsAndBatchesThatDoNotFit) {
   const Quadrants set(64);
   EXPECT_THAT(fit(data::Pipeline(set).batch(30)),
               HasSubstr("a batch of 30 samples cannot be split evenly among 4 devices: choose a multiple of 4"));
-  EXPECT_THAT(fit(data::Pipeline(set).batch(128)),
-              HasSubstr("a batch of 128 samples is larger than the set, which has 64"));
+  EXPECT_THAT(fit(data::Pipeline(set).batch(128, {.drop_remainder = true})),
+              HasSubstr("a batch of 128 samples is larger than the set, which has 64, and drop_remainder leaves out"));
   EXPECT_THAT(fit(Quadrants(0)), HasSubstr("the data set is empty"));
   EXPECT_THAT(fit(data::Pipeline(set).map([](data::Sample sample) { return data::Sample{sample[0]}; })),
               HasSubstr("a sample of the set has 1 tensor: loss and metrics need an input and a target"));

@@ -25,10 +25,16 @@ namespace lockstep::data {
 struct EpochOptions {
   Place place = {};          // this rank's place among the ranks that share the samples
   Device* device = nullptr;  // where batches are placed; null: the CPU
-  // kPad: the last batch may be smaller. kDrop: full batches only. kExact: each sample is on exactly one rank; some
-  // ranks may have one less.
+  // kPad: the last batch may be smaller. kDrop, and always after batch(size, {.drop_remainder = true}): full batches
+  // only. kExact: each sample is on exactly one rank; some ranks may have one less.
   Remainder remainder = Remainder::kPad;
   std::int64_t first_batch = 0;  // earlier batches, counted over all ranks together, are skipped without reading them
+};
+
+struct BatchOptions {
+  Collate collate = {};
+  // true: leaves out the samples that remain at the end of an epoch, as tf.data's drop_remainder.
+  bool drop_remainder = false;
 };
 
 // One pass of a pipeline, which keeps its parts alive. Iterate over it as over a DataLoader.
@@ -55,6 +61,7 @@ class Pipeline {
   template <typename Set>
   requires std::derived_from<std::remove_cvref_t<Set>, Dataset> Pipeline(Set&& set) : set_(std::forward<Set>(set)) {}
   template <std::derived_from<Dataset> Set> Pipeline(std::shared_ptr<Set> set) : set_(std::move(set)) {}
+  explicit Pipeline(KeptDataset set) : set_(std::move(set)) {}
 
   // Maps samples. Throws InvalidArgument after batch(), where tf.data would map batches.
   Pipeline map(std::function<Sample(Sample sample)> function) const;
@@ -76,6 +83,7 @@ class Pipeline {
   Pipeline shuffle(std::int64_t buffer = 0, std::uint64_t seed = 0) const;
   // Batches of `size` samples over all ranks together. Throws InvalidArgument below 1, or for a second batch().
   Pipeline batch(std::int64_t size, Collate collate = {}) const;
+  Pipeline batch(std::int64_t size, const BatchOptions& options) const;
   // For a Reader (data/reader.h): passes over the set, each with its own order if it shuffles; 0: endless.
   // Trainer::fit() takes an endless set with .steps_per_epoch. Throws InvalidArgument for a negative count or a second
   // repeat().
@@ -89,7 +97,9 @@ class Pipeline {
   std::int64_t batch_size() const { return batch_size_; }  // over all ranks; 0 without batch()
   const Collate& collate() const { return collate_; }
   std::int64_t repeats() const { return repeats_; }  // 0: endless
-  std::int64_t batches() const;                      // full batches in an epoch, over all ranks
+  bool drops_remainder() const { return drops_; }
+  // Batches in an epoch, over all ranks; the last one may be smaller, unless drops_remainder().
+  std::int64_t batches() const;
 
   // Returns one rank's batches of batch_size() / world size samples. Throws InvalidArgument without batch(), for an
   // empty set, for a batch size that the number of ranks does not divide, for a batch larger than the set with kDrop,
@@ -101,7 +111,7 @@ class Pipeline {
   KeptDataset in_order() const;
 
   KeptDataset set_;
-  bool shuffles_ = false;
+  bool shuffles_ = false, drops_ = false;
   std::int64_t buffer_ = 0, batch_size_ = 0, repeats_ = 1;
   std::uint64_t seed_ = 0;
   int prefetch_ = 2, workers_ = 1;

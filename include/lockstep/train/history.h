@@ -17,6 +17,8 @@ using Logs = std::vector<std::pair<std::string, double>>;
 double value_of(const Logs& logs, const std::string& name, const char* asks);
 // Returns "loss 0.512, accuracy 0.871"; learning rates are printed with more digits.
 std::string text_of(const Logs& logs);
+// As Keras prints it: "loss: 0.4512 - accuracy: 0.8611 - lr: 1.0000e-03", with an exponent up to 0.001.
+std::string keras_text_of(const Logs& logs);
 
 class History {
  public:

@@ -20,6 +20,8 @@ struct ProgressOptions {
   std::int64_t log_every = 20;  // steps between two lines of a log
   std::FILE* out = stdout;
   const char* samples = "images";  // the unit that is counted per second
+  // Lines as Keras prints them, with steps of the epoch: see FitOptions::progress. Needs steps_per_epoch.
+  bool keras = false;
 };
 
 // Terminal: one line, redrawn with '\\r': epoch (from 0 on), step, loss, images/s, time left. Log: `step 120 loss 1.234
@@ -39,11 +41,14 @@ class Progress {
   using Clock = std::chrono::steady_clock;
   bool count(std::int64_t step, std::int64_t images);  // true: a line is due
   void draw(std::int64_t step, float loss);
+  std::string log_line(std::int64_t step, float loss) const;
+  std::string terminal_line(std::int64_t step, float loss) const;
+  std::string time_left(std::int64_t steps) const;
   void write(const std::string& text);
 
   ProgressOptions options_;
   Clock::time_point last_drawn_{}, begin_ = Clock::now();  // begin_: start of the counted images
-  std::int64_t first_step_ = -1;                           // of this run, to estimate the remaining time
+  std::int64_t first_step_ = -1, last_step_ = -1;          // of this run, to estimate the remaining time
   Clock::time_point first_time_{};
   std::int64_t images_ = 0;
   double images_per_second_ = 0;

@@ -82,9 +82,17 @@ class Strategy {
   // samples. Both tensors hold a sample in each row, on the CPU or on the first device; for dropout the rows have the
   // calling thread's sample_numbers() (tensor/random.h), on whichever device they are computed. Blocks until the
   // weights are updated (a GPU: until that is queued). Returns the mean of the total losses of this process's samples.
-  // Throws InvalidArgument if the devices do not divide the samples, and what model, loss and optimizer throw (if
-  // several devices throw, the error of the first).
+  // Devices that do not divide the samples of a process take parts that differ by one sample, each weighted by its
+  // number of samples, as tf.distribute does with the last batch; a device without samples takes part with gradients of
+  // 0. Throws InvalidArgument for no samples, and what model, loss and optimizer throw (if several devices throw, the
+  // error of the first); model_parallel also if its micro-batches do not divide the samples.
   virtual float step(const Tensor& inputs, const Tensor& targets) = 0;
+  // The same for ranks whose numbers of samples differ in this step. The gradient of this rank's mean loss is
+  // multiplied by `weight` before the average over the ranks. With (this rank's samples) x ranks / (all ranks' samples)
+  // the result is the gradient of the mean over all samples; a rank without samples passes any sample, with weight 0.
+  // All ranks make a step. Throws InvalidArgument for a weight that is negative or not finite, and for any but 1 if the
+  // strategy has no ranks that average gradients.
+  virtual float weighted_step(const Tensor& inputs, const Tensor& targets, float weight);
 
   // The model with the current weights, to be evaluated and saved between steps. local_sgd: this rank's own weights,
   // see WeightAverager. model_parallel with a group: collective; without a group the layers are on the devices of their

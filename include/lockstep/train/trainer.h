@@ -59,9 +59,11 @@ struct FitOptions {
   // steps_per_epoch of consecutive passes over the set, each with its own order if it shuffles. A resumed training
   // continues at the same place.
   std::int64_t steps_per_epoch = 0;
+  // true, or batch(n, {.drop_remainder = true}): full batches only. false, as in Keras: the last one may be smaller.
+  bool drop_remainder = false;
   std::int64_t max_steps = 0;    // stop after this many steps, as if more were to follow; 0: no limit
   bool training_metrics = true;  // computed from the training outputs, with dropout and changing weights
-  bool progress = true;          // rank 0 prints
+  bool progress = true;          // rank 0 prints Keras' lines, see docs/trainer.md
   std::int64_t log_every = 20;   // steps between two lines of a log
 };
 
@@ -87,12 +89,13 @@ class Trainer {
   // duplicate name, and in another scope.
   void compile(CompileOptions options);
 
-  // Trains full batches; the samples that remain at the end of an epoch (different ones in each epoch if it shuffles)
-  // are skipped, so that all strategies, with any number of devices, use the same samples in each step. Puts the model
-  // into training mode, except modules that are in eval mode inside a model in training mode. Each epoch is added to
-  // the history. Throws Error with the step if the loss is NaN or infinite, and InvalidArgument for an empty set or one
-  // without targets, a batch that is larger than the set or that the devices do not divide, batch_size together with
-  // batch(), and an invalid range of epochs.
+  // Trains on each sample of an epoch once. The parts of the last batch on devices or ranks may differ by one sample,
+  // or have none; they are weighted by their samples (the loss must be a mean over samples), so that all strategies,
+  // with any number of devices, make the same steps. Puts the model into training mode, except modules that are in eval
+  // mode inside a model in training mode. Each epoch is added to the history: its loss is the mean over all samples.
+  // Throws Error with the step if the loss is NaN or infinite, and InvalidArgument for an empty set or one without
+  // targets, a batch that the devices do not divide or, with drop_remainder, that is larger than the set, batch_size
+  // together with batch(), and an invalid range of epochs.
   const History& fit(const data::Pipeline& training, const FitOptions& options = {});
 
   // Returns "loss" and metrics over the entire set, each sample once, divided among the ranks, in evaluation mode.

@@ -89,6 +89,12 @@ Pipeline Pipeline::batch(std::int64_t size, Collate collate) const {
   return next;
 }
 
+Pipeline Pipeline::batch(std::int64_t size, const BatchOptions& options) const {
+  Pipeline next = batch(size, options.collate);
+  next.drops_ = options.drop_remainder;
+  return next;
+}
+
 Pipeline Pipeline::repeat(std::int64_t count) const {
   if (count < 0) throw InvalidArgument("Pipeline::repeat({}): expected a number of epochs, or 0 for no end", count);
   if (repeats_ != 1)
@@ -108,7 +114,10 @@ Pipeline Pipeline::prefetch(int batches, int num_workers) const {
   return next;
 }
 
-std::int64_t Pipeline::batches() const { return batch_size_ == 0 ? 0 : size() / batch_size_; }
+std::int64_t Pipeline::batches() const {
+  if (batch_size_ == 0) return 0;
+  return drops_ ? size() / batch_size_ : (size() + batch_size_ - 1) / batch_size_;
+}
 
 PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) const {
   const Place& place = options.place;
@@ -120,7 +129,7 @@ PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) c
         place.rank, batch_size_, place.world_size, place.world_size);
   if (size() == 0)
     throw InvalidArgument("Pipeline: rank {}: the data set is empty: at least one sample is needed", place.rank);
-  const bool drops = options.remainder == Remainder::kDrop;
+  const bool drops = drops_ || options.remainder == Remainder::kDrop;
   if (drops && batch_size_ > size())
     throw InvalidArgument("Pipeline: rank {}: a batch of {} samples is larger than the set, which has {}", place.rank,
                           batch_size_, size());
@@ -128,7 +137,7 @@ PipelineEpoch Pipeline::epoch(std::int64_t epoch, const EpochOptions& options) c
   if (options.first_batch < 0 || options.first_batch >= batches)
     throw InvalidArgument("Pipeline: rank {}: first_batch is {}, but an epoch has batches 0 to {}", place.rank,
                           options.first_batch, batches - 1);
-  DistributedSampler sampler(size(), place, {shuffles_, seed_, options.remainder, buffer_});
+  DistributedSampler sampler(size(), place, {shuffles_, seed_, drops ? Remainder::kDrop : options.remainder, buffer_});
   sampler.set_epoch(epoch);
   sampler.advance(options.first_batch * batch_size_);
   return {set_,

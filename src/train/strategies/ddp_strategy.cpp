@@ -9,6 +9,9 @@
 // Traffic: gradients alone, 2 (n - 1) / n of their bytes from and to each of n ranks a step; buffers (statistics
 // of batch normalisation) from rank 0 if the model has any.
 #include "src/train/strategies/ddp_strategy.h"
+
+#include <cmath>
+
 #include "lockstep/comm/agreement.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/ddp/wrapper/agreed_options.h"
@@ -44,13 +47,16 @@ DdpStrategy::DdpStrategy(const char* name, Training training, const StrategyOpti
     buffer_bytes_ += buffer.tensor.bytes();
 }
 
-float DdpStrategy::step(const Tensor& inputs, const Tensor& targets) {
-  check_batch(name_, inputs, targets, 1);
+float DdpStrategy::weighted_step(const Tensor& inputs, const Tensor& targets, float weight) {
+  check_samples(name_, inputs, targets);
+  if (!std::isfinite(weight) || weight < 0)
+    throw InvalidArgument("{}: rank {}: got weight {}; expected a finite number of 0 or more", name_, group_->rank(),
+                          weight);
   optimizer_->zero_grad();
   const nn::AddedLosses added;
   const Tensor outputs = ddp_(inputs.to(device()));
   const Tensor loss = total_loss(training_, *replica_.model, outputs, targets.to(device()), added, scaler_, &losses_);
-  loss.backward();
+  weighted_backward(loss, weight);
   update();
   count_buffers();
   return loss.item();

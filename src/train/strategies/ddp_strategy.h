@@ -18,7 +18,8 @@ class DdpStrategy : public Strategy {
 
   const char* name() const override { return name_; }
   const std::vector<Device*>& devices() const override { return devices_; }
-  float step(const Tensor& inputs, const Tensor& targets) override;
+  float step(const Tensor& inputs, const Tensor& targets) override { return weighted_step(inputs, targets, 1); }
+  float weighted_step(const Tensor& inputs, const Tensor& targets, float weight) override;
   nn::Module& model() override { return *replica_.model; }
   optim::Optimizer& optimizer() override { return *optimizer_; }
   void set_lr(float lr) override { optimizer_->set_lr(lr); }

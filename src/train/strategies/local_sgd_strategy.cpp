@@ -38,6 +38,12 @@ class LocalSgd : public DdpStrategy, public WeightAverager {
       : DdpStrategy("local_sgd", std::move(training), without_messages(options)),
         averager_(*wrapper(), {.period = options.average_period == 0 ? kAveragePeriod : options.average_period}) {}
 
+  // Each rank steps by itself: gradients of a part of the samples are not averaged with the others'.
+  float weighted_step(const Tensor& inputs, const Tensor& targets, float weight) override {
+    if (weight != 1) return Strategy::weighted_step(inputs, targets, weight);
+    return DdpStrategy::weighted_step(inputs, targets, weight);
+  }
+
   void average_weights() override {
     averager_.average_now();
     averager_.set_steps(0);

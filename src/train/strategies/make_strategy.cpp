@@ -23,6 +23,14 @@ std::string compared_text(const std::string& name, const StrategyKind* kind, con
 
 }  // namespace
 
+float Strategy::weighted_step(const Tensor& inputs, const Tensor& targets, float weight) {
+  if (weight == 1) return step(inputs, targets);
+  throw InvalidArgument(
+      "{}: weighted_step() got weight {}: this strategy has no ranks that average gradients: expected 1; give each "
+      "process the same number of samples, or leave out the last batch",
+      name(), weight);
+}
+
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {
   const auto scope = StrategyChoice::of_thread();
   const StrategyOptions asked = scope ? scope->options() : options;

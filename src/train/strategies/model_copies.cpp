@@ -126,33 +126,6 @@ void zero_gradient(const Tensor& parameter) {
   mark_grad_written(parameter);
 }
 
-void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices) {
-  const std::int64_t samples = inputs.shape().dims() == 0 ? 0 : inputs.shape()[0];
-  const std::int64_t wanted = targets.shape().dims() == 0 ? 0 : targets.shape()[0];
-  if (samples != wanted)
-    throw InvalidArgument("{}: got {} inputs but {} targets; the counts must match", strategy, samples, wanted);
-  const auto parts = static_cast<std::int64_t>(devices);
-  if (samples == 0 || samples % parts != 0)
-    throw InvalidArgument(
-        "{}: {} samples per step cannot be split evenly among {} devices: choose a batch that is a multiple of {}",
-        strategy, samples, parts, parts);
-}
-
-Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device) {
-  const std::int64_t rows = whole.shape()[0] / parts;
-  LOCKSTEP_CHECK(rows * parts == whole.shape()[0], "{}: {} rows in {} parts", strategy, whole.shape()[0], parts);
-  const std::size_t bytes = whole.bytes() / static_cast<std::size_t>(parts);
-  std::vector<std::int64_t> extents(whole.shape().extents().begin(), whole.shape().extents().end());
-  extents[0] = rows;
-  return Tensor::wrap(whole.buffer().window(static_cast<std::size_t>(part) * bytes, bytes), Shape(extents),
-                      whole.dtype())
-      .to(device);
-}
-
-SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts) {
-  return numbers.from_row(part * (whole.shape()[0] / parts));
-}
-
 std::int64_t whole_lines(std::int64_t floats) {
   constexpr std::int64_t kLine = 16;
   return (floats + kLine - 1) / kLine * kLine;

@@ -68,12 +68,26 @@ void copy_values(const std::vector<NamedTensor>& from, const std::vector<NamedTe
 // Gives the parameter a gradient of zeros.
 void zero_gradient(const Tensor& parameter);
 
-// Part `part` of `parts` equal parts of the rows, on `device`: a view if the rows are there already, otherwise a copy.
-// check_batch() has made sure that the parts are equal.
+// Rows [begin, begin + count) of a batch: part `part` of `parts`, which are equal if the rows can be divided; else the
+// first ones have one row more, and with fewer rows than parts the last ones have none.
+struct PartRows {
+  std::int64_t begin = 0, count = 0;
+};
+PartRows rows_of(std::int64_t rows, int part, int parts);
+// The factor of a part's loss in the mean of the parts' losses, so that this is the mean over all rows: 1 for equal
+// parts.
+float weight_of_part(const Tensor& whole, int part, int parts);
+
+// Part `part` of `parts` of the rows, on `device`: a view if the rows are there already, otherwise a copy.
 Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device);
 // The sample numbers of that part's rows, if all rows have the numbers `numbers`.
 SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts);
 
+// Runs backward with the factor `weight`; nothing is multiplied if it is 1.
+void weighted_backward(const Tensor& loss, float weight);
+
+// Throws InvalidArgument unless both tensors hold the same number of samples, and at least one.
+void check_samples(const char* strategy, const Tensor& inputs, const Tensor& targets);
 // Throws InvalidArgument unless both tensors hold the same number of samples, and the devices divide it.
 void check_batch(const char* strategy, const Tensor& inputs, const Tensor& targets, std::size_t devices);
 

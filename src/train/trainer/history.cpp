@@ -43,6 +43,15 @@ std::string text_of(const Logs& logs) {
   return text;
 }
 
+std::string keras_text_of(const Logs& logs) {
+  std::string text;
+  for (const auto& [name, value] : logs)
+    text += fmt::format(
+        "{}{}: {}", text.empty() ? "" : " - ", name,
+        std::abs(value) > 1e-3 || std::isnan(value) ? fmt::format("{:.4f}", value) : fmt::format("{:.4e}", value));
+  return text;
+}
+
 void History::add(std::int64_t epoch, const Logs& logs) {
   for (auto& column : columns_) column.second.push_back(kNone);
   for (const auto& entry : logs) {

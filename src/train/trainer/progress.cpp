@@ -25,6 +25,15 @@ std::string clock_text(double seconds) {
                        : fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+// Keras' bar: 30 characters.
+std::string bar(std::int64_t done, std::int64_t all) {
+  constexpr std::int64_t kWidth = 30;
+  const auto filled = static_cast<std::size_t>(kWidth * done / std::max<std::int64_t>(all, 1));
+  std::string text = std::string(filled, '=') + std::string(kWidth - filled, '.');
+  if (filled > 0 && done < all) text[filled - 1] = '>';
+  return "[" + text + "]";
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -56,11 +65,16 @@ void Progress::step(std::int64_t step, const Tensor& loss, std::int64_t images_s
 
 bool Progress::count(std::int64_t step, std::int64_t images) {
   if (!options_.enabled) return false;
+  last_step_ = step;
   if (first_step_ < 0) {  // the first step is warm-up and not counted
     first_step_ = step;
     first_time_ = begin_ = Clock::now();
   } else {
     images_ += images;
+  }
+  if (options_.keras && !options_.terminal_width) {  // the end of an epoch has a line of its own
+    const std::int64_t done = (step - 1) % options_.steps_per_epoch + 1;
+    return done % options_.log_every == 0 && done != options_.steps_per_epoch;
   }
   const bool is_last = step == options_.total_steps;
   return options_.terminal_width ? is_last || Clock::now() >= last_drawn_ + kRedrawEvery
@@ -81,21 +95,39 @@ void Progress::draw(std::int64_t step, float loss) {
     images_ = 0;
     begin_ = Clock::now();
   }
-  if (!options_.terminal_width) {
-    write(fmt::format("step {} loss {:.3f} {:.0f} {}/s\n", step, loss, images_per_second_, options_.samples));
-    return;
+  if (!options_.terminal_width) return write(log_line(step, loss) + "\n");
+  std::string line = terminal_line(step, loss);
+  line.resize(std::min(line.size(), static_cast<std::size_t>(std::max(*options_.terminal_width - 1, 1))));
+  write(fmt::format("\r{}\x1b[K", line));
+  line_open_ = true;
+  last_drawn_ = Clock::now();
+}
+
+std::string Progress::log_line(std::int64_t step, float loss) const {
+  if (options_.keras)
+    return fmt::format("{}/{} - loss: {:.4f} - {:.0f} {}/s", (step - 1) % options_.steps_per_epoch + 1,
+                       options_.steps_per_epoch, loss, images_per_second_, options_.samples);
+  return fmt::format("step {} loss {:.3f} {:.0f} {}/s", step, loss, images_per_second_, options_.samples);
+}
+
+std::string Progress::terminal_line(std::int64_t step, float loss) const {
+  if (options_.keras) {
+    const std::int64_t done = (step - 1) % options_.steps_per_epoch + 1, all = options_.steps_per_epoch;
+    return fmt::format("{}/{} {} - ETA: {} - loss: {:.4f} - {:.0f} {}/s", done, all, bar(done, all),
+                       time_left(step > first_step_ ? all - done : 0), loss, images_per_second_, options_.samples);
   }
   std::string line;
   if (options_.steps_per_epoch > 0) line += fmt::format("epoch {}  ", (step - 1) / options_.steps_per_epoch);
   line += fmt::format("step {}/{}  loss {:.3f}  {:.0f} {}/s", step, options_.total_steps, loss, images_per_second_,
                       options_.samples);
-  if (step > first_step_)
-    line += fmt::format("  {} left", clock_text(seconds_since(first_time_) / static_cast<double>(step - first_step_) *
-                                                static_cast<double>(options_.total_steps - step)));
-  line.resize(std::min(line.size(), static_cast<std::size_t>(std::max(*options_.terminal_width - 1, 1))));
-  write(fmt::format("\r{}\x1b[K", line));
-  line_open_ = true;
-  last_drawn_ = Clock::now();
+  if (step > first_step_) line += fmt::format("  {} left", time_left(options_.total_steps - step));
+  return line;
+}
+
+// At the mean pace of this run.
+std::string Progress::time_left(std::int64_t steps) const {
+  const std::int64_t counted = std::max<std::int64_t>(last_step_ - first_step_, 1);
+  return clock_text(seconds_since(first_time_) / static_cast<double>(counted) * static_cast<double>(steps));
 }
 
 std::optional<int> terminal_width() {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
@@ -27,15 +28,19 @@ void check_epochs(const FitOptions& options) {
     if (!callback) throw InvalidArgument("Trainer::fit: one of the callbacks is null");
 }
 
-std::int64_t steps_of(const data::Pipeline& training, const FitOptions& options, std::int64_t parts, int rank) {
-  const std::int64_t batch = training.batch_size(), whole = training.batches();
+// Steps of an epoch, and of a pass over the set (`whole`).
+std::int64_t steps_of(const data::Pipeline& training, const FitOptions& options, std::int64_t whole, std::int64_t parts,
+                      int rank) {
+  const std::int64_t batch = training.batch_size();
   if (batch % parts != 0)
     throw InvalidArgument(
         "Trainer::fit: rank {}: a batch of {} samples cannot be split evenly among {} devices: choose a multiple of {}",
         rank, batch, parts, parts);
   if (whole == 0)
-    throw InvalidArgument("Trainer::fit: rank {}: a batch of {} samples is larger than the set, which has {}", rank,
-                          batch, training.size());
+    throw InvalidArgument(
+        "Trainer::fit: rank {}: a batch of {} samples is larger than the set, which has {}, and drop_remainder leaves "
+        "out the rest",
+        rank, batch, training.size());
   if (options.steps_per_epoch < 0 || options.steps_per_epoch > whole)
     throw InvalidArgument("Trainer::fit: rank {}: steps_per_epoch {}: an epoch has {} steps of {} samples", rank,
                           options.steps_per_epoch, whole, batch);
@@ -60,7 +65,22 @@ ProgressOptions progress_of(const FitOptions& options, std::int64_t steps, bool 
           .total_steps = options.epochs * steps,
           .steps_per_epoch = steps,
           .log_every = options.log_every,
-          .samples = "samples"};
+          .samples = "samples",
+          .keras = true};
+}
+
+// The first rows of a tensor.
+Tensor first_rows(const Tensor& all, std::int64_t rows) {
+  std::vector<std::int64_t> extents(all.shape().extents().begin(), all.shape().extents().end());
+  const std::size_t bytes = all.bytes() / static_cast<std::size_t>(extents[0]) * static_cast<std::size_t>(rows);
+  extents[0] = rows;
+  return Tensor::wrap(all.buffer().window(0, bytes), Shape(extents), all.dtype());
+}
+
+// The end of an epoch as Keras prints it with verbose=2.
+std::string epoch_text(std::int64_t steps, std::int64_t of, double seconds, const Logs& logs) {
+  const double step_ms = 1000 * seconds / static_cast<double>(std::max<std::int64_t>(steps, 1));
+  return fmt::format("{}/{} - {:.0f}s - {:.0f}ms/step - {}", steps, of, seconds, step_ms, keras_text_of(logs));
 }
 
 }  // namespace
@@ -86,10 +106,13 @@ class Trainer::Impl::Fit {
     for (std::int64_t epoch = options_.initial_epoch;
          epoch < options_.epochs && !trainer_.stops_ && !has_made_all_steps(); ++epoch) {
       tell([&](Callback& callback) { callback.on_epoch_begin(trainer_, epoch); });
+      progress_->message(fmt::format("Epoch {}/{}", epoch + 1, options_.epochs));
+      const auto begin = std::chrono::steady_clock::now();
       const Logs logs = logs_of(epoch);
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
       trainer_.history_.add(epoch, logs);
       if (was_whole_) trainer_.epoch_ = epoch + 1;
-      progress_->message(fmt::format("epoch {} (last {}): {}", epoch, options_.epochs - 1, text_of(logs)));
+      progress_->message(epoch_text(steps_of_epoch_, steps_, seconds.count(), logs));
       tell([&](Callback& callback) { callback.on_epoch_end(trainer_, epoch, logs); });
       tell([&](Callback& callback) { callback.on_checkpoint(trainer_, epoch, logs); });
       agree_to_stop();
@@ -142,7 +165,10 @@ class Trainer::Impl::Fit {
     if (given.batch_size() == 0 && !given.is_shuffled() && options_.shuffle)
       training_ = training_->shuffle(0, options_.seed);
     if (options_.validation) validation_ = impl_.batched("fit", *options_.validation, 0, /*wants_targets=*/true);
-    steps_ = steps_of(*training_, options_, impl_.parts(), place_.rank);
+    const std::int64_t samples = training_->size(), batch = training_->batch_size();
+    drops_ = options_.drop_remainder || training_->drops_remainder();
+    batches_ = drops_ ? samples / batch : (samples + batch - 1) / batch;
+    steps_ = steps_of(*training_, options_, batches_, impl_.parts(), place_.rank);
     for (const auto& callback : options_.callbacks) callback->check(trainer_);
   }
 
@@ -170,7 +196,7 @@ class Trainer::Impl::Fit {
     return logs;
   }
 
-  // Returns the mean loss of the epoch's steps, over all ranks.
+  // Returns the mean loss of the epoch's samples, over all ranks.
   double train_epoch(std::int64_t epoch) {
     const TrainingMode mode(impl_.counts, options_.training_metrics && !impl_.metrics.empty());
     if (!trainer_.model().is_training())
@@ -180,36 +206,65 @@ class Trainer::Impl::Fit {
     Epoch made{epoch * steps_};
     while (made.steps < steps_ && !has_made_all_steps()) train_rest_of_pass(made);
     was_whole_ = made.steps == steps_;
-    return across_ranks(made.losses / static_cast<double>(made.steps), ReduceOp::kAvg);
+    steps_of_epoch_ = made.steps;
+    return across_ranks(made.losses / static_cast<double>(made.samples), ReduceOp::kAvg);
   }
 
   struct Epoch {
-    std::int64_t first;  // counting all steps of this and earlier epochs
-    std::int64_t steps = 0;
-    double losses = 0;  // sum of the losses
+    std::int64_t first;                   // counting all steps of this and earlier epochs
+    std::int64_t steps = 0, samples = 0;  // samples: over all ranks
+    double losses = 0;                    // sum of the steps' losses, each times the step's samples
   };
 
   // Trains until the epoch or the current pass over the set ends. An epoch with fewer steps than the set continues
   // where the previous one ended.
   void train_rest_of_pass(Epoch& made) {
-    const std::int64_t pass = (made.first + made.steps) / training_->batches(),
-                       first = (made.first + made.steps) % training_->batches();
-    auto in_order = training_->epoch(
-        pass,
-        {.place = place_, .device = impl_.batch_device(), .remainder = data::Remainder::kDrop, .first_batch = first});
+    const std::int64_t pass = (made.first + made.steps) / batches_;
+    std::int64_t next = (made.first + made.steps) % batches_;
+    auto in_order = training_->epoch(pass, {.place = place_,
+                                            .device = impl_.batch_device(),
+                                            .remainder = drops_ ? data::Remainder::kDrop : data::Remainder::kPad,
+                                            .first_batch = next});
     for (auto& [inputs, targets] : in_order) {
-      const float loss = train_step(inputs, targets);
-      made.losses += static_cast<double>(loss);
-      progress_->step(made.first + ++made.steps, loss, training_->batch_size());
+      const std::int64_t begin = next++ * training_->batch_size(),
+                         samples = std::min(training_->batch_size(), training_->size() - begin);
+      const Share share = share_of(samples, inputs.shape()[0]);
+      const float loss = train_step(inputs, targets, share);
+      made.losses += static_cast<double>(loss) * share.weight * static_cast<double>(samples);
+      made.samples += samples;
+      progress_->step(made.first + ++made.steps, loss, samples);
       const Logs logs = {{"loss", loss}};
       tell([&](Callback& callback) { callback.on_step_end(trainer_, trainer_.step_, logs); });
       if (made.steps == steps_ || has_made_all_steps()) break;
     }
   }
 
-  float train_step(const Tensor& inputs, const Tensor& targets) {
+  // This process's part of a step's samples.
+  struct Share {
+    std::int64_t samples;
+    float weight;  // see Strategy::weighted_step()
+  };
+  // The sampler gives rank r the samples r, r + n, r + 2n, ... of a step's. Where the ranks do not divide them, the
+  // last row of some ranks repeats a sample of another one.
+  Share share_of(std::int64_t samples, std::int64_t rows) const {
+    const std::int64_t ranks = place_.world_size, own = (samples - place_.rank + ranks - 1) / ranks;
+    if (samples % ranks == 0) return {rows, 1};
+    return {own, static_cast<float>(static_cast<double>(own * ranks) / static_cast<double>(samples))};
+  }
+
+  float train_step(const Tensor& inputs, const Tensor& targets, const Share& share) {
     tell([&](Callback& callback) { callback.on_step_begin(trainer_, trainer_.step_); });
-    const float loss = strategy_.step(inputs, targets);
+    float loss = 0;
+    if (share.samples == inputs.shape()[0]) {
+      loss = strategy_.weighted_step(inputs, targets, share.weight);
+    } else if (share.samples > 0) {
+      loss =
+          strategy_.weighted_step(first_rows(inputs, share.samples), first_rows(targets, share.samples), share.weight);
+    } else {  // takes part with a sample of another rank, whose gradients count nothing
+      const bool counted = std::exchange(impl_.counts, false);
+      loss = strategy_.weighted_step(inputs, targets, 0);
+      impl_.counts = counted;
+    }
     ++trainer_.step_;
     check_finite(Tensor::full({1}, loss), trainer_.step_, {.group = group_});
     return loss;
@@ -234,7 +289,8 @@ class Trainer::Impl::Fit {
   const std::shared_ptr<ProcessGroup> group_;  // null: the strategy has no ranks
   const std::int64_t first_step_;
   std::optional<data::Pipeline> training_, validation_;
-  std::int64_t steps_ = 0;  // per epoch
+  bool drops_ = false;                                         // whether a pass leaves out the last, smaller batch
+  std::int64_t steps_ = 0, batches_ = 0, steps_of_epoch_ = 0;  // per epoch, per pass over the set, of the last epoch
   std::optional<Progress> progress_;
   bool was_whole_ = true;  // whether the last epoch was complete; max_steps may end one early
 };

@@ -23,7 +23,8 @@ namespace lockstep::train {
 
 // Returns a line for the comparison of the ranks' arguments.
 inline std::string sizes_text(const char* kind, const data::Pipeline& set) {
-  return fmt::format("{}a set of {} samples in batches of {}", kind, set.size(), set.batch_size());
+  return fmt::format("{}a set of {} samples in batches of {}{}", kind, set.size(), set.batch_size(),
+                     set.drops_remainder() ? ", without the remainder" : "");
 }
 
 struct Trainer::Impl {

@@ -42,23 +42,28 @@ class DataParallelStrategy : public Strategy {
   const std::vector<Device*>& devices() const override { return devices_; }
 
   float step(const Tensor& inputs, const Tensor& targets) override {
-    copies_.check_batch(inputs, targets);
+    copies_.check_samples(inputs, targets);
     check_no_autocast(kName);
     optimizer_->zero_grad();
     scatter();
     added_.assign(devices_.size(), {});
-    copies_.run([&](int copy) { forward(copy, inputs); });
+    outputs_.assign(devices_.size(), {});
+    copies_.run([&](int copy) {
+      if (copies_.has_rows(inputs, copy)) forward(copy, inputs);
+    });
     copies_.count_parts(inputs);
     const Tensor gathered = gather_outputs();
     const nn::AddedLosses gathered_losses;
-    const std::vector<Tensors> added = gather_losses();
+    const std::vector<Tensors> added = gather_losses(inputs);
     const Tensor loss = total_loss(training_, *first().model, gathered, targets.to(*first().device), gathered_losses,
                                    loss_scaler_of(optimizer_.get()), &copies_.losses());
     copies_.traffic().add(targets.device(), *first().device, targets.bytes());
     loss.backward();
     const float value = loss.item();  // the step's only read; the threads below need the gradient on device 0 anyway
     const Tensor gradient = grad(gathered);
-    copies_.run([&](int copy) { backward(copy, gradient, added); });
+    copies_.run([&](int copy) {
+      if (copies_.has_rows(inputs, copy)) backward(copy, gradient, added);
+    });
     copies_.count_parts(gradient);
     copies_.sum_gradients(first());
     optimizer_->step();
@@ -93,6 +98,7 @@ class DataParallelStrategy : public Strategy {
   Tensor gather_outputs() {
     Tensors parts;
     for (const Tensor& output : outputs_) {
+      if (!output.defined()) continue;  // the device has no samples
       parts.push_back(detach(output).to(*first().device));
       copies_.traffic().add(output.device(), *first().device, output.bytes());
     }
@@ -103,9 +109,10 @@ class DataParallelStrategy : public Strategy {
 
   // Adds the means of the losses that the copies' modules added, on device 0. Returns them as they were gathered, by
   // copy: leaves, whose gradients go back to the copies.
-  std::vector<Tensors> gather_losses() {
+  std::vector<Tensors> gather_losses(const Tensor& inputs) {
     std::vector<Tensors> leaves(devices_.size());
     for (std::size_t copy = 0; copy < added_.size(); ++copy) {
+      if (!copies_.has_rows(inputs, static_cast<int>(copy))) continue;
       if (added_[copy].size() != added_[0].size())
         throw InvalidArgument("{}: the modules of device {} added {} losses, those of device 0 added {}", kName, copy,
                               added_[copy].size(), added_[0].size());
@@ -116,8 +123,13 @@ class DataParallelStrategy : public Strategy {
       }
     }
     for (std::size_t i = 0; i < added_[0].size(); ++i) {
-      Tensor sum = leaves[0][i];
-      for (std::size_t copy = 1; copy < leaves.size(); ++copy) sum = sum + leaves[copy][i];
+      Tensor sum;
+      for (std::size_t copy = 0; copy < leaves.size(); ++copy) {
+        if (leaves[copy].empty()) continue;
+        const float weight = weight_of_part(inputs, static_cast<int>(copy), copies_.count());
+        const Tensor loss = weight == 1 ? leaves[copy][i] : leaves[copy][i] * weight;
+        sum = sum.defined() ? sum + loss : loss;
+      }
       nn::add_loss(sum * (1 / static_cast<float>(leaves.size())), added_[0][i].name);
     }
     return leaves;

@@ -1,7 +1,6 @@
 #include "src/train/strategies/one_process/device_copies.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/tensor/random.h"
@@ -50,8 +49,16 @@ void DeviceCopies::scatter_buffers(const Replica& model) {
     if (&copy != &model) copy_values(model.buffers, copy.buffers, traffic_);
 }
 
+void DeviceCopies::check_samples(const Tensor& inputs, const Tensor& targets) const {
+  train::check_samples(strategy_, inputs, targets);
+}
+
 void DeviceCopies::check_batch(const Tensor& inputs, const Tensor& targets) const {
   train::check_batch(strategy_, inputs, targets, copies_.size());
+}
+
+bool DeviceCopies::has_rows(const Tensor& batch, int copy) const {
+  return rows_of(batch.shape()[0], copy, count()).count > 0;
 }
 
 Tensor DeviceCopies::part_of(const Tensor& batch, int copy) const {
@@ -59,7 +66,10 @@ Tensor DeviceCopies::part_of(const Tensor& batch, int copy) const {
 }
 
 void DeviceCopies::count_parts(const Tensor& batch) {
-  for (const Replica& copy : copies_) traffic_.add(batch.device(), *copy.device, batch.bytes() / copies_.size());
+  const std::size_t row_bytes = batch.bytes() / static_cast<std::size_t>(batch.shape()[0]);
+  for (int copy = 0; copy < count(); ++copy)
+    traffic_.add(batch.device(), *(*this)[copy].device,
+                 static_cast<std::size_t>(rows_of(batch.shape()[0], copy, count()).count) * row_bytes);
 }
 
 Tensor DeviceCopies::forward(int copy, const Tensor& inputs) {
@@ -73,11 +83,12 @@ std::vector<float> DeviceCopies::compute_gradients(const Training& training, con
   run([&](int number) {
     const Replica& copy = (*this)[number];
     for (const NamedTensor& parameter : copy.parameters) clear_grad(parameter.tensor);
+    if (!has_rows(inputs, number)) return;
     const nn::AddedLosses added;
     const Tensor outputs = forward(number, inputs);
     const Tensor loss = total_loss(training, *copy.model, outputs, part_of(targets, number), added, scaler,
                                    number == 0 ? &losses_ : nullptr);
-    loss.backward();
+    weighted_backward(loss, weight_of_part(inputs, number, count()));
     losses[static_cast<std::size_t>(number)] = loss.item();  // each device has a thread: none waits for another's read
     copy.device->default_stream().synchronize();             // other threads will read its gradients
   });
@@ -129,8 +140,12 @@ void DeviceCopies::sum_gradients(const Replica& variables, float factor) {
   }
 }
 
-float mean_of(const std::vector<float>& losses) {
-  return static_cast<float>(std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size()));
+float mean_of(const std::vector<float>& losses, const Tensor& batch) {
+  const auto parts = static_cast<int>(losses.size());
+  double sum = 0;
+  for (int part = 0; part < parts; ++part)
+    sum += static_cast<double>(losses[static_cast<std::size_t>(part)]) * weight_of_part(batch, part, parts);
+  return static_cast<float>(sum / parts);
 }
 
 }  // namespace lockstep::train

@@ -34,9 +34,13 @@ class DeviceCopies {
   void scatter_parameters(const Replica& model);
   void scatter_buffers(const Replica& model);
 
-  // Throws InvalidArgument unless there are as many inputs as targets, and the copies divide them.
+  // Throws InvalidArgument unless there are as many inputs as targets, and at least one.
+  void check_samples(const Tensor& inputs, const Tensor& targets) const;
+  // Also unless the copies divide them.
   void check_batch(const Tensor& inputs, const Tensor& targets) const;
-  // The copy's equal part of the rows of a batch, on its device.
+  // Whether the copy has rows of a batch: with fewer rows than copies the last ones have none.
+  bool has_rows(const Tensor& batch, int copy) const;
+  // The copy's part of the rows of a batch (see rows_of()), on its device.
   Tensor part_of(const Tensor& batch, int copy) const;
   // Counts that each copy has received its part.
   void count_parts(const Tensor& batch);
@@ -45,7 +49,8 @@ class DeviceCopies {
 
   // Within run(): the outputs of a copy for its part of the inputs.
   Tensor forward(int copy, const Tensor& inputs);
-  // Forward, loss and backward of all copies. Returns their total losses; each is the mean over the copy's part.
+  // Forward, loss and backward of all copies that have rows. Returns their total losses; each is the mean over the
+  // copy's part, and its gradient has the factor weight_of_part(). 0 for a copy without rows, which has no gradients.
   // `scaler`, the optimizer's, may be null. Waits for the devices.
   std::vector<float> compute_gradients(const Training& training, const Tensor& inputs, const Tensor& targets,
                                        optim::LossScaler* scaler);
@@ -72,7 +77,7 @@ class DeviceCopies {
   DeviceThreads threads_;
 };
 
-// The mean of the copies' losses, which are means over equal parts: the mean over the batch.
-float mean_of(const std::vector<float>& losses);
+// The mean over the batch of the copies' losses, which are means over their parts.
+float mean_of(const std::vector<float>& losses, const Tensor& batch);
 
 }  // namespace lockstep::train

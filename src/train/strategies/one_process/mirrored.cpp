@@ -52,7 +52,7 @@ class Mirrored : public Strategy {
   const std::vector<Device*>& devices() const override { return devices_; }
 
   float step(const Tensor& inputs, const Tensor& targets) override {
-    copies_.check_batch(inputs, targets);
+    copies_.check_samples(inputs, targets);
     if (versions() != seen_) update_replicas();
     copies_.scatter_changes(copies_[0]);
     for (Mirror& mirror : mirrors_) mirror.optimizer->zero_grad();
@@ -67,7 +67,7 @@ class Mirrored : public Strategy {
     team_->step([this](const auto& work) { copies_.run(work); });
     copies_.scatter_buffers(copies_[0]);
     seen_ = versions();
-    return mean_of(losses);
+    return mean_of(losses, inputs);
   }
 
   nn::Module& model() override { return *copies_[0].model; }

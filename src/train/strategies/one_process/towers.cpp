@@ -33,7 +33,7 @@ class Towers : public Strategy, public PartLosses {
   const std::vector<Device*>& devices() const override { return devices_; }
 
   float step(const Tensor& inputs, const Tensor& targets) override {
-    towers_.check_batch(inputs, targets);
+    towers_.check_samples(inputs, targets);
     towers_.scatter_changes(variables_);
     towers_.scatter_parameters(variables_);
     towers_.scatter_buffers(variables_);
@@ -41,7 +41,7 @@ class Towers : public Strategy, public PartLosses {
     towers_.sum_gradients(variables_, 1 / static_cast<float>(towers_.count()));
     copy_values(towers_[0].buffers, variables_.buffers, towers_.traffic());
     optimizer_->step();
-    return mean_of(losses_);
+    return mean_of(losses_, inputs);
   }
 
   nn::Module& model() override { return *variables_.model; }
