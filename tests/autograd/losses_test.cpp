@@ -195,5 +195,20 @@ TEST(Losses, NameWhatTheyRefuse) {
             std::string::npos);
 }
 
+// Probabilities far from Keras' clipping bounds, of rows that do not add up to 1: the loss normalises them.
+TEST(ProbabilityLosses, HaveTheGradientsOfFiniteDifferences) {
+  manual_seed(12);
+  const Tensor p = random_leaf({5, 4}, 0.1F, 0.9F), soft = random_leaf({5, 4}, 0.1F, 0.9F);
+  const Tensor weight = Tensor::from<float>(std::array{0.5F, 2.0F, 1.0F, 1.5F}, {4});
+  for (const float smoothing : {0.0F, 0.2F})
+    for (const Reduction reduction : {Reduction::kMean, Reduction::kSum, Reduction::kNone}) {
+      const CrossEntropyOptions options{
+          .label_smoothing = smoothing, .reduction = reduction, .weight = weight, .from_logits = false};
+      check_gradients({p}, [&] { return weigh(softmax_cross_entropy(p, some_labels(), options)); });
+      check_gradients({p, soft}, [&] { return weigh(softmax_cross_entropy(p, soft, options)); });
+      check_gradients({p, soft}, [&] { return weigh(binary_cross_entropy(p, soft, {.reduction = reduction})); });
+    }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -49,6 +49,8 @@ std::vector<Layer> layers() {
       layer<nn::SiLU>("SiLU", {rows}),
       layer<nn::Tanh>("Tanh", {rows}),
       layer<nn::Sigmoid>("Sigmoid", {rows}),
+      layer<nn::Softmax>("Softmax", {rows}),
+      layer<nn::LogSoftmax>("LogSoftmax", {rows}),
       layer<nn::LeakyReLU>("LeakyReLU", {rows}, 0.2f),
       layer<nn::Flatten>("Flatten", {images}),
       layer<nn::BatchNorm2d>("BatchNorm", {images}, 3),

@@ -11,7 +11,7 @@ namespace lockstep {
 struct Conv2dOptions {
   Size2 stride = {1, 1};
   PaddingRule padding = Padding{};
-  Activation activation = Activation::kNone;  // fused into the convolution
+  Activation activation = Activation::kNone;  // of the result; kReLU is fused into the convolution
   // Input and output channels are divided into this many equal ranges; the filters of a range read only the input
   // channels of that range. C groups of one channel make a depthwise convolution. The order of channels is PyTorch's.
   std::int64_t groups = 1;

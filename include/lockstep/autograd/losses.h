@@ -14,6 +14,8 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::kMean;    // over the rows
   std::int64_t ignore_index = kIgnoreIndex;  // rows with this label, for example padding, are ignored
   Tensor weight = {};                        // per class, (K) float32, not differentiated; undefined: all 1
+  // false: the first argument has probabilities, the result of a softmax, as with Keras' from_logits=False; see below.
+  bool from_logits = true;
 };
 // The loss of a row is the sum over k of weight_k * target_k * -log softmax(logits)_k with target_k = (1 - s) * (label
 // == k) + s / K (Szegedy et al. 2016, section 7), as in PyTorch. The last dimension holds the classes: logits (..., K),
@@ -25,6 +27,11 @@ struct CrossEntropyOptions {
 //
 // Soft targets, floats (..., K), replace (label == k). They are differentiated too, kMean divides by the number of
 // rows, and ignore_index cannot be set.
+//
+// With from_logits = false, as Keras 3's categorical_crossentropy: log softmax(logits)_k becomes log p_k, with p
+// clipped to [1e-7, 1 - 1e-7] and normalised to sum 1 (soft targets: first normalised, then clipped); the gradient of a
+// clipped value is 0. Less precise than logits. Probabilities given as logits are not noticed: the loss stays near log
+// K.
 Tensor softmax_cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {});
 
 struct NllLossOptions {
@@ -46,6 +53,15 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Redu
 // target + log(1 + exp(-|x|)), which does not overflow. Shapes are equal; both inputs are differentiated.
 Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,
                                         Reduction reduction = Reduction::kMean);
+
+struct BinaryCrossEntropyOptions {
+  bool from_logits = false;
+  Reduction reduction = Reduction::kMean;
+};
+// The loss of an element is -target * log(p) - (1 - target) * log(1 - p), p the probability x clipped to [1e-7, 1 -
+// 1e-7], as Keras 3's binary_crossentropy (PyTorch's binary_cross_entropy clips the logarithms at -100 instead). With
+// from_logits binary_cross_entropy_with_logits(x, target). Shapes are equal; both inputs are differentiated.
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BinaryCrossEntropyOptions& options = {});
 
 // sum(x^2) / 2 (TensorFlow's l2_loss).
 Tensor l2_loss(const Tensor& x);

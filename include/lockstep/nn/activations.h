@@ -39,6 +39,19 @@ class Sigmoid : public Module {
   std::string kind() const override { return "Sigmoid"; }
 };
 
+// Over the last dimension. For the loss of its result see cross_entropy(..., {.from_logits = false}).
+class Softmax : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return softmax(x); }
+  std::string kind() const override { return "Softmax"; }
+};
+
+class LogSoftmax : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return log_softmax(x); }
+  std::string kind() const override { return "LogSoftmax"; }
+};
+
 class LeakyReLU : public Module {
  public:
   explicit LeakyReLU(float negative_slope = 0.01f) : negative_slope_(negative_slope) {}

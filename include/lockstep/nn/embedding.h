@@ -14,6 +14,7 @@ class Embedding : public Module {
   Tensor forward(const Tensor& indices) override { return embedding(weight, indices, padding_); }
   std::string kind() const override { return "Embedding"; }
   std::string extra_repr() const override;
+  std::int64_t padding() const { return padding_; }  // kNoPadding: none
   Tensor weight;
 
  private:

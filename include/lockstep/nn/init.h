@@ -14,6 +14,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep::nn {
 
+class Module;
+
 enum class Nonlinearity { kLinear, kSigmoid, kTanh, kReLU, kLeakyReLU, kSELU };
 enum class FanMode { kFanIn, kFanOut };
 
@@ -59,6 +61,14 @@ void xavier_normal(const Tensor& weight, float gain = 1);
 // sqrt(fan), with the nonlinearity's gain; the uniform bound is sqrt(3) times that.
 void kaiming_uniform(const Tensor& weight, const KaimingOptions& options = {});
 void kaiming_normal(const Tensor& weight, const KaimingOptions& options = {});
+
+// Keras' default initialisation, of a module and all below it, in the order of apply(): Linear, Conv1d and Conv2d get
+// xavier_uniform weights (Keras' GlorotUniform; the fans of a convolution in groups are those of its weight's shape) and
+// biases of 0, Embedding uniform weights in [-0.05, 0.05), with its padding row 0. Other modules begin alike in both.
+// Call it before the module is wrapped in DistributedDataParallel.
+//   auto net = std::make_unique<Net>();
+//   nn::init::keras_init(*net);
+void keras_init(Module& module);
 
 }  // namespace init
 }  // namespace lockstep::nn

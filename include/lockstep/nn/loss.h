@@ -8,8 +8,11 @@ namespace lockstep::nn {
 
 // The losses of autograd/losses.h, and
 //   nn::cross_entropy(net(images), labels, {.label_smoothing = 0.1f})
-// which is softmax_cross_entropy() under PyTorch's name.
+// which is softmax_cross_entropy() under PyTorch's name. For a net that ends with a softmax, as in Keras:
+//   nn::cross_entropy(net(images), labels, {.from_logits = false})
+using lockstep::binary_cross_entropy;
 using lockstep::binary_cross_entropy_with_logits;
+using lockstep::BinaryCrossEntropyOptions;
 using lockstep::CrossEntropyOptions;
 using lockstep::kIgnoreIndex;
 using lockstep::l1_loss;

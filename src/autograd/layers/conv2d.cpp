@@ -88,7 +88,7 @@ Tensor convolve(const Convolution& c, const Tensor& x, const Tensor& weight, con
   kernels_of(x).conv2d(shape, x, read_weight, read_as(x, bias), relu, y, stream_of(x));
   record<Conv2dNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detach(y)} : std::vector{x, read_weight},
                      c.name, shape, relu);
-  return y;
+  return relu ? y : activate(y, c.activation);
 }
 
 }  // namespace

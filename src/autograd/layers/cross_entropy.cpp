@@ -1,6 +1,7 @@
 #include <string>
 
 #include "lockstep/autograd/ops.h"
+#include "src/autograd/layers/probability_losses.h"
 #include "src/autograd/math/row_views.h"
 
 namespace lockstep {
@@ -148,6 +149,7 @@ Tensor softmax_cross_entropy(const Tensor& given, const Tensor& wanted, const Cr
   check_activation(kCrossEntropy, "logits (..., K)", given);
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1))
     throw InvalidArgument("{}: label_smoothing {} is outside 0..1", kCrossEntropy, options.label_smoothing);
+  if (!options.from_logits) return cross_entropy_of_probabilities(given, wanted, options);
   const Scores scores{kCrossEntropy, "logits", given, options.reduction};
   const Shape rows = scores.rows();
   check_targets(scores, wanted, true);

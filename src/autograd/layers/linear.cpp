@@ -61,7 +61,7 @@ Tensor linear(const Tensor& input, const Tensor& weight, const Tensor& bias, Act
   kernels_of(x).linear(in_shape(x, x_rows), read_weight, read_as(x, bias), relu, out_shape(y, y_rows), stream_of(x));
   record<LinearNode>(y, {x, weight, bias}, relu ? std::vector{x, read_weight, detach(y)} : std::vector{x, read_weight},
                      relu, x_rows, y_rows);
-  return y;
+  return relu ? y : activate(y, activation);
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #include "lockstep/nn/batch_norm.h"
 
 #include "src/nn/layers/layer_parts.h"
+#include "src/nn/module/option_text.h"
 
 namespace lockstep::nn {
 
@@ -19,15 +20,15 @@ BatchNorm::BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options
 }
 
 Tensor BatchNorm::forward(const Tensor& x) {
-  return batch_norm(
-      x, weight, bias, running_mean, running_variance,
-      {is_training(), options_.momentum, options_.eps, options_.activation == Activation::kReLU, exchange_});
+  const bool relu = options_.activation == Activation::kReLU;
+  const Tensor y = batch_norm(x, weight, bias, running_mean, running_variance,
+                              {is_training(), options_.momentum, options_.eps, relu, exchange_});
+  return relu ? y : activate(y, options_.activation);
 }
 
 std::string BatchNorm::extra_repr() const {
   return fmt::format("{}, momentum={}, eps={}{}{}", running_mean.count(), options_.momentum, options_.eps,
-                     options_.affine ? "" : ", affine=false",
-                     options_.activation == Activation::kReLU ? ", activation=relu" : "");
+                     options_.affine ? "" : ", affine=false", activation_text(options_.activation));
 }
 
 }  // namespace lockstep::nn

@@ -11,8 +11,7 @@ namespace {
 
 // The options that differ from the defaults: ", activation=relu, bias=false".
 std::string options_text(Activation activation, const Tensor& bias) {
-  return fmt::format("{}{}", activation == Activation::kReLU ? ", activation=relu" : "",
-                     bias.defined() ? "" : ", bias=false");
+  return activation_text(activation) + (bias.defined() ? "" : ", bias=false");
 }
 
 std::string groups_text(std::int64_t groups) { return groups == 1 ? "" : fmt::format(", groups={}", groups); }

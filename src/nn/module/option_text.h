@@ -6,6 +6,7 @@
 #include <string>
 #include <variant>
 
+#include "lockstep/autograd/activation.h"
 #include "lockstep/autograd/padding.h"
 #include "lockstep/tensor/tensor.h"
 
@@ -13,6 +14,11 @@ namespace lockstep::nn {
 
 // "(5, 5)"
 inline std::string pair_text(Size2 size) { return Shape{size[0], size[1]}.text(); }
+
+// ", activation=relu"; empty for none.
+inline std::string activation_text(Activation activation) {
+  return activation == Activation::kNone ? "" : fmt::format(", activation={}", name_of(activation));
+}
 
 // ", padding=same"; empty if there is none.
 inline std::string padding_text(const PaddingRule& rule) {
