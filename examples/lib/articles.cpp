@@ -1,5 +1,6 @@
 #include "examples/lib/articles.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,22 @@ void check_numbers(const char* what, const Tensor& numbers, std::size_t count, c
       throw InvalidArgument("{} {} is out of range: expected 0..{}, {}", what, number, count - 1, of);
 }
 
+// The words of all numbers that occur in Keras' articles: "#1000" for one that the index does not have.
+std::vector<std::string> words_of(const std::string& folder, const data::ReutersSplit& keras) {
+  const std::int64_t first = data::ReutersOptions().index_from;
+  std::int64_t largest = first;
+  for (const data::ReutersDataset* const set : {&keras.train, &keras.test})
+    for (std::int64_t i = 0; i < set->size(); ++i)
+      for (const std::int64_t word : set->get(i, 0)[0].span<std::int64_t>()) largest = std::max(largest, word);
+  std::vector<std::string> words = {"<pad>", "<start>", "<unknown>"};
+  for (std::int64_t word = first; word <= largest; ++word) words.push_back(fmt::format("#{}", word));
+  const std::string index = folder + "/reuters_word_index.json";
+  if (!std::filesystem::exists(index)) return words;
+  for (const auto& [word, number] : data::reuters_word_index(index))
+    if (number >= 0 && number + first <= largest) words[static_cast<std::size_t>(number + first)] = word;
+  return words;
+}
+
 std::string vocabulary_path(const std::string& checkpoint) { return checkpoint + "/vocabulary.txt"; }
 
 std::string vocabulary_text(const std::vector<std::string>& words) {
@@ -27,10 +44,15 @@ std::string vocabulary_text(const std::vector<std::string>& words) {
 }  // namespace
 
 Articles::Articles(const std::string& folder)
-    : words(data::read_lines(folder + "/reuters_vocab.txt")),
-      topics(data::read_lines(folder + "/reuters_topics.txt")),
-      known(lines(folder + "/reuters_train.jsonl.gz")),
-      test(lines(folder + "/reuters_test.jsonl.gz")) {}
+    : Articles(folder, std::filesystem::exists(folder + "/" + kKerasReuters)
+                           ? std::optional(data::load_reuters(folder + "/" + kKerasReuters))
+                           : std::nullopt) {}
+
+Articles::Articles(const std::string& folder, const std::optional<data::ReutersSplit>& keras)
+    : words(keras ? words_of(folder, *keras) : data::read_lines(folder + "/reuters_vocab.txt")),
+      topics(keras ? data::reuters_label_names() : data::read_lines(folder + "/reuters_topics.txt")),
+      known(keras ? data::KeptDataset(keras->train) : data::KeptDataset(lines(folder + "/reuters_train.jsonl.gz"))),
+      test(keras ? data::KeptDataset(keras->test) : data::KeptDataset(lines(folder + "/reuters_test.jsonl.gz"))) {}
 
 data::JsonLines Articles::lines(const std::string& path) const {
   return {path, [this](const nlohmann::json& record) {

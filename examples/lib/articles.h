@@ -3,21 +3,27 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/data/combine.h"
 #include "lockstep/data/json_lines.h"
+#include "lockstep/data/reuters.h"
 
 namespace lockstep::examples {
 
-// Reads a folder with reuters_{train,test}.jsonl.gz, whose lines are {"label": 4, "tokens": [1, 3, ...]}, and with
-// reuters_vocab.txt and reuters_topics.txt, which have one word or topic per line. A sample is {tokens int64 (words of
-// the article), label int64 (1)}. Reading a sample whose token or label has no line in those files throws
+inline constexpr const char* kKerasReuters = "reuters.npz";
+
+// Reads a folder with Keras' reuters.npz: 46 topics, and the words of reuters_word_index.json if that is there too.
+// Without that file, a folder with reuters_{train,test}.jsonl.gz, whose lines are {"label": 4, "tokens": [1, 3, ...]},
+// and with reuters_vocab.txt and reuters_topics.txt, which have one word or topic per line. A sample is {tokens int64
+// (words of the article), label int64}. Reading a sample whose token or label has no line in those files throws
 // InvalidArgument.
 struct Articles {
   std::vector<std::string> words, topics;
-  data::JsonLines known, test;  // known: for training
+  data::KeptDataset known, test;  // known: for training
 
   // Throws FileError, which names the file.
   explicit Articles(const std::string& folder);
@@ -25,6 +31,7 @@ struct Articles {
   Articles& operator=(const Articles&) = delete;
 
  private:
+  Articles(const std::string& folder, const std::optional<data::ReutersSplit>& keras);
   data::JsonLines lines(const std::string& path) const;
 };
 

@@ -40,6 +40,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/reader.h"
+#include "lockstep/data/reuters.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/sampler_state.h"
 #include "lockstep/data/text.h"
