@@ -54,7 +54,8 @@ Output   complete lines after "[rank] ", without delay; cut between characters a
          to one file. A line that ranks write within 100 ms of each other is printed once, after "[0-3] " or "[0,2] ", also if it differs
          only in 'rank R' (--no-fold). --no-prefix adds and removes no byte. A rank's stdout is a terminal, as under mpirun, with TERM=dumb
          if lockrun's is not one; --no-terminal makes it a pipe, to which C programs write late, and lose lines when they crash.
-Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIGKILL); its last lines on stderr are repeated.
+Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIGKILL); its last lines on stderr are repeated. With
+         --allow-worker-failures only a server does, or the last worker; lockrun names the failed workers, and exits with 0.
          A rank that exits with 75 has only lost a peer and is not the cause.
 Signals  Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
          SIGUSR1 requests the flight records of this node's ranks; `lockrun diagnose DIR` explains those in --flight-dir.
@@ -76,6 +77,8 @@ constexpr Flag kFlags[] = {
     {"n,nproc-per-node", "number of ranks on this node; or gpu, cpu (one for each), auto", "N"},
     {"ps", "number of ranks that hold parameters for --workers", "P"},
     {"workers", "number of ranks that compute, with --ps", "W"},
+    {"allow-worker-failures",
+     "with --ps, on one node: the job goes on without workers that fail, as long as one is left"},
     {"nnodes", "number of nodes (1)", "K"},
     {"standalone", "only this node (the default)"},
     {"node-rank", "number of this node, from 0", "I"},
@@ -312,6 +315,7 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
     if (folder->empty()) throw InvalidArgument("--flight-dir: the folder is missing");
     spec.flight_dir = std::filesystem::absolute(*folder).string();
   }
+  spec.allow_worker_failures = parsed.count("allow-worker-failures") > 0;
   spec.prefix = parsed.count("no-prefix") == 0;
   spec.fold = parsed.count("no-fold") == 0;
   spec.terminals = parsed.count("no-terminal") == 0;

@@ -5,7 +5,7 @@ _lockrun() {
   _init_completion -n = || return
 
   local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir --max-restarts '
-  local alone='--standalone --no-prefix --no-fold --no-terminal --no-bind -h --help --version'
+  local alone='--allow-worker-failures --standalone --no-prefix --no-fold --no-terminal --no-bind -h --help --version'
   case ${words[1]-} in
     diagnose | topology)
       if ((cword > 1)); then

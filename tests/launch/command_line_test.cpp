@@ -146,6 +146,8 @@ TEST(CommandLine, ServersAndWorkers) {
   EXPECT_EQ(spec_of({"-n", "6", "--ps", "2", "--workers", "4", "x"}).ranks, 6);
   EXPECT_EQ(spec_of({"--devices", "cpu:3x", "--ps", "1", "--workers", "2", "x"}).ranks, 3);
   EXPECT_EQ(spec_of({"-n", "2", "x"}).servers, 0);
+  EXPECT_FALSE(spec.allow_worker_failures);
+  EXPECT_TRUE(spec_of({"--ps", "1", "--workers", "2", "--allow-worker-failures", "x"}).allow_worker_failures);
   EXPECT_THAT(fault_of({"--ps", "2", "x"}), HasSubstr("--ps 2 needs workers, which compute: --workers W"));
   EXPECT_THAT(fault_of({"--ps", "2", "--workers", "0", "x"}), HasSubstr("--ps 2 needs workers"));
   EXPECT_THAT(fault_of({"--workers", "4", "x"}),

@@ -124,6 +124,47 @@ TEST(MemoryKillLog, KnowsNothingWhereTheSystemDoesNotCount) {
   EXPECT_FALSE(log.recent(3, at(10)));
 }
 
+// Ranks 0 to 2 are workers, rank 3 is a server.
+RankExit worker(RankExit exit) {
+  exit.may_fail = true;
+  return exit;
+}
+
+TEST(FailurePolicy, WorkersMayFailAsLongAsOneIsLeft) {
+  std::vector<RankExit> exits = {worker(signal(1, SIGKILL, 1)), worker(code(0, kPeerLostExitCode, 2))};
+  EXPECT_EQ(decide(exits, 4, at(9999), kWait, 3).action, Action::kContinue);
+  EXPECT_EQ(failed_workers(exits), 2);
+  exits.push_back(worker(code(2, 0, 3)));
+  EXPECT_EQ(decide(exits, 4, at(9999), kWait, 3).action, Action::kContinue) << "it has ended successfully";
+  exits.back() = worker(code(2, 9, 3));
+  const auto decision = decide(exits, 4, at(3), kWait, 3);
+  EXPECT_EQ(decision.action, Action::kEndJob);
+  EXPECT_EQ(decision.cause, 0u) << "the first that failed by itself";
+}
+
+TEST(FailurePolicy, AServersFailureIsTheCauseEvenAfterAWorkers) {
+  std::vector<RankExit> exits = {worker(signal(1, SIGKILL, 1)), code(3, kPeerLostExitCode, 1000)};
+  EXPECT_EQ(decide(exits, 5, at(1400), kWait, 3).action, Action::kWaitForCause);
+  exits.push_back(signal(4, SIGSEGV, 1400));
+  auto decision = decide(exits, 5, at(1400), kWait, 3);
+  EXPECT_EQ(decision.action, Action::kEndJob);
+  EXPECT_EQ(decision.cause, 2u);
+  exits.pop_back();
+  decision = decide(exits, 5, at(1500), kWait, 3);
+  EXPECT_EQ(decision.action, Action::kEndJob);
+  EXPECT_EQ(decision.cause, 0u) << "no server failed by itself: this one cannot go on without the worker";
+  EXPECT_FALSE(decision.only_consequences);
+}
+
+TEST(FailureSummary, NamesAWorkerThatMayFail) {
+  RankExit exit = worker(signal(1, SIGKILL, 1));
+  exit.task = "worker:1";
+  EXPECT_EQ(
+      allowed_failure(exit, 2, 3),
+      "lockrun: rank 1 (worker:1, pid 1001) was killed by signal 9 (SIGKILL: Killed): the job goes on with 2 of 3 "
+      "workers\n");
+}
+
 TEST(FailureSummary, SaysWhenNobodyFailedByItselfAndWhoLeftEarly) {
   const std::vector<RankExit> exits = {code(1, 0, 50), code(0, kPeerLostExitCode, 100)};
   const auto text = failure_cause(exits, decide(exits, 2, at(100), kWait));

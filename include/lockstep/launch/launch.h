@@ -18,6 +18,10 @@ struct LaunchSpec {
   // A parameter server's job (train/parameter_server.h): numbers on all nodes together, both zero or both set. The
   // first ranks are workers.
   int servers = 0, workers = 0;
+  // With servers, on one node: a worker that fails does not end the job as long as another one runs or has ended with
+  // 0. Its failure is printed when it is seen and at the end, and does not change the exit code. For
+  // ParameterServerOptions::allow_worker_failures.
+  bool allow_worker_failures = false;
   std::vector<std::string> command;  // program and arguments; the program is looked up in PATH
   int nodes = 1;                     // each has its own launcher, and any number of ranks
   int node_rank = 0;                 // of this node

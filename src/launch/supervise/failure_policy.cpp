@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -11,12 +12,31 @@ namespace lockstep::launch {
 
 bool RankExit::is_consequence() const { return !by_signal && value == kPeerLostExitCode; }
 
+int failed_workers(const std::vector<RankExit>& exits) {
+  return static_cast<int>(
+      std::count_if(exits.begin(), exits.end(), [](const RankExit& exit) { return exit.may_fail && exit.failed(); }));
+}
+
+namespace {
+
+// A server that has only lost a peer may have lost a worker: blames the last one that failed by itself.
+void blame_worker(const std::vector<RankExit>& exits, Decision& decision) {
+  for (std::size_t i = 0; i < exits.size(); ++i) {
+    if (!exits[i].may_fail || !exits[i].failed() || exits[i].is_consequence()) continue;
+    decision.cause = i;
+    decision.only_consequences = false;
+  }
+}
+
+}  // namespace
+
 Decision decide(const std::vector<RankExit>& exits, int ranks, Clock::time_point now,
-                std::chrono::milliseconds wait_for_cause) {
+                std::chrono::milliseconds wait_for_cause, int workers) {
   Decision decision;
   bool consequence_seen = false;
+  const bool is_worker_left = failed_workers(exits) < workers;
   for (std::size_t i = 0; i < exits.size(); ++i) {
-    if (!exits[i].failed()) continue;
+    if (!exits[i].failed() || (exits[i].may_fail && is_worker_left)) continue;
     if (!exits[i].is_consequence()) {
       decision.action = Decision::Action::kEndJob;
       decision.cause = i;
@@ -32,6 +52,7 @@ Decision decide(const std::vector<RankExit>& exits, int ranks, Clock::time_point
   const bool nobody_left = exits.size() == static_cast<std::size_t>(ranks);
   decision.only_consequences = true;
   decision.action = nobody_left || now >= decision.until ? Decision::Action::kEndJob : Decision::Action::kWaitForCause;
+  if (is_worker_left && decision.action == Decision::Action::kEndJob) blame_worker(exits, decision);
   return decision;
 }
 
@@ -62,24 +83,30 @@ std::string explain_sigkill(const std::optional<MemoryKills>& kills) {
       within);
 }
 
+std::string name_of(const RankExit& exit, const std::string& where) {
+  return fmt::format("rank {} ({}{}pid {}{}{})", exit.rank, exit.task, exit.task.empty() ? "" : ", ", exit.pid,
+                     where.empty() ? "" : ", ", where);
+}
+
 }  // namespace
+
+std::string allowed_failure(const RankExit& exit, int left, int workers) {
+  return fmt::format("lockrun: {} {}: the job goes on with {} of {} workers\n", name_of(exit, ""), describe(exit), left,
+                     workers);
+}
 
 std::string failure_cause(const std::vector<RankExit>& exits, const Decision& decision, const std::string& where,
                           const std::optional<MemoryKills>& memory_kills) {
   const RankExit& cause = exits[decision.cause];
-  const auto name_of = [&](const RankExit& exit) {
-    return fmt::format("rank {} ({}{}pid {}{}{})", exit.rank, exit.task, exit.task.empty() ? "" : ", ", exit.pid,
-                       where.empty() ? "" : ", ", where);
-  };
   std::string text;
   if (decision.only_consequences) {
-    text =
-        fmt::format("lockrun: {} lost a peer (code {}), but no rank failed by itself\n", name_of(cause), cause.value);
+    text = fmt::format("lockrun: {} lost a peer (code {}), but no rank failed by itself\n", name_of(cause, where),
+                       cause.value);
     for (const RankExit& exit : exits)
       if (!exit.failed())
-        text += fmt::format("lockrun: {} had ended with code 0: did it leave too early?\n", name_of(exit));
+        text += fmt::format("lockrun: {} had ended with code 0: did it leave too early?\n", name_of(exit, where));
   } else {
-    text = fmt::format("lockrun: {} {}\n", name_of(cause), describe(cause));
+    text = fmt::format("lockrun: {} {}\n", name_of(cause, where), describe(cause));
     if (cause.by_signal && cause.value == SIGKILL) text += explain_sigkill(memory_kills);
   }
   return text;

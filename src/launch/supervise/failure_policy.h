@@ -21,6 +21,7 @@ struct RankExit {
   bool core_dumped = false;
   Clock::time_point when{};
   std::string task = {};  // "ps:0"; empty: it has only its rank
+  bool may_fail = false;  // a worker with --allow-worker-failures
 
   bool failed() const { return by_signal || value != 0; }
   // The rank ended because another one failed: this exit does not explain why the job failed.
@@ -41,9 +42,10 @@ struct Decision {
   bool only_consequences = false;  // no rank failed by itself
 };
 
-// `exits` are all exits so far, in the order in which they were seen.
+// `exits` are all exits so far, in the order in which they were seen. `workers` of the `ranks` ranks may fail: as long
+// as one of them runs or has ended successfully, their failures do not end the job.
 Decision decide(const std::vector<RankExit>& exits, int ranks, Clock::time_point now,
-                std::chrono::milliseconds wait_for_cause);
+                std::chrono::milliseconds wait_for_cause, int workers = 0);
 
 // How many processes the system has killed recently because memory ran out.
 struct MemoryKills {
@@ -53,6 +55,13 @@ struct MemoryKills {
 
 // "exited with code 3", "was killed by signal 11 (SIGSEGV: Segmentation fault)".
 std::string describe(const RankExit& exit);
+
+// The number of workers that have failed.
+int failed_workers(const std::vector<RankExit>& exits);
+
+// The line for the failure of a worker that may fail: "lockrun: rank 1 (worker:1, pid 4711) was killed by signal 9
+// (SIGKILL: Killed): the job goes on with 2 of 3 workers".
+std::string allowed_failure(const RankExit& exit, int left, int workers);
 
 // The message for the user when a job has failed: the rank that caused it. Complete lines. `where` names the node if
 // there are several; `memory_kills` are those of the job's control group, nullopt if the system does not count them.

@@ -229,6 +229,7 @@ class Job {
                                plan_.environment[place].end());
       started.push_back(start_rank(setup, program_, guard_, signals_, failures_.write_end.get()));
       started.back().task = facts_.tasks.name_of(rank);
+      started.back().may_fail = spec_.allow_worker_failures && !facts_.tasks.is_server(rank);
     }
   }
 
@@ -256,6 +257,19 @@ class Job {
   JobFacts facts_;
 };
 
+void check_worker_failures(const LaunchSpec& spec) {
+  if (!spec.allow_worker_failures) return;
+  if (spec.servers == 0)
+    throw InvalidArgument(
+        "--allow-worker-failures: this job has no parameter servers: without --ps P --workers W each rank needs all "
+        "others, and the first failure ends the job");
+  if (spec.nodes > 1)
+    throw InvalidArgument(
+        "--allow-worker-failures: the job has {} nodes, and the loss of a node ends a job: start it on one node, or "
+        "without this flag",
+        spec.nodes);
+}
+
 int run_job(const LaunchSpec& asked, const RankProgram& program) {
   open_missing_standard_descriptors();
   for (const std::string& doubt : env::doubts_about_environment()) fmt::print(stderr, "lockrun: {}\n", doubt);
@@ -267,6 +281,7 @@ int run_job(const LaunchSpec& asked, const RankProgram& program) {
     throw InvalidArgument(
         "launch: {} servers and {} workers; a parameter server's job has at least one of each, any other job none",
         spec.servers, spec.workers);
+  check_worker_failures(spec);
   std::string token = users_token();
   std::unique_ptr<NodeLink> nodes = spec.nodes > 1 ? join_nodes(spec, token) : nullptr;
   return Job(spec, program, devices, std::move(token), std::move(nodes)).run();

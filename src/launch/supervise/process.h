@@ -34,6 +34,7 @@ struct RankProcess {
   pid_t pid = 0;          // also its process group
   Fd output, errors;      // non-blocking read ends of its stdout and stderr
   std::string task = {};  // "ps:0"; empty: it has only its rank
+  bool may_fail = false;  // its failure does not end the job while another such rank is left
 };
 
 // The reason why a rank could not become its program.

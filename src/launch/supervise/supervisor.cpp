@@ -45,7 +45,8 @@ Supervisor::Supervisor(const SupervisorOptions& options, std::vector<RankProcess
       output_(options.output, processes),
       busy_cores_(options.cores, groups_of(processes), Clock::now()) {
   memory_kills_.note(out_of_memory_kills(), Clock::now());
-  for (const RankProcess& process : processes) ranks_.push_back({process.rank, process.pid, process.task});
+  for (const RankProcess& process : processes)
+    ranks_.push_back({process.rank, process.pid, process.task, process.may_fail});
 }
 
 Supervisor::~Supervisor() {
@@ -164,14 +165,18 @@ void Supervisor::collect_exits() {
       continue;
     rank.ended = Clock::now();
     exits_.push_back({rank.rank, rank.pid, info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED,
-                      *rank.ended, rank.task});
+                      *rank.ended, rank.task, rank.may_fail});
   }
+}
+
+int Supervisor::workers() const {
+  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.may_fail; }));
 }
 
 void Supervisor::decide_exits() {
   if (ending_) return;
-  const Decision decision = decide(exits_, static_cast<int>(ranks_.size()), Clock::now(), kWaitForCause);
-  if (decision.action != Decision::Action::kEndJob) return;
+  const Decision decision = decide(exits_, static_cast<int>(ranks_.size()), Clock::now(), kWaitForCause, workers());
+  if (decision.action != Decision::Action::kEndJob) return report_allowed_failures();
   failure_ = decision;
   output_.expect_last_words();
   const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
@@ -179,6 +184,17 @@ void Supervisor::decide_exits() {
                failure_cause(exits_, decision, nodes_ == nullptr ? "" : where(nodes_->own()),
                              memory_kills_.recent(out_of_memory_kills(), Clock::now())));
   report_to_nodes(decision.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
+}
+
+// A worker that has only lost a peer is reported when the cause, a server's failure, would have been seen.
+void Supervisor::report_allowed_failures() {
+  for (; reported_ < exits_.size(); ++reported_) {
+    const RankExit& exit = exits_[reported_];
+    if (!exit.failed() || !exit.may_fail) continue;
+    if (exit.is_consequence() && Clock::now() < exit.when + kWaitForCause) return;
+    const std::vector<RankExit> so_far(exits_.begin(), exits_.begin() + static_cast<std::ptrdiff_t>(reported_) + 1);
+    output_.say(allowed_failure(exit, workers() - failed_workers(so_far), workers()));
+  }
 }
 
 // The reader has gone, or the disk is full. No output may be lost silently, so the job ends as any writer would.
@@ -285,6 +301,20 @@ std::string Supervisor::blame() const {
   return text + ending_->message + failure_details(output_.last_errors(cause));
 }
 
+// At the end of a job that has not failed: its workers that have.
+std::string Supervisor::allowed_failures() const {
+  std::string text;
+  for (const RankExit& exit : exits_) {
+    if (ending_ || !exit.failed()) continue;
+    if (text.empty())
+      text = fmt::format("lockrun: {} of {} workers failed, which --allow-worker-failures allows:\n",
+                         failed_workers(exits_), workers());
+    text += failure_cause(exits_, {.cause = static_cast<std::size_t>(&exit - exits_.data())}) +
+            failure_details(output_.last_errors(static_cast<std::size_t>(exit.rank - ranks_.front().rank)));
+  }
+  return text;
+}
+
 // The job has ended, and the nodes' sockets do not matter any more; only the reader and signals do.
 void Supervisor::await_reader() {
   std::optional<Clock::time_point> give_up_at;
@@ -300,7 +330,7 @@ void Supervisor::await_reader() {
 }
 
 int Supervisor::conclude() {
-  const std::string message = blame();
+  const std::string message = blame() + allowed_failures();
   output_.finish();
   if (!message.empty()) output_.say(message);
   await_reader();

@@ -44,6 +44,7 @@ class Supervisor {
     int rank;
     pid_t pid;
     std::string task;  // "ps:0"; empty: it has only its rank
+    bool may_fail;
     std::optional<Clock::time_point> ended = {};
     bool is_reaped = false;
     Clock::time_point looked{};  // when its streams were last found open after that
@@ -65,13 +66,16 @@ class Supervisor {
   void pass_on(int signal);
   void pause_job();
   void collect_exits();
+  int workers() const;  // that may fail
   void decide_exits();
+  void report_allowed_failures();
   void check_outputs();
   Ending output_failure(Clock::time_point kill_at) const;
   void begin_ending(int signal, int exit_code, Clock::time_point kill_at, std::string message);
   void report_to_nodes(NodeReport::Kind kind, int signal);
   void follow_nodes();
   std::string blame() const;
+  std::string allowed_failures() const;
   void kill_when_due();
   bool has_given_up() const;
   void clear_up(std::size_t place);
@@ -88,6 +92,7 @@ class Supervisor {
   std::vector<Rank> ranks_;
   BusyCores busy_cores_;
   std::vector<RankExit> exits_;
+  std::size_t reported_ = 0;  // exits_ of which a failure that is allowed has been reported
   MemoryKillLog memory_kills_;
   std::optional<Decision> failure_;
   std::optional<Ending> ending_;
