@@ -4,9 +4,13 @@
 //
 //   build/launcher/lockrun -n 2 build/examples/cifar10 --recipe classic --data data --train-dir cifar10_train
 //
-// It prints every 10 steps a line such as
+// or in one command, --num_gpus 2, which starts the ranks itself. It prints every 10 steps, from step 0 on, a line such
+// as
 //
 //   2026-01-31 12:00:00.000000: step 10, loss = 4.61 (5120.0 examples/sec; 0.025 sec/batch)
+//
+// As in the tutorial, step 0 is the first one, so that the line of step 10 comes after eleven steps, and the names of
+// flags may be written with underscores.
 //
 // In another terminal, cifar10_eval evaluates its checkpoints as they are saved.
 #include "examples/cifar10/classic.h"
@@ -26,7 +30,7 @@ namespace ex = lockstep::examples;
 
 namespace {
 
-constexpr std::int64_t kEpochsPerDecay = 350;
+constexpr double kEpochsPerDecay = 350;
 constexpr float kRateDecay = 0.1f;
 
 using Clock = std::chrono::steady_clock;
@@ -79,8 +83,10 @@ class ClassicTraining {
 
  private:
   std::unique_ptr<ls::train::Strategy> make_strategy(const std::vector<ls::Device*>& devices);
+  ls::Tensor loss_of(const ls::Tensor& logits, const ls::Tensor& labels) const;
+  void open_summaries();
   void train_step(const ls::Tensor& images, const ls::Tensor& labels);
-  void log_step();
+  void log_step(std::int64_t number);
   void save();
   ClassicNet& net() { return dynamic_cast<ClassicNet&>(strategy_->model()); }
 
@@ -88,7 +94,6 @@ class ClassicTraining {
   const std::shared_ptr<ls::ProcessGroup> group_;
   ls::train::Progress lines_;
   const Data data_;
-  ClassicLosses losses_;
   LossAverages averages_;
   const std::unique_ptr<ls::train::Strategy> strategy_;
   const std::int64_t devices_, global_batch_, per_epoch_;
@@ -111,18 +116,22 @@ std::int64_t steps_per_epoch(const ClassicFlags& flags, std::int64_t images, std
   return images / (flags.batch * devices);
 }
 
+// int(batches per epoch x 350), where the batches are a fraction, as in the tutorial.
+std::int64_t steps_per_decay(std::int64_t images, std::int64_t global_batch) {
+  return static_cast<std::int64_t>(static_cast<double>(images) / static_cast<double>(global_batch) * kEpochsPerDecay);
+}
+
 ClassicTraining::ClassicTraining(const ClassicFlags& flags, const std::vector<ls::Device*>& devices,
                                  std::shared_ptr<ls::ProcessGroup> group)
     : flags_(flags),
       group_(std::move(group)),
       lines_({.enabled = group_->rank() == 0}),
       data_(open_data({.folder = flags.data, .generated = flags.generated, .seed = flags.seed})),
-      losses_(group_),
       strategy_(make_strategy(devices)),
       devices_(has_ranks(flags) ? group_->world_size() : static_cast<std::int64_t>(strategy_->devices().size())),
       global_batch_(flags.batch * devices_),
       per_epoch_(steps_per_epoch(flags, data_.train->size(), devices_)),
-      rate_{flags.lr, kRateDecay, kEpochsPerDecay * per_epoch_},
+      rate_{flags.lr, kRateDecay, steps_per_decay(data_.train->size(), global_batch_)},
       ema_(net().named_parameters(), {.decay = 0.9999, .ramp = true}),
       sampler_(*data_.train, group_->place(), {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop}) {}
 
@@ -132,7 +141,7 @@ std::unique_ptr<ls::train::Strategy> ClassicTraining::make_strategy(const std::v
       flags_.strategy,
       {.model =
            [&] {
-             auto net = std::make_unique<ClassicNet>(&losses_);
+             auto net = std::make_unique<ClassicNet>();
              net->load_state_dict(initial->state_dict());
              return net;
            },
@@ -140,9 +149,16 @@ std::unique_ptr<ls::train::Strategy> ClassicTraining::make_strategy(const std::v
            [this](std::vector<ls::NamedTensor> parameters) {
              return std::make_unique<ls::optim::SGD>(std::move(parameters), ls::optim::SGDOptions{.lr = flags_.lr});
            },
-       .loss = [this](const ls::Tensor& logits,
-                      const ls::Tensor& labels) { return losses_.total_loss(logits, labels); }},
+       .loss = [this](const ls::Tensor& logits, const ls::Tensor& labels) { return loss_of(logits, labels); }},
       {.devices = devices, .group = has_ranks(flags_) ? group_ : nullptr});
+}
+
+// The net adds its weight losses. Throws Error with step and rank if the loss is not finite: before backward, so that
+// the weights do not change. Called on the threads of the devices.
+ls::Tensor ClassicTraining::loss_of(const ls::Tensor& logits, const ls::Tensor& labels) const {
+  const ls::Tensor cross_entropy = nn::cross_entropy(logits, labels);
+  ls::train::check_finite(cross_entropy, step_ + 1, {.group = group_});
+  return cross_entropy;
 }
 
 void ClassicTraining::introduce() {
@@ -171,8 +187,7 @@ void ClassicTraining::resume() {
 }
 
 void ClassicTraining::run() {
-  if (flags_.summary_every > 0)
-    writer_ = ls::train::SummaryWriter(flags_.train_dir, {.group = group_, .purge_step = step_ + 1});
+  if (flags_.summary_every > 0) open_summaries();
   begin_ = Clock::now();
   while (step_ < flags_.steps) {
     if (step_ % per_epoch_ == 0) sampler_.set_epoch(step_ / per_epoch_);  // else a checkpoint set its position
@@ -180,7 +195,8 @@ void ClassicTraining::run() {
                                                        {.batch_size = global_batch_ / group_->world_size(),
                                                        .device = strategy_->devices().front(),
                                                        .drop_last = true,
-                                                       .prefetch = 2})) {
+                                                       .prefetch = 2,
+                                                       .num_workers = static_cast<int>(flags_.input_threads)})) {
       train_step(images, labels);
       if (step_ == flags_.steps) break;
     }
@@ -191,8 +207,16 @@ void ClassicTraining::run() {
                   {{"steps", step_}, {"devices", devices_}, {"losses", every_loss_}, {"checkpoint", saved_in_}});
 }
 
+// The graph is in the file before the first step, as the tutorial's writer puts it there.
+void ClassicTraining::open_summaries() {
+  writer_ = ls::train::SummaryWriter(flags_.train_dir, {.group = group_, .purge_step = step_});
+  if (!writer_.writes()) return;
+  ClassicNet graph;
+  writer_.add_graph(graph, ls::Shape({24, 24, 3}));
+}
+
+// Steps count from 0 in lines and summaries, as in the tutorial; checkpoints have the number of steps done.
 void ClassicTraining::train_step(const ls::Tensor& images, const ls::Tensor& labels) {
-  losses_.begin_step(step_ + 1);
   strategy_->set_lr(rate_.at(step_));
   loss_ = strategy_->step(images, labels);
   ema_.update();
@@ -202,20 +226,22 @@ void ClassicTraining::train_step(const ls::Tensor& images, const ls::Tensor& lab
   ++timed_steps_;
 
   every_loss_.push_back(loss_);
-  const std::vector<ls::train::NamedLoss> losses = losses_.of_device(*strategy_->devices().front());
+  std::vector<ls::train::NamedLoss> losses = strategy_->step_losses();
+  losses.front().name = "cross_entropy";
   averages_.update(losses);
-  if (step_ % flags_.log_every == 0) log_step();
-  if (flags_.summary_every > 0 && step_ % flags_.summary_every == 0)
-    write_summary(writer_, net(), {step_, rate_.at(step_ - 1), losses, averages_, images});
-  if (step_ % flags_.save_every == 0 || step_ == flags_.steps) save();
+  const std::int64_t number = step_ - 1;
+  if (number % flags_.log_every == 0) log_step(number);
+  if (flags_.summary_every > 0 && number % flags_.summary_every == 0)
+    write_summary(writer_, net(), {number, rate_.at(number), losses, averages_, images});
+  if (number % flags_.save_every == 0 || step_ == flags_.steps) save();
   begin_ = Clock::now();
 }
 
 // The loss is the mean over all images of the step; the times are means over the steps since the previous line.
-void ClassicTraining::log_step() {
+void ClassicTraining::log_step(std::int64_t number) {
   group_->all_reduce(std::span(&loss_, 1), ls::ReduceOp::kAvg);
   const double each = seconds_ / static_cast<double>(timed_steps_);
-  lines_.message(fmt::format("{}: step {}, loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)", time_now(), step_,
+  lines_.message(fmt::format("{}: step {}, loss = {:.2f} ({:.1f} examples/sec; {:.3f} sec/batch)", time_now(), number,
                              loss_, static_cast<double>(global_batch_) / each, each / static_cast<double>(devices_)));
   seconds_ = 0;
   timed_steps_ = 0;
@@ -229,7 +255,8 @@ void ClassicTraining::save() {
                                                             .ddp = strategy_->wrapper(),
                                                             .step = step_,
                                                             .epoch = sampler_.epoch(),
-                                                            .group = group_});
+                                                            .group = group_,
+                                                            .keep = static_cast<int>(flags_.keep)});
 }
 
 int train(const ClassicFlags& flags) {
@@ -257,5 +284,10 @@ int run_classic(int argc, char** argv) {
   flags.batch = 128;
   flags.log_every = 10;
   flags.lr = 0.1f;
-  return read_classic_flags(argc, argv, flags) ? train(flags) : 0;
+  if (!read_classic_flags(argc, argv, flags)) return 0;
+  const auto start = [&flags](int, char**) { return train(flags); };
+  // --num_gpus 2: unless a launcher has made this process a rank, it starts a rank for each device.
+  if (has_ranks(flags) && flags.num_gpus > 1)
+    return ls::launch::spawn(static_cast<int>(flags.num_gpus), argc, argv, start);
+  return start(argc, argv);
 }

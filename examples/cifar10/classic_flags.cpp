@@ -1,5 +1,7 @@
 #include "examples/cifar10/classic_flags.h"
 
+#include "examples/cifar10/dashed_flags.h"
+
 #include "lockstep/core/error.h"
 #include "lockstep/train/strategy.h"
 
@@ -38,7 +40,8 @@ cxxopts::Options options_of(ClassicFlags& flags) {
   add("max-steps", "steps of the entire training", cxxopts::value(flags.steps)->default_value(text(flags.steps)));
   add("batch-size", "images per step on each device", cxxopts::value(flags.batch)->default_value(text(flags.batch)));
   add("num-gpus",
-      "number of devices: ranks of ddp; GPUs of other strategies, or parts of the CPU if there is no GPU (0: all)",
+      "number of devices: ranks of ddp, which this process starts unless a launcher has; GPUs of other strategies, or "
+      "parts of the CPU if there is no GPU (0: all)",
       cxxopts::value(flags.num_gpus)->default_value("0"));
   add("strategy", strategy_list(), cxxopts::value(flags.strategy)->default_value(flags.strategy));
   add("lr", "initial learning rate, for any number of devices",
@@ -51,6 +54,10 @@ cxxopts::Options options_of(ClassicFlags& flags) {
       cxxopts::value(flags.summary_every)->default_value(text(flags.summary_every)));
   add("save-every", "steps between two checkpoints; the last step is always saved",
       cxxopts::value(flags.save_every)->default_value(text(flags.save_every)));
+  add("keep", "number of the newest checkpoints that are kept, as TensorFlow's Saver keeps 5",
+      cxxopts::value(flags.keep)->default_value(text(flags.keep)));
+  add("input-threads", "threads that crop, mirror and standardise the images of the next batches",
+      cxxopts::value(flags.input_threads)->default_value(text(flags.input_threads)));
   add("seed", "seed of weights, order and augmentation", cxxopts::value(flags.seed)->default_value(text(flags.seed)));
   add("json-file", "file for the figures", cxxopts::value(flags.json_file)->default_value(""));
   add("help", "print this text");
@@ -61,9 +68,13 @@ cxxopts::Options options_of(ClassicFlags& flags) {
 
 bool read_classic_flags(int argc, char** argv, ClassicFlags& flags) {
   cxxopts::Options options = options_of(flags);
-  if (!ls::examples::parse_flags(options, argc, argv)) return false;
-  if (flags.steps < 1 || flags.batch < 1 || flags.log_every < 1 || flags.save_every < 1)
-    throw ls::InvalidArgument("--max-steps, --batch-size, --log-every and --save-every must be positive");
+  DashedFlags dashed(argc, argv);
+  if (!ls::examples::parse_flags(options, argc, dashed.argv())) return false;
+  if (flags.steps < 1 || flags.batch < 1 || flags.log_every < 1 || flags.save_every < 1 || flags.keep < 1 ||
+      flags.input_threads < 1 || flags.input_threads > 256)
+    throw ls::InvalidArgument(
+        "--max-steps, --batch-size, --log-every, --save-every, --keep and --input-threads must be positive (at most "
+        "256 threads)");
   if (flags.num_gpus < 0 || flags.summary_every < 0 || !(flags.lr >= 0))
     throw ls::InvalidArgument("--num-gpus, --summary-every and --lr must not be negative");
   if (flags.overwrite && flags.resume) throw ls::InvalidArgument("--overwrite and --resume exclude each other");

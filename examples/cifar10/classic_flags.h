@@ -9,7 +9,8 @@
 struct ClassicFlags : lockstep::examples::TrainingFlags {
   std::string train_dir = "cifar10_train", strategy = "ddp";
   std::int64_t num_gpus = 0;  // 0: all
-  std::int64_t summary_every = 100, save_every = 1000;
+  std::int64_t summary_every = 100, save_every = 1000, keep = 5;
+  std::int64_t input_threads = 4;  // the tutorial has 16
   bool generated = false, overwrite = false, resume = false, log_device_placement = false;
 };
 

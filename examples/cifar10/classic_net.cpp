@@ -52,18 +52,16 @@ nn::Sequential& with_layers(nn::Sequential& net) {
 
 }  // namespace
 
-ClassicNet::ClassicNet(ClassicLosses* losses)
-    : local3_(linear_named(with_layers(*this), "local3")), local4_(linear_named(*this, "local4")), losses_(losses) {}
+ClassicNet::ClassicNet()
+    : local3_(linear_named(with_layers(*this), "local3")), local4_(linear_named(*this, "local4")) {}
 
 ls::Tensors ClassicNet::forward_all(const ls::Tensors& inputs) {
   check_inputs(inputs, 1);
-  if (losses_ != nullptr && is_training()) losses_->enter(*this, inputs[0].device());
+  if (is_training()) {
+    nn::add_loss(kWeightDecay * ls::l2_loss(local3_.weight), "local3/weight_loss");
+    nn::add_loss(kWeightDecay * ls::l2_loss(local4_.weight), "local4/weight_loss");
+  }
   return Sequential::forward_all(inputs);
-}
-
-std::vector<ls::NamedTensor> ClassicNet::weight_losses() const {
-  return {{"local3/weight_loss", kWeightDecay * ls::l2_loss(local3_.weight)},
-          {"local4/weight_loss", kWeightDecay * ls::l2_loss(local4_.weight)}};
 }
 
 std::vector<ls::NamedTensor> ClassicNet::activations(const ls::Tensor& images) {
@@ -75,35 +73,4 @@ std::vector<ls::NamedTensor> ClassicNet::activations(const ls::Tensor& images) {
     if (!layer->own_parameters().empty()) all.push_back({name, x});
   }
   return all;
-}
-
-void ClassicLosses::enter(const ClassicNet& tower, const ls::Device& device) {
-  const std::lock_guard lock(mutex_);
-  towers_[&device] = &tower;
-}
-
-ls::Tensor ClassicLosses::total_loss(const ls::Tensor& logits, const ls::Tensor& labels) {
-  const ls::Device* device = &logits.device();
-  const ClassicNet* tower = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    tower = towers_.at(device);
-  }
-  std::vector<ls::NamedTensor> losses = {{"cross_entropy", nn::cross_entropy(logits, labels)}};
-  for (ls::NamedTensor& loss : tower->weight_losses()) losses.push_back(std::move(loss));
-  ls::Tensor total = losses.front().tensor;
-  for (std::size_t i = 1; i < losses.size(); ++i) total = total + losses[i].tensor;
-  ls::train::check_finite(total, step_, {.group = group_});
-  losses.push_back({"total_loss", total});
-  for (ls::NamedTensor& loss : losses) loss.tensor = ls::detach(loss.tensor);
-  const std::lock_guard lock(mutex_);
-  losses_[device] = std::move(losses);
-  return total;
-}
-
-std::vector<ls::train::NamedLoss> ClassicLosses::of_device(const ls::Device& device) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<ls::train::NamedLoss> values;
-  for (const auto& [name, loss] : losses_.at(&device)) values.push_back({name, loss.item()});
-  return values;
 }

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "examples/cifar10/classic_net.h"
+#include "examples/cifar10/dashed_flags.h"
 #include "examples/cifar10/data.h"
 #include "examples/cifar10/lines.h"
 #include "examples/lib/training.h"
@@ -45,7 +46,8 @@ bool read_eval_flags(int argc, char** argv, EvalFlags& flags) {
   add("num-examples", "number of images, from the first on",
       cxxopts::value(flags.num_examples)->default_value("10000"));
   add("help", "print this text");
-  if (!ex::parse_flags(options, argc, argv)) return false;
+  DashedFlags dashed(argc, argv);
+  if (!ex::parse_flags(options, argc, dashed.argv())) return false;
   if (flags.num_examples < 1 || flags.until_step < 0 || !(flags.interval_secs >= 0) || flags.interval_secs > 1e6)
     throw ls::InvalidArgument(
         "--num-examples must be positive, --until-step and --eval-interval-secs must not be negative (at most 1e6 s)");

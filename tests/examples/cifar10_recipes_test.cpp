@@ -85,14 +85,15 @@ TEST_F(Cifar10Recipes, ClassicPrintsTheTutorialsLinesAndWritesItsSummaries) {
       const double rate = std::stod((*found)[3]), seconds = std::stod((*found)[4]);
       EXPECT_NEAR(rate * seconds, 4, rate * 0.001 + 0.1 * seconds + 0.01);
     }
-    EXPECT_THAT(steps, ::testing::ElementsAre("2", "4")) << output;
+    EXPECT_THAT(steps, ::testing::ElementsAre("0", "2")) << output;
+    EXPECT_TRUE(fs::exists(folder_ / dir / "step-00000001")) << "the checkpoint of step 0";
     EXPECT_THAT(output, AllOf(HasSubstr("checkpoint in " + in_folder(dir + "/step-00000004")), Not(HasSubstr("[1]"))));
     std::string events;
     for (const auto& entry : fs::directory_iterator(folder_ / dir))
       if (entry.path().filename().string().rfind("events.out.tfevents.", 0) == 0) events += bytes_of_file(entry.path());
     for (const char* tag : {"cross_entropy (raw)", "local3/weight_loss (raw)", "local4/weight_loss (raw)",
                             "total_loss (raw)", "total_loss", "learning_rate", "conv1/weight/gradients",
-                            "softmax_linear/bias", "conv2/activations", "local4/sparsity", "images"})
+                            "softmax_linear/bias", "conv2/activations", "local4/sparsity", "images", "MaxPool2d"})
       EXPECT_THAT(events, HasSubstr(tag));
   }
 }
@@ -141,6 +142,26 @@ TEST_F(Cifar10Recipes, ClassicByAnyStrategyHasTheSameLosses) {
     for (std::size_t step = 0; step < 3; ++step) EXPECT_NEAR(losses[step], all["towers"][step], 1e-3) << strategy;
 }
 
+// The tutorial's command: names with underscores, one process that starts the devices, five checkpoints, and the rate's
+// steps by the tutorial's formula, int(24 / 5 / 2 x 350).
+TEST_F(Cifar10Recipes, ClassicIsStartedAsTheTutorialIs) {
+  std::vector<std::string> words = classic(
+      "train", {"--max_steps=8", "--num_gpus", "2", "--save_every=1", "--summary-every", "0", "--input_threads=3"}, 0);
+  *std::find(words.begin(), words.end(), "4") = "5";
+  const std::string output = run(words);
+  EXPECT_THAT(output,
+              AllOf(HasSubstr("[0] strategy ddp, 2 devices, 5 images a step each; the rate falls every 840 steps"),
+                    HasSubstr(": step 0, loss = ")));
+  std::vector<std::string> checkpoints;
+  for (const auto& entry : fs::directory_iterator(folder_ / "train"))
+    if (entry.is_directory()) checkpoints.push_back(entry.path().filename().string());
+  EXPECT_THAT(checkpoints, ::testing::UnorderedElementsAre("step-00000004", "step-00000005", "step-00000006",
+                                                           "step-00000007", "step-00000008"));
+  EXPECT_THAT(run({EXAMPLES_FOLDER "/cifar10_eval", "--data", in_folder("data"), "--train_dir", in_folder("train"),
+                   "--run_once"}),
+              HasSubstr("(step 8, 10 images)"));
+}
+
 TEST_F(Cifar10Recipes, ClassicRefusesAFolderThatIsNotEmpty) {
   const std::vector<std::string> step = {"--max-steps", "1", "--summary-every", "1"};
   fs::create_directories(folder_ / "train");
@@ -177,7 +198,8 @@ TEST_F(Cifar10Recipes, ClassicStopsWhereALossIsNotFinite) {
   const std::string errors = run(classic("train", {"--max-steps", "8", "--lr", "1e30", "--summary-every", "0"}, 2), 1);
   EXPECT_TRUE(std::regex_search(errors, std::regex("step [23]: Model diverged with loss = (NaN|inf) on rank [01]")))
       << errors;
-  EXPECT_FALSE(fs::exists(folder_ / "train/latest"));
+  EXPECT_TRUE(fs::exists(folder_ / "train/step-00000001"));
+  EXPECT_FALSE(fs::exists(folder_ / "train/step-00000002")) << "only the checkpoint of step 0";
 }
 
 TEST_F(Cifar10Recipes, ClassicNamesMistakes) {

@@ -188,6 +188,20 @@ TEST(Deploy, GradientsOfClonesAreSummedByVariable) {
   EXPECT_THAT(message_of([&] { sum_clones_gradients({}, *cpus[0]); }), HasSubstr("there is no clone"));
 }
 
+TEST(Deploy, AverageGradientsIsTheTutorials) {
+  const auto cpus = on_cpus(0, 2).devices;
+  const Tensor first = Tensor::from<float>(std::vector<float>{1, 2}, {2}), second = Tensor::full({2}, 4, *cpus[1]);
+  const auto means = average_gradients({{{"w", first}, {"b", {}}}, {{"w", second}, {"b", {}}}});
+  ASSERT_EQ(means.size(), 2u);
+  EXPECT_EQ(means[0].name, "w");
+  EXPECT_EQ(means[0].tensor.span<float>()[0], 2.5F);
+  EXPECT_EQ(means[0].tensor.span<float>()[1], 3);
+  EXPECT_FALSE(means[1].tensor.defined());
+  EXPECT_EQ(first.span<float>()[0], 1) << "a tower's own gradient stays";
+  EXPECT_EQ(average_gradients({{{"w", first}}})[0].tensor.span<float>()[1], 2);
+  EXPECT_THAT(message_of([] { average_gradients({}); }), HasSubstr("there is no clone"));
+}
+
 // Batch normalisation and dropout are in this one.
 TEST(Deploy, TrainsToTheWeightsOfTowers) {
   for (const int num_clones : {1, 2, 3, 4}) {

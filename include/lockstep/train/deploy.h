@@ -120,6 +120,11 @@ OptimizedClones optimize_clones(const Clones& clones, const Tensor& inputs, cons
 std::vector<NamedTensor> sum_clones_gradients(const std::vector<std::vector<NamedTensor>>& clone_gradients,
                                               Device& device);
 
+// The tutorial's average_gradients(): their mean over the towers, on `device`, for an optimizer's variables by name.
+// Sums in the order of the towers, as sum_clones_gradients() does, and throws what it throws.
+std::vector<NamedTensor> average_gradients(const std::vector<std::vector<NamedTensor>>& tower_gradients,
+                                           Device& device = cpu_device());
+
 // Writes "<variable>/gradient", a histogram, and "<variable>/gradient_norm", its Euclidean norm. Logs the variables
 // without a gradient.
 void add_gradients_summaries(SummaryWriter& writer, const std::vector<NamedTensor>& gradients, std::int64_t step);

@@ -174,6 +174,15 @@ std::vector<NamedTensor> sum_clones_gradients(const std::vector<std::vector<Name
   return sums;
 }
 
+std::vector<NamedTensor> average_gradients(const std::vector<std::vector<NamedTensor>>& tower_gradients,
+                                           Device& device) {
+  std::vector<NamedTensor> means = sum_clones_gradients(tower_gradients, device);
+  const float part = 1 / static_cast<float>(tower_gradients.size());
+  for (const auto& [name, mean] : means)
+    if (mean.defined()) device.kernels().scale(mean, part, mean, device.default_stream());
+  return means;
+}
+
 void add_gradients_summaries(SummaryWriter& writer, const std::vector<NamedTensor>& gradients, std::int64_t step) {
   for (const auto& [name, gradient] : gradients) {
     if (!gradient.defined()) {
