@@ -24,7 +24,7 @@
 #include "src/train/strategies/model_parallel/model_parallel_ranks.h"
 #include "src/train/strategies/model_parallel/pipeline_plan.h"
 #include "src/train/strategies/model_parallel/pipeline_stage.h"
-#include "src/train/strategies/one_process/device_threads.h"
+#include "src/autograd/engine/device_threads.h"
 
 namespace lockstep::train {
 

@@ -77,20 +77,27 @@ Tensor DeviceCopies::forward(int copy, const Tensor& inputs) {
   return (*(*this)[copy].model)(part_of(inputs, copy));
 }
 
+Tensor DeviceCopies::compute_gradient(const Training& training, int number, const Tensor& inputs, const Tensor& targets,
+                                      optim::LossScaler* scaler) {
+  const Replica& copy = (*this)[number];
+  for (const NamedTensor& parameter : copy.parameters) clear_grad(parameter.tensor);
+  if (!has_rows(inputs, number)) return {};
+  const nn::AddedLosses added;
+  const Tensor outputs = forward(number, inputs);
+  const Tensor loss = total_loss(training, *copy.model, outputs, part_of(targets, number), added, scaler,
+                                 number == 0 ? &losses_ : nullptr);
+  weighted_backward(loss, weight_of_part(inputs, number, count()));
+  return loss;
+}
+
 std::vector<float> DeviceCopies::compute_gradients(const Training& training, const Tensor& inputs,
                                                    const Tensor& targets, optim::LossScaler* scaler) {
   std::vector<float> losses(copies_.size());
   run([&](int number) {
-    const Replica& copy = (*this)[number];
-    for (const NamedTensor& parameter : copy.parameters) clear_grad(parameter.tensor);
-    if (!has_rows(inputs, number)) return;
-    const nn::AddedLosses added;
-    const Tensor outputs = forward(number, inputs);
-    const Tensor loss = total_loss(training, *copy.model, outputs, part_of(targets, number), added, scaler,
-                                   number == 0 ? &losses_ : nullptr);
-    weighted_backward(loss, weight_of_part(inputs, number, count()));
+    const Tensor loss = compute_gradient(training, number, inputs, targets, scaler);
+    if (!loss.defined()) return;
     losses[static_cast<std::size_t>(number)] = loss.item();  // each device has a thread: none waits for another's read
-    copy.device->default_stream().synchronize();             // other threads will read its gradients
+    (*this)[number].device->default_stream().synchronize();  // other threads will read its gradients
   });
   count_parts(inputs);
   count_parts(targets);

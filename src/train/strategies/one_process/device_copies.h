@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "src/autograd/engine/device_threads.h"
 #include "src/train/strategies/model_copies.h"
-#include "src/train/strategies/one_process/device_threads.h"
 
 namespace lockstep::train {
 
@@ -49,9 +49,12 @@ class DeviceCopies {
 
   // Within run(): the outputs of a copy for its part of the inputs.
   Tensor forward(int copy, const Tensor& inputs);
-  // Forward, loss and backward of all copies that have rows. Returns their total losses; each is the mean over the
-  // copy's part, and its gradient has the factor weight_of_part(). 0 for a copy without rows, which has no gradients.
-  // `scaler`, the optimizer's, may be null. Waits for the devices.
+  // Within run(): forward, loss and backward of a copy. Returns its total loss, the mean over the copy's part, which
+  // the device may still be computing; the gradient has the factor weight_of_part(). A copy without rows has no
+  // gradients, and its loss is undefined. `scaler`, the optimizer's, may be null.
+  Tensor compute_gradient(const Training& training, int copy, const Tensor& inputs, const Tensor& targets,
+                          optim::LossScaler* scaler);
+  // The same for all copies; 0 for a copy without rows. Waits for the devices.
   std::vector<float> compute_gradients(const Training& training, const Tensor& inputs, const Tensor& targets,
                                        optim::LossScaler* scaler);
   StepLosses& losses() { return losses_; }  // of the first copy in the last step

@@ -1,36 +1,36 @@
 // One process, with a thread and a copy of the model for each device; TensorFlow calls this MirroredStrategy.
 //
 //     device 0: variables, optimizer      device 1: variables, optimizer       mirrored: equal bits on all devices
-//          |    first half of the batch        |    second half
+//          |    first part of the batch        |    second part
 //     forward, backward                   forward, backward                    a thread each
-//          |                                   |
-//     adds part 0 of all gradients        adds part 1 of all gradients         each reads its part from the others
-//          |                                   |
-//     takes part 1 from device 1          takes part 0 from device 0
+//          |==== gradients: all-reduce, bucket by bucket, while backward runs ====|
 //     optimizer                           optimizer
 //
+// The threads are the ranks of a process group: shared memory between logical CPUs, NCCL between GPUs. Devices that
+// form no such group (parts of one GPU, GPUs without NCCL, a CPU next to a GPU) add their gradients by copies between
+// the devices when backward has ended.
+//
 // Traffic: gradients, 2 (n - 1) / n of their bytes to and from each of n devices in each step, as in an all-reduce
-// among processes, but only after backward has ended; the samples from where they are; after the step the buffers
-// (statistics of batch normalisation) of device 0, if the model has any. Gradients are added in the order of the
-// devices and scaled as under ddp on one machine, so that the weights have ddp's bits.
+// among processes; the samples from where they are; after the step the buffers (statistics of batch normalisation) of
+// device 0, if the model has any. Gradients are added in the order of the devices and scaled as under ddp on one
+// machine, so that the weights have ddp's bits.
 #include <algorithm>
+#include <exception>
 #include <optional>
 
 #include "lockstep/autograd/variable.h"
+#include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "lockstep/train/strategy_scope.h"
+#include "src/comm/threads/thread_group.h"
+#include "src/core/base/message_text.h"
 #include "src/optim/team.h"
 #include "src/train/strategies/kinds.h"
-#include "src/train/strategies/one_process/device_copies.h"
+#include "src/train/strategies/one_process/gradient_exchange.h"
 
 namespace lockstep::train {
 
 namespace {
-
-// A device has these next to its copy of the model; all gradients are in one piece of memory.
-struct Mirror {
-  std::unique_ptr<optim::Optimizer> optimizer;
-  Tensor gradients, sum, from_peer;  // the last two: as large as a part
-};
 
 class Mirrored : public Strategy {
  public:
@@ -39,12 +39,15 @@ class Mirrored : public Strategy {
   Mirrored(Training training, const StrategyOptions& options)
       : training_(std::move(training)), devices_(options.devices), copies_(kName, training_, devices_) {
     check_float32(kName, copies_[0].parameters);
-    for (const NamedTensor& parameter : copies_[0].parameters) total_ += whole_lines(parameter.tensor.count());
-    part_ = whole_lines((total_ + count() - 1) / count());
-    for (int i = 0; i < copies_.count(); ++i) mirrors_.push_back(lay_out(copies_[i]));
-    std::vector<optim::Optimizer*> optimizers;
-    for (Mirror& mirror : mirrors_) optimizers.push_back(mirror.optimizer.get());
-    team_.emplace(kName, optim::Team::Kind::kReplicas, optimizers);
+    why_no_buckets_ = ThreadGroup::refusal(devices_);
+    if (!why_no_buckets_.empty())
+      log::info("mirrored: gradients are added after backward, by copies between the devices: {}", why_no_buckets_);
+    make_exchange();
+    for (int i = 0; i < copies_.count(); ++i)
+      optimizers_.push_back(make_optimizer(kName, training_, copies_[i].parameters));
+    std::vector<optim::Optimizer*> members;
+    for (const auto& optimizer : optimizers_) members.push_back(optimizer.get());
+    team_.emplace(kName, optim::Team::Kind::kReplicas, members);
     seen_ = versions();
   }
 
@@ -53,17 +56,10 @@ class Mirrored : public Strategy {
 
   float step(const Tensor& inputs, const Tensor& targets) override {
     copies_.check_samples(inputs, targets);
-    if (versions() != seen_) update_replicas();
-    copies_.scatter_changes(copies_[0]);
-    for (Mirror& mirror : mirrors_) mirror.optimizer->zero_grad();
-    const std::vector<float> losses =
-        copies_.compute_gradients(training_, inputs, targets, loss_scaler_of(&optimizer()));
-    copies_.zero_missing_gradients();
-    if (count() > 1) {
-      copies_.run([&](int device) { reduce_part(device); });
-      copies_.run([&](int device) { gather_parts(device); });
-      count_gradients();
-    }
+    follow_changes();
+    for (const auto& optimizer : optimizers_) optimizer->zero_grad();
+    if (!exchange_) make_exchange();
+    const std::vector<float> losses = average_gradients(inputs, targets);
     team_->step([this](const auto& work) { copies_.run(work); });
     copies_.scatter_buffers(copies_[0]);
     seen_ = versions();
@@ -72,16 +68,17 @@ class Mirrored : public Strategy {
 
   nn::Module& model() override { return *copies_[0].model; }
   std::vector<nn::Module*> replicas() override {
+    follow_changes();
     std::vector<nn::Module*> all;
     for (int i = 0; i < copies_.count(); ++i) all.push_back(copies_[i].model.get());
     return all;
   }
-  optim::Optimizer& optimizer() override { return *mirrors_[0].optimizer; }
+  optim::Optimizer& optimizer() override { return *optimizers_.front(); }
   void set_lr(float lr) override { team_->set_lr(lr); }
   void update_replicas() override {
-    for (std::size_t i = 1; i < mirrors_.size(); ++i) {
-      copy_values(model().state_dict(), copies_[static_cast<int>(i)].model->state_dict(), copies_.traffic());
-      const std::vector<NamedTensor> state = mirrors_[i].optimizer->state();
+    for (int i = 1; i < copies_.count(); ++i) {
+      copy_values(model().state_dict(), copies_[i].model->state_dict(), copies_.traffic());
+      const std::vector<NamedTensor> state = optimizers_[static_cast<std::size_t>(i)]->state();
       std::vector<NamedTensor> from = optimizer().state();
       from.resize(state.size());  // without the state of the LossScaler, which all share
       copy_values(from, state, copies_.traffic());
@@ -102,68 +99,72 @@ class Mirrored : public Strategy {
     Versions all;
     for (const NamedTensor& parameter : copies_[0].parameters) all.weights.push_back(parameter.tensor.version());
     for (const NamedTensor& buffer : copies_[0].buffers) all.weights.push_back(buffer.tensor.version());
-    for (const NamedTensor& state : mirrors_[0].optimizer->state()) all.state.push_back(state.tensor.version());
+    for (const NamedTensor& state : optimizers_.front()->state()) all.state.push_back(state.tensor.version());
     return all;
   }
-  std::int64_t count() const { return static_cast<std::int64_t>(devices_.size()); }
-
-  Mirror lay_out(const Replica& copy) {
-    Mirror mirror{.gradients = Tensor::zeros({total_}, DType::kFloat32, *copy.device),
-                  .sum = Tensor::empty({part_}, DType::kFloat32, *copy.device),
-                  .from_peer = Tensor::empty({part_}, DType::kFloat32, *copy.device)};
-    std::int64_t begin = 0;
-    for (const NamedTensor& parameter : copy.parameters) {
-      bind_grad(parameter.tensor, floats_of(mirror.gradients, begin, parameter.tensor.count()).buffer());
-      begin += whole_lines(parameter.tensor.count());
-    }
-    mirror.optimizer = make_optimizer(kName, training_, copy.parameters);
-    return mirror;
+  void follow_changes() {
+    if (versions() != seen_) update_replicas();
+    copies_.scatter_changes(copies_[0]);
   }
 
-  // Part `part` of the gradients of device `device`; the last ones may be shorter, or empty.
-  Tensor part_of(std::size_t device, std::int64_t part) const {
-    const std::int64_t begin = std::min(part * part_, total_), end = std::min(begin + part_, total_);
-    return floats_of(mirrors_[device].gradients, begin, end - begin);
+  void make_exchange() {
+    exchange_ = why_no_buckets_.empty() ? make_bucket_exchange(copies_) : make_peer_exchange(copies_);
   }
 
-  // Puts the mean of all devices' gradients into this device's part of its own.
-  void reduce_part(int number) {
-    const auto own = static_cast<std::size_t>(number);
-    const Tensor part = part_of(own, number), sum = floats_of(mirrors_[own].sum, 0, part.count());
-    const Tensor from_peer = floats_of(mirrors_[own].from_peer, 0, part.count());
-    Device& device = *devices_[own];
-    sum.copy_from(part_of(0, number));
-    for (std::size_t i = 1; i < mirrors_.size(); ++i) {
-      if (i != own) from_peer.copy_from(part_of(i, number));
-      device.kernels().add(sum, i == own ? part : from_peer, sum, device.default_stream());
-    }
-    device.kernels().scale(sum, 1 / static_cast<float>(count()), part, device.default_stream());
-    device.default_stream().synchronize();
+  // Forward and backward of all copies. Returns their losses.
+  std::vector<float> average_gradients(const Tensor& inputs, const Tensor& targets) {
+    std::vector<float> losses(devices_.size());
+    std::vector<std::exception_ptr> failures(devices_.size());
+    optim::LossScaler* const scaler = loss_scaler_of(&optimizer());
+    exchange_->begin();
+    copies_.run([&](int copy) {
+      const auto number = static_cast<std::size_t>(copy);
+      try {
+        const Tensor loss = copies_.compute_gradient(training_, copy, inputs, targets, scaler);
+        exchange_->finish(copy);
+        if (loss.defined()) losses[number] = loss.item();
+      } catch (const PeerLost&) {  // another copy has failed, and says why
+        failures[number] = std::current_exception();
+        exchange_->stop(copy, "another device's part of the step failed");
+      } catch (...) {
+        failures[number] = std::current_exception();
+        has_failed_[number] = true;
+        exchange_->stop(copy, fmt::format("mirrored: the step failed on {}: {}", devices_[number]->name(),
+                                          exception_text(failures[number])));
+      }
+    });
+    copies_.count_parts(inputs);
+    copies_.count_parts(targets);
+    rethrow(failures);
+    exchange_->settle();
+    return losses;
   }
 
-  void gather_parts(int number) {
-    const auto own = static_cast<std::size_t>(number);
-    for (std::size_t i = 0; i < mirrors_.size(); ++i)
-      if (i != own) part_of(own, static_cast<std::int64_t>(i)).copy_from(part_of(i, static_cast<std::int64_t>(i)));
-    devices_[own]->default_stream().synchronize();
-  }
-
-  // From each device to each other one: what is added there, and the means.
-  void count_gradients() {
-    for (std::size_t to = 0; to < devices_.size(); ++to)
-      for (std::size_t from = 0; from < devices_.size(); ++from)
-        copies_.traffic().add(*devices_[from], *devices_[to],
-                              part_of(from, static_cast<std::int64_t>(to)).bytes() +
-                                  part_of(from, static_cast<std::int64_t>(from)).bytes());
+  // After a failure the group of the threads has ended, and the copies' buffers are those of their own samples. The
+  // next step makes another group.
+  void rethrow(const std::vector<std::exception_ptr>& failures) {
+    const auto failed =
+        std::find_if(failures.begin(), failures.end(), [](const auto& each) { return each != nullptr; });
+    if (failed == failures.end()) return;
+    const auto cause = std::find(has_failed_.begin(), has_failed_.end(), true);
+    const std::exception_ptr error =
+        cause == has_failed_.end() ? *failed : failures[static_cast<std::size_t>(cause - has_failed_.begin())];
+    has_failed_.assign(devices_.size(), false);
+    exchange_.reset();
+    copies_.scatter_buffers(copies_[0]);
+    seen_ = versions();
+    std::rethrow_exception(error);
   }
 
   Training training_;
   std::vector<Device*> devices_;
-  DeviceCopies copies_;                // the first is the model itself
-  std::vector<Mirror> mirrors_;        // by copy
-  std::optional<optim::Team> team_;    // of the mirrors' optimizers
-  Versions seen_;                      // at the end of the last step
-  std::int64_t total_ = 0, part_ = 0;  // floats: of all gradients, and of the part that a device adds
+  DeviceCopies copies_;                                                // the first is the model itself
+  std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;          // by copy
+  std::optional<optim::Team> team_;                                    // of the optimizers
+  std::string why_no_buckets_;                                         // "" if the devices form a group of threads
+  std::unique_ptr<GradientExchange> exchange_;                         // null after a step that failed
+  std::vector<char> has_failed_ = std::vector<char>(devices_.size());  // by copy, in this step
+  Versions seen_;                                                      // at the end of the last step
 };
 
 }  // namespace

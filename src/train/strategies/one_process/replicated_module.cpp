@@ -22,8 +22,8 @@
 #include "lockstep/nn/added_losses.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/data_parallel.h"
+#include "src/autograd/engine/device_threads.h"
 #include "src/train/strategies/model_copies.h"
-#include "src/train/strategies/one_process/device_threads.h"
 #include "src/train/strategies/one_process/gathered_outputs.h"
 #include "src/train/strategies/strategy_options.h"
 

@@ -1,4 +1,4 @@
-#include "src/train/strategies/one_process/device_threads.h"
+#include "src/autograd/engine/device_threads.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "lockstep/tensor/random.h"
 #include "src/core/process/compute_threads.h"
 
-namespace lockstep::train {
+namespace lockstep {
 
 DeviceThreads::DeviceThreads(int count) : failures_(static_cast<std::size_t>(count)) {
   for (int number = 0; number < count; ++number) threads_.emplace_back([this, number] { serve(number); });
@@ -21,7 +21,7 @@ DeviceThreads::~DeviceThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void DeviceThreads::run(const std::function<void(int device)>& work) {
+void DeviceThreads::run(const std::function<void(int device)>& work, const std::function<void()>& meanwhile) {
   const RandomState random = random_state();
   RandomState random_after = random;
   const SampleNumbers samples = sample_numbers();
@@ -38,11 +38,22 @@ void DeviceThreads::run(const std::function<void(int device)>& work) {
   under_way_ = static_cast<int>(threads_.size());
   ++round_;
   has_work_.notify_all();
+  std::exception_ptr own_failure;
+  if (meanwhile) {
+    lock.unlock();
+    try {
+      meanwhile();
+    } catch (...) {
+      own_failure = std::current_exception();
+    }
+    lock.lock();
+  }
   has_ended_.wait(lock, [this] { return under_way_ == 0; });
   work_ = nullptr;
   set_random_state(random_after);  // all threads have drawn the same number of times
   for (const std::exception_ptr& failure : failures_)
     if (failure) std::rethrow_exception(failure);
+  if (own_failure) std::rethrow_exception(own_failure);
 }
 
 void DeviceThreads::serve(int number) {
@@ -66,4 +77,4 @@ void DeviceThreads::serve(int number) {
   }
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep

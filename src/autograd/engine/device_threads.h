@@ -1,4 +1,4 @@
-// A thread for each device of a strategy that drives several devices from one process.
+// A thread for each of several devices that one process drives: for strategies, and for branches of a model.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep {
 
 // The threads never wait for each other; only the caller of run() waits for all of them. So nothing hangs if one of
 // them fails. Work whose parts wait for each other must stop the others itself if one fails, as model_parallel's stages
@@ -23,8 +23,10 @@ class DeviceThreads {
 
   // Calls work(0), ..., work(count - 1), each on its own thread, always the same one, with the caller's random state,
   // sample numbers and autocast. Returns when all have ended; the caller's random state is then that of number 0.
-  // Rethrows the exception of the lowest number. Each thread computes with its share of this process's cores.
-  void run(const std::function<void(int device)>& work);
+  // Rethrows the exception of the lowest number. Each thread computes with its share of this process's cores. The
+  // caller's thread calls `meanwhile`, if it is not empty, while the others work; its exception counts if none of them
+  // throws.
+  void run(const std::function<void(int device)>& work, const std::function<void()>& meanwhile = {});
 
  private:
   void serve(int number);
@@ -39,4 +41,4 @@ class DeviceThreads {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep
