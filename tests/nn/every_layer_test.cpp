@@ -11,6 +11,7 @@
 #include "lockstep/nn/activations.h"
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/branches.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/layers.h"
@@ -31,6 +32,13 @@ template <typename Module, typename... Args>
 Layer layer(const std::string& kind, std::vector<nn::InputSpec> inputs, Args... args) {
   return {kind, [=] { return std::make_unique<Module>(args...); }, std::move(inputs)};
 }
+
+struct TwoTowers : nn::Branches {
+  TwoTowers() {
+    append_named<nn::Linear>("left", 3, 4);
+    append<nn::Dropout>(0.5F);
+  }
+};
 
 std::vector<Layer> layers() {
   const nn::InputSpec images{{2, 6, 6, 3}}, rows{{4, 3}}, sequences{{2, 6, 3}};
@@ -61,6 +69,7 @@ std::vector<Layer> layers() {
                                     nn::MultiheadAttentionOptions{.causal = true, .dropout = 0.2F}),
       layer<nn::Embedding>("Embedding", {{{2, 3}, DType::kInt64}}, 5, 4),
       layer<nn::Dropout>("Dropout", {rows}, 0.5F),
+      layer<TwoTowers>("Branches", {rows}),
       layer<nn::Sequential>("Sequential", {rows, rows}),
   };
 }
@@ -141,6 +150,7 @@ TEST_P(EveryLayer, GivesItsParametersAndInputsGradients) {
 
 TEST_P(EveryLayer, NamesItselfWhenItGetsTooManyInputs) {
   if (GetParam().name == "Sequential") GTEST_SKIP() << "an empty Sequential takes any number";
+  if (GetParam().name == "Branches") GTEST_SKIP() << "each branch gets all, and names itself";
   Tensors more = inputs_;
   more.push_back(inputs_[0]);
   try {

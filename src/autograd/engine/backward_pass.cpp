@@ -170,6 +170,23 @@ void BackwardPass::finish_input(std::size_t index) {
   if (VariableState* state = state_of(input); state != nullptr && is_end(*state)) end_written(input, *state);
 }
 
+void BackwardPass::skip_input(std::size_t index) {
+  const Tensor& input = running_->inputs()[index];
+  const GradTarget& target = targets_[index];
+  finished_[index] = true;
+  if (target.is_written_ != nullptr) *target.is_written_ = true;
+  VariableState* const state = state_of(input);
+  if (state != nullptr && is_end(*state))
+    end_skipped(input, *state, target);
+  else if (target)
+    target.give(Tensor::zeros(input.shape(), DType::kFloat32, input.device()));
+}
+
+void BackwardPass::end_skipped(const Tensor& end, VariableState& state, const GradTarget& target) {
+  if (target) target.give(Tensor::zeros(end.shape(), DType::kFloat32, end.device()));
+  end_written(end, state);
+}
+
 // The node has thrown: memory of a leaf that it was the first to write holds no gradient.
 void BackwardPass::forget_incomplete(const Node& node) {
   for (std::size_t i = 0; i < targets_.size(); ++i)

@@ -39,8 +39,14 @@ class BackwardPass {
   // Declares that the running node has written its part of an input's gradient. For a node that knows this before it
   // returns.
   void finish_input(std::size_t index);
+  // Declares that the running node has no gradient of this input in this pass. A leaf is left as if the node had not
+  // read it; any other input gets zeros.
+  void skip_input(std::size_t index);
+  bool retains_graph() const { return retain_graph_; }
 
   void queue(std::function<void()> callback) { queued_.push_back(std::move(callback)); }
+  // Takes over what a pass of another thread, which computes a part of this one, was to call at its end.
+  void call_at_end(std::vector<std::function<void()>> callbacks) { note_end_callbacks(callbacks); }
   virtual std::vector<LeafUse> leaves() const { return {}; }
 
   // The outermost pass of this thread. A checkpoint's node runs a pass inside a pass; users only see the outermost.
@@ -54,6 +60,8 @@ class BackwardPass {
   virtual void note_end(const Tensor& end, VariableState& state, const char* reader) = 0;  // once per use
   virtual GradTarget end_target(const Tensor& end, VariableState& state) = 0;              // the target of one use
   virtual void end_written(const Tensor& end, VariableState& state) = 0;  // one use has written its part
+  // One use has no gradient; `target` is what end_target() returned for it. By default the gradient is zeros.
+  virtual void end_skipped(const Tensor& end, VariableState& state, const GradTarget& target);
   // True if the gradient of this node's result is wanted; the node then runs.
   virtual bool wants(const Node&) const { return true; }
   virtual bool runs(const Node&) const { return true; }

@@ -15,7 +15,7 @@ namespace lockstep {
 // Computes gradients of chosen tensors. For gradients(), these are leaves and results, and the pass continues through
 // the results. For a checkpoint, which works in a segment of the tape, these are the ends of the segment, where the
 // pass stops. Nodes that lead to no chosen tensor do not run.
-class CapturePass final : public BackwardPass {
+class CapturePass : public BackwardPass {
  public:
   // The second constructor: `finished(i)` is called when the gradient of capture i is complete.
   CapturePass() = default;

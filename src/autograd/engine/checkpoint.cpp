@@ -8,6 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/random.h"
 #include "src/autograd/engine/capture_pass.h"
+#include "src/autograd/engine/parallel_branches.h"
 #include "src/autograd/engine/tape_segment.h"
 
 namespace lockstep {
@@ -170,6 +171,12 @@ std::vector<Tensor> inputs_for(const std::vector<Tensor>& ends, const std::vecto
 
 bool recomputing() { return runs_again; }
 bool in_checkpoint() { return functions_in_progress > 0; }
+
+CheckpointContext checkpoint_context() { return {runs_again, functions_in_progress}; }
+void set_checkpoint_context(const CheckpointContext& context) {
+  runs_again = context.recomputing;
+  functions_in_progress = context.functions_in_progress;
+}
 
 Tensor checkpoint(CheckpointFunction function, const std::vector<Tensor>& inputs) {
   if (!function) throw InvalidArgument("checkpoint: the function is empty");

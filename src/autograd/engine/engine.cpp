@@ -47,6 +47,12 @@ class LeafPass final : public BackwardPass {
     if (--state.pending_uses == 0) state.fire_hooks(leaf);
   }
 
+  // Nodes that run later write the first part of its gradient.
+  void end_skipped(const Tensor& leaf, VariableState& state, const GradTarget& target) override {
+    if (!target.accumulate()) state.grad_written = false;
+    if (--state.pending_uses == 0 && state.grad_written) state.fire_hooks(leaf);
+  }
+
   void note_end_callbacks(const std::vector<std::function<void()>>& callbacks) override {
     through_.insert(through_.end(), callbacks.begin(), callbacks.end());
   }

@@ -33,7 +33,7 @@ void add_loss(const Tensor& loss, const std::string& name) {
   if (collector == nullptr && NoGrad::active()) return;
   if (in_checkpoint())
     throw InvalidArgument(
-        "add_loss: '{}' was added in a function of checkpoint(), which keeps no history of it: return it as a part of "
+        "add_loss: '{}' was added in a function of checkpoint() or parallel_apply(), which keeps no history of it: return it as a part of "
         "the result, or add it outside of the function",
         name);
   if (collector == nullptr)
