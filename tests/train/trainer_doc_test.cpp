@@ -1,4 +1,4 @@
-// The code of docs/trainer.md.
+// The code of docs/trainer.md, and some of docs/strategies.md.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -83,6 +83,40 @@ TEST(TrainerDocExamples, TrainInAScope) {
 
   EXPECT_EQ(trainer->strategy().name(), std::string("mirrored"));
   EXPECT_LT(trainer->history().values("loss")[2], trainer->history().values("loss")[0]);
+}
+
+TEST(StrategiesDocExamples, BranchesOnTheirDevices) {
+  auto make_net = [] {
+    auto net = std::make_unique<nn::Sequential>();
+    net->append_named<nn::Linear>("stem", 2, 16, nn::LinearLayerOptions{.activation = ls::Activation::kReLU});
+    auto& towers = net->append_named<nn::Branches>("towers");
+    towers.append_named<nn::Linear>("left", 16, 8);   // on the first device
+    towers.append_named<nn::Linear>("right", 16, 8);  // on the second, at the same time
+    net->append_named<nn::Linear>("head", 16, 4);
+    return net;
+  };
+  const std::vector<ls::Device*> cpus = ls::logical_devices(ls::DeviceKind::kCpu);
+  const auto strategy = ls::train::make_strategy(
+      "model_parallel",
+      {.model = make_net,
+       .optimizer =
+           [](std::vector<ls::NamedTensor> parameters) {
+             return std::make_unique<ls::optim::SGD>(std::move(parameters), ls::optim::SGDOptions{.lr = 0.1F});
+           },
+       .loss = [](const ls::Tensor& logits, const ls::Tensor& labels) { return nn::cross_entropy(logits, labels); }},
+      {.devices = {cpus[0], cpus[1]}});
+  const ls::Tensor x = ls::Tensor::full({4, 2}, 0.5F), labels = ls::Tensor::zeros({4}, ls::DType::kInt64);
+  const float first_loss = strategy->step(x, labels);
+  EXPECT_LT(strategy->step(x, labels), first_loss);
+
+  ls::Device &first = ls::cpu_device(), &second = *cpus[1];
+  nn::Linear left(2, 8), right(2, 8), head(16, 4);
+  left.to(first), right.to(second), head.to(first);
+  const ls::Tensors y = ls::parallel_apply({{[&] { return left(ls::to_device(x, first)); }, first},
+                                            {[&] { return right(ls::to_device(x, second)); }, second}});
+  const ls::Tensor logits = head(ls::concat({y[0], ls::to_device(y[1], first)}, 1));
+
+  EXPECT_EQ(logits.shape(), (ls::Shape{4, 4}));
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class WeightAverager {
 struct PipelineBubble {
   int stages = 1, micro_batches = 1;
   double expected = 0;  // (stages - 1) / (micro_batches + stages - 1): the share of a step in which a stage waits
-  std::vector<double> idle = {};  // the share of the last step in which each device of this process waited
+  std::vector<double> idle = {};  // by device of this process: the share of the last step in which its stage waited
 };
 
 // `model_parallel`: its stages wait for each other.

@@ -52,10 +52,10 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
     model_->to(*devices_.front());
     replace_by_roots(*group_, model_->state_dict(), "initial weights");
     on_all_ranks(group_, [&] {  // making an optimizer may fail
-      stage_ = std::make_unique<PipelineStage>(training_, *model_, cut_[static_cast<std::size_t>(rank)],
-                                               *devices_.front(), rank, ranks, micro_batches_);
+      stage_ = std::make_unique<PipelineStage>(
+          training_, *model_, StagePlan{cut_[static_cast<std::size_t>(rank)], devices_}, rank, ranks, micro_batches_);
     });
-    optimizer_ = share_stages(*group_, stage_->optimizer(), untrained_, team_);
+    optimizer_ = share_stages(*group_, own_optimizer(), untrained_, team_);
     bubble_ = {ranks, micro_batches_, pipeline_bubble(ranks, micro_batches_), {0}};
   }
 
@@ -87,7 +87,7 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
   }
   optim::Optimizer& optimizer() override { return *optimizer_; }
   std::vector<optim::Optimizer*> optimizers() override {
-    return stage_->optimizer() == nullptr ? std::vector<optim::Optimizer*>() : std::vector{stage_->optimizer()};
+    return own_optimizer() == nullptr ? std::vector<optim::Optimizer*>() : std::vector{own_optimizer()};
   }
   void set_lr(float lr) override { team_->set_lr(lr); }
   std::vector<NamedLoss> step_losses() const override { return stage_->losses(); }
@@ -113,6 +113,7 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
     float loss;
     bool is_bad;  // under loss scaling: a gradient of some stage is infinite or NaN
   };
+  optim::Optimizer* own_optimizer() const { return stage_->optimizers().front(); }
   bool is_scaled() const { return team_->loss_scaler() != nullptr; }
 
   // One call sends all ranks the last rank's loss, the position in the random streams after the draws of all stages,

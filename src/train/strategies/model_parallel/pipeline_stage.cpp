@@ -1,7 +1,6 @@
 #include "src/train/strategies/model_parallel/pipeline_stage.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "lockstep/autograd/elementwise.h"
@@ -17,46 +16,6 @@ namespace lockstep::train {
 
 namespace {
 
-std::vector<std::size_t> sizes_of_stages(const std::vector<nn::Module*>& layers, std::size_t stages,
-                                         const std::vector<int>& asked) {
-  if (stages > layers.size())
-    throw InvalidArgument(
-        "{}: {} stages, one for each device, but only {} layers: every stage needs a layer: use fewer devices, or "
-        "ranks",
-        kModelParallel, stages, layers.size());
-  if (asked.empty()) {
-    std::vector<std::uint64_t> bytes;
-    for (const nn::Module* layer : layers) {
-      bytes.push_back(0);
-      for (const Tensor& parameter : layer->parameters()) bytes.back() += parameter.bytes();
-    }
-    return split_layers(bytes, stages);
-  }
-  const bool all_positive = std::all_of(asked.begin(), asked.end(), [](int size) { return size > 0; });
-  if (asked.size() != stages || !all_positive ||
-      std::accumulate(asked.begin(), asked.end(), 0) != static_cast<int>(layers.size()))
-    throw InvalidArgument(
-        "{}: .stage_layers has {} numbers with sum {}; expected a positive number for each of {} stages, with sum {}, "
-        "the layers",
-        kModelParallel, asked.size(), std::accumulate(asked.begin(), asked.end(), 0), stages, layers.size());
-  return {asked.begin(), asked.end()};
-}
-
-void check_not_shared(const std::vector<std::vector<nn::Module*>>& stages) {
-  std::vector<std::pair<std::size_t, NamedTensor>> seen;
-  for (std::size_t stage = 0; stage < stages.size(); ++stage)
-    for (const nn::Module* layer : stages[stage])
-      for (const NamedTensor& parameter : layer->named_parameters()) {
-        for (const auto& [other, known] : seen)
-          if (other != stage && known.tensor.is_same(parameter.tensor))
-            throw InvalidArgument(
-                "{}: stages {} and {} share the parameter '{}' of shape {}: choose .stage_layers so that one stage has "
-                "both uses",
-                kModelParallel, other, stage, parameter.name, parameter.tensor.shape().text());
-        seen.emplace_back(stage, parameter);
-      }
-}
-
 // forward() sets the numbers of each micro-batch.
 struct KeptSampleNumbers {
   const SampleNumbers numbers = sample_numbers();
@@ -64,28 +23,6 @@ struct KeptSampleNumbers {
 };
 
 }  // namespace
-
-std::vector<std::vector<nn::Module*>> cut_into_stages(nn::Module& model, std::size_t stages,
-                                                      const std::vector<int>& stage_layers) {
-  if (dynamic_cast<nn::Sequential*>(&model) == nullptr)
-    throw InvalidArgument(
-        "{}: the model is a {}: stages are runs of layers of an nn::Sequential; make it one, or move its parts to "
-        "devices by hand, with to_device() between them",
-        kModelParallel, model.kind());
-  if (!model.own_parameters().empty() || !model.own_buffers().empty())
-    throw InvalidArgument("{}: the Sequential has tensors outside its layers, which belong to no stage",
-                          kModelParallel);
-  std::vector<nn::Module*> layers;
-  for (const auto& child : model.children()) layers.push_back(child.second);
-  std::vector<std::vector<nn::Module*>> cut;
-  auto next = layers.begin();
-  for (const std::size_t size : sizes_of_stages(layers, stages, stage_layers)) {
-    cut.emplace_back(next, next + static_cast<std::ptrdiff_t>(size));
-    next += static_cast<std::ptrdiff_t>(size);
-  }
-  check_not_shared(cut);
-  return cut;
-}
 
 int micro_batches_of(const StrategyOptions& options, std::size_t stages) {
   if (options.micro_batches < 0)
@@ -138,16 +75,16 @@ Tensors StagedModel::forward_all(const Tensors& inputs) {
   return values;
 }
 
-PipelineStage::PipelineStage(const Training& training, const nn::Module& model, std::vector<nn::Module*> layers,
-                             Device& device, int stage, int stages, int micro_batches)
+PipelineStage::PipelineStage(const Training& training, const nn::Module& model, StagePlan plan, int stage, int stages,
+                             int micro_batches)
     : training_(training),
-      layers_(std::move(layers)),
-      device_(device),
+      plan_(std::move(plan)),
+      device_(*plan_.devices.front()),
       stage_(stage),
       stages_(stages),
       micro_batches_(micro_batches) {
-  for (nn::Module* layer : layers_) {
-    layer->to(device);
+  place_layers(plan_.layers, plan_.devices);
+  for (nn::Module* layer : plan_.layers) {
     const auto child = std::find_if(model.children().begin(), model.children().end(),
                                     [layer](const auto& each) { return each.second == layer; });
     LOCKSTEP_CHECK(child != model.children().end(), "{}: a layer of stage {} is not in the model", kModelParallel,
@@ -155,12 +92,40 @@ PipelineStage::PipelineStage(const Training& training, const nn::Module& model, 
     for (NamedTensor& parameter : nn::trainable_parameters(*layer))
       trained_.push_back({child->first + "." + parameter.name, std::move(parameter.tensor)});
   }
-  if (!trained_.empty()) optimizer_ = make_optimizer(kModelParallel, training_, trained_);
+  for (const Device* device : plan_.devices) {
+    std::vector<NamedTensor> here;
+    for (const NamedTensor& parameter : trained_)
+      if (&parameter.tensor.device() == device) here.push_back(parameter);
+    optimizers_.push_back(here.empty() ? nullptr : make_optimizer(kModelParallel, training_, here));
+  }
+}
+
+std::vector<optim::Optimizer*> PipelineStage::optimizers() const {
+  std::vector<optim::Optimizer*> all;
+  for (const auto& optimizer : optimizers_) all.push_back(optimizer.get());
+  return all;
+}
+
+std::vector<nn::BranchTraffic> PipelineStage::traffic_of_branches() const {
+  std::vector<nn::BranchTraffic> all(plan_.devices.size());
+  for (nn::Module* layer : plan_.layers)
+    for (const nn::Branches* branches : branches_in(*layer))
+      for (std::size_t b = 0; b < branches->size(); ++b) {
+        all[b % all.size()].sent += branches->traffic(b).sent;
+        all[b % all.size()].received += branches->traffic(b).received;
+      }
+  return all;
+}
+
+optim::LossScaler* PipelineStage::scaler() const {
+  for (const auto& optimizer : optimizers_)
+    if (optimizer) return loss_scaler_of(optimizer.get());
+  return nullptr;
 }
 
 std::vector<NamedTensor> PipelineStage::state() const {
   std::vector<NamedTensor> all;
-  for (const nn::Module* layer : layers_)
+  for (const nn::Module* layer : plan_.layers)
     for (NamedTensor& tensor : layer->state_dict()) all.push_back(std::move(tensor));
   return all;
 }
@@ -171,10 +136,16 @@ void PipelineStage::run(const StepSamples& samples, StageLinks& links) {
   losses_.begin(micro_batches_);
   waited_ = {};
   for (const NamedTensor& parameter : trained_) clear_grad(parameter.tensor);
+  const std::vector<nn::BranchTraffic> before = traffic_of_branches();
   for (const PipelineOp& op : one_forward_one_backward(stage_, stages_, micro_batches_))
     op.forward ? forward(op.micro_batch, samples, links) : backward(op.micro_batch, links);
   losses_.end();
-  device_.default_stream().synchronize();
+  for (Device* device : plan_.devices) device->default_stream().synchronize();
+  branch_traffic_ = traffic_of_branches();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    branch_traffic_[i].sent -= before[i].sent;
+    branch_traffic_[i].received -= before[i].received;
+  }
 }
 
 void PipelineStage::forward(int micro_batch, const StepSamples& samples, StageLinks& links) {
@@ -193,14 +164,14 @@ void PipelineStage::forward(int micro_batch, const StepSamples& samples, StageLi
   const nn::AddedLosses added;
   Tensor output = run_layers(input.values);
   if (is_last()) {
-    output = loss_of(training_.loss, *layers_.back(), output,
+    output = loss_of(training_.loss, *plan_.layers.back(), output,
                      rows_of_part(kModelParallel, samples.targets, micro_batch, micro_batches_, device_));
     random_after_ = random_state();
   } else {
     links.send_activation({detach(output), random_state(), requires_grad(output)});
   }
   losses_.count(is_last() ? output : Tensor(), added);
-  under_way_[micro_batch] = {input.values, output, scaled_sum(added, loss_scaler_of(optimizer_.get()))};
+  under_way_[micro_batch] = {input.values, output, scaled_sum(added, scaler())};
 }
 
 void PipelineStage::backward(int micro_batch, StageLinks& links) {
@@ -226,7 +197,7 @@ void PipelineStage::backward(int micro_batch, StageLinks& links) {
 
 Tensor PipelineStage::run_layers(const Tensor& input) const {
   Tensors values{input};
-  for (nn::Module* layer : layers_) values = (*layer)(values);
+  for (nn::Module* layer : plan_.layers) values = (*layer)(values);
   if (values.size() != 1)
     throw InvalidArgument(
         "{}: stage {} returned {} tensors; expected one for the next stage, or the loss: choose .stage_layers that end "

@@ -1,4 +1,5 @@
-// A stage of a pipeline: some layers on one device, and the micro-batches that pass through them.
+// A stage of a pipeline: some layers on one device, or with branches on several, and the micro-batches that pass
+// through them.
 #pragma once
 
 #include <chrono>
@@ -11,15 +12,11 @@
 #include "src/train/strategies/model_copies.h"
 #include "src/train/strategies/model_parallel/micro_batch_losses.h"
 #include "src/train/strategies/model_parallel/pipeline_links.h"
+#include "src/train/strategies/model_parallel/stage_devices.h"
 
 namespace lockstep::train {
 
 inline constexpr const char* kModelParallel = "model_parallel";
-
-// The layers of all stages. Throws InvalidArgument unless the model is an nn::Sequential with no parameters of its own,
-// for more stages than layers, for .stage_layers that do not add up, and for a parameter that two stages would share.
-std::vector<std::vector<nn::Module*>> cut_into_stages(nn::Module& model, std::size_t stages,
-                                                      const std::vector<int>& stage_layers);
 
 // The model that users evaluate and save: all layers with their names; forward() passes through all stages.
 class StagedModel : public nn::Module {
@@ -57,18 +54,21 @@ struct StepSamples {
 // Used by one thread, always the same.
 class PipelineStage {
  public:
-  // Moves the layers, which belong to `model`, to the device. Makes an optimizer if something is trained; it knows the
-  // parameters by their names in the model.
-  PipelineStage(const Training& training, const nn::Module& model, std::vector<nn::Module*> layers, Device& device,
-                int stage, int stages, int micro_batches);
+  // Moves the layers, which belong to `model`, to the stage's devices (stage_devices.h). Makes an optimizer for each
+  // device that trains something; it knows the parameters by their names in the model.
+  PipelineStage(const Training& training, const nn::Module& model, StagePlan plan, int stage, int stages,
+                int micro_batches);
 
   // Forward and backward of all micro-batches; gradients add up in the parameters. Throws what layers, loss and links
   // throw.
   void run(const StepSamples& samples, StageLinks& links);
 
-  Device& device() const { return device_; }
+  const std::vector<Device*>& devices() const { return plan_.devices; }
   bool is_last() const { return stage_ + 1 == stages_; }
-  optim::Optimizer* optimizer() const { return optimizer_.get(); }  // null if nothing is trained
+  // By device; null where nothing is trained.
+  std::vector<optim::Optimizer*> optimizers() const;
+  // Bytes that the last run copied for branches: to each of devices() from the first one, and back.
+  const std::vector<nn::BranchTraffic>& branch_traffic() const { return branch_traffic_; }
   // Parameters and buffers, with their names in the layers.
   std::vector<NamedTensor> state() const;
   float loss() const { return losses_.loss(); }    // on the last stage: the mean over the batch
@@ -86,13 +86,16 @@ class PipelineStage {
   void forward(int micro_batch, const StepSamples& samples, StageLinks& links);
   void backward(int micro_batch, StageLinks& links);
   Tensor run_layers(const Tensor& input) const;
+  optim::LossScaler* scaler() const;
+  std::vector<nn::BranchTraffic> traffic_of_branches() const;  // since the model was built
 
   const Training& training_;
-  const std::vector<nn::Module*> layers_;
-  Device& device_;
+  const StagePlan plan_;
+  Device& device_;  // the first
   const int stage_, stages_, micro_batches_;
   std::vector<NamedTensor> trained_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<std::unique_ptr<optim::Optimizer>> optimizers_;  // by device
+  std::vector<nn::BranchTraffic> branch_traffic_;              // by device
   std::map<int, UnderWay> under_way_;
   MicroBatchLosses losses_;
   RandomState random_after_;
