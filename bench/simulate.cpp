@@ -3,6 +3,8 @@
 //   build/bench/all_reduce --ranks 2 -b 4 -e 64M --json-file shm.json
 //   build/bench/simulate --fit shm.json --net-alpha-us 15 --net-gbps 12 --ranks-per-node 8 --compute-ms 120
 //                        --bytes 100M --plot step.svg
+//   build/bench/simulate --strategies       when do 16 GPUs on several machines equal 8 in one, by each strategy of
+//                                           train/strategy.h; bench/lib/strategy_model.h has the formulas
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include "bench/lib/bench_common.h"
 #include "bench/lib/cost_model.h"
 #include "bench/lib/plot_axis.h"
+#include "bench/lib/strategy_report.h"
 #include "examples/lib/parse_flags.h"
 #include "lockstep/core/error.h"
 
@@ -27,12 +30,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMostRanks = 4096;
 constexpr double kMostBuckets = 1e5;
-constexpr const char* kCaution = "a report of a model, not a promise";
 
 struct Settings {
   Cluster cluster;
   TrainingStep step;
-  bool json = false;
+  bool json = false, by_strategy = false;
+  StrategyQuestion question;
   std::string plot_file;
 };
 
@@ -55,6 +58,15 @@ cxxopts::Options describe_flags() {
       "net-gbps", "bandwidth of a machine, GB/s (100 Gbit/s: 12.5)", text("12.5"));
   options.add_options("A step")("compute-ms", "forward, backward and update of one rank", text("100"))(
       "bytes", "gradients; K, M and G are binary", text("100M"))("bucket-bytes", "size of one all-reduce", text("25M"));
+  options.add_options("By strategy")("strategies", "when do --many GPUs on several machines equal --few in one?")(
+      "few", "GPUs in one machine", text("8"))("many", "GPUs on several machines", text("16"))(
+      "scaling", "weak: each GPU has --samples, however many there are; strong: --few GPUs have them, more GPUs fewer",
+      text("weak"))("samples", "of a GPU in a step", text("32"))(
+      "overlap", "share, 0 to 1, of the communication that can hide behind compute and does", text("1"))(
+      "period", "steps between the averages of local_sgd", text("4"))(
+      "servers", "of parameter_server, a machine each; 0: one on every machine", text("0"))(
+      "micro-batches", "of model_parallel", text("32"))("input-bytes", "of a sample", text("588K"))(
+      "output-bytes", "of a sample", text("4000"))("activation-bytes", "of a sample between two stages", text("784K"));
   options.add_options("Results")("json", "JSON lines")("plot", "SVG of the table", text(""))("h,help", "this");
   return options;
 }
@@ -121,12 +133,43 @@ Link read_local_link(const Flags& flags) {
   return read_fit(fit);
 }
 
+int read_whole(const Flags& flags, const char* flag, int least, const char* unit) {
+  const std::string text = flags[flag].as<std::string>();
+  if (text == "0" && least == 0) return 0;
+  const double number = read_number(flags, flag, kMostRanks, unit);
+  if (number != std::floor(number)) throw InvalidArgument("--{} {}: expected a whole number", flag, text);
+  return static_cast<int>(number);
+}
+
+StrategyQuestion read_question(const Flags& flags, const Settings& settings) {
+  StrategyQuestion question{.local = settings.cluster.local, .net = settings.cluster.net};
+  question.few = read_whole(flags, "few", 1, "GPUs");
+  question.many = read_whole(flags, "many", 1, "GPUs");
+  const std::string scaling = flags["scaling"].as<std::string>();
+  if (scaling != "weak" && scaling != "strong")
+    throw InvalidArgument("--scaling '{}': expected weak or strong", scaling);
+  question.is_weak = scaling == "weak";
+  const std::string overlap = flags["overlap"].as<std::string>();
+  question.assumed = {.compute_us = settings.step.compute_us,
+                      .gradient_bytes = settings.step.gradient_bytes,
+                      .bucket_bytes = settings.step.bucket_bytes,
+                      .samples = read_number(flags, "samples", 1e6, "samples"),
+                      .input_bytes = read_bytes(flags, "input-bytes"),
+                      .output_bytes = read_bytes(flags, "output-bytes"),
+                      .activation_bytes = read_bytes(flags, "activation-bytes"),
+                      .overlap = overlap == "0" ? 0 : read_number(flags, "overlap", 1, "shares"),
+                      .average_period = read_whole(flags, "period", 1, "steps"),
+                      .servers = read_whole(flags, "servers", 0, "servers"),
+                      .micro_batches = read_whole(flags, "micro-batches", 1, "micro-batches")};
+  return question;
+}
+
 Settings parse_settings(int argc, char** argv) {
   auto options = describe_flags();
   try {
     const Flags flags = lockstep::examples::parse_naming_flags(options, argc, argv);
     if (flags.count("help") != 0) {
-      std::puts(options.help({"Inside a machine", "Between machines", "A step", "Results"}).c_str());
+      std::puts(options.help({"Inside a machine", "Between machines", "A step", "By strategy", "Results"}).c_str());
       std::exit(0);
     }
     if (!flags.unmatched().empty())
@@ -142,6 +185,8 @@ Settings parse_settings(int argc, char** argv) {
                             bytes_text(static_cast<std::size_t>(settings.step.gradient_bytes)),
                             bytes_text(static_cast<std::size_t>(settings.step.bucket_bytes)));
     settings.json = flags.count("json") != 0;
+    settings.by_strategy = flags.count("strategies") != 0;
+    if (settings.by_strategy) settings.question = read_question(flags, settings);
     settings.plot_file = flags["plot"].as<std::string>();
     if (flags.count("plot") != 0 && settings.plot_file.empty()) throw InvalidArgument("--plot: expected a file name");
     return settings;
@@ -153,7 +198,8 @@ Settings parse_settings(int argc, char** argv) {
 }
 
 std::vector<std::string> describe(const Settings& settings) {
-  const auto& [cluster, step, json, plot] = settings;
+  const Cluster& cluster = settings.cluster;
+  const TrainingStep& step = settings.step;
   const auto bytes = [](double number) { return bytes_text(static_cast<std::size_t>(number)); };
   return {fmt::format("{} of gradients in buckets of {}; compute {:g} ms a step", bytes(step.gradient_bytes),
                       bytes(step.bucket_bytes), step.compute_us / 1e3),
@@ -193,6 +239,11 @@ void plot_rows(const Settings& settings, const std::vector<Row>& rows) {
 
 int run(int argc, char** argv) {
   const Settings settings = parse_settings(argc, argv);
+  if (settings.by_strategy) {
+    if (!settings.plot_file.empty()) throw InvalidArgument("--plot is not for --strategies, which prints a table");
+    report_strategies(settings.question, settings.json);
+    return 0;
+  }
   std::vector<Row> rows;
   for (const int ranks : rank_counts(settings.cluster.ranks_per_node, kMostRanks)) {
     Row row{ranks, {}};
@@ -205,8 +256,9 @@ int run(int argc, char** argv) {
   if (!settings.json)
     for (const std::string& line : describe(settings)) fmt::print("# {}\n", line);
   print_rows(settings, rows);
-  const auto& [cluster, step, json, plot] = settings;
-  if (json)
+  const Cluster& cluster = settings.cluster;
+  const TrainingStep& step = settings.step;
+  if (settings.json)
     fmt::print("{}\n", Json{{"model",
                              {{"alpha_us", cluster.local.alpha_us},
                               {"gbps", cluster.local.gbps},

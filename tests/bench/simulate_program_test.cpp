@@ -182,6 +182,45 @@ TEST(Simulate, FlagsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(refusal({"word"}), HasSubstr("'word'"));
 }
 
+TEST(Simulate, SaysWhenManyGpusOnSeveralMachinesEqualFewInOne) {
+  const std::string table = run({"--strategies"});
+  EXPECT_THAT(table, AllOf(HasSubstr("# 8 GPUs in one machine, 16 on several; weak scaling"),
+                           HasSubstr("a report of a model, not a promise"), HasSubstr("equal_at_gbit_per_s"),
+                           HasSubstr("# ddp: 16 GPUs on 2, 4, 8, 16 machines equal 8 in one at "),
+                           HasSubstr("# parameter_server: 16 GPUs on 2, 4, 8, 16 machines equal 8 in one at "),
+                           HasSubstr("# mirrored: one process has one machine; among machines it is ddp")));
+  // 1 MB in one bucket. 8 GPUs: 10,000 + 2 (3 + 87.5) us. 16 on 16 machines may take twice as long: 30 (15 + 62.5 / b).
+  const auto objects = run_json({"--strategies", "--compute-ms", "10", "--bytes", "1000000", "--bucket-bytes",
+                                 "1000000", "--alpha-us", "1", "--gbps", "10"});
+  const auto row = std::find_if(objects.begin(), objects.end(), [](const json& each) {
+    return each.value("strategy", "") == "ddp" && each["machines"] == 16;
+  });
+  ASSERT_NE(row, objects.end());
+  const double most_us = 2 * (10'000 + 2 * (3 + 87.5)) - 10'000;
+  EXPECT_NEAR((*row)["equal_at_gbit_per_s"].get<double>(), 8 * 62.5 / (most_us / 30 - 15), 0.05);
+  EXPECT_EQ(objects.back()["model"]["scaling"], "weak");
+  EXPECT_EQ(objects.back()["caution"], "a report of a model, not a promise");
+  EXPECT_EQ(objects.back()["answers"].size(), 8u);
+}
+
+TEST(Simulate, StrongScalingGivesEachGpuLess) {
+  const auto objects = run_json({"--strategies", "--scaling", "strong", "--compute-ms", "10", "--bytes", "4K"});
+  double one = 0, several = 0;
+  for (const json& each : objects)
+    if (each.value("strategy", "") == "ddp")
+      (each["gpus"] == 8 ? one : each["machines"] == 2 ? several : one) = each["step_ms"].get<double>();
+  EXPECT_LT(several, 6) << "half of the compute, and hardly any communication";
+}
+
+TEST(Simulate, QuestionsThatMakeNoSenseAreRefused) {
+  EXPECT_THAT(refusal({"--strategies", "--many", "8"}), HasSubstr("--many 8 GPUs on several machines: expected more"));
+  EXPECT_THAT(refusal({"--strategies", "--scaling", "ideal"}), HasSubstr("--scaling 'ideal': expected weak or strong"));
+  EXPECT_THAT(refusal({"--strategies", "--overlap", "2"}), HasSubstr("--overlap"));
+  EXPECT_THAT(refusal({"--strategies", "--period", "1.5"}), HasSubstr("--period 1.5: expected a whole number"));
+  EXPECT_THAT(refusal({"--strategies", "--servers", "-1"}), HasSubstr("--servers"));
+  EXPECT_THAT(refusal({"--strategies", "--plot", "x.svg"}), HasSubstr("--plot is not for --strategies"));
+}
+
 TEST(Simulate, APictureThatCannotBeWrittenFailsWithThePath) {
   Child child({SIMULATE, "--plot", "/nowhere/plot.svg"});
   EXPECT_EQ(child.wait(), 1);
