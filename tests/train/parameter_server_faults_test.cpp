@@ -93,6 +93,13 @@ TEST(ParameterServer, OptionsThatAreRefused) {
   EXPECT_THAT(
       refusals(2, [](int rank) { return ParameterServerOptions{.servers = 1, .staleness = rank == 1 ? -1 : 0}; }),
       Each(HasSubstr(".staleness is -1")));
+  EXPECT_THAT(refusals(3, same({.servers = 1, .backup_workers = -1})), Each(HasSubstr(".backup_workers is -1")));
+  EXPECT_THAT(refusals(3, same({.servers = 1, .staleness = 1, .backup_workers = 1})),
+              Each(HasSubstr(".backup_workers = 1 with .staleness = 1: an asynchronous worker waits for no other")));
+  EXPECT_THAT(refusals(3, same({.servers = 1, .backup_workers = 2})),
+              Each(HasSubstr(".backup_workers is 2 of 2 workers: a step needs the gradients of at least one")));
+  EXPECT_THAT(refusals(3, same({.servers = 1, .allow_worker_failures = true})),
+              Each(HasSubstr(".allow_worker_failures needs an asynchronous job, .staleness above 0")));
   EXPECT_THAT(refusals(4, same({.servers = 3})), Each(HasSubstr("3 servers for 2 parameters: ps:2 would hold none")));
   EXPECT_THAT(
       refusals(3, [](int rank) { return ParameterServerOptions{.servers = 1, .staleness = rank == 2 ? 3 : 0}; }),
@@ -159,8 +166,6 @@ TEST(ParameterServer, CallsOfTheOtherJobAreRefused) {
       EXPECT_THAT(message_of([&] { server->serve(); }), HasSubstr("ps:0: serve() has run"));
       return;
     }
-    EXPECT_THAT(message_of([&] { strategy->optimizer(); }),
-                HasSubstr("worker:0 (rank 0) has no optimizer; the servers have"));
     EXPECT_THAT(message_of([&] { strategy->set_lr(-1); }), HasSubstr("got a learning rate of -1"));
   }));
 }

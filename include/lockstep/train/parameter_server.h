@@ -11,9 +11,12 @@
 //   data::DistributedSampler sampler(size, strategy->workers()->place());  // from here on: a worker
 //   for (...) strategy->step(inputs, targets);                             // model() has the current weights then
 //
-// The job begins with the weights that worker 0's model() has in its first step, for instance a checkpoint's.
+// The job begins with the weights that worker 0's model() has in its first step, and with the state of its optimizer(),
+// for instance a checkpoint's.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,16 +57,47 @@ struct ParameterServerOptions {
   // et al., NIPS 2013). Not negative.
   int staleness = 0;
   Sharding sharding = Sharding::kRoundRobin;
+  // Synchronous only. With b of W workers as backup, a step takes the first W - b gradients, in the order of the
+  // workers, and drops those that arrive later (Chen et al., "Revisiting Distributed Synchronous SGD", 2016;
+  // SyncReplicasOptimizer with replicas_to_aggregate = W - b). ps:0 decides for all servers which ones these are. A
+  // worker whose gradients were dropped gets the current weights, and goes on with the current step: it makes fewer
+  // steps than the others, so all loop until ParameterWorker::global_step() (train/strategy_roles.h) has the end.
+  int backup_workers = 0;
+  // A tensor is split by rows (its first dimension) into pieces of at least this many bytes, each on another server, as
+  // many as there are servers and rows: TensorFlow's MinSizePartitioner. 0: tensors stay whole. The optimizer must be
+  // elementwise.
+  std::size_t min_shard_bytes = 0;
+
+  // Asynchronous only: a worker that dies, fails or stays away longer than the group's deadline is left out, and the
+  // job goes on as long as one worker is left; start it with lockrun --allow-worker-failures. Each server logs the
+  // loss. The complete group and workers() end with the loss. The loss of a server ends the job.
+  bool allow_worker_failures = false;
+
+  bool operator==(const ParameterServerOptions&) const = default;
 };
 
-// The number of each parameter's server. Pure. Throws InvalidArgument if a server would hold no parameter (more servers
-// than parameters).
+// A part of a parameter on a server.
+struct ParameterPiece {
+  std::size_t parameter = 0;          // its number
+  std::int64_t begin = 0, count = 0;  // elements of the parameter, entire rows
+  int server = 0;
+};
+
+// The pieces of all parameters, in order. Pure. Throws InvalidArgument if a server would hold nothing (more servers
+// than pieces).
+std::vector<ParameterPiece> shard_pieces(const std::vector<NamedTensor>& parameters, int servers, Sharding sharding,
+                                         std::size_t min_shard_bytes);
+
+// The number of each parameter's server, if tensors stay whole. Pure. Throws what shard_pieces() throws.
 std::vector<int> shard_parameters(const std::vector<NamedTensor>& parameters, int servers, Sharding sharding);
 
-// The same as a text, with a line for each parameter, and the bytes of each server below:
-//   parameter      bytes  server
-//   hidden.weight  2048   ps:0
-std::string describe_shards(const std::vector<NamedTensor>& parameters, int servers, Sharding sharding);
+// The same as a text, with a line for each piece, and the bytes of each server below:
+//   parameter            bytes  server
+//   hidden.weight[0:16]  1024   ps:0
+//   hidden.weight[16:]   1024   ps:1
+//   hidden.bias          32     ps:0
+std::string describe_shards(const std::vector<NamedTensor>& parameters, int servers, Sharding sharding,
+                            std::size_t min_shard_bytes = 0);
 
 }  // namespace lockstep::train
 #pragma GCC visibility pop

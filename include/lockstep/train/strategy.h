@@ -49,7 +49,7 @@ struct Training {
 
 struct StrategyOptions {
   // The devices that compute. Empty: the logical GPUs, or the logical CPUs if there are no GPUs. Strategies with ranks
-  // take the group's device and no other; a worker of parameter_server takes the group's or the one that is given.
+  // take the group's device and no other; a worker of parameter_server takes the group's or those that are given.
   std::vector<Device*> devices = {};
   Device* parameter_device = nullptr;  // for `towers`: where the variables are; null: the CPU
   // For strategies with ranks; null: the thread's default group. For `model_parallel`: a rank for each stage; null:
@@ -103,15 +103,16 @@ class Strategy {
   // two steps; the others: model() alone.
   virtual std::vector<nn::Module*> replicas() { return {&model()}; }
   // The optimizer whose state belongs to model(); change the rate by set_lr(). Each parameter server has its own, for
-  // the parameters that it holds; a worker throws InvalidArgument.
+  // the parameters that it holds; a worker's has a copy of their state, to be saved and loaded: the call fetches it
+  // if a step has been made since the last call, and in an asynchronous job the weights of model() with it.
   virtual optim::Optimizer& optimizer() = 0;
   virtual void set_lr(float lr) = 0;  // on all replicas
   // All optimizers with state in this process; optimizer() is the first. model_parallel: one for each stage that trains
   // something.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }
   // Copies model() and optimizer(), which the caller has changed, for instance by loading them, to all replicas. A step
-  // does so by itself if it finds them changed. With ranks the caller changes them on all ranks alike; a parameter
-  // server's worker 0 may change its model before its first step.
+  // does so by itself if it finds them changed. With ranks the caller changes them on all ranks alike.
+  // parameter_server: collective on the workers, not needed before the first step; all get worker 0's.
   virtual void update_replicas() {}
 
   // The ranks that compute: to divide samples among them, and to add up their metrics. parameter_server: a group of the

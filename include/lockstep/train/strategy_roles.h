@@ -3,6 +3,7 @@
 //   if (auto* const pipeline = strategy->as<train::PipelineStages>()) print(pipeline->bubble().expected);
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,19 @@ class ParameterHolder {
   // Call it once. Blocks until all workers have destroyed their strategies. Throws what the loss of a worker or a
   // disagreement of workers causes.
   virtual void serve() = 0;
+  // By worker: its gradients that arrived after their step was complete (.backup_workers).
+  virtual std::vector<std::int64_t> dropped_gradients() const = 0;
+};
+
+// A worker of `parameter_server`.
+class ParameterWorker {
+ public:
+  virtual ~ParameterWorker() = default;
+
+  // The updates that ps:0 had made when it sent the weights of model(): TensorFlow's global step.
+  virtual std::int64_t global_step() const = 0;
+  // This worker's gradients that arrived after their step was complete (.backup_workers).
+  virtual std::int64_t dropped_gradients() const = 0;
 };
 
 // `local_sgd`.

@@ -10,9 +10,7 @@ namespace lockstep::train {
 
 namespace {
 
-bool is_given(const ParameterServerOptions& servers) {
-  return servers.servers != 0 || servers.staleness != 0 || servers.sharding != Sharding::kRoundRobin;
-}
+bool is_given(const ParameterServerOptions& servers) { return servers != ParameterServerOptions(); }
 
 void check_has_use_for(const StrategyKind& kind, const StrategyOptions& options) {
   const StrategyCapabilities& can = kind.capabilities;

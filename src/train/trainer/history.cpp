@@ -12,7 +12,7 @@ namespace lockstep::train {
 
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
 
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
@@ -53,12 +53,12 @@ std::string keras_text_of(const Logs& logs) {
 }
 
 void History::add(std::int64_t epoch, const Logs& logs) {
-  for (auto& column : columns_) column.second.push_back(kNone);
+  for (auto& column : columns_) column.second.push_back(kNoValue);
   for (const auto& entry : logs) {
     auto column =
         std::find_if(columns_.begin(), columns_.end(), [&](const auto& each) { return each.first == entry.first; });
     if (column == columns_.end())
-      column = columns_.insert(columns_.end(), {entry.first, std::vector<double>(numbers_.size() + 1, kNone)});
+      column = columns_.insert(columns_.end(), {entry.first, std::vector<double>(numbers_.size() + 1, kNoValue)});
     column->second.back() = entry.second;
   }
   numbers_.push_back(epoch);

@@ -36,11 +36,11 @@ void check_strategy(const std::string& name, const StrategyOptions& options, con
         "Trainer::compile: strategy '{}' has no device with the entire model, which evaluation and checkpoints of a "
         "Trainer need: use make_strategy() in your own loop",
         name);
-  if (can.has_servers)
+  if (options.parameter_server.backup_workers > 0 || options.parameter_server.allow_worker_failures)
     throw InvalidArgument(
-        "Trainer::compile: strategy '{}' has processes that serve and do not train, which fit() does not support: use "
-        "make_strategy() in your own loop, as examples/strategies.cpp does",
-        name);
+        "Trainer::compile: strategy '{}' with .{}: fit() makes the same steps on all workers, as Keras' does, and they "
+        "add up metrics together: leave it out, or use make_strategy() in your own loop",
+        name, options.parameter_server.backup_workers > 0 ? "backup_workers" : "allow_worker_failures");
   if (can.averages_weights)
     throw InvalidArgument(
         "Trainer::compile: strategy '{}' has different weights on each rank between two averages, but evaluation and "
@@ -92,13 +92,16 @@ Strategy& Trainer::Impl::compiled(const char* call) const {
 }
 
 std::shared_ptr<ProcessGroup> Trainer::Impl::group() const {
+  if (strategy)
+    if (auto workers = strategy->workers()) return workers;
   return options.strategy_options.group ? options.strategy_options.group : default_process_group();
 }
 
 Place Trainer::Impl::place() const { return has_ranks() ? group()->place() : Place{}; }
 
 std::int64_t Trainer::Impl::parts() const {
-  return has_ranks() ? group()->world_size() : static_cast<std::int64_t>(strategy->devices().size());
+  const auto devices = static_cast<std::int64_t>(strategy->devices().size());
+  return has_ranks() ? group()->world_size() * devices : devices;
 }
 
 Device* Trainer::Impl::batch_device() const {
@@ -199,6 +202,7 @@ void Trainer::compile(CompileOptions options) {
                              }};
   impl->strategy = scope ? scope->scope([&] { return make_strategy(training); })
                          : make_strategy(impl->options.strategy, training, impl->options.strategy_options);
+  if (auto* const worker = impl->strategy->as<CallWorker>()) worker->expect_calls();
   for (const NamedMetric& metric : impl->options.metrics) impl->metrics.push_back(metric.make());
   impl_ = std::move(next);
   history_ = {};
@@ -207,53 +211,73 @@ void Trainer::compile(CompileOptions options) {
 
 Logs Trainer::evaluate(const data::Pipeline& set, const PredictOptions& options) {
   impl_->compiled("evaluate");
-  const data::Pipeline batches = impl_->batched_together("evaluate", set, options.batch_size, /*wants_targets=*/true);
-  return impl_->guarded([&] { return impl_->evaluate(batches); });
+  return logs_of_result(impl_->served(*this, [&] {
+    const data::Pipeline batches = impl_->batched_together("evaluate", set, options.batch_size, /*wants_targets=*/true);
+    return result_of(impl_->guarded([&] { return impl_->evaluate(batches); }));
+  }));
 }
 
 Tensor Trainer::predict(const data::Pipeline& set, const PredictOptions& options) {
   Strategy& strategy = impl_->compiled("predict");
-  const data::Pipeline batches = impl_->batched_together("predict", set, options.batch_size, /*wants_targets=*/false);
-  return impl_->guarded(
-      [&] { return lockstep::train::predict(strategy.model(), batches.dataset(), impl_->evaluation(batches)); });
+  Tensor outputs;
+  const std::string result = impl_->served(*this, [&] {
+    const data::Pipeline batches = impl_->batched_together("predict", set, options.batch_size, /*wants_targets=*/false);
+    outputs = impl_->guarded(
+        [&] { return lockstep::train::predict(strategy.model(), batches.dataset(), impl_->evaluation(batches)); });
+    return strategy.as<CallWorker>() != nullptr ? result_of(outputs) : std::string();
+  });
+  return outputs.defined() ? outputs : tensor_of_result(result);
 }
 
 std::string Trainer::save(const std::string& folder, int keep) {
   Strategy& strategy = impl_->compiled("save");
-  ProgramState program =
-      program_state_of({history_, impl_->callbacks != nullptr ? states_of(*impl_->callbacks) : impl_->states});
-  return save_checkpoint(folder, {.model = strategy.model(),
-                                  .optimizer = strategy.optimizer(),
-                                  .ddp = strategy.wrapper(),
-                                  .step = step_,
-                                  .epoch = epoch_,
-                                  .group = impl_->group(),
-                                  .keep = keep,
-                                  .program = program});
+  std::string path;  // "" on a server, as on all ranks but the first
+  impl_->served(*this, [&] {
+    ProgramState program =
+        program_state_of({history_, impl_->callbacks != nullptr ? states_of(*impl_->callbacks) : impl_->states});
+    path = save_checkpoint(folder, {.model = strategy.model(),
+                                    .optimizer = strategy.optimizer(),
+                                    .ddp = strategy.wrapper(),
+                                    .step = step_,
+                                    .epoch = epoch_,
+                                    .group = impl_->group(),
+                                    .keep = keep,
+                                    .program = program});
+    return std::string();
+  });
+  return path;
 }
 
 std::optional<CheckpointState> Trainer::load(const std::string& folder) {
   Strategy& strategy = impl_->compiled("load");
-  ProgramState program;
-  const auto state = load_checkpoint(folder, {.model = strategy.model(),
-                                              .optimizer = strategy.optimizer(),
-                                              .ddp = strategy.wrapper(),
-                                              .group = impl_->group(),
-                                              .program = program});
-  if (!state) return state;
-  strategy.update_replicas();
-  TrainerState own = trainer_state_of(program, state->epoch, state->folder);
-  history_ = std::move(own.history);
-  if (impl_->callbacks == nullptr) {  // those of a fit in progress continue as they are
-    impl_->states = std::move(own.callbacks);
-    impl_->states_are_loaded = true;
-  }
-  step_ = state->step;
-  epoch_ = state->epoch;
-  return state;
+  return state_of_result(impl_->served(*this, [&] {
+    ProgramState program;
+    const auto state = load_checkpoint(folder, {.model = strategy.model(),
+                                                .optimizer = strategy.optimizer(),
+                                                .ddp = strategy.wrapper(),
+                                                .group = impl_->group(),
+                                                .program = program});
+    if (!state) return result_of(state);
+    strategy.update_replicas();
+    TrainerState own = trainer_state_of(program, state->epoch, state->folder);
+    history_ = std::move(own.history);
+    if (impl_->callbacks == nullptr) {  // those of a fit in progress continue as they are
+      impl_->states = std::move(own.callbacks);
+      impl_->states_are_loaded = true;
+    }
+    step_ = state->step;
+    epoch_ = state->epoch;
+    return result_of(state);
+  }));
 }
 
-void Trainer::weights_changed() { impl_->compiled("weights_changed").update_replicas(); }
+void Trainer::weights_changed() {
+  Strategy& strategy = impl_->compiled("weights_changed");
+  impl_->served(*this, [&] {
+    strategy.update_replicas();
+    return std::string();
+  });
+}
 
 Mode Trainer::mode_of(const std::string& name) const {
   const std::string bare = bare_name(name);
@@ -268,7 +292,7 @@ std::shared_ptr<ProcessGroup> Trainer::group() const { return impl_->group(); }
 
 bool Trainer::is_first_rank() const {
   const auto all = impl_->group();
-  return !all || all->rank() == 0;
+  return !impl_->is_server() && (!all || all->rank() == 0);
 }
 
 }  // namespace lockstep::train

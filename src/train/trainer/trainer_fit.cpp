@@ -296,8 +296,12 @@ class Trainer::Impl::Fit {
 };
 
 const History& Trainer::fit(const data::Pipeline& training, const FitOptions& options) {
-  Impl::Fit fit(*this, training, options);
-  impl_->guarded([&] { fit.run(); });
+  impl_->compiled("fit");
+  impl_->served(*this, [&] {
+    Impl::Fit fit(*this, training, options);
+    impl_->guarded([&] { fit.run(); });
+    return std::string();
+  });
   return history_;
 }
 

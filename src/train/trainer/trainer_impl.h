@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,9 +18,18 @@
 #include "lockstep/train/trainer.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/model_copies.h"
+#include "src/train/strategies/served_calls.h"
 #include "src/train/trainer/trainer_state.h"
 
 namespace lockstep::train {
+
+// The results of calls as bytes, for the servers.
+std::string result_of(const Logs& logs);
+Logs logs_of_result(const std::string& result);
+std::string result_of(const Tensor& outputs);
+Tensor tensor_of_result(const std::string& result);
+std::string result_of(const std::optional<CheckpointState>& state);
+std::optional<CheckpointState> state_of_result(const std::string& result);
 
 // Returns a line for the comparison of the ranks' arguments.
 inline std::string sizes_text(const char* kind, const data::Pipeline& set) {
@@ -40,6 +50,7 @@ struct Trainer::Impl {
   std::vector<NamedMetric::Running> metrics = {};
   std::mutex counting = {};
   bool counts = false;
+  int calls = 0;  // calls of served() within each other: a callback may save
 
   const std::vector<std::shared_ptr<Callback>>* callbacks = nullptr;  // of the fit in progress
   std::vector<SavedCallback> states = {};                             // of the last fit's callbacks, or as loaded
@@ -60,6 +71,12 @@ struct Trainer::Impl {
   ProcessGroup* ranks() const {
     return has_ranks() && group()->world_size() > 1 ? group().get() : nullptr;
   }  // null: one process
+  // Calls compute(), a call of all ranks, and returns its result. On a server of the strategy: serves until all workers
+  // have come to the end of the call, and returns worker 0's result, with its step, epoch and history for `trainer`; an
+  // error of the workers is thrown.
+  std::string served(Trainer& trainer, const std::function<std::string()>& compute);
+  bool is_server() const { return strategy && strategy->as<CallServer>() != nullptr; }
+
   // The number of ranks or devices that divide a step's samples.
   std::int64_t parts() const;
   // The device for batches that the strategy divides or uses.
@@ -75,8 +92,12 @@ struct Trainer::Impl {
   EvaluateOptions evaluation(const data::Pipeline& set) const;
   Logs evaluate(const data::Pipeline& set) const;
 
-  // Ends the group if this rank fails: the others receive the reason and do not wait for it.
-  template <typename Call> auto guarded(const Call& call) const { return abort_on_error(group(), call); }
+  // Ends the group, and the job with its servers, if this rank fails: the others receive the reason and do not wait for
+  // it.
+  template <typename Call> auto guarded(const Call& call) const {
+    const auto guarded_call = [&] { return abort_on_error(group(), call); };
+    return strategy->as<CallWorker>() != nullptr ? abort_on_error(job, guarded_call) : guarded_call();
+  }
 };
 
 }  // namespace lockstep::train

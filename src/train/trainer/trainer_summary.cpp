@@ -69,9 +69,10 @@ std::string render(const std::string& model, const std::vector<Cells>& rows, con
 
 std::string Trainer::summary(std::initializer_list<nn::InputSpec> samples) {
   const RandomState random = random_state();  // making a model for the table must not change the random state
-  const std::unique_ptr<nn::Module> made = impl_->strategy ? nullptr : impl_->make_model();
+  const bool has_model = impl_->strategy && !impl_->is_server();
+  const std::unique_ptr<nn::Module> made = has_model ? nullptr : impl_->make_model();
   set_random_state(random);
-  if (!impl_->strategy && !made)
+  if (!has_model && !made)
     throw InvalidArgument("Trainer::summary: the function that makes the model returned no module");
   nn::Module& model = made ? *made : impl_->strategy->model();
 

@@ -7,6 +7,7 @@
 
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/strategies/kinds.h"
 
@@ -50,6 +51,20 @@ void check_options(const ParameterServerOptions& options, int world_size) {
     throw InvalidArgument(
         "parameter_server: .staleness is {}: 0 is synchronous, S lets a worker be S steps ahead of the slowest",
         options.staleness);
+  if (options.backup_workers < 0)
+    throw InvalidArgument(
+        "parameter_server: .backup_workers is {}; expected the number of workers whose gradients "
+        "a step may drop, from 0 on",
+        options.backup_workers);
+  if (options.backup_workers > 0 && options.staleness > 0)
+    throw InvalidArgument(
+        "parameter_server: .backup_workers = {} with .staleness = {}: an asynchronous worker waits for no other one's "
+        "gradients, so none are dropped; set one of them to 0",
+        options.backup_workers, options.staleness);
+  if (options.allow_worker_failures && options.staleness == 0)
+    throw InvalidArgument(
+        "parameter_server: .allow_worker_failures needs an asynchronous job, .staleness above 0: a synchronous step "
+        "takes the gradients of all workers, as under TensorFlow's SyncReplicasOptimizer");
   if (options.servers < 0 || options.servers >= world_size)
     throw InvalidArgument(
         "parameter_server: .servers is {} with {} ranks in all: from 1 on, and at least one rank must be left to be a "
@@ -62,14 +77,41 @@ void check_numbers(const TaskTable& tasks) {
   check_number(env::kNumWorkers, "worker", tasks.workers.size());
 }
 
-// A worker's own device, or the group's; parameters are on the CPU of their servers.
-Device& device_of(const TaskTable& tasks, const StrategyOptions& options) {
-  if (options.devices.size() > 1 || (options.devices.size() == 1 && options.devices.front() == nullptr))
-    throw InvalidArgument(
-        "parameter_server: .devices: a worker computes on one device; {} are given, or none that is there",
-        options.devices.size());
-  if (tasks.own.job == Task::Job::kServer) return cpu_device();
-  return options.devices.empty() ? tasks.group->local_device() : *options.devices.front();
+void check_backup(const TaskTable& tasks, const ParameterServerOptions& options) {
+  if (options.backup_workers < static_cast<int>(tasks.workers.size())) return;
+  throw InvalidArgument(
+      "parameter_server: .backup_workers is {} of {} workers: a step needs the gradients of at least one",
+      options.backup_workers, tasks.workers.size());
+}
+
+// A worker's own devices, or the group's; parameters are on the CPU of their servers.
+std::vector<Device*> devices_of(const TaskTable& tasks, const StrategyOptions& options) {
+  std::set<const Device*> seen;
+  for (const Device* device : options.devices)
+    if (device == nullptr || !seen.insert(device).second)
+      throw InvalidArgument("parameter_server: .devices: {}",
+                            device == nullptr ? "one of them is null" : device->name() + " comes twice");
+  if (tasks.own.job == Task::Job::kServer) return {&cpu_device()};
+  return options.devices.empty() ? std::vector<Device*>{&tasks.group->local_device()} : options.devices;
+}
+
+// Collective. With workers that may fail each server has a group with each worker, so that the loss of one ends no
+// other link. In each round a process joins one of them.
+std::vector<Link> make_links(const ParameterServerJob& job) {
+  const std::vector<int>& peers = job.is_server() ? job.tasks.workers : job.tasks.servers;
+  std::vector<Link> links;
+  for (const int rank : peers) links.push_back({job.tasks.group, rank});
+  if (!job.options.allow_worker_failures) return links;
+  const int own = job.tasks.own.index;
+  const int rounds = static_cast<int>(std::max(job.tasks.workers.size(), job.tasks.servers.size()));
+  for (int round = 0; round < rounds; ++round) {
+    const int peer = job.is_server() ? (own + rounds - round) % rounds : (own + round) % rounds;
+    const bool pairs = peer < static_cast<int>(peers.size());
+    const int worker = job.is_server() ? peer : own;
+    const auto group = job.tasks.group->split(pairs ? worker : -1, job.is_server() ? 1 : 0);
+    if (pairs) links[static_cast<std::size_t>(peer)] = {group, 1 - group->rank()};
+  }
+  return links;
 }
 
 }  // namespace
@@ -150,6 +192,7 @@ std::string TaskTable::describe(int rank) const {
 }
 
 std::string TaskTable::with_tasks(const std::string& message) const {
+  if (message.starts_with(kParameterServer)) return message;
   constexpr std::string_view kRank = "rank ";
   std::set<int> named;
   for (std::size_t at = message.find(kRank); at != std::string::npos; at = message.find(kRank, at + 1)) {
@@ -192,6 +235,25 @@ void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std
   }
 }
 
+void send_text(const Link& link, std::string_view text, int tag) {
+  const auto bytes = static_cast<std::int64_t>(text.size());
+  link.group->send(&bytes, 1, DType::kInt64, link.peer, tag);
+  if (bytes > 0) link.group->send(text.data(), text.size(), DType::kUInt8, link.peer, tag);
+}
+
+std::string receive_text(const Link& link, int tag, const CallOptions& call) {
+  std::int64_t bytes = 0;
+  link.group->recv(&bytes, 1, DType::kInt64, link.peer, tag, call);
+  std::string text(static_cast<std::size_t>(bytes), '\0');
+  if (bytes > 0) link.group->recv(text.data(), text.size(), DType::kUInt8, link.peer, tag, call);
+  return text;
+}
+
+void ParameterServerJob::abort(const std::string& reason) const {
+  if (!options.allow_worker_failures) return tasks.group->abort(reason);
+  for (const Link& link : links) link.group->abort(reason);
+}
+
 std::unique_ptr<Strategy> make_parameter_server(Training training, const StrategyOptions& options) {
   const std::shared_ptr<ProcessGroup> group = group_of(options);
   ParameterServerJob job{.options = options.parameter_server};
@@ -200,19 +262,28 @@ std::unique_ptr<Strategy> make_parameter_server(Training training, const Strateg
   job.tasks.with_names([&] {
     on_all_ranks(group, [&] {
       check_numbers(job.tasks);
-      job.replica = make_replica(job.training, device_of(job.tasks, options));
-      check_float32(kParameterServer, job.replica.parameters);
+      check_backup(job.tasks, job.options);
+      job.devices = devices_of(job.tasks, options);
+      if (job.devices.size() > 1)
+        job.copies = std::make_unique<DeviceCopies>(kParameterServer, job.training, job.devices);
+      else
+        job.replica = make_replica(job.training, *job.devices.front());
+      check_float32(kParameterServer, job.model().parameters);
     });
     check_same_on_all_ranks(
         *group, "make_strategy",
         {fmt::format("servers = {}", job.options.servers), fmt::format("staleness = {}", job.options.staleness),
-         fmt::format("sharding = {}", job.options.sharding == Sharding::kRoundRobin ? "kRoundRobin" : "kGreedyBytes")},
+         fmt::format("sharding = {}", job.options.sharding == Sharding::kRoundRobin ? "kRoundRobin" : "kGreedyBytes"),
+         fmt::format("backup_workers = {}", job.options.backup_workers),
+         fmt::format("min_shard_bytes = {}", job.options.min_shard_bytes),
+         fmt::format("allow_worker_failures = {}", job.options.allow_worker_failures)},
         "have different options");
-    check_same_model(*group, *job.replica.model, "make_strategy");
+    check_same_model(*group, *job.model().model, "make_strategy");
   });
-  job.layout = lay_out_shards(job.replica.parameters, static_cast<int>(job.tasks.servers.size()), job.options.sharding);
-  const bool is_server = job.tasks.own.job == Task::Job::kServer;
+  job.layout = lay_out_shards(job.model().parameters, static_cast<int>(job.tasks.servers.size()), job.options);
+  const bool is_server = job.is_server();
   job.workers = group->split(is_server ? -1 : 0, job.tasks.own.index);
+  job.links = make_links(job);
   std::unique_ptr<Strategy> server;
   on_all_ranks(group, [&] {  // making a server's optimizer may fail
     if (is_server) server = make_server(std::move(job));

@@ -1,48 +1,35 @@
 // The worker of `parameter_server`: it computes gradients with the servers' weights. parameter_server.cpp draws both.
 //
 // A worker announces its step to the servers, sends each server the gradients of its parameters after backward, and
-// returns when all servers have sent their weights: model() is as current as the servers are then. Gradients, and on
-// the CPU weights too, are in one piece of memory in the order in which they are sent; those of a GPU pass through a
-// copy on the host. Buffers (statistics of batch normalisation) are each worker's own; save worker 0's, like rank 0's
-// under ddp.
+// returns when all servers have sent their weights: model() is as current as the servers are then. With several devices
+// the gradients are averaged over a copy of the model on each, and sent once. Buffers (statistics of batch
+// normalisation) are each worker's own; save worker 0's, like rank 0's under ddp.
 #include <exception>
 
-#include "lockstep/autograd/variable.h"
 #include "src/core/base/message_text.h"
-#include "src/train/strategies/parameter_server/parameter_tasks.h"
+#include "src/train/strategies/parameter_server/worker_model.h"
+#include "src/train/strategies/served_calls.h"
 
 namespace lockstep::train {
 
 namespace {
 
-class Worker : public Strategy {
+class Worker : public Strategy, public ParameterWorker, public CallWorker {
  public:
   explicit Worker(ParameterServerJob job)
       : job_(std::move(job)),
-        devices_({job_.replica.device}),
-        flags_(job_.replica.parameters.size()),
-        notices_(job_.tasks.servers.size()),
-        exceptions_(std::uncaught_exceptions()) {
-    Device& device = *devices_.front();
-    gradients_ = Tensor::zeros({job_.layout.total}, DType::kFloat32, device);
-    weights_ = Tensor::zeros({job_.layout.total}, DType::kFloat32, device);
-    const bool is_on_host = device.kind() == DeviceKind::kCpu;
-    host_gradients_ = is_on_host ? gradients_ : Tensor::zeros({job_.layout.total});
-    host_weights_ = is_on_host ? weights_ : Tensor::zeros({job_.layout.total});
-    for (std::size_t i = 0; i < job_.replica.parameters.size(); ++i) {
-      const Tensor& parameter = job_.replica.parameters[i].tensor;
-      const FloatRange& range = job_.layout.parameters[i];
-      move_into(weights_, range.begin, parameter);
-      bind_grad(parameter, floats_of(gradients_, range.begin, range.count).buffer());
-    }
-  }
+        model_(job_),
+        notices_(job_.links.size()),
+        acknowledgements_(job_.links.size()),
+        exceptions_(std::uncaught_exceptions()) {}
 
   // The servers end when all workers have sent that they have finished; without that the entire job would wait forever.
+  // In a job of calls they end with the last call.
   ~Worker() override {
     try {
       if (is_in_step_ || std::uncaught_exceptions() > exceptions_)
         abort("");
-      else
+      else if (!expects_calls_)
         notify_servers(Notice::Kind::kFinished);
     } catch (const std::exception&) {
       // The group is over: a step has reported that, or the program's next call will.
@@ -50,147 +37,249 @@ class Worker : public Strategy {
   }
 
   const char* name() const override { return kParameterServer; }
-  const std::vector<Device*>& devices() const override { return devices_; }
+  const std::vector<Device*>& devices() const override { return job_.devices; }
   std::shared_ptr<ProcessGroup> workers() const override { return job_.workers; }
 
   float step(const Tensor& inputs, const Tensor& targets) override {
-    check_batch(kParameterServer, inputs, targets, 1);
+    model_.check_batch(inputs, targets);
     if (is_in_step_)
       throw InvalidArgument("{}: {}: step {} has failed: the strategy is over", kParameterServer,
                             name_of(job_.tasks.own), steps_ + 1);
     is_in_step_ = true;
     float loss = 0;
     try {
-      loss = train_on(inputs.to(*devices_.front()), targets.to(*devices_.front()));
+      loss = train_on(inputs, targets);
     } catch (...) {
       abort(fmt::format(": {}", exception_text(std::current_exception())));
       throw;
     }
     ++steps_;
+    has_old_state_ = true;
     is_in_step_ = false;
     return loss;
   }
 
-  nn::Module& model() override { return *job_.replica.model; }
+  nn::Module& model() override { return *model_.replica().model; }
+  std::vector<NamedLoss> step_losses() const override { return model_.losses(); }
+  std::vector<DeviceTraffic> traffic() const override { return model_.traffic(sent_, received_); }
+
+  // A copy of the servers' state, which makes no steps.
   optim::Optimizer& optimizer() override {
-    throw InvalidArgument(
-        "{}: {} has no optimizer; the servers have one each, for their parameters: set_lr() changes their rate",
-        kParameterServer, job_.tasks.describe(job_.group().rank()));
+    if (!optimizer_) {
+      optimizer_ = make_optimizer(kParameterServer, job_.training, model_.replica().parameters);
+      if (lr_) optimizer_->set_lr(*lr_);
+    }
+    if (has_begun_ && std::exchange(has_old_state_, false)) job_.tasks.with_names([this] { fetch(); });
+    return *optimizer_;
   }
-  std::vector<optim::Optimizer*> optimizers() override { return {}; }
   void set_lr(float lr) override {
     if (!optim::is_rate(lr))
       throw InvalidArgument("{}: got a learning rate of {}; expected a finite number from 0 on", kParameterServer, lr);
     lr_ = lr;
+    if (optimizer_) optimizer_->set_lr(lr);
   }
-  std::vector<NamedLoss> step_losses() const override { return losses_.values(); }
-  std::vector<DeviceTraffic> traffic() const override { return {{devices_.front(), sent_, received_}}; }
+
+  void update_replicas() override {
+    if (!has_begun_) return;  // the first step does so
+    job_.tasks.with_names([this] {
+      if (is_first()) give();
+      job_.workers->barrier();
+      if (!is_first()) take();
+    });
+  }
+
+  std::int64_t global_step() const override { return answer_.global_step; }
+  std::int64_t dropped_gradients() const override { return answer_.dropped; }
+
+  void expect_calls() override { expects_calls_ = true; }
+  void end_call(const std::string& result) override {
+    notify_servers(Notice::Kind::kCallEnded);
+    if (!is_first()) return;
+    for (const Link& link : job_.links) send_text(link, result, kResultTag);
+  }
 
  private:
+  bool is_first() const { return job_.tasks.own.index == 0; }
+  bool has_backup() const { return job_.options.backup_workers > 0; }
+
   void abort(const std::string& reason) {
-    job_.group().abort(
+    job_.abort(
         fmt::format("parameter_server: {} has failed in step {}{}", name_of(job_.tasks.own), steps_ + 1, reason));
   }
 
   float train_on(const Tensor& inputs, const Tensor& targets) {
     job_.tasks.with_names([this] {
-      if (steps_ == 0) begin();
+      if (!has_begun_) begin();
       notify_servers(Notice::Kind::kStep);
     });
-    for (const NamedTensor& parameter : job_.replica.parameters) clear_grad(parameter.tensor);
-    const nn::AddedLosses added;
-    nn::Module& model = *job_.replica.model;
-    const Tensor outputs = model(inputs);
-    const Tensor loss = total_loss(job_.training, model, outputs, targets, added, /*scaler=*/nullptr, &losses_);
-    loss.backward();
-    for (std::size_t i = 0; i < flags_.size(); ++i)
-      flags_[i] = has_grad(job_.replica.parameters[i].tensor) ? 1.0F : 0.0F;
-    for (const NamedTensor& parameter : job_.replica.parameters)  // other workers may have reached it
-      if (!has_grad(parameter.tensor)) zero_gradient(parameter.tensor);
-    const float value = loss.item();
-    if (!host_gradients_.is_same(gradients_)) host_gradients_.copy_from(gradients_);
-    for (std::size_t i = 0; i < flags_.size(); ++i) host_gradients_.data<float>()[job_.layout.flags[i]] = flags_[i];
+    const float loss = model_.compute_gradients(inputs, targets);
     job_.tasks.with_names([this] { exchange(); });
-    return value;
+    return loss;
   }
 
-  // The servers begin with worker 0's weights, frozen parameters and buffers; all other workers take these over.
+  // The servers begin with worker 0's weights, frozen parameters, buffers and optimizer; all other workers take these
+  // over.
   void begin() {
-    const std::vector<NamedTensor> rest = rest_of(job_.replica);
-    std::vector<std::byte> bytes = bytes_of(rest);
-    const bool gives = job_.tasks.own.index == 0;
-    if (gives && !host_weights_.is_same(weights_)) host_weights_.copy_from(weights_);
-    notify_servers(gives ? Notice::Kind::kWeights : Notice::Kind::kJoins);
-    std::vector<Work> under_way = gives ? send(host_weights_) : receive_weights();
-    const int first = job_.tasks.servers[0];
-    if (!bytes.empty())
-      under_way.push_back(gives ? job_.group().send_async(bytes.data(), bytes.size(), DType::kUInt8, first, kRestTag)
-                                : job_.group().recv_async(bytes.data(), bytes.size(), DType::kUInt8, first, kRestTag,
-                                                          nullptr, patient()));
-    (gives ? sent_ : received_) += bytes.size();
-    for (const Work& work : under_way) work.wait();
-    if (gives) return;
-    set_to_bytes(rest, bytes);
-    take_over_weights();
+    is_first() ? give() : take();
+    has_begun_ = true;
   }
+
+  void give() {
+    follow_loaded_rate();
+    const Tensor& weights = model_.weights_to_send();
+    model_.spread_rest();
+    std::vector<std::byte> bytes = bytes_of(rest_of(model_.replica()));
+    notify_servers(Notice::Kind::kWeights);
+    for (std::size_t server = 0; server < job_.links.size(); ++server) {
+      const Link& link = job_.links[server];
+      with_server(server, [&] {
+        send(weights, server).wait();
+        if (server == 0 && !bytes.empty())
+          link.group->send(bytes.data(), bytes.size(), DType::kUInt8, link.peer, kRestTag);
+        sent_ += server == 0 ? bytes.size() : 0;
+        if (!gives_state()) return;
+        const std::string state = pack_state(*optimizer_, model_.state_on(server));
+        send_text(link, state, kStateTag);
+        sent_ += state.size();
+      });
+    }
+    for (std::size_t server = 0; server < job_.links.size(); ++server)
+      with_server(server, [&] { receive(acknowledgements_[server], server).wait(); });
+    if (!optimizer_) has_old_state_ = true;
+  }
+
+  void take() {
+    follow_loaded_rate();
+    const std::vector<NamedTensor> rest = rest_of(model_.replica());
+    std::vector<std::byte> bytes = bytes_of(rest);
+    notify_servers(Notice::Kind::kJoins);
+    std::vector<std::vector<Work>> under_way = receive_weights();
+    if (!bytes.empty())
+      under_way[0].push_back(job_.links[0].group->recv_async(bytes.data(), bytes.size(), DType::kUInt8,
+                                                             job_.links[0].peer, kRestTag, nullptr, patient()));
+    received_ += bytes.size();
+    wait(under_way);
+    set_to_bytes(rest, bytes);
+    model_.take_over_weights();
+    model_.spread_rest();
+    has_old_state_ = true;
+  }
+
+  // Between two steps the caller may have changed the optimizer's state, if it has called optimizer().
+  bool gives_state() const { return optimizer_ && !has_old_state_; }
+  void follow_loaded_rate() {
+    if (gives_state()) lr_ = optimizer_->lr();
+  }
+  // In a synchronous step all have the servers' weights, and the caller may have changed them.
+  bool fetches_weights() const { return has_backup() || job_.options.staleness > 0; }
 
   // Sends gradients and receives weights, to and from all servers at once.
   void exchange() {
-    const std::vector<Work> answers = receive_weights();
-    for (const Work& work : send(host_gradients_)) work.wait();
-    for (const Work& work : answers) work.wait();
-    take_over_weights();
+    const std::vector<std::vector<Work>> answers = receive_weights();
+    std::vector<std::vector<Work>> under_way(job_.links.size());
+    for (std::size_t server = 0; server < job_.links.size(); ++server)
+      with_server(server, [&] { under_way[server].push_back(send(model_.gradients(), server)); });
+    wait(under_way);
+    if (has_backup()) notify(0, Notice::Kind::kComplete);
+    wait(answers);
+    model_.take_over_weights();
+  }
+
+  void fetch() {
+    notify_servers(Notice::Kind::kFetch);
+    for (std::size_t server = 0; server < job_.links.size(); ++server) {
+      const Link& link = job_.links[server];
+      with_server(server, [&] {
+        if (server == 0) receive(answer_, server).wait();
+        if (fetches_weights()) receive_floats(server).wait();
+        const std::string state = receive_text(link, kStateTag, patient());
+        received_ += state.size();
+        unpack_state(*optimizer_, model_.state_on(server), state);
+      });
+    }
+    if (lr_) optimizer_->set_lr(*lr_);  // which the servers may not have yet
+    if (fetches_weights()) model_.take_over_weights();
   }
 
   // Twice the group's deadline: a server that waits for another worker reports that worker first.
   CallOptions patient() const { return {.timeout = 2 * job_.group().timeout()}; }
 
-  std::vector<Work> receive_weights() {
-    std::vector<Work> under_way;
-    for (std::size_t server = 0; server < job_.tasks.servers.size(); ++server) {
-      const FloatRange& range = job_.layout.servers[server];
-      under_way.push_back(job_.group().recv_async(host_weights_.data<float>() + range.begin,
-                                                  static_cast<std::size_t>(range.count), DType::kFloat32,
-                                                  job_.tasks.servers[server], kFloatsTag, nullptr, patient()));
-      received_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
-    }
+  // By server.
+  std::vector<std::vector<Work>> receive_weights() {
+    std::vector<std::vector<Work>> under_way(job_.links.size());
+    for (std::size_t server = 0; server < job_.links.size(); ++server)
+      with_server(server, [&] {
+        under_way[server].push_back(receive_floats(server));
+        if (server == 0) under_way[server].push_back(receive(answer_, server));
+      });
     return under_way;
   }
 
-  void take_over_weights() {
-    if (!host_weights_.is_same(weights_)) weights_.copy_from(host_weights_);
-    for (const NamedTensor& parameter : job_.replica.parameters) parameter.tensor.mark_changed();
+  Work receive_floats(std::size_t server) {
+    const FloatRange& range = job_.layout.servers[server];
+    received_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
+    return job_.links[server].group->recv_async(model_.received_weights().data<float>() + range.begin,
+                                                static_cast<std::size_t>(range.count), DType::kFloat32,
+                                                job_.links[server].peer, kFloatsTag, nullptr, patient());
+  }
+
+  Work receive(Answer& answer, std::size_t server) const {
+    return job_.links[server].group->recv_async(&answer, sizeof(Answer), DType::kUInt8, job_.links[server].peer,
+                                                kAnswerTag, nullptr, patient());
+  }
+
+  Work send(const Tensor& floats, std::size_t server) {
+    const FloatRange& range = job_.layout.servers[server];
+    sent_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
+    return job_.links[server].group->send_async(floats.data<float>() + range.begin,
+                                                static_cast<std::size_t>(range.count), DType::kFloat32,
+                                                job_.links[server].peer, kFloatsTag);
+  }
+
+  void wait(const std::vector<std::vector<Work>>& under_way) const {
+    for (std::size_t server = 0; server < under_way.size(); ++server)
+      for (const Work& work : under_way[server]) with_server(server, [&] { work.wait(); });
+  }
+
+  // The link's group of two does not know the tasks.
+  template <typename Call> void with_server(std::size_t server, const Call& call) const {
+    if (!job_.options.allow_worker_failures) return call();
+    try {
+      call();
+    } catch (const PeerLost& error) {
+      throw PeerLost("{}: {}: lost {}: {}", kParameterServer, name_of(job_.tasks.own),
+                     job_.tasks.describe(job_.tasks.servers[server]), error.what());
+    }
   }
 
   void notify_servers(Notice::Kind kind) {
-    for (std::size_t server = 0; server < notices_.size(); ++server) {
-      notices_[server] = {.kind = kind, .lr = lr_.value_or(0), .has_lr = lr_ ? 1 : 0, .step = steps_ + 1};
-      job_.group().send(&notices_[server], sizeof(Notice), DType::kUInt8, job_.tasks.servers[server], kNoticeTag);
-    }
+    for (std::size_t server = 0; server < notices_.size(); ++server) notify(server, kind);
   }
 
-  std::vector<Work> send(const Tensor& floats) {
-    std::vector<Work> under_way;
-    for (std::size_t server = 0; server < job_.tasks.servers.size(); ++server) {
-      const FloatRange& range = job_.layout.servers[server];
-      under_way.push_back(job_.group().send_async(floats.data<float>() + range.begin,
-                                                  static_cast<std::size_t>(range.count), DType::kFloat32,
-                                                  job_.tasks.servers[server], kFloatsTag));
-      sent_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
-    }
-    return under_way;
+  void notify(std::size_t server, Notice::Kind kind) {
+    notices_[server] = {.kind = kind,
+                        .lr = lr_.value_or(0),
+                        .has_lr = lr_ ? 1 : 0,
+                        .has_state = gives_state() ? 1 : 0,
+                        .step = (has_backup() ? answer_.global_step : steps_) + 1};
+    with_server(server, [&] {
+      job_.links[server].group->send(&notices_[server], sizeof(Notice), DType::kUInt8, job_.links[server].peer,
+                                     kNoticeTag);
+    });
   }
 
   ParameterServerJob job_;
-  std::vector<Device*> devices_;
-  Tensor gradients_, weights_;            // on the device; the model's tensors are windows of them
-  Tensor host_gradients_, host_weights_;  // what is sent and received; the same tensors if the device is the CPU
-  std::vector<float> flags_;              // by parameter: 1 if it has a gradient in this step
-  std::vector<Notice> notices_;           // by server
-  StepLosses losses_;
+  WorkerModel model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;  // null before the first optimizer()
+  std::vector<Notice> notices_;                  // by server
+  std::vector<Answer> acknowledgements_;         // by server
+  Answer answer_;                                // the last one of ps:0
   std::optional<float> lr_;
   const int exceptions_;
-  bool is_in_step_ = false;  // or has failed in one
+  bool is_in_step_ = false;     // or has failed in one
+  bool has_begun_ = false;      // the servers have worker 0's weights
+  bool has_old_state_ = false;  // the servers have changed it since optimizer_ got it
+  bool expects_calls_ = false;
   std::int64_t steps_ = 0;
   std::uint64_t sent_ = 0, received_ = 0;
 };

@@ -1,0 +1,111 @@
+// Calls of a Trainer whose strategy has servers. The result of a call is a header, with the Trainer's state after it or
+// the workers' error, and the call's own bytes.
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "src/train/trainer/trainer_impl.h"
+
+namespace lockstep::train {
+
+namespace {
+
+using nlohmann::json;
+
+std::string with_header(const json& header, const std::string& bytes) {
+  const std::string text = header.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+  const auto length = static_cast<std::uint64_t>(text.size());
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + bytes;
+}
+
+std::pair<json, std::string> without_header(const std::string& result) {
+  std::uint64_t length = 0;
+  std::memcpy(&length, result.data(), sizeof length);
+  return {json::parse(result.substr(sizeof length, length)), result.substr(sizeof length + length)};
+}
+
+// A worker that fails notifies the servers, unless the job has ended.
+void end_failed_call(CallWorker& worker, const std::exception& error) {
+  const bool is_mistake = dynamic_cast<const InvalidArgument*>(&error) != nullptr;
+  try {
+    worker.end_call(with_header({{"error", error.what()}, {"is_mistake", is_mistake}}, ""));
+  } catch (const std::exception&) {
+    // The servers have lost the group.
+  }
+}
+
+}  // namespace
+
+std::string Trainer::Impl::served(Trainer& trainer, const std::function<std::string()>& compute) {
+  if (auto* const server = strategy->as<CallServer>()) {
+    const auto [state, bytes] = without_header(server->serve_call());
+    if (state.contains("error")) {
+      const std::string text = "on the workers: " + state.at("error").get<std::string>();
+      if (state.at("is_mistake").get<bool>()) throw InvalidArgument("{}", text);
+      throw Error("{}", text);
+    }
+    trainer.step_ = state.at("step");
+    trainer.epoch_ = state.at("epoch");
+    trainer.history_ =
+        trainer_state_of({state.at("history").get<std::string>(), {}}, std::numeric_limits<std::int64_t>::max(), "")
+            .history;
+    return bytes;
+  }
+  auto* const worker = calls == 0 ? strategy->as<CallWorker>() : nullptr;
+  if (worker == nullptr) return compute();
+  ++calls;
+  std::string bytes;
+  try {
+    bytes = compute();
+    --calls;
+  } catch (const std::exception& error) {
+    --calls;
+    end_failed_call(*worker, error);
+    throw;
+  }
+  worker->end_call(with_header(
+      {{"step", trainer.step_}, {"epoch", trainer.epoch_}, {"history", program_state_of({trainer.history_, {}}).text}},
+      bytes));
+  return bytes;
+}
+
+std::string result_of(const Logs& logs) {
+  History history;
+  history.add(0, logs);
+  return program_state_of({history, {}}).text;
+}
+
+Logs logs_of_result(const std::string& result) {
+  const History history = trainer_state_of({result, {}}, 1, "").history;
+  Logs logs;
+  for (const std::string& name : history.names()) logs.emplace_back(name, history.values(name).front());
+  return logs;
+}
+
+std::string result_of(const Tensor& outputs) {
+  const auto extents = outputs.shape().extents();
+  return with_header(std::vector<std::int64_t>(extents.begin(), extents.end()),
+                     std::string(reinterpret_cast<const char*>(outputs.data<float>()), outputs.bytes()));
+}
+
+Tensor tensor_of_result(const std::string& result) {
+  const auto [extents, bytes] = without_header(result);
+  Tensor outputs = Tensor::empty(Shape(extents.get<std::vector<std::int64_t>>()));
+  std::memcpy(outputs.data<float>(), bytes.data(), bytes.size());
+  return outputs;
+}
+
+std::string result_of(const std::optional<CheckpointState>& state) {
+  if (!state) return "";
+  return json{{"step", state->step}, {"epoch", state->epoch}, {"ranks", state->world_size}, {"folder", state->folder}}
+      .dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+}
+
+std::optional<CheckpointState> state_of_result(const std::string& result) {
+  if (result.empty()) return std::nullopt;
+  const json state = json::parse(result);
+  return CheckpointState{state.at("step"), state.at("epoch"), state.at("ranks"), state.at("folder")};
+}
+
+}  // namespace lockstep::train
