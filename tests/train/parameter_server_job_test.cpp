@@ -2,11 +2,14 @@
 // are killed, with docs/troubleshooting.md's limits: tests/faults/fault_table_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
 #include "tests/faults/child.h"
+#include "tests/support/temporary.h"
 
 namespace lockstep::testing {
 namespace {
@@ -17,9 +20,10 @@ using ::testing::HasSubstr;
 const std::string kForever = "1000000000";
 
 std::vector<std::string> job_of(const std::string& servers, const std::string& workers,
-                                const std::vector<std::string>& arguments) {
-  std::vector<std::string> command = {
-      LOCKSTEP_LOCKRUN, "--no-fold", "--ps", servers, "--workers", workers, LOCKSTEP_PARAMETER_SERVER_RANK};
+                                const std::vector<std::string>& arguments, const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> command = {LOCKSTEP_LOCKRUN, "--no-fold", "--ps", servers, "--workers", workers};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.emplace_back(LOCKSTEP_PARAMETER_SERVER_RANK);
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
 }
@@ -65,6 +69,110 @@ TEST(ParameterServerJob, ServersWithoutWorkersAreRefusedOnAllRanks) {
         HasSubstr(rank +
                   std::string("parameter_server_rank: error: parameter_server: all 2 ranks are servers, and there is "
                               "no worker: start with lockrun --ps P --workers W")));
+}
+
+// -- a job that loses a process and goes on
+
+constexpr std::chrono::seconds kLong(60);
+
+// The process of a task, which has printed it.
+pid_t process_of(const Child& job, const std::string& task) {
+  const std::string text = task + " is process ";
+  EXPECT_TRUE(job.wait_for_output(text, kLong)) << job.errors();
+  const std::string output = job.output();
+  return std::stoi(output.substr(output.find(text) + text.size()));
+}
+
+TEST(ParameterServerJob, AnAsynchronousJobSurvivesAWorkersDeath) {
+  Child job(job_of("2", "3", {"300", "survive"}, {"--allow-worker-failures"}));
+  const pid_t worker = process_of(job, "worker:1");
+  ASSERT_TRUE(job.wait_for_output("[worker:0] step 50\n", kLong)) << job.errors();
+  ASSERT_EQ(::kill(worker, SIGKILL), 0);
+  EXPECT_EQ(job.wait(kLong), 0) << job.errors();
+  for (const char* line : {"[worker:0] step 300\n", "[worker:2] step 300\n", "[ps:0] served\n", "[ps:1] served\n"})
+    EXPECT_THAT(job.output(), HasSubstr(line));
+  for (const char* server : {"ps:0", "ps:1"})
+    EXPECT_THAT(job.errors(), HasSubstr(std::string("parameter_server: ") + server + ": worker:1 (rank 1) is lost"));
+  EXPECT_THAT(job.errors(),
+              AllOf(HasSubstr("lockrun: rank 1 (worker:1, pid "), HasSubstr("was killed by signal 9 (SIGKILL: Killed)"),
+                    HasSubstr("the job goes on without it"), HasSubstr("the job has ended without rank 1 (worker:1")));
+  EXPECT_TRUE(job.nothing_left());
+}
+
+// worker:0's death counts as any other's, once its weights have begun the job.
+TEST(ParameterServerJob, AnAsynchronousJobSurvivesTheDeathOfWorkerZero) {
+  Child job(job_of("1", "2", {"200", "survive"}, {"--allow-worker-failures"}));
+  const pid_t worker = process_of(job, "worker:0");
+  ASSERT_TRUE(job.wait_for_output("[worker:1] step 50\n", kLong)) << job.errors();
+  ASSERT_EQ(::kill(worker, SIGKILL), 0);
+  EXPECT_EQ(job.wait(kLong), 0) << job.errors();
+  EXPECT_THAT(job.output(), AllOf(HasSubstr("[worker:1] step 200\n"), HasSubstr("[ps:0] served\n")));
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(ParameterServerJob, AnAsynchronousJobSurvivesAWorkerThatThrows) {
+  Child job(job_of("2", "2", {"40", "fail"}, {"--allow-worker-failures"}));
+  EXPECT_EQ(job.wait(kLong), 0) << job.errors();
+  EXPECT_THAT(job.output(), AllOf(HasSubstr("[worker:0] step 40\n"), HasSubstr("[ps:1] served\n")));
+  EXPECT_THAT(job.errors(), AllOf(HasSubstr("no samples any more"), HasSubstr("worker:1 (rank 1) is lost after step 4"),
+                                  HasSubstr("exited with code 1: the job goes on without it")));
+  EXPECT_TRUE(job.nothing_left());
+}
+
+TEST(ParameterServerJob, TheDeathOfAServerOrOfTheLastWorkerEndsTheJob) {
+  Child job(job_of("2", "2", {kForever, "survive"}, {"--allow-worker-failures"}));
+  const pid_t server = process_of(job, "ps:0");
+  ASSERT_TRUE(job.wait_for_output("[worker:0] step 10\n", kLong)) << job.errors();
+  ASSERT_EQ(::kill(server, SIGKILL), 0);
+  EXPECT_EQ(job.wait(kLong), 137) << job.errors();
+  EXPECT_THAT(job.errors(), AllOf(HasSubstr("lost ps:0 (rank 2)"), HasSubstr("(ps:0, pid ")));
+  EXPECT_TRUE(job.nothing_left());
+
+  Child alone(job_of("1", "1", {kForever, "survive"}, {"--allow-worker-failures"}));
+  const pid_t worker = process_of(alone, "worker:0");
+  ASSERT_TRUE(alone.wait_for_output("[worker:0] step 10\n", kLong)) << alone.errors();
+  ASSERT_EQ(::kill(worker, SIGKILL), 0);
+  EXPECT_EQ(alone.wait(kLong), 137) << alone.errors();
+  EXPECT_THAT(alone.errors(), HasSubstr("no worker is left"));
+  EXPECT_TRUE(alone.nothing_left());
+}
+
+TEST(ParameterServerJob, AStoppedWorkerHoldsUpNoStepOfAJobWithABackup) {
+  Child job(job_of("2", "3", {"300", "backup"}));
+  const pid_t worker = process_of(job, "worker:2");
+  ASSERT_TRUE(job.wait_for_output("[worker:2] step 20\n", kLong)) << job.errors();
+  ASSERT_EQ(::kill(worker, SIGSTOP), 0);
+  EXPECT_TRUE(job.wait_for_output("[worker:0] step 300\n", std::chrono::seconds(25)))
+      << "the others do not wait for it: " << job.errors();
+  EXPECT_FALSE(job.has_ended()) << "the servers do";
+  ASSERT_EQ(::kill(worker, SIGCONT), 0);
+  EXPECT_EQ(job.wait(kLong), 0) << job.errors();
+  EXPECT_THAT(job.output(), AllOf(HasSubstr("[worker:2] step 300\n"), HasSubstr("[worker:2] dropped "),
+                                  HasSubstr("[ps:1] served\n")));
+  EXPECT_THAT(job.output(), ::testing::Not(HasSubstr("[worker:2] dropped 0\n")));
+  EXPECT_TRUE(job.nothing_left());
+}
+
+std::string sum_of(const Child& job) {
+  const std::string output = job.output();
+  return output.substr(std::min(output.find("sum "), output.size()), 24);
+}
+
+TEST(ParameterServerJob, AJobWhoseServerWasKilledGoesOnFromItsCheckpointWithTheSameBits) {
+  Child whole(job_of("2", "2", {"60", "checkpoint", temporary("whole")}));
+  EXPECT_EQ(whole.wait(kLong), 0) << whole.errors();
+  const std::string folder = temporary("killed");
+  Child killed(job_of("2", "2", {"60", "checkpoint", folder}));
+  const pid_t server = process_of(killed, "ps:0");
+  ASSERT_TRUE(killed.wait_for_output("[worker:0] step 30\n", kLong)) << killed.errors();
+  ASSERT_EQ(::kill(server, SIGKILL), 0);
+  EXPECT_EQ(killed.wait(kLong), 137) << killed.errors();
+  EXPECT_TRUE(killed.nothing_left());
+  Child again(job_of("2", "2", {"60", "checkpoint", folder}));
+  EXPECT_EQ(again.wait(kLong), 0) << again.errors();
+  EXPECT_THAT(again.output(), HasSubstr("[worker:1] resumed at step "));
+  EXPECT_THAT(sum_of(whole), HasSubstr("sum 0x"));
+  EXPECT_EQ(sum_of(again), sum_of(whole));
 }
 
 // Ranks that a task of a job starts are no part of it.

@@ -307,7 +307,7 @@ TEST(Trainer, RefusesWhatItCannotCompile) {
   EXPECT_THAT(compile([](auto& options) { options.strategy = "model_parallel"; }),
               HasSubstr("no device with the entire model"));
   EXPECT_THAT(compile([](auto& options) { options.strategy = "parameter_server"; }),
-              HasSubstr("processes that serve and do not train"));
+              HasSubstr("parameter_server: which ranks are servers?"));
   EXPECT_THAT(compile([](auto& options) { options.strategy = "local_sgd"; }),
               HasSubstr("has different weights on each rank"));
   EXPECT_THAT(compile([](auto& options) { options.loss = {}; }), HasSubstr(".optimizer and .loss are needed"));
