@@ -154,17 +154,37 @@ TEST(SeveralDevices, TwoWorkersWithTwoEachAreFourRanksOfDdp) {
   EXPECT_LT(largest_difference(four, train_by_ddp(4).weights), 1e-5F);
 }
 
-TEST(SeveralDevices, ABatchThatTheyDoNotDivideAndADeviceThatComesTwiceAreRefused) {
-  testing::run_ranks(2, "shm", [&](const Group& group) {
-    StrategyOptions options = options_of(group, {.servers = 1});
-    if (group->rank() == 0) options.devices = on_cpus(0, 2).devices;
-    const auto strategy = make_strategy("parameter_server", training_of_net(), options);
-    if (auto* const server = strategy->as<ParameterHolder>()) return server->serve();
-    const auto batch = batch_of(0);
-    const Range odd{.start = 0, .stop = 3};
-    EXPECT_THAT(message_of([&] { strategy->step(slice(batch.first, 0, odd), slice(batch.second, 0, odd)); }),
-                HasSubstr("3 samples per step cannot be split evenly among 2 devices"));
-  });
+// Parts of two and of one sample, and a worker with weight 0: the mean over all samples.
+TEST(SeveralDevices, ABatchThatTheyDoNotDivideIsWeightedBySamples) {
+  const auto train = [](int devices) {
+    std::vector<float> weights;
+    testing::expect_all_well(testing::run_ranks(3, "shm", [&](const Group& group) {
+      StrategyOptions options = options_of(group, {.servers = 1});
+      if (group->rank() == 0) options.devices = on_cpus(0, devices).devices;
+      const auto strategy = make_strategy("parameter_server", training_of_line(), options);
+      if (auto* const server = strategy->as<ParameterHolder>()) return server->serve();
+      const Tensor xs = Tensor::from<float>(std::vector<float>{-1, 0.5F, 2}, {3, 1});
+      const Tensor ys = Tensor::from<float>(std::vector<float>{1, 0.25F, -2}, {3, 1});
+      EXPECT_THAT(message_of([&] { strategy->weighted_step(xs, ys, -1); }),
+                  HasSubstr("got weight -1; expected a finite"));
+      strategy->weighted_step(xs, ys, group->rank() == 0 ? 2 : 0);
+      if (group->rank() == 0) weights = weights_of(strategy->model());
+    }));
+    return weights;
+  };
+  const std::vector<float> one = train(1);
+  EXPECT_LT(largest_difference(train(2), one), 1e-6F);
+  std::vector<float> alone;
+  testing::expect_all_well(testing::run_ranks(1, "shm", [&](const Group& group) {
+    const auto strategy = make_strategy("ddp", training_of_line(), {.group = group});
+    strategy->step(Tensor::from<float>(std::vector<float>{-1, 0.5F, 2}, {3, 1}),
+                   Tensor::from<float>(std::vector<float>{1, 0.25F, -2}, {3, 1}));
+    alone = weights_of(strategy->model());
+  }));
+  EXPECT_LT(largest_difference(one, alone), 1e-6F);
+}
+
+TEST(SeveralDevices, ADeviceThatComesTwiceIsRefused) {
   EXPECT_THAT(testing::run_ranks(2, "shm",
                                  [&](const Group& group) {
                                    StrategyOptions options = options_of(group, {.servers = 1});

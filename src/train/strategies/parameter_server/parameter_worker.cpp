@@ -4,6 +4,7 @@
 // returns when all servers have sent their weights: model() is as current as the servers are then. With several devices
 // the gradients are averaged over a copy of the model on each, and sent once. Buffers (statistics of batch
 // normalisation) are each worker's own; save worker 0's, like rank 0's under ddp.
+#include <cmath>
 #include <exception>
 
 #include "src/core/base/message_text.h"
@@ -40,15 +41,19 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
   const std::vector<Device*>& devices() const override { return job_.devices; }
   std::shared_ptr<ProcessGroup> workers() const override { return job_.workers; }
 
-  float step(const Tensor& inputs, const Tensor& targets) override {
-    model_.check_batch(inputs, targets);
+  float step(const Tensor& inputs, const Tensor& targets) override { return weighted_step(inputs, targets, 1); }
+  float weighted_step(const Tensor& inputs, const Tensor& targets, float weight) override {
+    check_samples(kParameterServer, inputs, targets);
+    if (!std::isfinite(weight) || weight < 0)
+      throw InvalidArgument("{}: {}: got weight {}; expected a finite number of 0 or more", kParameterServer,
+                            name_of(job_.tasks.own), weight);
     if (is_in_step_)
       throw InvalidArgument("{}: {}: step {} has failed: the strategy is over", kParameterServer,
                             name_of(job_.tasks.own), steps_ + 1);
     is_in_step_ = true;
     float loss = 0;
     try {
-      loss = train_on(inputs, targets);
+      loss = train_on(inputs, targets, weight);
     } catch (...) {
       abort(fmt::format(": {}", exception_text(std::current_exception())));
       throw;
@@ -107,12 +112,12 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
         fmt::format("parameter_server: {} has failed in step {}{}", name_of(job_.tasks.own), steps_ + 1, reason));
   }
 
-  float train_on(const Tensor& inputs, const Tensor& targets) {
+  float train_on(const Tensor& inputs, const Tensor& targets, float weight) {
     job_.tasks.with_names([this] {
       if (!has_begun_) begin();
       notify_servers(Notice::Kind::kStep);
     });
-    const float loss = model_.compute_gradients(inputs, targets);
+    const float loss = model_.compute_gradients(inputs, targets, weight);
     job_.tasks.with_names([this] { exchange(); });
     return loss;
   }

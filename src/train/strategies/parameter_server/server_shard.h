@@ -1,4 +1,4 @@
-// What a server holds: weights in one piece of memory, and the optimizer that updates them.
+// A server's weights, in one piece of memory, and the optimizer that updates them.
 #pragma once
 
 #include <memory>

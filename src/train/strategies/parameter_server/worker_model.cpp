@@ -21,12 +21,8 @@ WorkerModel::WorkerModel(ParameterServerJob& job) : job_(job), has_gradient_(job
   }
 }
 
-void WorkerModel::check_batch(const Tensor& inputs, const Tensor& targets) const {
-  train::check_batch(kParameterServer, inputs, targets, job_.devices.size());
-}
-
-float WorkerModel::compute_gradients(const Tensor& inputs, const Tensor& targets) {
-  const float loss = job_.copies ? compute_on_all(inputs, targets) : compute_on_one(inputs, targets);
+float WorkerModel::compute_gradients(const Tensor& inputs, const Tensor& targets, float weight) {
+  const float loss = job_.copies ? compute_on_all(inputs, targets, weight) : compute_on_one(inputs, targets, weight);
   const std::vector<NamedTensor>& parameters = replica().parameters;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     has_gradient_[i] = has_grad(parameters[i].tensor) ? 1.0F : 0.0F;
@@ -42,7 +38,7 @@ float WorkerModel::compute_gradients(const Tensor& inputs, const Tensor& targets
   return loss;
 }
 
-float WorkerModel::compute_on_one(const Tensor& inputs, const Tensor& targets) {
+float WorkerModel::compute_on_one(const Tensor& inputs, const Tensor& targets, float weight) {
   Device& device = *job_.devices.front();
   const Tensor own_inputs = inputs.to(device), own_targets = targets.to(device);
   for (const NamedTensor& parameter : replica().parameters) clear_grad(parameter.tensor);
@@ -50,17 +46,17 @@ float WorkerModel::compute_on_one(const Tensor& inputs, const Tensor& targets) {
   nn::Module& model = *replica().model;
   const Tensor outputs = model(own_inputs);
   const Tensor loss = total_loss(job_.training, model, outputs, own_targets, added, /*scaler=*/nullptr, &losses_);
-  loss.backward();
+  weighted_backward(loss, weight);
   return loss.item();
 }
 
-float WorkerModel::compute_on_all(const Tensor& inputs, const Tensor& targets) {
+float WorkerModel::compute_on_all(const Tensor& inputs, const Tensor& targets, float weight) {
   DeviceCopies& copies = *job_.copies;
   copies.scatter_changes(copies[0]);
   const std::vector<float> losses = copies.compute_gradients(job_.training, inputs, targets, /*scaler=*/nullptr);
-  copies.sum_gradients(copies[0], 1 / static_cast<float>(copies.count()));
+  copies.sum_gradients(copies[0], weight / static_cast<float>(copies.count()));
   copies.scatter_buffers(copies[0]);
-  return mean_of(losses);
+  return mean_of(losses, inputs);
 }
 
 const Tensor& WorkerModel::weights_to_send() {

@@ -1,5 +1,5 @@
-// What a worker of `parameter_server` computes with: the model, on one device or a copy on each of several, and its
-// weights and gradients in the order in which they are sent.
+// The model of a worker of `parameter_server`, on one device or a copy on each of several, and its weights and
+// gradients in the order in which they are sent.
 #pragma once
 
 #include <string>
@@ -20,10 +20,8 @@ class WorkerModel {
   Replica& replica() { return job_.model(); }
   const std::vector<Device*>& devices() const { return job_.devices; }
 
-  // Throws InvalidArgument unless there are as many inputs as targets, and the devices divide them.
-  void check_batch(const Tensor& inputs, const Tensor& targets) const;
-  // Forward, loss and backward. Returns the mean loss; gradients() are then their mean over the devices.
-  float compute_gradients(const Tensor& inputs, const Tensor& targets);
+  // Forward, loss and backward. Returns the mean loss; gradients() are then `weight` times those of this mean.
+  float compute_gradients(const Tensor& inputs, const Tensor& targets, float weight);
   std::vector<NamedLoss> losses() const { return job_.copies ? job_.copies->losses().values() : losses_.values(); }
 
   const Tensor& gradients() const { return host_gradients_; }
@@ -40,8 +38,8 @@ class WorkerModel {
   std::vector<DeviceTraffic> traffic(std::uint64_t sent, std::uint64_t received) const;
 
  private:
-  float compute_on_one(const Tensor& inputs, const Tensor& targets);
-  float compute_on_all(const Tensor& inputs, const Tensor& targets);
+  float compute_on_one(const Tensor& inputs, const Tensor& targets, float weight);
+  float compute_on_all(const Tensor& inputs, const Tensor& targets, float weight);
 
   ParameterServerJob& job_;
   Tensor gradients_, weights_;            // on the first device
