@@ -11,9 +11,19 @@
 //   cpu: sum 180875753 in 0.05 s
 //   cuda:0: sum 180875753 in ... s
 //
+// With the very numbers of TensorFlow's tutorial (tutorial_matrices.h), and first the product of its guide "Use a GPU":
+//
+//   examples/device_matmul --tutorial
+//
+//   [[22 28]
+//    [49 64]] on cpu
+//   10000x100 by 100x100000, product and its sum; TensorFlow prints 2.24953778e+11
+//   cpu: 2.24953778e+11 in 4.2 s
+//
 // Without a GPU the last line says why, and the program still succeeds unless --device cuda requests one. The elements
 // are small whole numbers, so that float32 holds every sum exactly: all devices must find the same sum, bit for bit,
 // which also follows from the sums of the matrices' columns. A wrong sum gives exit code 1.
+#include <fmt/format.h>
 #include <lockstep/lockstep.h>
 #include <stdlib.h>
 
@@ -25,6 +35,7 @@
 #include <vector>
 
 #include "examples/device_matmul_flags.h"
+#include "examples/tutorial_matrices.h"
 
 namespace ls = lockstep;
 
@@ -99,9 +110,57 @@ ls::Device& gpu() {
   return ls::local_device(0);
 }
 
+// Calls measure() for the CPU and the GPU, as --device says.
+template <typename Measure> void measure_on_devices(const std::string& choice, const Measure& measure) {
+  if (choice != "cuda") measure(ls::cpu_device());
+  if (choice == "cuda") return measure(gpu());
+  if (choice != "all") return;
+  ls::Device* found = nullptr;
+  try {
+    found = &gpu();
+  } catch (const ls::InvalidArgument&) {
+    throw;  // LOCKSTEP_DEVICE=gpu, or the number of a GPU that does not exist
+  } catch (const ls::Error& error) {
+    std::printf("no GPU: %s\n", error.what());
+  }
+  if (found != nullptr) measure(*found);
+}
+
+// "with tf.device(...): a = tf.constant([[1., 2., 3.], [4., 5., 6.]]); b = ...; c = tf.matmul(a, b)"
+void multiply_as_in_the_guide(ls::Device& device) {
+  const ls::DeviceScope scope(device);
+  const std::vector<float> numbers = {1, 2, 3, 4, 5, 6};
+  const ls::Tensor a = ls::Tensor::from<float>(numbers, {2, 3}), b = ls::Tensor::from<float>(numbers, {3, 2});
+  const ls::Tensor c = ls::matmul(a, b), host = c.to(ls::cpu_device());
+  const auto values = host.span<float>();
+  std::printf("[[%g %g]\n [%g %g]] on %s\n", static_cast<double>(values[0]), static_cast<double>(values[1]),
+              static_cast<double>(values[2]), static_cast<double>(values[3]), c.device().name().c_str());
+}
+
+// The sum is added up in float64 and printed with tf.print's nine digits of float32.
+int compare_as_in_the_tutorial(const Flags& flags) {
+  const Sizes& sizes = flags.sizes;
+  multiply_as_in_the_guide(flags.device == "cuda" ? gpu() : ls::cpu_device());
+  const ls::Tensor first = tutorials_first(sizes.rows, sizes.inner),
+                   second = tutorials_second(sizes.inner, sizes.columns);
+  std::printf("%lldx%lld by %lldx%lld, product and its sum; TensorFlow prints %s\n", static_cast<long long>(sizes.rows),
+              static_cast<long long>(sizes.inner), static_cast<long long>(sizes.inner),
+              static_cast<long long>(sizes.columns), kTutorialsSum);
+  bool all_right = true;
+  measure_on_devices(flags.device, [&](ls::Device& device) {
+    const Result result = multiply_and_sum(sizes, first.to(device), second.to(device));
+    const std::string digits = fmt::format("{:.9g}", static_cast<float>(result.sum));
+    std::printf("%s: %s in %.1f s\n", device.name().c_str(), digits.c_str(), result.seconds);
+    std::fflush(stdout);
+    all_right = all_right && digits == kTutorialsSum;
+  });
+  return all_right ? 0 : 1;
+}
+
 int run(int argc, char** argv) {
   Flags flags;
   if (!read_flags(argc, argv, flags)) return 0;
+  if (flags.tutorial) return compare_as_in_the_tutorial(flags);
   const Sizes& sizes = flags.sizes;
   const ls::Tensor first = whole_numbers(sizes.rows, sizes.inner, 1),
                    second = whole_numbers(sizes.columns, sizes.inner, 2);
@@ -112,26 +171,12 @@ int run(int argc, char** argv) {
               static_cast<long long>(sizes.inner), static_cast<long long>(sizes.inner),
               static_cast<long long>(sizes.columns), expected);
   bool all_right = true;
-  const auto measure = [&](ls::Device& device) {
+  measure_on_devices(flags.device, [&](ls::Device& device) {
     const Result result = multiply_and_sum(sizes, first.to(device), second.to(device));
     std::printf("%s: sum %.0f in %.3f s\n", device.name().c_str(), result.sum, result.seconds);
     std::fflush(stdout);
     all_right = all_right && result.sum == expected;
-  };
-  if (flags.device != "cuda") measure(ls::cpu_device());
-  if (flags.device == "cuda") {
-    measure(gpu());
-  } else if (flags.device == "all") {
-    ls::Device* found = nullptr;
-    try {
-      found = &gpu();
-    } catch (const ls::InvalidArgument&) {
-      throw;  // LOCKSTEP_DEVICE=gpu, or the number of a GPU that does not exist
-    } catch (const ls::Error& error) {
-      std::printf("no GPU: %s\n", error.what());
-    }
-    if (found != nullptr) measure(*found);
-  }
+  });
   return all_right ? 0 : 1;
 }
 

@@ -23,6 +23,7 @@ struct Sizes {
 struct Flags {
   Sizes sizes;
   std::string device;
+  bool tutorial = false;
 };
 
 // Returns false after printing the text of --help. Throws InvalidArgument for a wrong flag, and for sizes whose sums
@@ -35,6 +36,8 @@ inline bool read_flags(int argc, char** argv, Flags& flags) {
       cxxopts::value(flags.sizes.inner)->default_value("100"));
   add("columns", "columns of the second matrix", cxxopts::value(flags.sizes.columns)->default_value("100000"));
   add("device", "all, cpu, or cuda (an error without a GPU)", cxxopts::value(flags.device)->default_value("all"));
+  add("tutorial", "the matrices of TensorFlow's tutorial, whose sum it prints, and those of TensorFlow's guide",
+      cxxopts::value(flags.tutorial));
   add("help", "this text");
   const auto parsed = lockstep::examples::parse_naming_flags(options, argc, argv);
   if (parsed.count("help") != 0) {
@@ -46,6 +49,10 @@ inline bool read_flags(int argc, char** argv, Flags& flags) {
   if (flags.device != "all" && flags.device != "cpu" && flags.device != "cuda")
     throw lockstep::InvalidArgument("--device {}: expected all, cpu or cuda", flags.device);
   const Sizes& sizes = flags.sizes;
+  if (flags.tutorial)
+    for (const char* size : {"rows", "inner", "columns"})
+      if (parsed.count(size) != 0)
+        throw lockstep::InvalidArgument("--tutorial has the tutorial's sizes: leave out --{}", size);
   if (sizes.rows < 1 || sizes.inner < 1 || sizes.columns < 1)
     throw lockstep::InvalidArgument("--rows, --inner and --columns must be positive");
   if (sizes.columns > kBlockElements / kRowsTogether)

@@ -22,6 +22,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/device.h"
+#include "lockstep/core/device_scope.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"

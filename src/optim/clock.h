@@ -13,7 +13,7 @@ inline constexpr std::int64_t kClockValues = sizeof(UpdateClock) / sizeof(double
 inline Tensor clocks_of_shape(const Shape& shape, Device& device) {
   const UpdateClock clock;
   const std::array<double, kClockValues> values = {clock.steps, clock.powers[0], clock.powers[1], clock.product};
-  const Tensor clocks = Tensor::empty(shape, DType::kFloat64);
+  const Tensor clocks = Tensor::empty(shape, DType::kFloat64, cpu_device());
   for (std::int64_t i = 0; i < clocks.count(); ++i)
     clocks.data<double>()[i] = values[static_cast<std::size_t>(i % kClockValues)];
   return clocks.to(device);

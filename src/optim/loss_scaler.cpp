@@ -56,8 +56,8 @@ const LossScalerOptions& checked(const LossScalerOptions& options) {
 LossScaler::LossScaler(const LossScalerOptions& options)
     : options_(checked(options)),
       rule_{options.growth, options.backoff, options.growth_interval, std::min(options.min_scale, options.initial)} {
-  state_ = Tensor::from<float>(std::array<float, kFields>{options.initial, 0, 0, 0}, {kFields});
-  copies_.push_back({&state_.device(), Tensor::zeros({kStepFields}), 0});
+  state_ = Tensor::from<float>(std::array<float, kFields>{options.initial, 0, 0, 0}, {kFields}, cpu_device());
+  copies_.push_back({&state_.device(), Tensor::zeros({kStepFields}, DType::kFloat32, cpu_device()), 0});
 }
 
 Tensor LossScaler::scale(const Tensor& loss) {

@@ -109,7 +109,7 @@ void Optimizer::append(ParameterGroup group) {
   check_memory_is_apart(all);
   Device& device = all.front().tensor.device();
   Group added{parameters_.size(), all.size(), group.lr_factor, decay, lr_ * group.lr_factor, {}, {}};
-  added.device_lr = Tensor::from<float>(std::array{added.lr}, {1}).to(device);
+  added.device_lr = Tensor::from<float>(std::array{added.lr}, {1}, device);
   if (counts_steps_) added.clocks = new_clocks(added.end - added.begin, device);
   for (std::size_t i = added.begin; i < added.end; ++i) all_.push_back(i);
   LiveOptimizers::change([&] {

@@ -13,7 +13,9 @@ thread_local SampleNumbers this_threads_samples;
 // Draws on the host and copies, so that a tensor's values do not depend on its device.
 template <typename Draw> void fill_from_next_stream(const Tensor& tensor, Draw&& draw) {
   Philox random(this_threads_state.seed, random_stream(RandomUse::kWeights, this_threads_state.next_stream++));
-  Tensor values = tensor.device().kind() == DeviceKind::kCpu ? tensor : Tensor::empty(tensor.shape());
+  Tensor values = tensor.device().kind() == DeviceKind::kCpu
+                      ? tensor
+                      : Tensor::empty(tensor.shape(), DType::kFloat32, cpu_device());
   for (float& value : values.span<float>()) value = draw(random);
   if (tensor.is_same(values))
     tensor.mark_changed();

@@ -17,9 +17,10 @@ using Kind = DeviceChoice::Kind;
 TEST(DeviceChoice, ItsWords) {
   EXPECT_EQ(parse_device_choice("auto"), (DeviceChoice{Kind::kAuto}));
   EXPECT_EQ(parse_device_choice("cpu"), (DeviceChoice{Kind::kCpu}));
+  EXPECT_EQ(parse_device_choice("cpu:0"), (DeviceChoice{Kind::kCpu}));
   EXPECT_EQ(parse_device_choice("cuda"), (DeviceChoice{Kind::kCuda}));
   EXPECT_EQ(parse_device_choice("cuda:9"), (DeviceChoice{Kind::kCuda, 9}));
-  for (const char* wrong : {"", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:0,1"})
+  for (const char* wrong : {"", "gpu", "CUDA", "cuda:", "cuda:x", "cuda:-1", "cuda:0,1", "cpu:1"})
     EXPECT_THAT(message_of([&] { parse_device_choice(wrong); }),
                 HasSubstr("LOCKSTEP_DEVICE='" + std::string(wrong) + "'"))
         << wrong;

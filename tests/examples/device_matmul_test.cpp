@@ -60,6 +60,23 @@ TEST(DeviceMatmulExample, BothDevicesFindTheSumThatItPromises) {
   }
 }
 
+// The numbers that TensorFlow draws with set_seed(0), and the digits that it prints for them.
+TEST(DeviceMatmulExample, PrintsTheTutorialsDigits) {
+  Child example({DEVICE_MATMUL, "--tutorial", "--device", "cpu"});
+  EXPECT_EQ(example.wait(std::chrono::seconds(100)), 0) << example.output() << example.errors();
+  std::istringstream output(example.output());
+  const auto lines = lines_of(output);
+  ASSERT_THAT(lines, SizeIs(4)) << example.output();
+  EXPECT_EQ(lines[0], "[[22 28]");
+  EXPECT_EQ(lines[1], " [49 64]] on cpu");
+  EXPECT_EQ(lines[2], "10000x100 by 100x100000, product and its sum; TensorFlow prints 2.24953778e+11");
+  EXPECT_EQ(without_seconds(lines[3]), "cpu: 2.24953778e+11");
+
+  Child sizes({DEVICE_MATMUL, "--tutorial", "--rows", "2"});
+  EXPECT_EQ(sizes.wait(), 2);
+  EXPECT_THAT(sizes.errors(), HasSubstr("--tutorial has the tutorial's sizes: leave out --rows"));
+}
+
 // Blocks of one row, pieces of one element, and a prime number of columns.
 TEST(DeviceMatmulExample, TakesAnySizes) {
   for (const std::vector<std::string>& sizes :

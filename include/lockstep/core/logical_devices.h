@@ -26,6 +26,8 @@ struct DeviceOptions {
   // Numbers of the GPUs that this process uses; it does not see the others.
   std::optional<std::vector<int>> visible = {};
   std::optional<bool> grow = {};  // true (default): allocate GPU memory as needed; false: all free memory at the start
+  // TensorFlow's allow_soft_placement. True is refused with the reason: nothing moves to another device by itself.
+  bool soft_placement = false;
 };
 
 // A processor or GPU of this machine, before any division.
@@ -45,7 +47,10 @@ std::vector<Device*> logical_devices();
 // The same for one kind: logical_devices(DeviceKind::kCpu) does not touch the GPUs.
 std::vector<Device*> logical_devices(DeviceKind kind);
 
-// Finds "cpu", "cpu:1", "cuda:0" or "cuda:0/1". Throws InvalidArgument that lists the devices.
+// Finds "cpu", "cpu:1", "cuda:0" or "cuda:0/1", or in TensorFlow's spelling "/gpu:0" or "/device:GPU:0"; case does not
+// matter. "cpu" and "cpu:0", and "cuda", "cuda:0" and "gpu:0", name the first device, divided or not. Divided GPUs:
+// "cuda:1" is the first part of GPU 1, as numbers after cuda are those of physical GPUs, and "gpu:1" is the second
+// logical GPU, as in TensorFlow. Throws InvalidArgument that lists the devices.
 Device& device_named(const std::string& name);
 
 // Describes the configuration, without creating a device: "1 physical CPU, 2 logical; no GPU: no NVIDIA driver is

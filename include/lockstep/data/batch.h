@@ -19,7 +19,9 @@ namespace lockstep::data {
 using Sample = std::vector<Tensor>;
 
 // Returns a CPU tensor of rank 0 that holds one value: a label.
-template <typename T> Tensor scalar(T value) { return Tensor::from(std::span<const T>(&value, 1), Shape()); }
+template <typename T> Tensor scalar(T value) {
+  return Tensor::from(std::span<const T>(&value, 1), Shape(), cpu_device());
+}
 
 // The shape and type that all samples of a data set have at one place in their list.
 struct TensorSpec {

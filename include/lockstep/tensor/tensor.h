@@ -14,6 +14,7 @@
 
 #include "lockstep/core/buffer.h"
 #include "lockstep/core/device.h"
+#include "lockstep/core/device_scope.h"
 #include "lockstep/core/dtype.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/shape.h"
@@ -36,14 +37,16 @@ class Tensor {
  public:
   Tensor() = default;  // undefined: no memory
 
-  // Uninitialised memory from the device's allocator.
-  static Tensor empty(const Shape& shape, DType dtype = DType::kFloat32, Device& device = cpu_device());
-  static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device& device = cpu_device());
-  static Tensor full(const Shape& shape, float value, Device& device = cpu_device());
+  // Uninitialised memory from the device's allocator. Without a device: on default_device(), which is the CPU unless
+  // the program chose another one (core/device_scope.h).
+  static Tensor empty(const Shape& shape, DType dtype = DType::kFloat32, Device& device = default_device());
+  static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device& device = default_device());
+  static Tensor full(const Shape& shape, float value, Device& device = default_device());
   // A tensor in existing memory; `buffer` must hold at least shape.count() elements.
   static Tensor wrap(Buffer buffer, const Shape& shape, DType dtype = DType::kFloat32);
-  // A copy of `values`, on the CPU.
-  template <typename T> static Tensor from(std::span<const T> values, const Shape& shape);
+  // A copy of `values`.
+  template <typename T>
+  static Tensor from(std::span<const T> values, const Shape& shape, Device& device = default_device());
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().shape; }
@@ -134,12 +137,12 @@ struct BackwardOptions {
   bool retain_graph = false;  // keep the tape for another pass
 };
 
-template <typename T> Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
-  Tensor tensor = empty(shape, kDTypeOf<T>);
+template <typename T> Tensor Tensor::from(std::span<const T> values, const Shape& shape, Device& device) {
   if (static_cast<std::int64_t>(values.size()) != shape.count())
     throw InvalidArgument("Tensor::from: {} values do not fill shape {}", values.size(), shape.text());
+  const Tensor tensor = empty(shape, kDTypeOf<T>, cpu_device());
   std::copy(values.begin(), values.end(), tensor.data<T>());
-  return tensor;
+  return tensor.to(device);
 }
 
 }  // namespace lockstep

@@ -79,7 +79,8 @@ class PartialBatchNormNode : public Node {
     exchange_->add_up(totals);
     const Tensor variance = saved(2).to(cpu_device()),
                  weight = saved(3).defined() ? saved(3).to(cpu_device()) : Tensor();
-    const Tensor slope = Tensor::empty({sums.count()}), offset = Tensor::empty({sums.count()});
+    const Tensor slope = Tensor::empty({sums.count()}, DType::kFloat32, cpu_device()),
+                 offset = Tensor::empty({sums.count()}, DType::kFloat32, cpu_device());
     for (std::size_t c = 0; c < channels; ++c) {
       const double share = -(weight.defined() ? weight.span<float>()[c] : 1.0) / static_cast<double>(rows_);
       const double inverse = 1 / std::sqrt(static_cast<double>(variance.span<float>()[c]) + params_.eps);
@@ -110,7 +111,8 @@ std::int64_t join_statistics(StatisticsExchange& exchange, std::int64_t rows, co
     read_floats(variance, own.data() + 1 + channels);
   }
   const std::vector<double> parts = exchange.gather(own);
-  const Tensor means = Tensor::zeros({mean.count()}), variances = Tensor::zeros({mean.count()});
+  const Tensor means = Tensor::zeros({mean.count()}, DType::kFloat32, cpu_device()),
+               variances = Tensor::zeros({mean.count()}, DType::kFloat32, cpu_device());
   double all_rows = 0;
   for (std::size_t part = 0; part < parts.size(); part += own.size()) all_rows += parts[part];
   for (std::size_t c = 0; c < channels && all_rows > 0; ++c) {

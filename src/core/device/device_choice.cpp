@@ -32,7 +32,7 @@ DeviceChoice parse_device_choice(const std::string& text) {
   using Kind = DeviceChoice::Kind;
   constexpr std::string_view kNumbered = "cuda:";
   if (text == "auto") return {Kind::kAuto};
-  if (text == "cpu") return {Kind::kCpu};
+  if (text == "cpu" || text == "cpu:0") return {Kind::kCpu};
   if (text == "cuda") return {Kind::kCuda};
   if (!std::string_view(text).starts_with(kNumbered))
     throw InvalidArgument("{}='{}' is invalid: expected auto, cpu, cuda or cuda:N", env::kDevice, text);

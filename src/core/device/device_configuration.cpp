@@ -107,6 +107,13 @@ DeviceConfiguration parse_logical_devices(const std::string& source, const std::
 
 DeviceConfiguration changed_by(const DeviceConfiguration& before, const DeviceOptions& options) {
   DeviceConfiguration after = before;
+  if (options.soft_placement)
+    throw InvalidArgument(
+        "{}: .soft_placement is not supported: TensorFlow (set_soft_device_placement, allow_soft_placement) would run "
+        "an operator on another device than the named one and copy its inputs there; Lockstep refuses such a call, "
+        "because the hidden copies make a training slow without a trace. Move the tensors with .to(device), or take "
+        "local_device(), which is the GPU where there is one and else the CPU",
+        kConfigure);
   if (options.cpu) {
     if (*options.cpu < 1 || *options.cpu > kMaxLogicalDevices)
       throw InvalidArgument("{}: {} logical devices of the CPU are invalid: expected 1 to {}", kConfigure, *options.cpu,

@@ -11,6 +11,7 @@
 #include "src/core/device/cuda_loader.h"
 #include "src/core/device/device_choice.h"
 #include "src/core/device/device_configuration.h"
+#include "src/core/device/device_name.h"
 #include "src/core/device/gpu.h"
 #include "src/core/process/compute_threads.h"
 
@@ -145,18 +146,44 @@ std::vector<Device*> logical_devices() {
   return devices;
 }
 
-Device& device_named(const std::string& name) {
-  std::string known;
-  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
-    if (kind == DeviceKind::kCuda && !name.starts_with("cuda")) break;
-    for (Device* device : logical_devices(kind)) {
-      if (device->name() == name) return *device;
-      known += (known.empty() ? "" : ", ") + device->name();
-    }
+namespace {
+
+// Returns null if there is no such device.
+Device* find_device(const DeviceName& wanted, const std::vector<Device*>& devices) {
+  const auto number = static_cast<std::size_t>(wanted.number.value_or(0));
+  if (!wanted.is_physical) return !wanted.part && number < devices.size() ? devices[number] : nullptr;
+  for (Device* device : devices) {
+    if (wanted.number && device->index() != *wanted.number) continue;
+    const std::string name = device->name();
+    if (!wanted.part || name.ends_with(fmt::format("/{}", *wanted.part))) return device;
   }
+  return nullptr;
+}
+
+[[noreturn]] void refuse_name(const std::string& name, const std::optional<DeviceName>& wanted) {
+  std::string known;
+  const bool is_gpu = wanted && wanted->kind == DeviceKind::kCuda;
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    if (kind == DeviceKind::kCuda && !is_gpu) break;
+    for (const Device* device : logical_devices(kind)) known += (known.empty() ? "" : ", ") + device->name();
+  }
+  const std::string& why = gpus_here().why_none;
   throw InvalidArgument(
-      "there is no device '{}': {}{}", name, known,
-      name.starts_with("cuda") && !gpus_here().why_none.empty() ? "; no GPU: " + gpus_here().why_none : "");
+      "there is no device '{}': {}{}{}", name, known, is_gpu && !why.empty() ? "; no GPU: " + why : "",
+      !wanted  ? "; names are cpu, cpu:1, cuda:0, cuda:0/1, gpu:0, or TensorFlow's /gpu:0 and /device:GPU:0 of this "
+                 "process"
+      : is_gpu ? "; another device never takes its place (TensorFlow's soft placement would): choose one of those, or "
+                 "local_device(), which takes the GPU where there is one"
+               : "");
+}
+
+}  // namespace
+
+Device& device_named(const std::string& name) {
+  const std::optional<DeviceName> wanted = parse_device_name(name);
+  Device* const found = wanted ? find_device(*wanted, logical_devices(wanted->kind)) : nullptr;
+  if (found == nullptr) refuse_name(name, wanted);
+  return *found;
 }
 
 std::string describe_devices() {

@@ -52,7 +52,8 @@ Batch BatchMaker::make(std::span<const std::int64_t> indices, std::int64_t epoch
   if (!in_place()) return collate(indices, epoch, stop);
   std::vector<Tensor> stacked;
   for (const TensorSpec& spec : spec_)
-    stacked.push_back(Tensor::empty(stacked_shape(static_cast<std::int64_t>(indices.size()), spec.shape), spec.dtype));
+    stacked.push_back(
+        Tensor::empty(stacked_shape(static_cast<std::int64_t>(indices.size()), spec.shape), spec.dtype, cpu_device()));
   fill(indices, epoch, stacked, stop);
   return Batch(std::move(stacked));
 }

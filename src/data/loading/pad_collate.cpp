@@ -123,7 +123,8 @@ class PadCollate {
 
   Tensor padded(std::span<const Sample> samples, std::size_t i) const {
     const auto rows = static_cast<std::int64_t>(samples.size());
-    const Tensor stacked = Tensor::empty(stacked_shape(rows, padded_shape(samples, i)), samples[0][i].dtype());
+    const Tensor stacked =
+        Tensor::empty(stacked_shape(rows, padded_shape(samples, i)), samples[0][i].dtype(), cpu_device());
     const bool is_target = i > 0 && i + 1 == samples[0].size();
     const Padding padding(stacked.dtype(), is_target ? options_.target_value.value_or(options_.value) : options_.value);
     for (std::int64_t n = 0; n < rows; ++n) {
@@ -143,7 +144,8 @@ class PadCollate {
   Tensor lengths_of(std::span<const Sample> samples) const {
     std::vector<std::int64_t> lengths;
     for (const Sample& sample : samples) lengths.push_back(cut(sample[0]));
-    return Tensor::from(std::span<const std::int64_t>(lengths), {static_cast<std::int64_t>(lengths.size())});
+    return Tensor::from(std::span<const std::int64_t>(lengths), {static_cast<std::int64_t>(lengths.size())},
+                        cpu_device());
   }
 
   PadCollateOptions options_;

@@ -57,7 +57,7 @@ Batch stack(std::span<const Sample> samples) {
   const auto rows = static_cast<std::int64_t>(samples.size());
   std::vector<Tensor> stacked;
   for (const Tensor& tensor : samples[0])
-    stacked.push_back(Tensor::empty(stacked_shape(rows, tensor.shape()), tensor.dtype()));
+    stacked.push_back(Tensor::empty(stacked_shape(rows, tensor.shape()), tensor.dtype(), cpu_device()));
   for (std::int64_t n = 0; n < rows; ++n)
     for (std::size_t i = 0; i < stacked.size(); ++i)
       copy_to_row(samples[static_cast<std::size_t>(n)][i], i, Row(stacked, n, rows));

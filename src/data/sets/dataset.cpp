@@ -24,7 +24,7 @@ void Dataset::read(std::int64_t index, std::int64_t epoch, const Row& row) const
 
 Sample FixedShapeDataset::get(std::int64_t index, std::int64_t epoch) const {
   Sample sample;
-  for (const TensorSpec& spec : element_spec()) sample.push_back(Tensor::empty(spec.shape, spec.dtype));
+  for (const TensorSpec& spec : element_spec()) sample.push_back(Tensor::empty(spec.shape, spec.dtype, cpu_device()));
   read(index, epoch, Row(sample, 0, 1));
   return sample;
 }

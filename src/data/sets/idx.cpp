@@ -98,7 +98,7 @@ Tensor read_idx(const std::string& path, std::uint64_t max_bytes) {
   if (overflow || expected != bytes.size() - header)
     throw FileError("{}: has {} bytes after its header, but its extents require {}: is the file truncated or damaged?",
                     path, bytes.size() - header, overflow ? "more than 64 bits count" : std::to_string(expected));
-  const Tensor tensor = Tensor::empty(shape_of(extents, path), type->dtype);
+  const Tensor tensor = Tensor::empty(shape_of(extents, path), type->dtype, cpu_device());
   convert(std::span(bytes).subspan(header), *type, tensor.buffer().data());
   return tensor;
 }

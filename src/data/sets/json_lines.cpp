@@ -75,7 +75,7 @@ template <typename T> Tensor tensor_of(const nlohmann::json& value, T (*element)
   if (!value.is_array()) return scalar(element(value));
   std::vector<T> values;
   for (const nlohmann::json& each : value) values.push_back(element(each));
-  return Tensor::from(std::span<const T>(values), {static_cast<std::int64_t>(values.size())});
+  return Tensor::from(std::span<const T>(values), {static_cast<std::int64_t>(values.size())}, cpu_device());
 }
 
 }  // namespace

@@ -13,9 +13,10 @@ Embedding::Embedding(std::int64_t words, std::int64_t width, std::int64_t paddin
   check_sizes("Embedding", {words, width});
   if (padding != kNoPadding && (padding < 0 || padding >= words))
     throw InvalidArgument("Embedding: padding {} is outside 0..{}, the rows of the weight", padding, words - 1);
-  weight = Tensor::empty({words, width});
+  weight = Tensor::empty({words, width}, DType::kFloat32, cpu_device());  // the row of the padding is written here
   fill_normal(weight, 0, 1);
   if (padding != kNoPadding) std::fill_n(weight.data<float>() + padding * width, width, 0.0F);
+  weight = weight.to(default_device());
   add_parameter("weight", weight);
 }
 

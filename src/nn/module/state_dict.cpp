@@ -79,7 +79,7 @@ Tensor converted(const Tensor& source, DType type) {
   Tensor floats = source;
   if (source.dtype() == DType::kFloat64) {
     const Tensor host = source.to(cpu_device());
-    floats = Tensor::empty(source.shape());
+    floats = Tensor::empty(source.shape(), DType::kFloat32, cpu_device());
     std::transform(host.data<double>(), host.data<double>() + host.count(), floats.data<float>(),
                    [](double value) { return static_cast<float>(value); });
   }

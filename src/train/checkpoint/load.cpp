@@ -202,8 +202,8 @@ ProgramState load_program(ProcessGroup* group, const std::optional<LoadedCheckpo
   ProgramState program{state.value("program", std::string())};
   for (const json& each : state.at("program_tensors"))
     program.tensors.push_back(
-        {each.at(0).get<std::string>(),
-         Tensor::empty(Shape(each.at(2).get<std::vector<std::int64_t>>()), static_cast<DType>(each.at(1).get<int>()))});
+        {each.at(0).get<std::string>(), Tensor::empty(Shape(each.at(2).get<std::vector<std::int64_t>>()),
+                                                      static_cast<DType>(each.at(1).get<int>()), cpu_device())});
   if (loaded) copy_tensors(loaded->program, program.tensors);
   if (group != nullptr) replace_by_roots(*group, program.tensors, "checkpoint program state");
   return program;
@@ -215,7 +215,7 @@ void load_slices(ProcessGroup& group, const std::optional<LoadedCheckpoint>& loa
   const SavedByName saved(loaded ? loaded->optimizer : kNone);
   std::vector<NamedTensor> counts;  // that all ranks have
   for (const optim::StatePart& part : optimizer.state_parts()) {
-    const Tensor whole = Tensor::empty(part.whole, part.values.dtype());
+    const Tensor whole = Tensor::empty(part.whole, part.values.dtype(), cpu_device());
     const std::vector<NamedTensor> sent = {{part.name, whole}};
     if (const SavedTensor* const found = saved.find(part.name)) copy_tensor(*found, whole);
     replace_by_roots(group, sent, "checkpoint optimizer state");

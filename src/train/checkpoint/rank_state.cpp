@@ -287,7 +287,7 @@ std::vector<NamedTensor> gather_hook_state(const CommHook& hook, GroupRef group)
   const std::int64_t ranks = group.world_size();
   for (const HookState& state : states_of(hook)) {
     const Shape shape = state.is_each_ranks_own ? Shape{ranks, extent(state.count)} : Shape{extent(state.count)};
-    Tensor gathered = is_first ? Tensor::empty(shape, state.dtype) : Tensor();
+    Tensor gathered = is_first ? Tensor::empty(shape, state.dtype, cpu_device()) : Tensor();
     void* const to = is_first ? gathered.buffer().data() : nullptr;
     OnHost host(state);
     if (is_first || state.is_each_ranks_own) host.read();

@@ -102,7 +102,7 @@ Tensor grid_of(const std::string& tag, const Tensor& given, std::int64_t most_co
   if (most_columns < 1)
     throw InvalidArgument("add_images: '{}': columns is {}, expected at least 1", tag, most_columns);
   const std::int64_t columns = std::min(most_columns, shape[0]), rows = (shape[0] + columns - 1) / columns;
-  const Tensor grid = Tensor::zeros({rows * shape[1], columns * shape[2], shape[3]}, images.dtype());
+  const Tensor grid = Tensor::zeros({rows * shape[1], columns * shape[2], shape[3]}, images.dtype(), cpu_device());
   const auto line = static_cast<std::size_t>(shape[2] * shape[3]) * size_of(images.dtype());
   for (std::int64_t image = 0; image < shape[0]; ++image)
     for (std::int64_t y = 0; y < shape[1]; ++y) {

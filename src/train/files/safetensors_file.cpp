@@ -38,7 +38,7 @@ std::string folder_of(const std::string& path) {
 }
 
 Tensor copy_of(const SavedTensor& saved) {
-  Tensor tensor = Tensor::empty(saved.shape, saved.dtype);
+  Tensor tensor = Tensor::empty(saved.shape, saved.dtype, cpu_device());
   if (!saved.data.empty()) std::memcpy(tensor.buffer().data(), saved.data.data(), saved.data.size());
   return tensor;
 }

@@ -69,7 +69,7 @@ Tensor gather(const Outputs& mine, std::int64_t samples, ProcessGroup& group) {
   group.all_gather(mine.values.data(), by_rank.data(), counts, DType::kFloat32);
   std::vector<std::int64_t> extents = {samples};
   extents.insert(extents.end(), row.begin(), row.end());
-  const Tensor all = Tensor::empty(Shape(extents));
+  const Tensor all = Tensor::empty(Shape(extents), DType::kFloat32, cpu_device());
   for (std::size_t sample = 0; sample < static_cast<std::size_t>(samples); ++sample)
     std::copy_n(by_rank.data() + begins[sample % ranks] + sample / ranks * width, width,
                 all.data<float>() + sample * width);
@@ -91,7 +91,7 @@ Tensor predict(nn::Module& model, const data::Dataset& dataset, const EvaluateOp
     if (group && group->world_size() > 1) return gather(mine, dataset.size(), *group);
     std::vector<std::int64_t> extents = {dataset.size()};
     extents.insert(extents.end(), mine.row->begin(), mine.row->end());
-    return Tensor::from<float>(mine.values, Shape(extents));
+    return Tensor::from<float>(mine.values, Shape(extents), cpu_device());
   });
 }
 

@@ -266,7 +266,7 @@ class Trainer::Impl::Fit {
       impl_.counts = counted;
     }
     ++trainer_.step_;
-    check_finite(Tensor::full({1}, loss), trainer_.step_, {.group = group_});
+    check_finite(Tensor::full({1}, loss, cpu_device()), trainer_.step_, {.group = group_});
     return loss;
   }
 

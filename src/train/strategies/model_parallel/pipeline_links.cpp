@@ -141,7 +141,7 @@ Activation RankLinks::receive(int from, int tag, Device& device) {
   std::array<std::int64_t, kHeader> header{};
   group_->recv(header.data(), kHeader, DType::kInt64, from, tag, call);
   const std::vector<std::int64_t> extents(header.begin() + 6, header.begin() + 6 + header[5]);
-  const Tensor values = Tensor::empty(Shape(extents), static_cast<DType>(header[0]));
+  const Tensor values = Tensor::empty(Shape(extents), static_cast<DType>(header[0]), cpu_device());
   group_->recv(values.buffer().data(), static_cast<std::size_t>(values.count()), values.dtype(), from, tag, call);
   received_ += values.bytes();
   return {values.to(device),

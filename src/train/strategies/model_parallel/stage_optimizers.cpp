@@ -66,7 +66,8 @@ std::vector<StatePart> empty_parts(const json& stage) {
   std::vector<StatePart> parts;
   if (stage.is_null()) return parts;
   for (const json& part : stage.at("parts"))
-    parts.push_back({part.at(0).get<std::string>(), Tensor::empty({0}, static_cast<DType>(part.at(1).get<int>())),
+    parts.push_back({part.at(0).get<std::string>(),
+                     Tensor::empty({0}, static_cast<DType>(part.at(1).get<int>()), cpu_device()),
                      Shape(part.at(2).get<std::vector<std::int64_t>>()), 0, true});
   return parts;
 }

@@ -228,7 +228,7 @@ void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std
   std::size_t at = 0;
   for (const auto& [name, tensor] : tensors) {
     LOCKSTEP_CHECK(at + tensor.bytes() <= bytes.size(), "parameter_server: {} bytes end in '{}'", bytes.size(), name);
-    const Tensor host = Tensor::empty(tensor.shape(), tensor.dtype());
+    const Tensor host = Tensor::empty(tensor.shape(), tensor.dtype(), cpu_device());
     std::memcpy(host.buffer().data(), bytes.data() + at, host.bytes());
     tensor.copy_from(host);
     at += host.bytes();
