@@ -53,6 +53,7 @@
 #include "lockstep/ddp/sync_batch_norm.h"
 #include "lockstep/ddp/zero.h"
 #include "lockstep/launch/launch.h"
+#include "lockstep/launch/spawn.h"
 #include "lockstep/nn/activations.h"
 #include "lockstep/nn/added_losses.h"
 #include "lockstep/nn/attention.h"

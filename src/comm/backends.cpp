@@ -8,6 +8,7 @@
 #include "lockstep/core/device.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/comm/group/backend_choice.h"
 #include "src/comm/host/host_backend.h"
 #include "src/comm/local/local_backend.h"
@@ -72,7 +73,8 @@ constexpr Capabilities kDelay{.same_bits_on_all_ranks = true,
                               .ranks_may_be_threads = true,
                               .most_ranks = 1};
 
-constexpr std::string_view kHostName = "host", kFormerHostName = "ring", kLocalName = "local", kNcclName = "nccl";
+constexpr std::string_view kHostName = "host", kFormerHostName = "ring", kGloo = "gloo", kLocalName = "local",
+                           kNcclName = "nccl";
 
 std::string_view default_name(const Place& place) { return place.world_size > 1 ? kHostName : kLocalName; }
 
@@ -111,8 +113,16 @@ std::string listed() {
   return names;
 }
 
+void log_meaning_of_gloo() {
+  static const bool kLogged = [] {
+    log::info("backend 'gloo' means Lockstep's 'host', which does the same work on CPUs; Gloo itself is not used");
+    return true;
+  }();
+  static_cast<void>(kLogged);
+}
+
 const BuiltIn& find(std::string_view name) {
-  if (name == kFormerHostName) name = kHostName;
+  if (name == kFormerHostName || name == kGloo) name = kHostName;  // gloo: PyTorch's name for the CPU's backend
   const auto found = std::find_if(std::begin(kBackends), std::end(kBackends),
                                   [name](const BuiltIn& each) { return each.name == name; });
   if (found != std::end(kBackends)) return *found;
@@ -126,7 +136,8 @@ const BuiltIn& find(std::string_view name) {
         "backend 'nccl' is not in this build: install the headers of NCCL and CUDA (libnccl-dev) and configure with "
         "-Dnccl=enabled, or use {}=host on the CPU; built in are {}",
         env::kBackend, listed());
-  throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of {}", name, listed());
+  throw InvalidArgument("unknown backend '{}': LOCKSTEP_BACKEND is one of {}; gloo, PyTorch's, is understood as host",
+                        name, listed());
 }
 
 }  // namespace
@@ -155,6 +166,7 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContex
 BackendChoice choose_backends(const Place& place, const std::string& asked, const Device& device) {
   const std::string default_host(default_name(place));
   BackendChoice choice{asked.empty() ? env::text(env::kBackend).value_or(default_host) : asked, ""};
+  if (choice.host == kGloo && place.rank == 0) log_meaning_of_gloo();
   const bool has_gpu = device.kind() == DeviceKind::kCuda;
   if (choice.host == kNcclName || (has_gpu && place.world_size > 1))
     check_backend(choice.gpu = kNcclName, place, &device);

@@ -112,6 +112,14 @@ TEST(BackendList, TheFormerNameOfHostInTheEnvironmentServesAWorldOfOneToo) {
   unsetenv("LOCKSTEP_BACKEND");
 }
 
+TEST(BackendList, GlooIsPyTorchsNameOfHost) {
+  EXPECT_EQ(capabilities_of("gloo").messages, capabilities_of("host").messages);
+  EXPECT_EQ(make_backend("gloo", context_of({0, 1, 0, 1}, nullptr))->name(), "host");
+  EXPECT_EQ(choose_backends({1, 2, 1, 2}, "gloo", cpu_device()).gpu, "");
+  EXPECT_NO_THROW(check_backend("gloo", {0, 2, 0, 2}));
+  EXPECT_THROW(make_backend("Gloo", context_of({0, 1, 0, 1}, nullptr)), InvalidArgument);
+}
+
 TEST(BackendList, AnUnknownNameIsAnsweredWithTheOnesThereAre) {
   for (const int rank : {0, 1}) {
     const Outcome outcome = outcome_of([rank] { make_backend("pigeon", context_of({rank, 2, rank, 2}, nullptr)); });

@@ -12,8 +12,9 @@
 namespace lockstep {
 
 struct ProcessGroupOptions {
-  // The backend for host memory; "": LOCKSTEP_BACKEND, else "host". A group whose device is a GPU also has `nccl`, for
-  // the GPU's memory. "nccl" requires a GPU, and uses "host" for host memory.
+  // The backend for host memory; "": LOCKSTEP_BACKEND, else "host", which PyTorch's name "gloo" means, too. A group
+  // whose device is a GPU also has `nccl`, for the GPU's memory. "nccl" requires a GPU, and uses "host" for host
+  // memory.
   std::string backend = {};
   // "": LOCKSTEP_TRANSPORT, else "auto": shared memory where a memfd can be passed between the ranks, else TCP.
   std::string transport = {};

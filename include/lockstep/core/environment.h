@@ -73,6 +73,8 @@ inline constexpr const char* kCudnnNondeterministic = "LOCKSTEP_CUDNN_NONDETERMI
 inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";
 // Set by lockrun: columns of its terminal, absent in a log.
 inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";
+// Set by spawn() for its ranks: which call of the program they run, and its arguments.
+inline constexpr const char* kSpawnCall = "LOCKSTEP_SPAWN_CALL";
 // Variables of the strategy parameter_server; set by lockrun --ps P --workers W, or by hand for each process.
 inline constexpr const char* kJob = "LOCKSTEP_JOB";               // ps: holds parameters; worker: computes
 inline constexpr const char* kTaskIndex = "LOCKSTEP_TASK_INDEX";  // number of this process within its job, from 0

@@ -55,7 +55,15 @@ class Optimizer {
   // The live tensors that a checkpoint saves and loads: "<parameter>.<state>" ("conv1.weight.momentum"), then step
   // counts ("group0.clock", (parameters of the group, 4): see UpdateClock), then "loss_scaler.state".
   std::vector<NamedTensor> state();
-  // The same with the full shapes. If slice_holders() > 1, optimizers share the state: each has its slices and all
+  // As torch.optim.Optimizer's: copies of state(), then "lr", and "group0.lr_factor" and "group0.weight_decay" of each
+  // group, as tensors (1). save_safetensors() (train/safetensors.h) writes them. Blocks until the device has computed
+  // them. Throws InvalidArgument if this optimizer has only a part of the state (a strategy's, or ddp/zero.h).
+  std::vector<NamedTensor> state_dict();
+  // Copies the values into this optimizer, on any device: the next step is the one that would have followed
+  // state_dict(). Throws InvalidArgument as state_dict() does, and, before any change, for entries that are missing,
+  // unexpected, repeated or of another shape or type, all by name.
+  void load_state_dict(const std::vector<NamedTensor>& entries);
+  // The same as state() with the full shapes. If slice_holders() > 1, optimizers share the state: each has its slices and all
   // counts.
   std::vector<StatePart> state_parts();
   int slice_holders() const { return slice_holders_; }
@@ -102,6 +110,7 @@ class Optimizer {
     Tensor clocks;     // (parameters, 4); undefined if the formula does not count
   };
   void append(ParameterGroup group);
+  void check_has_whole_state(const char* call) const;
   void follow_parameters();
   void upload_lr(Group& group, float lr);
   void check_gradients() const;

@@ -21,6 +21,7 @@
 #include "src/comm/net/socket.h"
 #include "src/comm/net/token.h"
 #include "src/core/base/known_variables.h"
+#include "src/launch/launchers/spawned_job.h"
 #include "src/launch/nodes/node_link.h"
 #include "src/launch/supervise/guard.h"
 #include "src/launch/supervise/process.h"
@@ -213,6 +214,11 @@ class Job {
       throw;
     }
     failures_.write_end.reset();
+    if (program_.started) {
+      std::vector<int> pids;
+      for (const RankProcess& process : started) pids.push_back(process.pid);
+      program_.started(pids);
+    }
     return started;
   }
 
@@ -227,6 +233,7 @@ class Job {
       setup.columns = facts_.terminal_width.value_or(0);
       setup.environment.insert(setup.environment.end(), plan_.environment[place].begin(),
                                plan_.environment[place].end());
+      setup.environment.insert(setup.environment.end(), program_.environment.begin(), program_.environment.end());
       started.push_back(start_rank(setup, program_, guard_, signals_, failures_.write_end.get()));
       started.back().task = facts_.tasks.name_of(rank);
       started.back().may_fail = spec_.allow_worker_failures && !facts_.tasks.is_server(rank);
@@ -314,6 +321,17 @@ int run_as_rank(int argc, char** argv, const std::function<int(int, char**)>& fn
 int launch(const LaunchSpec& spec) {
   if (spec.command.empty()) throw InvalidArgument("launch: the command is empty; it must name a program");
   return run_job(spec, {spec.command[0], spec.command});
+}
+
+int run_spawned_job(int ranks, const std::vector<EnvironmentChange>& environment,
+                    const std::function<void(const std::vector<int>& pids)>& started) {
+  LaunchSpec spec;
+  spec.ranks = ranks;
+  spec.prefix = false;
+  RankProgram program = this_program();
+  program.environment = environment;
+  program.started = started;
+  return run_job(spec, program);
 }
 
 int spawn(int n, int argc, char** argv, const std::function<int(int argc, char** argv)>& fn) {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +16,10 @@
 namespace lockstep::launch {
 
 struct RankProgram {
-  std::string file;                    // looked up in PATH if it has no slash
-  std::vector<std::string> arguments;  // argv; the first is the program's name
+  std::string file;                                                // looked up in PATH if it has no slash
+  std::vector<std::string> arguments;                              // argv; the first is the program's name
+  std::vector<EnvironmentChange> environment = {};                 // in addition to a rank's own
+  std::function<void(const std::vector<int>& pids)> started = {};  // called once all ranks are forked
 };
 
 struct RankSetup {
