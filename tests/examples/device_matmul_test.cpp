@@ -30,6 +30,7 @@ Promise promised_figures() {
   for (std::string line; std::getline(source, line) && line.rfind("//", 0) == 0;) {
     const std::string command = "//   examples/device_matmul --";
     if (line.rfind(command, 0) == 0) {
+      if (!promise.arguments.empty()) break;  // a third command
       std::istringstream words(line.substr(command.size() - 2));
       for (std::string word; words >> word;) promise.arguments.push_back(word);
     } else if (line.rfind("//   ", 0) == 0 && !promise.arguments.empty()) {

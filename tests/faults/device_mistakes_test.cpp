@@ -74,5 +74,31 @@ TEST(DeviceMistakes, OfOneRankByHandTheOthersNameIt) {
   EXPECT_THAT(job[0].errors(), HasSubstr("rank 1 of 2 did not arrive"));
 }
 
+// The fake CUDA part names the device that it is to create, and creates none.
+TEST(DeviceNames, OfDividedGpus) {
+  const auto found = [](const Environment& more, const std::vector<std::string>& names) {
+    std::vector<std::string> command = {DEVICE_RANK};
+    command.insert(command.end(), names.begin(), names.end());
+    Child program(command, {.environment = two_gpus_and(more)});
+    EXPECT_EQ(program.wait(), 0) << program.errors();
+    return program.output();
+  };
+  const std::string plain = found({}, {"cuda", "cuda:0", "/gpu:0", "cuda:1", "/device:GPU:1", "cpu:0", "cuda:2"});
+  for (const char* line :
+       {"cuda: this is the fake cuda:0,", "cuda:0: this is the fake cuda:0,", "/gpu:0: this is the fake cuda:0,",
+        "cuda:1: this is the fake cuda:1,", "/device:GPU:1: this is the fake cuda:1,", "cpu:0 is cpu\n",
+        "cuda:2: there is no device 'cuda:2': cpu, cuda:0, cuda:1; another device never takes"})
+    EXPECT_THAT(plain, HasSubstr(line));
+  const std::string divided =
+      found({{"LOCKSTEP_LOGICAL_DEVICES", "cpu:2x,cuda:0:2x"}},
+            {"cuda", "cuda:0", "/gpu:0", "gpu:1", "cuda:0/1", "cuda:1", "/GPU:2", "cpu", "gpu:3"});
+  for (const char* line :
+       {"cuda: this is the fake cuda:0/0,", "cuda:0: this is the fake cuda:0/0,", "/gpu:0: this is the fake cuda:0/0,",
+        "gpu:1: this is the fake cuda:0/1,", "cuda:0/1: this is the fake cuda:0/1,", "cuda:1: this is the fake cuda:1,",
+        "/GPU:2: this is the fake cuda:1,", "cpu is cpu:0\n",
+        "gpu:3: there is no device 'gpu:3': cpu:0, cpu:1, cuda:0/0, cuda:0/1, cuda:1"})
+    EXPECT_THAT(divided, HasSubstr(line));
+}
+
 }  // namespace
 }  // namespace lockstep::testing

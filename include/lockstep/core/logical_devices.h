@@ -50,7 +50,7 @@ std::vector<Device*> logical_devices(DeviceKind kind);
 // Finds "cpu", "cpu:1", "cuda:0" or "cuda:0/1", or in TensorFlow's spelling "/gpu:0" or "/device:GPU:0"; case does not
 // matter. "cpu" and "cpu:0", and "cuda", "cuda:0" and "gpu:0", name the first device, divided or not. Divided GPUs:
 // "cuda:1" is the first part of GPU 1, as numbers after cuda are those of physical GPUs, and "gpu:1" is the second
-// logical GPU, as in TensorFlow. Throws InvalidArgument that lists the devices.
+// logical GPU, as in TensorFlow. Creates no other GPU's device. Throws InvalidArgument that lists the devices.
 Device& device_named(const std::string& name);
 
 // Describes the configuration, without creating a device: "1 physical CPU, 2 logical; no GPU: no NVIDIA driver is

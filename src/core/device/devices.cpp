@@ -129,14 +129,33 @@ std::vector<PhysicalDevice> physical_devices() {
   return devices;
 }
 
+namespace {
+
+// A logical GPU, which need not have been created yet.
+struct GpuPart {
+  int ordinal = 0, part = 0;
+  std::string name;
+};
+
+std::vector<GpuPart> gpu_parts() {
+  std::vector<GpuPart> parts;
+  const DeviceConfiguration configuration = configured().now();
+  check_gpus_exist(configuration, gpus_here());
+  for (const cuda::Gpu& found : gpus_here().gpus) {
+    if (!configuration.sees(found.ordinal)) continue;
+    const GpuSplit split = configuration.split_of(found.ordinal);
+    for (int part = 0; part < split.parts; ++part)
+      parts.push_back({found.ordinal, part, gpu_device_name(found.ordinal, split, part)});
+  }
+  return parts;
+}
+
+}  // namespace
+
 std::vector<Device*> logical_devices(DeviceKind kind) {
   if (kind == DeviceKind::kCpu) return cpu_devices();
   std::vector<Device*> devices;
-  const DeviceConfiguration configuration = configured().now();
-  check_gpus_exist(configuration, gpus_here());
-  for (const cuda::Gpu& found : gpus_here().gpus)
-    for (int part = 0; configuration.sees(found.ordinal) && part < configuration.split_of(found.ordinal).parts; ++part)
-      devices.push_back(&gpu(found.ordinal, 1, part));
+  for (const GpuPart& each : gpu_parts()) devices.push_back(&gpu(each.ordinal, 1, each.part));
   return devices;
 }
 
@@ -148,28 +167,29 @@ std::vector<Device*> logical_devices() {
 
 namespace {
 
-// Returns null if there is no such device.
-Device* find_device(const DeviceName& wanted, const std::vector<Device*>& devices) {
+// Returns null if there is no such device. Creates no other.
+Device* find_device(const DeviceName& wanted) {
   const auto number = static_cast<std::size_t>(wanted.number.value_or(0));
-  if (!wanted.is_physical) return !wanted.part && number < devices.size() ? devices[number] : nullptr;
-  for (Device* device : devices) {
-    if (wanted.number && device->index() != *wanted.number) continue;
-    const std::string name = device->name();
-    if (!wanted.part || name.ends_with(fmt::format("/{}", *wanted.part))) return device;
+  if (wanted.kind == DeviceKind::kCpu) return number < cpu_devices().size() ? cpu_devices()[number] : nullptr;
+  const std::vector<GpuPart> parts = gpu_parts();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const bool is_number = wanted.is_physical ? !wanted.number || parts[i].ordinal == *wanted.number : i == number;
+    if (!is_number) continue;
+    if (!wanted.part || parts[i].name.ends_with(fmt::format("/{}", *wanted.part)))
+      return &gpu(parts[i].ordinal, 1, parts[i].part);
   }
   return nullptr;
 }
 
 [[noreturn]] void refuse_name(const std::string& name, const std::optional<DeviceName>& wanted) {
-  std::string known;
   const bool is_gpu = wanted && wanted->kind == DeviceKind::kCuda;
-  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kCuda}) {
-    if (kind == DeviceKind::kCuda && !is_gpu) break;
-    for (const Device* device : logical_devices(kind)) known += (known.empty() ? "" : ", ") + device->name();
-  }
-  const std::string& why = gpus_here().why_none;
+  std::string known;
+  for (const Device* device : cpu_devices()) known += (known.empty() ? "" : ", ") + device->name();
+  if (is_gpu)
+    for (const GpuPart& each : gpu_parts()) known += ", " + each.name;
+  const std::string why = is_gpu ? gpus_here().why_none : "";
   throw InvalidArgument(
-      "there is no device '{}': {}{}{}", name, known, is_gpu && !why.empty() ? "; no GPU: " + why : "",
+      "there is no device '{}': {}{}{}", name, known, why.empty() ? "" : "; no GPU: " + why,
       !wanted  ? "; names are cpu, cpu:1, cuda:0, cuda:0/1, gpu:0, or TensorFlow's /gpu:0 and /device:GPU:0 of this "
                  "process"
       : is_gpu ? "; another device never takes its place (TensorFlow's soft placement would): choose one of those, or "
@@ -181,7 +201,7 @@ Device* find_device(const DeviceName& wanted, const std::vector<Device*>& device
 
 Device& device_named(const std::string& name) {
   const std::optional<DeviceName> wanted = parse_device_name(name);
-  Device* const found = wanted ? find_device(*wanted, logical_devices(wanted->kind)) : nullptr;
+  Device* const found = wanted ? find_device(*wanted) : nullptr;
   if (found == nullptr) refuse_name(name, wanted);
   return *found;
 }
