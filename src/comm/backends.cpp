@@ -166,7 +166,10 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendContex
 BackendChoice choose_backends(const Place& place, const std::string& asked, const Device& device) {
   const std::string default_host(default_name(place));
   BackendChoice choice{asked.empty() ? env::text(env::kBackend).value_or(default_host) : asked, ""};
-  if (choice.host == kGloo && place.rank == 0) log_meaning_of_gloo();
+  if (choice.host == kGloo) {  // from here on the name that all ranks compare
+    if (place.rank == 0) log_meaning_of_gloo();
+    choice.host = kHostName;
+  }
   const bool has_gpu = device.kind() == DeviceKind::kCuda;
   if (choice.host == kNcclName || (has_gpu && place.world_size > 1))
     check_backend(choice.gpu = kNcclName, place, &device);

@@ -115,7 +115,7 @@ TEST(BackendList, TheFormerNameOfHostInTheEnvironmentServesAWorldOfOneToo) {
 TEST(BackendList, GlooIsPyTorchsNameOfHost) {
   EXPECT_EQ(capabilities_of("gloo").messages, capabilities_of("host").messages);
   EXPECT_EQ(make_backend("gloo", context_of({0, 1, 0, 1}, nullptr))->name(), "host");
-  EXPECT_EQ(choose_backends({1, 2, 1, 2}, "gloo", cpu_device()).gpu, "");
+  EXPECT_EQ(choose_backends({1, 2, 1, 2}, "gloo", cpu_device()).host, "host");
   EXPECT_NO_THROW(check_backend("gloo", {0, 2, 0, 2}));
   EXPECT_THROW(make_backend("Gloo", context_of({0, 1, 0, 1}, nullptr)), InvalidArgument);
 }
