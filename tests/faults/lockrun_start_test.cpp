@@ -150,6 +150,17 @@ TEST(LockrunStart, WrongFlagsSayHowItGoes) {
   EXPECT_THAT(help.output(), HasSubstr("lockrun -n N"));
 }
 
+// dist.init_process_group("gloo")
+TEST(LockrunStart, GlooMeansHostAndIsLoggedOnce) {
+  Child job({LOCKRUN, "-n", "2", "--no-fold", COLLECTIVE_RANK, "steps=3"},
+            {.environment = {{"LOCKSTEP_BACKEND", "gloo"}}});
+  EXPECT_EQ(job.wait(), 0) << job.errors();
+  const std::string line = "backend 'gloo' means Lockstep's 'host'", all = job.output() + job.errors();
+  const std::size_t at = all.find(line);
+  ASSERT_NE(at, std::string::npos) << all;
+  EXPECT_EQ(all.find(line, at + 1), std::string::npos) << all;
+}
+
 TEST(SpawnStart, RunsInPlaceWhenItIsARankAlready) {
   ChildOptions options;
   options.environment = {{"RANK", "1"}, {"WORLD_SIZE", "3"}};

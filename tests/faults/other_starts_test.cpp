@@ -22,7 +22,6 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 bool has_mpi() {
   const auto names = backend_names();
@@ -303,18 +302,6 @@ TEST_F(Mpirun, AnUnknownBackendIsTheSameErrorOnAllRanks) {
 }
 
 // -- the mpi backend
-
-// dist.init_process_group("gloo")
-TEST(ByHand, GlooMeansHostAndIsLoggedOnce) {
-  HandJob job(2, {{"LOCKSTEP_BACKEND", "gloo"}});
-  job.start_all({"steps=3"});
-  for (const int rank : {0, 1}) EXPECT_EQ(job[rank].wait(), 0) << job[rank].errors();
-  const std::string line = "backend 'gloo' means Lockstep's 'host'", first = job[0].errors();
-  const std::size_t at = first.find(line);
-  ASSERT_NE(at, std::string::npos) << first;
-  EXPECT_EQ(first.find(line, at + 1), std::string::npos) << first;
-  EXPECT_THAT(job[1].errors(), Not(HasSubstr(line)));
-}
 
 TEST(ByHand, MpiIsAskedForWhereItIsNot) {
   HandJob job(2, {{"LOCKSTEP_BACKEND", "mpi"}});

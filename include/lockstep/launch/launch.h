@@ -48,10 +48,11 @@ struct LaunchSpec {
 // system call fails.
 int launch(const LaunchSpec& spec);
 
-// Runs `fn` as `n` ranks under the same rules; spawn.h has the same in the shape of torch.multiprocessing. Each rank is this program, started again with the same arguments: code
-// before this call runs in the ranks, too, and they inherit only the environment and the working directory. In the
-// parent, returns launch()'s exit code. In a rank, or if another launcher (lockrun, mpirun) has already made this
-// process a rank, runs `fn` and returns its result. main should return the value. Throws what launch() throws.
+// Runs `fn` as `n` ranks under the same rules; spawn.h has the same in the shape of torch.multiprocessing. Each rank is
+// this program, started again with the same arguments: code before this call runs in the ranks, too, and they inherit
+// only the environment and the working directory. In the parent, returns launch()'s exit code. In a rank, or if another
+// launcher (lockrun, mpirun) has already made this process a rank, runs `fn` and returns its result. main should return
+// the value. Throws what launch() throws.
 int spawn(int n, int argc, char** argv, const std::function<int(int argc, char** argv)>& fn);
 
 // Returns the cores of each rank: disjoint, contiguous shares of `cores`; empty lists if there are fewer cores than

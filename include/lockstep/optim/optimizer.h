@@ -63,8 +63,8 @@ class Optimizer {
   // state_dict(). Throws InvalidArgument as state_dict() does, and, before any change, for entries that are missing,
   // unexpected, repeated or of another shape or type, all by name.
   void load_state_dict(const std::vector<NamedTensor>& entries);
-  // The same as state() with the full shapes. If slice_holders() > 1, optimizers share the state: each has its slices and all
-  // counts.
+  // The same as state() with the full shapes. If slice_holders() > 1, optimizers share the state: each has its slices
+  // and all counts.
   std::vector<StatePart> state_parts();
   int slice_holders() const { return slice_holders_; }
   const std::string& kind() const { return kind_; }  // "SGD"
