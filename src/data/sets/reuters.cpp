@@ -76,7 +76,7 @@ Sample ReutersDataset::get(std::int64_t index, std::int64_t) const {
     throw InvalidArgument("ReutersDataset: sample {} does not exist: there are {}", index, size());
   const auto at = static_cast<std::size_t>(begin_ + index);
   const Article& words = articles_->words[at];
-  return {Tensor::from(std::span<const std::int64_t>(words), {static_cast<std::int64_t>(words.size())}),
+  return {Tensor::from(std::span<const std::int64_t>(words), {static_cast<std::int64_t>(words.size())}, cpu_device()),
           scalar(articles_->topics[at])};
 }
 
