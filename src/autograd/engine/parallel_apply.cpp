@@ -245,7 +245,7 @@ class BranchOutputNode : public Node {
     if (!targets[0]) return;
     recorded_->branches[branch_].gradients[result_] =
         BackwardPass::innermost()->retains_graph() ? result_grad.clone() : result_grad;
-    targets[0].give(Tensor::zeros({1}));
+    targets[0].give(Tensor::zeros({1}, DType::kFloat32, cpu_device()));
   }
 
  private:
@@ -280,7 +280,7 @@ std::vector<Tensors> attach_branches(const std::shared_ptr<RecordedBranches>& re
   const std::vector<Tensor> inputs = number_inputs(*recorded);
   Tensor marker;
   if (!inputs.empty()) {
-    marker = Tensor::zeros({1});
+    marker = Tensor::zeros({1}, DType::kFloat32, cpu_device());
     attach(marker, std::make_shared<ParallelNode>(inputs, recorded));
   }
   std::vector<Tensors> all;

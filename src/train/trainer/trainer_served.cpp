@@ -91,7 +91,7 @@ std::string result_of(const Tensor& outputs) {
 
 Tensor tensor_of_result(const std::string& result) {
   const auto [extents, bytes] = without_header(result);
-  Tensor outputs = Tensor::empty(Shape(extents.get<std::vector<std::int64_t>>()));
+  Tensor outputs = Tensor::empty(Shape(extents.get<std::vector<std::int64_t>>()), DType::kFloat32, cpu_device());
   std::memcpy(outputs.data<float>(), bytes.data(), bytes.size());
   return outputs;
 }

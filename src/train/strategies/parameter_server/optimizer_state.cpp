@@ -22,7 +22,8 @@ struct StateWindow {
   std::size_t begin = 0, bytes = 0;
 
   Tensor bytes_on_device() const {
-    return Tensor::wrap(tensor.buffer().window(begin, bytes), {static_cast<std::int64_t>(bytes)}, DType::kUInt8);
+    return Tensor::wrap(tensor.buffer().window(begin, bytes), {static_cast<std::int64_t>(bytes)}, DType::kUInt8,
+                        cpu_device());
   }
 };
 
@@ -95,7 +96,7 @@ void unpack_state(optim::Optimizer& optimizer, const std::vector<StateRange>& ra
   if (windows.size() != places.size())
     differ(fmt::format("{} tensors of state here, {} there", windows.size(), places.size()));
   for (const StateWindow& window : windows) {
-    const Tensor host = Tensor::empty({static_cast<std::int64_t>(window.bytes)}, DType::kUInt8);
+    const Tensor host = Tensor::empty({static_cast<std::int64_t>(window.bytes)}, DType::kUInt8, cpu_device());
     std::memcpy(host.buffer().data(), message.data() + places.at(window.key).first, window.bytes);
     window.bytes_on_device().copy_from(host);
     window.tensor.mark_changed();

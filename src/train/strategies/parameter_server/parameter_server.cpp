@@ -46,7 +46,8 @@ namespace {
 class Server : public Strategy, public ParameterHolder, public CallServer {
  public:
   explicit Server(ParameterServerJob job) : job_(std::move(job)), shard_(job_), clients_(job_), decisions_(job_) {
-    for (std::size_t i = 0; i < clients_.size(); ++i) gradients_.push_back(Tensor::zeros({shard_.floats()}, DType::kFloat32, cpu_device()));
+    for (std::size_t i = 0; i < clients_.size(); ++i)
+      gradients_.push_back(Tensor::zeros({shard_.floats()}, DType::kFloat32, cpu_device()));
     if (is_first()) rest_ = bytes_of(rest_of(job_.replica));
     job_.replica = {};  // the other parameters belong to other servers
   }

@@ -23,7 +23,7 @@ Tensor rows_in(const Tensor& memory, std::int64_t begin, const PlacedPiece& piec
 ServerShard::ServerShard(ParameterServerJob& job) {
   const int own = job.tasks.own.index;
   const FloatRange& range = job.layout.servers[static_cast<std::size_t>(own)];
-  weights_ = Tensor::zeros({range.count});
+  weights_ = Tensor::zeros({range.count}, DType::kFloat32, cpu_device());
   std::vector<NamedTensor> parameters;
   const NamedTensor* split = nullptr;
   for (const PlacedPiece& piece : job.layout.pieces) {

@@ -9,8 +9,8 @@ WorkerModel::WorkerModel(ParameterServerJob& job) : job_(job), has_gradient_(job
   gradients_ = Tensor::zeros({job_.layout.total}, DType::kFloat32, device);
   weights_ = Tensor::zeros({job_.layout.total}, DType::kFloat32, device);
   const bool is_on_host = device.kind() == DeviceKind::kCpu;
-  host_gradients_ = is_on_host ? gradients_ : Tensor::zeros({job_.layout.total});
-  host_weights_ = is_on_host ? weights_ : Tensor::zeros({job_.layout.total});
+  host_gradients_ = is_on_host ? gradients_ : Tensor::zeros({job_.layout.total}, DType::kFloat32, cpu_device());
+  host_weights_ = is_on_host ? weights_ : Tensor::zeros({job_.layout.total}, DType::kFloat32, cpu_device());
   for (const PlacedPiece& piece : job_.layout.pieces) {
     const Tensor& parameter = replica().parameters[piece.parameter].tensor;
     if (piece.is_whole) move_into(weights_, piece.at, parameter);
