@@ -68,13 +68,15 @@ void Report::row(const nlohmann::ordered_json& fields) {
   if (widths_.empty()) {
     for (const auto& [name, value] : fields.items()) {
       widths_.push_back(std::max<std::size_t>(name.size(), 10));
-      fmt::print("{:>{}}  ", name, widths_.back());
+      fmt::print("{}{:>{}}", widths_.size() == 1 ? "" : "  ", name, widths_.back());
     }
     fmt::print("\n");
   }
   std::size_t column = 0;
-  for (const auto& [name, value] : fields.items())
-    fmt::print("{:>{}}  ", cell(value), column < widths_.size() ? widths_[column++] : 10);
+  for (const auto& [name, value] : fields.items()) {
+    fmt::print("{}{:>{}}", column == 0 ? "" : "  ", cell(value), column < widths_.size() ? widths_[column] : 10);
+    ++column;
+  }
   fmt::print("\n");
   std::fflush(stdout);
 }

@@ -1,6 +1,6 @@
 #include "examples/cifar10/classic_flags.h"
 
-#include "examples/cifar10/dashed_flags.h"
+#include "examples/lib/dashed_flags.h"
 
 #include "lockstep/core/error.h"
 #include "lockstep/train/strategy.h"
@@ -68,7 +68,7 @@ cxxopts::Options options_of(ClassicFlags& flags) {
 
 bool read_classic_flags(int argc, char** argv, ClassicFlags& flags) {
   cxxopts::Options options = options_of(flags);
-  DashedFlags dashed(argc, argv);
+  ls::examples::DashedFlags dashed(argc, argv);
   if (!ls::examples::parse_flags(options, argc, dashed.argv())) return false;
   if (flags.steps < 1 || flags.batch < 1 || flags.log_every < 1 || flags.save_every < 1 || flags.keep < 1 ||
       flags.input_threads < 1 || flags.input_threads > 256)

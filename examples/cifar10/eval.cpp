@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "examples/cifar10/classic_net.h"
-#include "examples/cifar10/dashed_flags.h"
 #include "examples/cifar10/data.h"
 #include "examples/cifar10/lines.h"
+#include "examples/lib/dashed_flags.h"
 #include "examples/lib/training.h"
 
 namespace ls = lockstep;
@@ -46,7 +46,7 @@ bool read_eval_flags(int argc, char** argv, EvalFlags& flags) {
   add("num-examples", "number of images, from the first on",
       cxxopts::value(flags.num_examples)->default_value("10000"));
   add("help", "print this text");
-  DashedFlags dashed(argc, argv);
+  ls::examples::DashedFlags dashed(argc, argv);
   if (!ex::parse_flags(options, argc, dashed.argv())) return false;
   if (flags.num_examples < 1 || flags.until_step < 0 || !(flags.interval_secs >= 0) || flags.interval_secs > 1e6)
     throw ls::InvalidArgument(

@@ -135,8 +135,10 @@ struct DeployOptions {
   std::function<std::optional<data::Batch>()> next_batch = {};
   data::Reader* reader = nullptr;
   RegularizationFunction regularization = {};
-  bool summarize_gradients = false;
-  std::shared_ptr<ProcessGroup> group = nullptr;  // only this rank, in a job of several ranks; null: a job of one rank
+  bool summarize_gradients = false;  // refused with parameter servers, which have the gradients
+  // With parameter servers: all workers and servers; null: the default group. Without: this rank alone, in a job of
+  // several ranks; null: a job of one rank.
+  std::shared_ptr<ProcessGroup> group = nullptr;
 };
 struct DeployedModel {
   TrainOp train_op;      // refers to the members below
@@ -146,6 +148,12 @@ struct DeployedModel {
   std::shared_ptr<optim::Optimizer> optimizer;
 };
 // Throws InvalidArgument in a job of several ranks without .group, because each would train by itself.
+//
+// With num_ps_tasks parameter servers the job is one of `lockrun --ps num_ps_tasks --workers num_replicas`, and the
+// call is collective. All processes call train(): a worker trains its clones on its own batches, with the means of all
+// workers' gradients; a server serves and returns when the workers have ended, so `deployed` must end before the
+// program does. .clones and .optimizer are null: the servers have the variables, and the checkpoints have them all.
+// Throws InvalidArgument on all ranks for another number of processes, and for a replica_id that is not the worker's.
 DeployedModel deploy(const DeploymentConfig& config, const Training& training, const DeployOptions& options);
 
 }  // namespace lockstep::train

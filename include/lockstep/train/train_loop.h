@@ -27,10 +27,11 @@ struct TrainOp {
   std::function<void(std::int64_t steps)> seek = {};
   // Set on a parameter server: train() calls it instead of run() and returns when it returns.
   std::function<void()> serve = {};
-  // The processes that make the same steps: the first one, the chief, logs, saves, and writes summaries; all continue
-  // from the chief's checkpoint. Null: this process alone.
-  std::shared_ptr<ProcessGroup> workers = nullptr;
-  std::shared_ptr<ProcessGroup> group = nullptr;  // in a job of several ranks: this process alone, for checkpoints
+  // Called before each checkpoint: brings model and optimizer up to date. May be empty.
+  std::function<void()> before_save = {};
+  // The processes that make the same steps. The first one, the chief, logs and writes summaries; checkpoints are
+  // collective. Null: the thread's default group, in a job of one rank.
+  std::shared_ptr<ProcessGroup> group = nullptr;
 };
 using SummaryOp = std::function<void(SummaryWriter& writer, std::int64_t step)>;
 
@@ -53,7 +54,7 @@ struct TrainLoopOptions {
 //
 // If run() throws, train() saves the state after the last complete step and passes the exception on. It saves nothing,
 // and logs that, if the failed step has changed the model, the optimizer or a buffer already, and after a loss that is
-// not finite.
+// not finite. With several processes in .group it saves nothing then, because the others wait in their step.
 float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op = {},
             const TrainLoopOptions& options = {});
 

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <limits>
 
-#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/train/check_finite.h"
@@ -55,11 +54,12 @@ class TrainLoop {
             const TrainLoopOptions& options)
       : op_(train_op),
         options_(options),
-        is_chief_(!train_op.workers || train_op.workers->rank() == 0),
+        group_(train_op.group ? train_op.group : default_process_group()),
+        is_chief_(!group_ || group_->rank() == 0),
         summary_op_(is_chief_ ? summary_op : SummaryOp()),
         checkpoints_(log_dir + "/checkpoints"),
         step_(resume()),
-        writer_(summary_op_ ? SummaryWriter(log_dir, {.group = train_op.group, .purge_step = step_ + 1})
+        writer_(summary_op_ ? SummaryWriter(log_dir, {.group = group_, .purge_step = step_ + 1})
                             : SummaryWriter::none()),
         summaries_(options.save_summaries_steps, options.save_summaries_secs, step_),
         saves_(options.save_interval_steps, options.save_interval_secs, step_),
@@ -76,42 +76,48 @@ class TrainLoop {
     while (!has_all_steps()) {
       const std::optional<float> result = run_step();
       if (!result) break;
-      loss =
-          check_finite(Tensor::full({1}, *result, cpu_device()), step_ + 1, {.name = "total_loss", .group = op_.group});
+      loss = check_finite(Tensor::full({1}, *result, cpu_device()), step_ + 1, {.name = "total_loss", .group = group_});
       ++step_;
       versions_ = versions();
       if (step_ % options_.log_every_n_steps == 0) log_step(loss);
       if (summary_op_ && summaries_.is_due(step_)) write_summary();
-      if (saves_.is_due(step_)) save();
+      if (agree(saves_.is_due(step_))) save();
     }
     if (summary_op_ && step_ != summaries_.last()) write_summary();
     writer_.close();
-    if (step_ != saves_.last()) save();
+    if (step_ != saves_.last()) save();  // all processes have saved at the same steps
     return loss;
   }
 
  private:
   bool has_all_steps() const { return options_.number_of_steps > 0 && step_ >= options_.number_of_steps; }
-  bool saves() const { return op_.model != nullptr && is_chief_; }
+  bool saves() const { return op_.model != nullptr; }
+  bool has_peers() const { return group_ && group_->world_size() > 1; }
+
+  // The chief's clock decides for all.
+  bool agree(bool is_due) const {
+    if (!has_peers() || options_.save_interval_secs.count() == 0) return is_due;
+    std::uint8_t chiefs = is_due ? 1 : 0;
+    group_->broadcast(&chiefs, 1, DType::kUInt8, 0, {.purpose = {"checkpoint"}});
+    return chiefs != 0;
+  }
 
   CheckpointParts parts() const {
     CheckpointParts parts{.model = *op_.model};
     if (op_.optimizer != nullptr) parts.optimizer = *op_.optimizer;
     parts.step = step_;
-    parts.group = op_.group;
+    parts.group = group_;
     parts.keep = options_.max_to_keep;
     return parts;
   }
 
   std::int64_t resume() {
     std::int64_t step = 0;
-    abort_on_error(op_.workers, [&] {
-      if (!saves()) return;
-      prepare_checkpoint_folder(checkpoints_, op_.group);
+    if (saves()) {
+      prepare_checkpoint_folder(checkpoints_, group_);
       if (const auto state = load_checkpoint(checkpoints_, parts())) step = state->step;
-      if (step > 0) log::info("train: goes on from step {} of {}", step, checkpoints_);
-    });
-    if (op_.workers) op_.workers->broadcast(&step, 1, DType::kInt64, 0, {.purpose = {"step"}});
+      if (step > 0 && is_chief_) log::info("train: goes on from step {} of {}", step, checkpoints_);
+    }
     if (op_.seek) op_.seek(step);
     return step;
   }
@@ -137,7 +143,7 @@ class TrainLoop {
   }
 
   void save_after_error(const std::exception& error) {
-    if (!saves() || step_ == saves_.last()) return;
+    if (!saves() || has_peers() || step_ == saves_.last()) return;
     if (versions() != versions_) {
       log::warn("train: step {} failed after it had changed the model, so that step {} is not saved: {}", step_ + 1,
                 step_, error.what());
@@ -165,6 +171,7 @@ class TrainLoop {
   void save() {
     if (saves()) {
       writer_.flush();  // so that TensorBoard has every step that the checkpoint has
+      if (op_.before_save) op_.before_save();
       save_checkpoint(checkpoints_, parts());
     }
     saves_.done(step_);
@@ -172,6 +179,7 @@ class TrainLoop {
 
   const TrainOp& op_;
   const TrainLoopOptions& options_;
+  const std::shared_ptr<ProcessGroup> group_;  // null: a job of one rank
   const bool is_chief_;
   const SummaryOp summary_op_;
   const std::string checkpoints_;

@@ -19,6 +19,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/train/strategies/one_process/device_copies.h"
+#include "src/train/strategies/parameter_server/deploy_on_servers.h"
 #include "src/train/strategies/strategy_options.h"
 
 namespace lockstep::train {
@@ -200,6 +201,7 @@ void add_gradients_summaries(SummaryWriter& writer, const std::vector<NamedTenso
 DeployedModel deploy(const DeploymentConfig& config, const Training& training, const DeployOptions& options) {
   if (!training.model || !training.optimizer || !training.loss)
     throw InvalidArgument("deploy: Training needs all of .model, .optimizer and .loss");
+  if (config.num_ps_tasks > 0) return deploy_on_servers(config, training, options);
   if (!options.group) check_is_no_rank("deploy", "this");
   if (options.group && options.group->world_size() > 1)
     throw InvalidArgument("deploy: .group has {} ranks, expected this one alone: .group = group->split(group->rank())",

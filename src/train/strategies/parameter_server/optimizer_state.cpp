@@ -22,8 +22,7 @@ struct StateWindow {
   std::size_t begin = 0, bytes = 0;
 
   Tensor bytes_on_device() const {
-    return Tensor::wrap(tensor.buffer().window(begin, bytes), {static_cast<std::int64_t>(bytes)}, DType::kUInt8,
-                        cpu_device());
+    return Tensor::wrap(tensor.buffer().window(begin, bytes), {static_cast<std::int64_t>(bytes)}, DType::kUInt8);
   }
 };
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+namespace lockstep::examples {
+
 class DashedFlags {
  public:
   DashedFlags(int argc, char** argv) {
@@ -25,3 +27,5 @@ class DashedFlags {
   std::vector<std::string> words_;
   std::vector<char*> pointers_;
 };
+
+}  // namespace lockstep::examples
