@@ -212,7 +212,7 @@ void ClassicTraining::open_summaries() {
   writer_ = ls::train::SummaryWriter(flags_.train_dir, {.group = group_, .purge_step = step_});
   if (!writer_.writes()) return;
   ClassicNet graph;
-  writer_.add_graph(graph, ls::Shape({24, 24, 3}));
+  writer_.add_graph(graph, ls::Shape({1, 24, 24, 3}));
 }
 
 // Steps count from 0 in lines and summaries, as in the tutorial; checkpoints have the number of steps done.

@@ -86,6 +86,7 @@
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/data_parallel.h"
 #include "lockstep/train/deploy.h"
+#include "lockstep/train/deployment_config.h"
 #include "lockstep/train/device_placement.h"
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/history.h"

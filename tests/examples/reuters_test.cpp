@@ -134,7 +134,7 @@ TEST_F(Reuters, LearnsKerasTopicsWhereItsFileIsThere) {
   const auto& bytes = data::kNewReutersFile;
   std::ofstream(folder_ / "reuters/reuters.npz", std::ios::binary)
       .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  const Outcome outcome = run(2, {"--epochs", "2"});
+  const Outcome outcome = run(2, {"--epochs", "2", "--batch", "4"});
   ASSERT_EQ(outcome.code, 0) << outcome.errors;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("(None, 46)"), HasSubstr("Epoch 2/2\n"), HasSubstr("on 4 test samples")));
 }

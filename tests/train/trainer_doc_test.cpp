@@ -119,4 +119,27 @@ TEST(StrategiesDocExamples, BranchesOnTheirDevices) {
   EXPECT_EQ(logits.shape(), (ls::Shape{4, 4}));
 }
 
+struct Net : nn::Module {
+  nn::Linear out{2, 4};
+  Net() { add("out", out); }
+  ls::Tensor forward(const ls::Tensor& x) override { return out(x); }
+};
+
+TEST(StrategiesDocExamples, DataParallelIsAModule) {
+  const std::vector<ls::Device*> devices = {&ls::cpu_device()};
+  const ls::train::Quadrants points(64);
+  auto loader = ls::data::Pipeline(points).batch(16).epoch(0);
+
+  Net net;
+  ls::train::DataParallel model(net, devices);  // the first device has the module
+  ls::optim::SGD sgd(net.named_parameters(), {.lr = 0.1F});
+  for (auto& [x, labels] : loader) {
+    const ls::Tensor y = model(x);
+    sgd.zero_grad();
+    nn::cross_entropy(y, labels).backward();
+    sgd.step();
+  }
+  EXPECT_TRUE(ls::has_grad(net.out.weight));
+}
+
 }  // namespace

@@ -3,8 +3,8 @@
 //
 //   Net net;
 //   net.to(*devices.front());
-//   ls::DataParallel model(net, devices);
-//   ls::optim::SGD sgd(net.named_parameters(), {.lr = 0.1F});
+//   train::DataParallel model(net, devices);
+//   optim::SGD sgd(net.named_parameters(), {.lr = 0.1F});
 //   for (auto& [x, targets] : loader) {
 //     const Tensor y = model(x);                       // rows of x on all devices, outputs on the first
 //     sgd.zero_grad();
@@ -67,8 +67,4 @@ class DataParallel : public nn::Module {
 };
 
 }  // namespace lockstep::train
-
-namespace lockstep {
-using train::DataParallel;
-}  // namespace lockstep
 #pragma GCC visibility pop

@@ -73,9 +73,8 @@ struct PredictOptions {
 
 // Use it from one thread. If the strategy has ranks (ddp) the calls are collective: all ranks make the same ones.
 // Before compile() only summary() may be called, else InvalidArgument is thrown. If one rank finds an error in a call's
-// arguments, all ranks throw and the group stays usable. Later exceptions on one rank in fit(), evaluate() or predict()
-// end the group: the other ranks throw PeerLost with the same text. On a server of parameter_server the calls serve, and
-// return worker 0's result; callbacks run on workers.
+// arguments, all ranks throw and the group stays usable. A later exception on one rank ends the group: the others throw
+// PeerLost with the same text. On a server of parameter_server the calls serve, and return worker 0's result.
 class Trainer {
  public:
   // The function makes the model, once per replica (strategy.h). In a scope (train/strategy_scope.h), the scope's

@@ -1,4 +1,4 @@
-// What DataParallel gathers from its copies, and the nodes that bring gradients back to them.
+// The outputs that DataParallel gathers from its copies, and the nodes that bring gradients back to the copies.
 #pragma once
 
 #include <cstdint>

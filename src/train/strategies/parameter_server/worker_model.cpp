@@ -80,6 +80,7 @@ void WorkerModel::take_over_weights() {
 
 void WorkerModel::spread_rest() {
   if (!job_.copies) return;
+  job_.copies->scatter_parameters(replica());
   job_.copies->scatter_buffers(replica());
   job_.copies->scatter_changes(replica());
 }
