@@ -83,7 +83,7 @@ if len(sys.argv) > 1:
                       "test_topics": [int(y) for y in y_test]}))
     sys.exit()
 
-xs, ys = articles(20)
+xs, ys = articles(24)
 new, old = io.BytesIO(), io.BytesIO()
 save(new, xs, ys, compressed=False)
 save_as_numpy_1(old, xs, ys)

@@ -56,7 +56,8 @@ class DataParallel : public nn::Module {
   // that no device reached gets zeros. Throws InvalidArgument for inputs with different numbers of rows, without rows,
   // and what the modules throw (if several devices throw, the error of the first).
   Tensors forward_all(const Tensors& inputs) override;
-  std::string kind() const override { return "DataParallel"; }
+  static constexpr const char* kKind = "DataParallel";
+  std::string kind() const override { return kKind; }
 
   nn::Module& module() const;
   const std::vector<Device*>& devices() const;

@@ -299,7 +299,7 @@ void ProcessGroup::dump_flight_record(const std::string& path) const {
 }
 
 void ProcessGroup::abort(const std::string& reason) {
-  impl_->is_over = true;  // so each group's calls throw the reason itself, not the other group's end
+  impl_->ending->is_over = true;  // so each group's calls throw the reason itself, not the other group's end
   for (const auto& backend : impl_->backends)
     if (backend) backend->abort(reason);
 }

@@ -51,17 +51,18 @@ ProcessGroup::Impl::Impl(const Place& place, Backends made, Device* device, std:
   // A rank that is in its program's code writes its record as well: it may be the one for which the others waited.
   for (const auto& each : backends)
     if (each)
-      each->on_over([this, over = each.get()](const std::string& why) {
-        recorded->recorder.group_failed(why);
-        end_all(over, why);
+      each->on_over([this, state = ending, record = recorded, over = each.get()](const std::string& why) {
+        if (state->is_leaving) return;
+        record->recorder.group_failed(why);
+        end_all(*state, over, why);
       });
 }
 
-// A group ends when the first of its backends ends.
-void ProcessGroup::Impl::end_all(const Backend* over, const std::string& why) {
-  if (is_over.exchange(true)) return;
-  const std::lock_guard lock(ending);
-  if (is_leaving) return;
+// A group ends when the first of its backends ends. `state` may outlive the group.
+void ProcessGroup::Impl::end_all(Ending& state, const Backend* over, const std::string& why) {
+  if (state.is_over.exchange(true)) return;
+  const std::lock_guard lock(state.mutex);
+  if (state.is_leaving) return;
   for (const auto& each : backends)
     if (each && each.get() != over) each->abort(why);
 }
@@ -69,8 +70,8 @@ void ProcessGroup::Impl::end_all(const Backend* over, const std::string& why) {
 ProcessGroup::Impl::~Impl() {
   flight::remove(recorded);
   {
-    const std::lock_guard lock(ending);
-    is_leaving = true;
+    const std::lock_guard lock(ending->mutex);
+    ending->is_leaving = true;
   }
   if (process == getpid()) return;
   // A forked child has the group's connections but none of its threads; it must not send a goodbye in its parent's

@@ -70,7 +70,14 @@ class ProcessGroup::Impl {
   Work receive(Message message, const CallOptions& call);
   std::chrono::milliseconds timeout_of(const CallOptions& call) const;
   void leave() noexcept;
-  void end_all(const Backend* over, const std::string& why);
+  // Callbacks of a backend's failure detector hold it: memory that NCCL has allocated keeps its detector after the
+  // group.
+  struct Ending {
+    std::atomic<bool> is_over{false};
+    std::mutex mutex;  // held while one backend's end ends the other
+    std::atomic<bool> is_leaving{false};
+  };
+  void end_all(Ending& state, const Backend* over, const std::string& why);
 
   class [[gnu::visibility("hidden")]] Chain;
   std::array<std::shared_ptr<Chain>, 2> chains;  // by kind of device; Works hold them
@@ -79,9 +86,7 @@ class ProcessGroup::Impl {
   Device* device;  // null: local_device()
   std::chrono::milliseconds timeout;
   std::shared_ptr<flight::RecordedGroup> recorded;  // destroyed after the backends, which record in it
-  std::atomic<bool> is_over{false};                 // destroyed after the backends, as the next two
-  std::mutex ending;                                // held while one backend's end ends the other
-  bool is_leaving = false;
+  const std::shared_ptr<Ending> ending = std::make_shared<Ending>();
   Backends backends;
   std::array<Capabilities, 2> capabilities;  // of the backends
   // How this group was made; split() makes its groups in the same way.

@@ -9,10 +9,11 @@
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/shapes.h"
 #include "lockstep/tensor/named_tensor.h"
+#include "lockstep/train/data_parallel.h"
 
 namespace lockstep::train {
 
-inline constexpr const char* kDataParallel = "DataParallel";
+inline constexpr const char* kDataParallel = DataParallel::kKind;
 
 // The rows of each copy that computes, as torch.chunk cuts them.
 std::vector<Range> cut_rows(std::int64_t rows, std::size_t devices);
