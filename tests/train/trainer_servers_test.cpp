@@ -196,6 +196,14 @@ TEST(TrainerWithServers, OptionsWithUnequalStepsAreRefusedByName) {
                                    trainer.compile(options);
                                  }),
               Each(AllOf(HasSubstr("'parameter_server' with .backup_workers"), HasSubstr("make_strategy()"))));
+  EXPECT_THAT(testing::run_ranks(3, "shm",
+                                 [&](const Group& group) {
+                                   CompileOptions options = served(group, 1);
+                                   options.strategy_options.parameter_server.staleness = 2;
+                                   Trainer trainer(make_dense);
+                                   trainer.compile(options);
+                                 }),
+              Each(HasSubstr("with .staleness 2: each worker has weights of another moment")));
 }
 
 }  // namespace

@@ -41,6 +41,11 @@ void check_strategy(const std::string& name, const StrategyOptions& options, con
         "Trainer::compile: strategy '{}' with .{}: fit() makes the same steps on all workers, as Keras' does, and they "
         "add up metrics together: leave it out, or use make_strategy() in your own loop",
         name, options.parameter_server.backup_workers > 0 ? "backup_workers" : "allow_worker_failures");
+  if (options.parameter_server.staleness > 0)
+    throw InvalidArgument(
+        "Trainer::compile: strategy '{}' with .staleness {}: each worker has weights of another moment, but evaluation "
+        "and checkpoints of a Trainer need equal ones: leave it out, or use make_strategy() in your own loop",
+        name, options.parameter_server.staleness);
   if (can.averages_weights)
     throw InvalidArgument(
         "Trainer::compile: strategy '{}' has different weights on each rank between two averages, but evaluation and "
