@@ -44,16 +44,19 @@ float weight_of_part(const Tensor& whole, int part, int parts) {
   return static_cast<float>(static_cast<double>(own) * parts / static_cast<double>(rows));
 }
 
-Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device) {
-  const auto [begin, rows] = rows_of(whole.shape()[0], part, parts);
-  LOCKSTEP_CHECK(rows > 0, "{}: part {} of {} has none of {} rows", strategy, part, parts, whole.shape()[0]);
+Tensor view_of_rows(const Tensor& whole, const PartRows& rows) {
   const std::size_t row_bytes = whole.bytes() / static_cast<std::size_t>(whole.shape()[0]);
   std::vector<std::int64_t> extents(whole.shape().extents().begin(), whole.shape().extents().end());
-  extents[0] = rows;
-  return Tensor::wrap(whole.buffer().window(static_cast<std::size_t>(begin) * row_bytes,
-                                            static_cast<std::size_t>(rows) * row_bytes),
-                      Shape(extents), whole.dtype())
-      .to(device);
+  extents[0] = rows.count;
+  return Tensor::wrap(whole.buffer().window(static_cast<std::size_t>(rows.begin) * row_bytes,
+                                            static_cast<std::size_t>(rows.count) * row_bytes),
+                      Shape(extents), whole.dtype());
+}
+
+Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int parts, Device& device) {
+  const PartRows rows = rows_of(whole.shape()[0], part, parts);
+  LOCKSTEP_CHECK(rows.count > 0, "{}: part {} of {} has none of {} rows", strategy, part, parts, whole.shape()[0]);
+  return view_of_rows(whole, rows).to(device);
 }
 
 SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts) {

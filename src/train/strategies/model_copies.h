@@ -83,6 +83,9 @@ Tensor rows_of_part(const char* strategy, const Tensor& whole, int part, int par
 // The sample numbers of that part's rows, if all rows have the numbers `numbers`.
 SampleNumbers numbers_of_part(const SampleNumbers& numbers, const Tensor& whole, int part, int parts);
 
+// A view of these rows of a batch.
+Tensor view_of_rows(const Tensor& whole, const PartRows& rows);
+
 // Runs backward with the factor `weight`; nothing is multiplied if it is 1.
 void weighted_backward(const Tensor& loss, float weight);
 

@@ -63,6 +63,8 @@ class TrainLoop {
                             : SummaryWriter::none()),
         summaries_(options.save_summaries_steps, options.save_summaries_secs, step_),
         saves_(options.save_interval_steps, options.save_interval_secs, step_),
+        model_state_(saves_after_errors() ? op_.model->state_dict() : std::vector<NamedTensor>()),
+        versions_(versions()),
         logged_(step_) {}
 
   float run() {
@@ -93,6 +95,7 @@ class TrainLoop {
   bool has_all_steps() const { return options_.number_of_steps > 0 && step_ >= options_.number_of_steps; }
   bool saves() const { return op_.model != nullptr; }
   bool has_peers() const { return group_ && group_->world_size() > 1; }
+  bool saves_after_errors() const { return saves() && !has_peers(); }  // the peers would wait in their step
 
   // The chief's clock decides for all.
   bool agree(bool is_due) const {
@@ -123,7 +126,6 @@ class TrainLoop {
   }
 
   std::optional<float> run_step() {
-    if (versions_.empty()) versions_ = versions();
     try {
       return op_.run();
     } catch (const std::exception& error) {
@@ -135,15 +137,15 @@ class TrainLoop {
   // The versions of all that a checkpoint saves: they change when a step does.
   std::vector<std::uint64_t> versions() const {
     std::vector<std::uint64_t> all;
-    if (!saves()) return all;
-    for (const NamedTensor& each : op_.model->state_dict()) all.push_back(each.tensor.version());
+    if (!saves_after_errors()) return all;
+    for (const NamedTensor& each : model_state_) all.push_back(each.tensor.version());
     if (op_.optimizer != nullptr)
       for (const NamedTensor& each : op_.optimizer->state()) all.push_back(each.tensor.version());
     return all;
   }
 
   void save_after_error(const std::exception& error) {
-    if (!saves() || has_peers() || step_ == saves_.last()) return;
+    if (!saves_after_errors() || step_ == saves_.last()) return;
     if (versions() != versions_) {
       log::warn("train: step {} failed after it had changed the model, so that step {} is not saved: {}", step_ + 1,
                 step_, error.what());
@@ -186,7 +188,8 @@ class TrainLoop {
   std::int64_t step_;
   SummaryWriter writer_;
   Interval summaries_, saves_;
-  std::vector<std::uint64_t> versions_;  // after the last complete step
+  const std::vector<NamedTensor> model_state_;  // whose versions show whether a failed step has changed it
+  std::vector<std::uint64_t> versions_;         // after the last complete step
   std::int64_t logged_;
   Clock::time_point logged_at_ = Clock::now();
 };

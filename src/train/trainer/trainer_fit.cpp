@@ -69,14 +69,6 @@ ProgressOptions progress_of(const FitOptions& options, std::int64_t steps, bool 
           .keras = true};
 }
 
-// The first rows of a tensor.
-Tensor first_rows(const Tensor& all, std::int64_t rows) {
-  std::vector<std::int64_t> extents(all.shape().extents().begin(), all.shape().extents().end());
-  const std::size_t bytes = all.bytes() / static_cast<std::size_t>(extents[0]) * static_cast<std::size_t>(rows);
-  extents[0] = rows;
-  return Tensor::wrap(all.buffer().window(0, bytes), Shape(extents), all.dtype());
-}
-
 // The end of an epoch as Keras prints it with verbose=2.
 std::string epoch_text(std::int64_t steps, std::int64_t of, double seconds, const Logs& logs) {
   const double step_ms = 1000 * seconds / static_cast<double>(std::max<std::int64_t>(steps, 1));
@@ -258,8 +250,8 @@ class Trainer::Impl::Fit {
     if (share.samples == inputs.shape()[0]) {
       loss = strategy_.weighted_step(inputs, targets, share.weight);
     } else if (share.samples > 0) {
-      loss =
-          strategy_.weighted_step(first_rows(inputs, share.samples), first_rows(targets, share.samples), share.weight);
+      loss = strategy_.weighted_step(view_of_rows(inputs, {0, share.samples}),
+                                     view_of_rows(targets, {0, share.samples}), share.weight);
     } else {  // takes part with a sample of another rank, whose gradients count nothing
       const bool counted = std::exchange(impl_.counts, false);
       loss = strategy_.weighted_step(inputs, targets, 0);

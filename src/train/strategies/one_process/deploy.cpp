@@ -18,6 +18,7 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/train/strategies/one_process/deploy_parts.h"
 #include "src/train/strategies/one_process/device_copies.h"
 #include "src/train/strategies/parameter_server/deploy_on_servers.h"
 #include "src/train/strategies/strategy_options.h"
@@ -206,9 +207,7 @@ DeployedModel deploy(const DeploymentConfig& config, const Training& training, c
   if (options.group && options.group->world_size() > 1)
     throw InvalidArgument("deploy: .group has {} ranks, expected this one alone: .group = group->split(group->rank())",
                           options.group->world_size());
-  if (static_cast<bool>(options.next_batch) == (options.reader != nullptr))
-    throw InvalidArgument(
-        "deploy: DeployOptions needs .next_batch or .reader, one of them: a step takes its samples there");
+  check_has_batches(options);
   DeployedModel deployed;
   deployed.clones = std::make_shared<Clones>(create_clones(config, training.model));
   deployed.optimizer = make_optimizer("deploy", training, deployed.clones->parameters());
@@ -216,7 +215,7 @@ DeployedModel deploy(const DeploymentConfig& config, const Training& training, c
   deployed.losses = std::shared_ptr<const CloneLosses>(last, &last->losses);
   const auto run = [clones = deployed.clones, optimizer = deployed.optimizer, last, loss = training.loss,
                     options]() -> std::optional<float> {
-    const auto batch = options.reader != nullptr ? options.reader->next() : options.next_batch();
+    const auto batch = next_batch_of(options);
     if (!batch) return std::nullopt;
     *last = optimize_clones(*clones, batch->inputs(), batch->targets(), loss, options.regularization);
     optimizer->step();
@@ -226,12 +225,9 @@ DeployedModel deploy(const DeploymentConfig& config, const Training& training, c
                        .model = &deployed.clones->variables(),
                        .optimizer = deployed.optimizer.get(),
                        .group = options.group};
-  if (options.reader != nullptr)
-    deployed.train_op.seek = [reader = options.reader](std::int64_t steps) { reader->seek(steps); };
+  let_seek(deployed.train_op, options);
   deployed.summary_op = [last, with_gradients = options.summarize_gradients](SummaryWriter& writer, std::int64_t step) {
-    writer.add_scalar("total_loss", last->losses.total, step);
-    for (const NamedLoss& each : last->losses.clones) writer.add_scalar(each.name, each.value, step);
-    if (last->losses.regularization) writer.add_scalar("regularization_loss", *last->losses.regularization, step);
+    add_loss_summaries(writer, last->losses, step);
     if (with_gradients) add_gradients_summaries(writer, last->gradients, step);
   };
   return deployed;

@@ -3,25 +3,16 @@
 #include <algorithm>
 
 #include "lockstep/autograd/extend.h"
+#include "lockstep/autograd/shapes.h"
 
 namespace lockstep::train {
 
-std::vector<Range> cut_rows(std::int64_t rows, std::size_t devices) {
+std::vector<PartRows> cut_rows(std::int64_t rows, std::size_t devices) {
   const auto parts = static_cast<std::int64_t>(devices);
   const std::int64_t each = (rows + parts - 1) / parts;
-  std::vector<Range> ranges;
-  for (std::int64_t begin = 0; begin < rows; begin += each)
-    ranges.push_back({.start = begin, .stop = std::min(begin + each, rows)});
-  return ranges;
-}
-
-Tensor rows_on(const Tensor& batch, const Range& rows, Device& device) {
-  const std::size_t row_bytes = batch.bytes() / static_cast<std::size_t>(batch.shape()[0]);
-  std::vector<std::int64_t> extents(batch.shape().extents().begin(), batch.shape().extents().end());
-  extents[0] = rows.stop - rows.start;
-  const auto begin = static_cast<std::size_t>(rows.start), count = static_cast<std::size_t>(extents[0]);
-  return Tensor::wrap(batch.buffer().window(begin * row_bytes, count * row_bytes), Shape(extents), batch.dtype())
-      .to(device);
+  std::vector<PartRows> cut;
+  for (std::int64_t begin = 0; begin < rows; begin += each) cut.push_back({begin, std::min(each, rows - begin)});
+  return cut;
 }
 
 void arrange(Computation& all, const std::vector<Tensors>& outputs,
@@ -41,8 +32,10 @@ void arrange(Computation& all, const std::vector<Tensors>& outputs,
       all.outputs[i].parts.push_back(outputs[copy][i]);
     }
     for (std::size_t i = 0; i < added[0].size(); ++i) {
-      all.outputs[outputs[0].size() + i].how = GatheredOutput::How::kWeightedMean;
-      all.outputs[outputs[0].size() + i].parts.push_back(added[copy][i].tensor);
+      GatheredOutput& loss = all.outputs[outputs[0].size() + i];
+      loss.how = GatheredOutput::How::kWeightedMean;
+      loss.name = added[0][i].name;
+      loss.parts.push_back(added[copy][i].tensor);
     }
   }
 }
@@ -69,11 +62,11 @@ Tensor gradient_of_part(const Computation& all, const GatheredOutput& output, st
   if (output.how == GatheredOutput::How::kRows) {
     std::int64_t begin = 0;
     for (std::size_t i = 0; i < copy; ++i) begin += output.parts[i].shape()[0];
-    return rows_on(output.gradient, {.start = begin, .stop = begin + part.shape()[0]}, part.device());
+    return view_of_rows(output.gradient, {begin, part.shape()[0]}).to(part.device());
   }
   if (output.how == GatheredOutput::How::kScalars) {
     const auto at = static_cast<std::int64_t>(copy);
-    return rows_on(output.gradient, {.start = at, .stop = at + 1}, part.device()).reshaped(part.shape());
+    return view_of_rows(output.gradient, {at, 1}).to(part.device()).reshaped(part.shape());
   }
   const Tensor gradient = output.gradient.to(part.device());
   const Tensor scaled = empty_like(gradient);

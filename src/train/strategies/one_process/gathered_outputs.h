@@ -4,38 +4,38 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/autograd/node.h"
-#include "lockstep/autograd/shapes.h"
 #include "lockstep/tensor/named_tensor.h"
 #include "lockstep/train/data_parallel.h"
+#include "src/train/strategies/model_copies.h"
 
 namespace lockstep::train {
 
 inline constexpr const char* kDataParallel = DataParallel::kKind;
 
 // The rows of each copy that computes, as torch.chunk cuts them.
-std::vector<Range> cut_rows(std::int64_t rows, std::size_t devices);
-// A view, or a copy if the batch is on another device.
-Tensor rows_on(const Tensor& batch, const Range& rows, Device& device);
+std::vector<PartRows> cut_rows(std::int64_t rows, std::size_t devices);
 
 // An output of the copies, or a loss that their modules added.
 struct GatheredOutput {
   enum class How { kRows, kScalars, kWeightedMean };
   How how = How::kRows;
-  Tensors parts;    // by copy, with their history
-  Tensor gradient;  // of the result, during a backward pass
+  std::string name;  // of an added loss
+  Tensors parts;     // by copy, with their history
+  Tensor gradient;   // of the result, during a backward pass
 };
 
 // One forward.
 struct Computation {
-  std::vector<Range> rows;      // by copy
+  std::vector<PartRows> rows;   // by copy
   std::vector<Tensors> inputs;  // by copy: leaves
   std::vector<GatheredOutput> outputs;
 
   float weight(std::size_t copy) const {  // its share of the rows
-    return static_cast<float>(rows[copy].stop - rows[copy].start) / static_cast<float>(rows.back().stop);
+    return static_cast<float>(rows[copy].count) / static_cast<float>(rows.back().begin + rows.back().count);
   }
 };
 

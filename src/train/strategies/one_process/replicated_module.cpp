@@ -14,6 +14,7 @@
 // gradient, and all outputs depend on one hub, whose inputs are the parameters and the inputs; the hub's backward runs
 // that of all copies, each on the thread of its device.
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -28,6 +29,16 @@
 #include "src/train/strategies/strategy_options.h"
 
 namespace lockstep::train {
+
+namespace {
+
+void check_is_on(const Device& first, const NamedTensor& each) {
+  if (&each.tensor.device() != &first)
+    throw InvalidArgument("{}: '{}' is on {}, but the first device is {}: move the module there with .to(device)",
+                          kDataParallel, each.name, each.tensor.device().name(), first.name());
+}
+
+}  // namespace
 
 class DataParallel::Impl {
  public:
@@ -113,9 +124,7 @@ class DataParallel::Impl {
   void take_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, bool shares) {
     for (std::size_t i = 0; i < from.size(); ++i) {
       const Tensor& tensor = from[i].tensor;
-      if (&tensor.device() != devices_.front())
-        throw InvalidArgument("{}: '{}' is on {}, but the first device is {}: move the module there with .to(device)",
-                              kDataParallel, from[i].name, tensor.device().name(), devices_.front()->name());
+      check_is_on(*devices_.front(), from[i]);
       if (!shares)
         to[i].tensor.copy_from(tensor);
       else if (to[i].tensor.buffer().data() != tensor.buffer().data())
@@ -132,27 +141,22 @@ class DataParallel::Impl {
     threads_.run([&](int number) {
       const auto copy = static_cast<std::size_t>(number);
       if (copy >= all.rows.size()) return;
-      set_sample_numbers(numbers.from_row(all.rows[copy].start));
+      set_sample_numbers(numbers.from_row(all.rows[copy].begin));
       for (const Tensor& input : inputs) {
-        Tensor part = detach(rows_on(input, all.rows[copy], *devices_[copy]));
+        Tensor part = detach(view_of_rows(input, all.rows[copy]).to(*devices_[copy]));
         if (records && requires_grad(input)) require_grad(part);
         all.inputs[copy].push_back(std::move(part));
       }
       const nn::AddedLosses losses;
-      if (records) {
-        outputs[copy] = (*copies_[copy])(all.inputs[copy]);
-      } else {
-        const NoGrad no_grad;
-        outputs[copy] = (*copies_[copy])(all.inputs[copy]);
-      }
+      std::optional<NoGrad> not_recorded;
+      if (!records) not_recorded.emplace();
+      outputs[copy] = (*copies_[copy])(all.inputs[copy]);
       added[copy] = losses.all();
       devices_[copy]->default_stream().synchronize();
     });
     if (module_.is_training())
       for (const NamedTensor& buffer : module_.named_buffers()) buffer.tensor.mark_changed();
     arrange(all, outputs, added);
-    names_of_added_.clear();
-    for (const NamedTensor& loss : added.front()) names_of_added_.push_back(loss.name);
   }
 
   Tensors gather(const std::shared_ptr<Impl>& self, const std::shared_ptr<Computation>& all, const Tensors& inputs);
@@ -162,7 +166,6 @@ class DataParallel::Impl {
   nn::Module& module_;
   const std::vector<Device*> devices_;
   std::vector<std::unique_ptr<nn::Module>> copies_;  // by device; the first shares the module's memory
-  std::vector<std::string> names_of_added_;
   DeviceThreads threads_;
 };
 
@@ -183,13 +186,14 @@ Tensors DataParallel::Impl::gather(const std::shared_ptr<Impl>& self, const std:
   Tensors results;
   for (std::size_t i = 0; i < all->outputs.size(); ++i) {
     const GatheredOutput& output = all->outputs[i];
-    results.push_back(join(*all, output, *devices_.front()));
+    const Tensor result = join(*all, output, *devices_.front());
     if (std::any_of(output.parts.begin(), output.parts.end(), [](const Tensor& part) { return requires_grad(part); }))
-      record<GatheredOutputNode>(results.back(), {hub}, all, i);
+      record<GatheredOutputNode>(result, {hub}, all, i);
+    if (output.how == GatheredOutput::How::kWeightedMean)
+      nn::add_loss(result, output.name);
+    else
+      results.push_back(result);
   }
-  const std::size_t outputs = all->outputs.size() - names_of_added_.size();
-  for (std::size_t i = outputs; i < results.size(); ++i) nn::add_loss(results[i], names_of_added_[i - outputs]);
-  results.resize(outputs);
   return results;
 }
 
@@ -222,10 +226,7 @@ std::vector<Device*> checked_devices(const nn::Module& module, const std::vector
       throw InvalidArgument("{}: {} comes twice in the list of devices; Device::configure() makes several of one",
                             kDataParallel, devices[i]->name());
   }
-  for (const NamedTensor& each : module.state_dict())
-    if (&each.tensor.device() != devices.front())
-      throw InvalidArgument("{}: '{}' is on {}, but the first device is {}: move the module there with .to(device)",
-                            kDataParallel, each.name, each.tensor.device().name(), devices.front()->name());
+  for (const NamedTensor& each : module.state_dict()) check_is_on(*devices.front(), each);
   return devices;
 }
 

@@ -3,6 +3,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "src/train/strategies/one_process/deploy_parts.h"
 #include "src/train/strategies/parameter_server/parameter_tasks.h"
 
 namespace lockstep::train {
@@ -15,9 +16,7 @@ void check_job(const DeploymentConfig& config, const DeployOptions& options, con
         "deploy: num_replicas {} and num_ps_tasks {} need {} processes, the job has {}: lockrun --ps {} --workers {}",
         config.num_replicas, config.num_ps_tasks, config.num_replicas + config.num_ps_tasks, group.world_size(),
         config.num_ps_tasks, config.num_replicas);
-  if (static_cast<bool>(options.next_batch) == (options.reader != nullptr))
-    throw InvalidArgument(
-        "deploy: DeployOptions needs .next_batch or .reader, one of them: a step takes its samples there");
+  check_has_batches(options);
   if (options.summarize_gradients)
     throw InvalidArgument(
         "deploy: .summarize_gradients: with num_ps_tasks {} the servers have the gradients: leave it out",
@@ -83,7 +82,7 @@ DeployedModel deploy_on_servers(const DeploymentConfig& config, const Training& 
   const auto last = std::make_shared<CloneLosses>();
   deployed.losses = last;
   deployed.train_op = {.run = [strategy, last, config, options]() -> std::optional<float> {
-                         const auto batch = options.reader != nullptr ? options.reader->next() : options.next_batch();
+                         const auto batch = next_batch_of(options);
                          if (!batch) return std::nullopt;
                          const float loss = strategy->step(batch->inputs(), batch->targets());
                          *last = losses_of(config, *strategy, loss);
@@ -93,13 +92,8 @@ DeployedModel deploy_on_servers(const DeploymentConfig& config, const Training& 
                        .optimizer = &strategy->optimizer(),
                        .before_save = [strategy] { strategy->optimizer(); },  // fetches the servers' state
                        .group = workers};
-  if (options.reader != nullptr)
-    deployed.train_op.seek = [reader = options.reader](std::int64_t steps) { reader->seek(steps); };
-  deployed.summary_op = [last](SummaryWriter& writer, std::int64_t step) {
-    writer.add_scalar("total_loss", last->total, step);
-    for (const NamedLoss& each : last->clones) writer.add_scalar(each.name, each.value, step);
-    if (last->regularization) writer.add_scalar("regularization_loss", *last->regularization, step);
-  };
+  let_seek(deployed.train_op, options);
+  deployed.summary_op = [last](SummaryWriter& writer, std::int64_t step) { add_loss_summaries(writer, *last, step); };
   return deployed;
 }
 
