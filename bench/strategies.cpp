@@ -1,14 +1,15 @@
-// Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h:
+// Trains the same model from the same weights, on the same samples, by each strategy of train/strategy.h and with the
+// module DataParallel (train/data_parallel.h), in the loop that PyTorch's users write around it:
 //   build/bench/strategies --model cifar10 --devices 2 [--steps 20] [--rounds 3] [--micro-batches 4]
 //                          [--optimizer adam] [--json]
 //   build/bench/strategies --devices 1 2 --plot samples.svg      also on one device, with a picture
 // Columns: samples_per_s, the median of the rounds, in which the strategies take turns; bytes_per_step, the bytes that
-// the busiest device sent and received in a step; peak_rss_mb, of all processes together; final_loss; for
-// model_parallel bubble, the share of a step for which stages of equal speed wait, and idle, the mean share for which
-// they waited in the last step; equals_ddp, "bits", "rounding" (with max_difference, the largest difference of any
-// weight), or "no". The devices are logical devices of the CPU, with a share of the cores each; the global batch stays
-// the same. parameter_server has one server in addition to its workers, and is synchronous; local_sgd averages weights
-// every 4 steps, so its weights differ from ddp's.
+// the busiest device sent and received in a step (not counted by DataParallel); peak_rss_mb, of all processes together;
+// final_loss; for model_parallel bubble, the share of a step for which stages of equal speed wait, and idle, the mean
+// share for which they waited in the last step; equals_ddp, "bits", "rounding" (with max_difference, the largest
+// difference of any weight), or "no". The devices are logical devices of the CPU, with a share of the cores each; the
+// global batch stays the same. parameter_server has one server in addition to its workers, and is synchronous;
+// local_sgd averages weights every 4 steps, so its weights differ from ddp's.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -48,12 +49,25 @@ struct Options {
   bool json = false;
 };
 
+constexpr const char* kWrapper = ls::train::DataParallel::kKind;
+
+std::vector<std::string> all_names() {
+  std::vector<std::string> names;
+  for (const ls::train::StrategyKind& kind : ls::train::strategies()) names.emplace_back(kind.name);
+  names.emplace_back(kWrapper);
+  return names;
+}
+
+const ls::train::StrategyCapabilities& capabilities_of(const std::string& name) {
+  static const ls::train::StrategyCapabilities in_one_process;
+  return name == kWrapper ? in_one_process : ls::train::strategy_named(name).capabilities;
+}
+
 Options parse(int argc, char** argv) {
   cxxopts::Options cli("strategies", "Compares the strategies on one model");
   using cxxopts::value;
   std::string names;
-  for (const ls::train::StrategyKind& kind : ls::train::strategies())
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
+  for (const std::string& name : all_names()) names += (names.empty() ? "" : ", ") + name;
   cxxopts::OptionAdder add = cli.add_options();
   add("model", "cifar10, cifar10-nolrn, mlp or resnet20", value<std::string>()->default_value("cifar10"));
   add("devices", "number of logical devices; several numbers separated by spaces or commas",
@@ -94,15 +108,11 @@ Options parse(int argc, char** argv) {
   if (options.micro_batches < 0) throw ls::InvalidArgument("strategies: --micro-batches must not be negative");
   for (const int devices : options.devices)
     if (devices < 1 || devices > 64) throw ls::InvalidArgument("strategies: --devices {}: expected 1 to 64", devices);
-  if (!options.strategy.empty()) ls::train::strategy_named(options.strategy);  // throws for a name that is unknown
+  if (!options.strategy.empty()) capabilities_of(options.strategy);  // throws for a name that is unknown
   return options;
 }
 
 // -- one strategy, in processes of its own
-
-const ls::train::StrategyCapabilities& capabilities_of(const std::string& strategy) {
-  return ls::train::strategy_named(strategy).capabilities;
-}
 
 double peak_rss_mb() {
   rusage usage{};
@@ -144,6 +154,36 @@ Figures train(const Options& options, ls::train::Strategy& strategy, ls::Process
   return figures;
 }
 
+void write_figures(const Options& options, const Figures& measured, std::int64_t batch, nlohmann::json others) {
+  others["samples_per_s"] = static_cast<double>(batch) * options.steps / measured.seconds;
+  others["final_loss"] = measured.loss;
+  others["idle"] = measured.idle;
+  std::ofstream(options.result) << others.dump() << "\n";
+}
+
+int run_wrapper(const Options& options) {
+  ls::Device::configure({.cpu = options.devices.front()});
+  const ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
+  ls::train::DataParallel model(*sample.module, {},
+                                [&] { return std::move(ls::bench::make_model(options.model, 0).module); });
+  const auto optimizer =
+      ls::bench::make_optimizer(options.model, sample.module->named_parameters(), nullptr, options.optimizer);
+  Figures measured;
+  Clock::time_point begin;
+  for (int i = -kWarmUp; i < options.steps; ++i) {
+    if (i == 0) begin = Clock::now();
+    optimizer->zero_grad();
+    const ls::Tensor loss = ls::nn::cross_entropy(model(sample.inputs), sample.labels);
+    loss.backward();
+    optimizer->step();
+    measured.loss = static_cast<double>(loss.item());
+  }
+  measured.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  ls::train::save_safetensors(options.result + ".safetensors", sample.module->named_parameters());
+  write_figures(options, measured, sample.batch, {{"peak_rss_mb", peak_rss_mb()}});
+  return 0;
+}
+
 // Rank 0 writes the figures to options.result, and the weights next to it.
 int run_strategy(const Options& options) {
   const ls::train::StrategyCapabilities& can = capabilities_of(options.strategy);
@@ -180,14 +220,8 @@ int run_strategy(const Options& options) {
   group->all_reduce(std::span(&busiest, 1), ls::ReduceOp::kMax);
   group->all_reduce(std::span(&rss, 1), ls::ReduceOp::kSum);
   if (group->rank() != 0) return 0;
-  const nlohmann::json figures = {
-      {"samples_per_s", static_cast<double>(sample.batch) * options.steps / measured.seconds},
-      {"bytes_per_step", busiest / (options.steps + kWarmUp)},
-      {"peak_rss_mb", rss},
-      {"final_loss", measured.loss},
-      {"bubble", bubble},
-      {"idle", measured.idle}};
-  std::ofstream(options.result) << figures.dump() << "\n";
+  write_figures(options, measured, sample.batch,
+                {{"bytes_per_step", busiest / (options.steps + kWarmUp)}, {"peak_rss_mb", rss}, {"bubble", bubble}});
   return 0;
 }
 
@@ -260,11 +294,14 @@ void print_rows(const Options& options, const std::vector<Row>& rows) {
       if (!capabilities_of(row.strategy).has_stages) return "-";
       return ls::bench::rounded(row.figures[name].get<double>(), 3);
     };
+    const nlohmann::json bytes = row.figures.contains("bytes_per_step")
+                                     ? nlohmann::json(std::llround(row.figures["bytes_per_step"].get<double>()))
+                                     : nlohmann::json("-");
     report.row({{"strategy", row.strategy},
                 {"model", options.model},
                 {"devices", row.devices},
                 {"samples_per_s", ls::bench::rounded(ls::bench::quantile(row.samples_per_s, 0.5), 1)},
-                {"bytes_per_step", std::llround(row.figures["bytes_per_step"].get<double>())},
+                {"bytes_per_step", bytes},
                 {"peak_rss_mb", ls::bench::rounded(row.figures["peak_rss_mb"].get<double>(), 1)},
                 {"final_loss", ls::bench::rounded(row.figures["final_loss"].get<double>(), 5)},
                 {"bubble", share("bubble")},
@@ -297,8 +334,8 @@ int compare(const Options& options) {
   } const removed{folder};
   std::vector<Row> rows;
   for (const int devices : options.devices)
-    for (const ls::train::StrategyKind& kind : ls::train::strategies())
-      if (options.strategy.empty() || options.strategy == kind.name) rows.push_back({kind.name, devices});
+    for (const std::string& name : all_names())
+      if (options.strategy.empty() || options.strategy == name) rows.push_back({name, devices});
   for (int round = 0; round < options.rounds; ++round)
     for (Row& row : rows) take_turn(options, folder, row);
   print_rows(options, rows);
@@ -308,7 +345,8 @@ int compare(const Options& options) {
 
 int run(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  return options.result.empty() ? compare(options) : run_strategy(options);
+  if (options.result.empty()) return compare(options);
+  return options.strategy == kWrapper ? run_wrapper(options) : run_strategy(options);
 }
 
 }  // namespace

@@ -13,7 +13,12 @@
 // Checkpoints and event files are in --logdir, from which a second call continues: it has nothing to do.
 #include <lockstep/lockstep.h>
 
+#include <cmath>
+#include <cstdio>
 #include <cxxopts.hpp>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "examples/lib/dashed_flags.h"
 #include "examples/lib/parse_flags.h"

@@ -37,6 +37,9 @@ TEST(StrategiesProgram, HasALineAStrategyAndNumberOfDevices) {
     EXPECT_EQ(rows[i]["bytes_per_step"] == 0, i == 0) << "one device holds the variables and the clone";
   }
   EXPECT_EQ(rows_of({"--strategy", "ddp", "--devices", "2"}).at(0)["equals_ddp"], "bits");
+  const nlohmann::json module = rows_of({"--strategy", "DataParallel", "--devices", "2"}).at(0);
+  EXPECT_GT(module["samples_per_s"].get<double>(), 0);
+  EXPECT_EQ(module["bytes_per_step"], "-");
 }
 
 TEST(StrategiesProgram, RefusesWhatMakesNoSense) {

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -155,6 +156,44 @@ TEST(Pickle, RunsNothing) {
   EXPECT_THAT(refusal_of_pickle("\x80\x02K\x01K\x01"
                                 "a."),
               HasSubstr("appends to a value that is not a list"));
+}
+
+// Little-endian.
+std::string number_text(std::size_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+  return text;
+}
+
+// A .npz file with one array of int64, whose header says that it has this shape.
+std::string npz_of(const std::string& shape, std::size_t values) {
+  const std::string header = "{'descr': '<i8', 'fortran_order': False, 'shape': (" + shape + "), }\n";
+  const std::string member =
+      std::string("\x93NUMPY\x01\x00", 8) + number_text(header.size(), 2) + header + std::string(8 * values, '\x00');
+  const std::string name = "y.npy", sizes = number_text(member.size(), 4) + number_text(member.size(), 4);
+  const std::string crc =
+      number_text(::crc32(0, reinterpret_cast<const Bytef*>(member.data()), static_cast<uInt>(member.size())), 4);
+  const std::string common =
+      number_text(20, 2) + std::string(8, '\x00') + crc + sizes + number_text(name.size(), 2) + number_text(0, 2);
+  const std::string local = "PK\x03\x04" + common + name + member;
+  const std::string entry = "PK\x01\x02" + number_text(20, 2) + common + std::string(14, '\x00') + name;
+  return local + entry + "PK\x05\x06" + number_text(0, 4) + number_text(1, 2) + number_text(1, 2) +
+         number_text(entry.size(), 4) + number_text(local.size(), 4) + number_text(0, 2);
+}
+
+TEST(Npz, TakesOneDimensionOfTheSizeThatTheFileHas) {
+  const auto read = [](const std::string& shape, std::size_t values) {
+    const TestFile file(npz_of(shape, values), "made.npz");
+    return NpzFile(file.path(), kMaxFileBytes).numbers("y");
+  };
+  EXPECT_EQ(read("3,", 3), std::vector<std::int64_t>(3));
+  EXPECT_EQ(read("0,", 0), std::vector<std::int64_t>());
+  for (const char* shape : {",", "", "3", "3, 1", "-3,", "x,", "3,,", "99999999999999999999,", "2305843009213693952,"})
+    EXPECT_THAT(message_of([&] { read(shape, 3); }), HasSubstr(fmt::format("array 'y' has the shape ({})", shape)));
+  EXPECT_THAT(message_of([&] { read("4,", 3); }),
+              HasSubstr("array 'y' has 24 bytes of values; its shape (4,) needs 32"));
+  EXPECT_THAT(message_of([&] { read("2,", 3); }),
+              HasSubstr("array 'y' has 24 bytes of values; its shape (2,) needs 16"));
 }
 
 TEST(Npz, NamesTheArrayThatDoesNotFit) {

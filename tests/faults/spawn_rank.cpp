@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <string>
@@ -47,7 +49,7 @@ void start_and_join() {
 void start_without_join() {
   auto ranks = ls::launch::spawn([](int) { std::this_thread::sleep_for(500ms); }, {}, 2, /*join=*/false);
   std::printf("%zu ranks, done %d\n", ranks.pids().size(), ranks.join(1ms) ? 1 : 0);
-  const bool first = ranks.join(), second = ranks.join(1ms);
+  const bool first = ranks.join(std::chrono::milliseconds::max()), second = ranks.join(1ms);
   std::printf("done %d %d\n", first ? 1 : 0, second ? 1 : 0);
 }
 
@@ -77,10 +79,27 @@ void refuse_and_report() {
   };
   report([] { ls::launch::spawn(sleep_long, {}, 0); });
   report([] { ls::launch::spawn([](int, const std::string&) {}, std::tuple(std::string(200'000, 'x')), 1); });
+  report([] { ls::launch::spawn([](int, const std::string&) {}, std::tuple(std::string(60'000, '"')), 1); });
   report([] { ls::launch::spawn([](int, const std::string&) {}, std::tuple(std::string("\xff")), 1); });
   std::thread other([&] { std::this_thread::sleep_for(100ms); });
   report([] { ls::launch::spawn(sleep_long, {}, 2); });
   other.join();
+}
+
+// The parent of rank 0 is the supervisor.
+void end_job_with_stopped_supervisor() {
+  auto ranks = ls::launch::spawn(sleep_long, {}, 2, /*join=*/false);
+  std::ifstream status("/proc/" + std::to_string(ranks.pids().front()) + "/stat");
+  std::string pid, name, state;
+  pid_t supervisor = 0;
+  status >> pid >> name >> state >> supervisor;
+  if (::kill(supervisor, SIGSTOP) != 0) throw ls::Error("cannot stop process {}", supervisor);
+  ranks.terminate();
+  try {
+    ranks.join(std::chrono::milliseconds::max());
+  } catch (const ls::Error& error) {
+    std::printf("%s\n", error.what());
+  }
 }
 
 void nest() {
@@ -95,6 +114,7 @@ int run(int, char** argv) {
       {"value", value_of_the_parent},
       {"two", start_two_jobs},
       {"refusals", refuse_and_report},
+      {"stopped", end_job_with_stopped_supervisor},
       {"nested", nest},
       {"fail",
        [] {

@@ -69,11 +69,19 @@ TEST(SpawnLikePyTorch, RanksDoNotOutliveAKilledParent) {
   EXPECT_TRUE(job.nothing_left(std::chrono::seconds(15)));
 }
 
+TEST(SpawnLikePyTorch, TerminateEndsRanksWhoseSupervisorHangs) {
+  Child job(spawning_program("stopped"));
+  EXPECT_EQ(job.wait(std::chrono::seconds(60)), 0) << job.errors();
+  EXPECT_THAT(job.output(), HasSubstr("spawn: the job of 2 ranks ended with exit code 137"));
+  EXPECT_TRUE(job.nothing_left(std::chrono::seconds(15)));
+}
+
 TEST(SpawnLikePyTorch, MistakesAreNamed) {
   Child job(spawning_program("refusals"));
   EXPECT_EQ(job.wait(), 0) << job.errors();
   EXPECT_THAT(job.output(), AllOf(HasSubstr("spawn: got nprocs 0; expected at least 1"),
-                                  HasSubstr("spawn: the arguments have 200000 bytes"),
+                                  HasSubstr("spawn: the arguments have 200022 bytes together"),
+                                  HasSubstr("spawn: the arguments have 120022 bytes together, as a JSON text"),
                                   HasSubstr("spawn: an argument is not UTF-8"), Not(HasSubstr("nothing was thrown"))));
 #ifndef __SANITIZE_THREAD__
   EXPECT_THAT(job.output(), HasSubstr("spawn: this process has 2 threads"));

@@ -14,6 +14,7 @@ namespace lockstep::train {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 Device& cpu(std::size_t number) { return *logical_devices(DeviceKind::kCpu)[number]; }
@@ -94,6 +95,32 @@ TEST(ModuleDataParallel, AddsGradientsUntilTheyAreClearedAndRunsBackwardTwiceWit
   for (std::size_t i = 0; i < 24; ++i)
     EXPECT_FLOAT_EQ(grad(net.out.weight).span<float>()[i], 2 * once.span<float>()[i]);
   EXPECT_THROW(loss.backward(), InvalidArgument) << "the tape is freed";
+}
+
+// A discriminator sees real and generated images before one backward; an evaluation may come between forward and
+// backward.
+TEST(ModuleDataParallel, SeveralForwardsBeforeABackwardShareTheWeights) {
+  manual_seed(7);
+  Dense net;
+  net.eval();
+  const auto real = batch_of(0), generated = batch_of(1);
+  const auto gradient_with = [&](nn::Module& model) {
+    for (const Tensor& parameter : net.parameters()) clear_grad(parameter);
+    const Tensor first = nn::cross_entropy(model(real.first), real.second);
+    {
+      const NoGrad no_grad;
+      model(generated.first);
+    }
+    const Tensor second = nn::cross_entropy(model(generated.first), generated.second);
+    add(first, second).backward();
+    const auto values = grad(net.hidden.weight).span<float>();
+    return std::vector<float>(values.begin(), values.end());
+  };
+  const std::vector<float> expected = gradient_with(net);
+  DataParallel model(net, first_cpus(3));
+  EXPECT_THAT(gradient_with(model), ::testing::Pointwise(::testing::FloatNear(1e-6F), expected));
+  net.out.weight.fill(0);
+  EXPECT_THAT(gradient_with(model), Each(0.0F)) << "a change of the module reaches the copies";
 }
 
 TEST(ModuleDataParallel, ComputesOnAllDevicesAtTheSameTime) {
@@ -188,6 +215,16 @@ TEST(ModuleDataParallel, RefusesMisuse) {
               HasSubstr("the inputs have 2 and 3 rows"));
   EXPECT_THAT(message_of([&] { model(Tensor::full({}, 1)); }), HasSubstr("has no rows"));
   EXPECT_THAT(message_of([&] { model(Tensor::zeros({4, 5})); }), HasSubstr("linear"));
+  nn::Sequential grown;
+  grown.append<nn::Linear>(72, 3);
+  DataParallel of_grown(grown, first_cpus(2), [] {
+    auto copy = std::make_unique<nn::Sequential>();
+    copy->append<nn::Linear>(72, 3);
+    return copy;
+  });
+  grown.append<nn::Linear>(3, 3);
+  EXPECT_THAT(message_of([&] { of_grown(batch_of(0).first); }),
+              HasSubstr("the module had 2 parameters or buffers when it was wrapped and has 4 now"));
   const Tensor loss = sum(model(batch_of(0).first));
   net.out.weight.fill(0);
   EXPECT_THROW(loss.backward(), InvalidArgument) << "weights changed between forward and backward";

@@ -82,6 +82,9 @@ TEST(TrainerMistakes, OfFitOnOneRank) {
                          HasSubstr("a set of 60 samples"), HasSubstr("a set of 48 samples"))));
   EXPECT_THAT(fit([](auto& set, auto&) { set = Quadrants(0); }), Each(HasSubstr("rank 1: the data set is empty")));
   EXPECT_THAT(fit([](auto&, auto& options) { options.epochs = 2; }), Each(HasSubstr("epochs 0 to 2")));
+  EXPECT_THAT(fit([](auto& set, auto&) { set = data::Pipeline(Quadrants(48)).shuffle(0, 9).batch(12); }),
+              Each(HasSubstr("a set of 48 samples, shuffled with seed 9, in batches of 12")));
+  EXPECT_THAT(fit([](auto&, auto& options) { options.drop_remainder = true; }), Each(HasSubstr("full batches only")));
   EXPECT_THAT(fit([](auto&, auto& options) { options.log_every = 0; }),
               Each(HasSubstr("log_every 0 must be positive")));
   EXPECT_THAT(fit([](auto&, auto& options) { options.validation = good(); }),

@@ -101,8 +101,9 @@ template <typename T> T argument_of(const std::string& text) {
 //
 // In a job of another launcher (lockrun, mpirun) this process is a rank already: calls fn with its rank and ends the
 // process, too. Throws InvalidArgument for nprocs < 1 or another number than that job's, for a call inside fn, for
-// texts that are not UTF-8 or that have more than 100,000 bytes together, and if this process has other threads already
-// (a tensor operation or process group before the call starts some): ranks die with the thread that forked them.
+// texts that are not UTF-8 or have more than 100,000 bytes together as a JSON text, and if this process has other
+// threads already (a tensor operation or process group before the call starts some): ranks die with the thread that
+// forked them.
 template <typename Fn, typename... Args>
 requires std::invocable<Fn&, int, internal::Sent<Args>...> SpawnContext spawn(Fn fn,
                                                                               const std::tuple<Args...>& args = {},

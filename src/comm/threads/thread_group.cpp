@@ -41,7 +41,7 @@ std::string why_no_nccl([[maybe_unused]] const Device& gpu) {
 
 }  // namespace
 
-// Calls and their comparison on GPUs have shared memory of their own.
+// Calls and, on GPUs, the comparison of calls each have their own shared memory.
 struct ThreadGroup::Rendezvous {
   std::shared_ptr<MemoryStore> store = std::make_shared<MemoryStore>();
   std::shared_ptr<host::ThreadRendezvous> calls = std::make_shared<host::ThreadRendezvous>(),

@@ -1,6 +1,7 @@
 // The .npy format is described in numpy/lib/format.py: a magic string, a version, a Python dictionary as text, values.
 #include "src/data/formats/npz.h"
 
+#include <charconv>
 #include <cstring>
 #include <string_view>
 
@@ -51,10 +52,9 @@ NpzFile::Array NpzFile::array(const std::string& name) const {
   if (length > member.size() - begin) refuse(name, "is truncated");
   const std::string header(text.substr(begin, length)), shape = between(header, "'shape': (", ')');
   Array array{between(header, "'descr': '", '\'')};
-  if (shape.empty() || shape.find(',') != shape.size() - 1 ||
-      shape.find_first_not_of("0123456789,") != std::string::npos || shape.size() > 12)
-    refuse(name, fmt::format("has the shape ({}); one dimension is expected", shape));
-  array.count = std::stoull(shape);
+  const auto [end, failure] = std::from_chars(shape.data(), shape.data() + shape.size(), array.count);
+  if (failure != std::errc() || std::string_view(end, shape.data() + shape.size()) != "," || array.count > max_bytes_)
+    refuse(name, fmt::format("has the shape ({}); expected one dimension, such as (12,)", shape));
   array.values.assign(member.begin() + static_cast<std::ptrdiff_t>(begin + length), member.end());
   return array;
 }
@@ -63,7 +63,9 @@ std::vector<std::int64_t> NpzFile::numbers(const std::string& name) const {
   const Array all = array(name);
   const std::size_t bytes = all.type == "<i8" ? 8 : all.type == "<i4" ? 4 : 0;
   if (bytes == 0) refuse(name, fmt::format("has the type '{}'; expected int64 ('<i8') or int32 ('<i4')", all.type));
-  if (all.values.size() != all.count * bytes) refuse(name, "is truncated");
+  if (all.values.size() != all.count * bytes)
+    refuse(name, fmt::format("has {} bytes of values; its shape ({},) needs {}", all.values.size(), all.count,
+                             all.count * bytes));
   std::vector<std::int64_t> numbers;
   for (std::size_t i = 0; i < all.count; ++i) {
     std::int64_t wide = 0;

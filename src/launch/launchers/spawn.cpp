@@ -36,21 +36,23 @@ using Run = std::function<void(int, const std::vector<std::string>&)>;
 constexpr std::size_t kMostBytes = 100'000;  // Linux allows 128 KiB for one variable
 constexpr int kWrongUse = 2, kFailed = 1;    // as run_main
 constexpr milliseconds kLook(10);
+constexpr milliseconds kMostForEnd(15'000);  // five seconds are the ranks'
 
 int calls_made = 0;  // spawn() is for the main thread
 bool is_in_rank_function = false;
 
 std::string variable_of(int call, const std::vector<std::string>& args) {
-  std::size_t bytes = 0;
-  for (const std::string& each : args) bytes += each.size();
-  if (bytes > kMostBytes)
-    throw InvalidArgument("spawn: the arguments have {} bytes together; at most {} can be passed: put them into a file",
-                          bytes, kMostBytes);
+  std::string text;
   try {
-    return json{{"call", call}, {"args", args}}.dump();
+    text = json{{"call", call}, {"args", args}}.dump();
   } catch (const json::type_error&) {
     throw InvalidArgument("spawn: an argument is not UTF-8: pass the name of a file with these bytes");
   }
+  if (text.size() > kMostBytes)
+    throw InvalidArgument(
+        "spawn: the arguments have {} bytes together, as a JSON text; at most {} can be passed: put them into a file",
+        text.size(), kMostBytes);
+  return text;
 }
 
 // ThreadSanitizer has a thread of its own.
@@ -158,6 +160,17 @@ struct SpawnContext::Job {
     exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     return true;
   }
+
+  // Returns whether the supervisor has ended within this time.
+  bool wait(milliseconds most) {
+    const auto begin = std::chrono::steady_clock::now();
+    while (!look(WNOHANG)) {
+      const auto waited = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+      if (waited >= most) return false;
+      ::poll(nullptr, 0, static_cast<int>(std::min(most - waited, kLook).count()));
+    }
+    return true;
+  }
 };
 
 SpawnContext::SpawnContext(std::unique_ptr<Job> job) : job_(std::move(job)) {}
@@ -179,12 +192,7 @@ SpawnContext::~SpawnContext() {
 const std::vector<int>& SpawnContext::pids() const { return job_->pids; }
 
 bool SpawnContext::join(std::optional<milliseconds> timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout.value_or(milliseconds(0));
-  while (!job_->look(timeout ? WNOHANG : 0)) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left <= milliseconds(0)) return false;
-    ::poll(nullptr, 0, static_cast<int>(std::min(left, kLook).count()));
-  }
+  if (timeout ? !job_->wait(*timeout) : !job_->look(0)) return false;
   if (job_->exit_code != 0)
     throw Error("spawn: the job of {} ranks ended with exit code {}; stderr names the rank and its cause", job_->ranks,
                 job_->exit_code);
@@ -194,6 +202,8 @@ bool SpawnContext::join(std::optional<milliseconds> timeout) {
 void SpawnContext::terminate() {
   if (job_->supervisor == 0) return;
   ::kill(job_->supervisor, SIGTERM);
+  if (job_->wait(kMostForEnd)) return;
+  ::kill(job_->supervisor, SIGKILL);  // the kernel then ends the ranks
   job_->look(0);
 }
 

@@ -167,7 +167,7 @@ class Trainer::Impl::Fit {
   void check_same_sets() const {
     check_same_on_all_ranks(
         *group_, "Trainer::fit",
-        {sizes_text("", *training_), fmt::format("{} steps per epoch", steps_),
+        {sizes_text("", *training_), fmt::format("{} steps per epoch{}", steps_, drops_ ? ", full batches only" : ""),
          validation_ ? sizes_text("for validation ", *validation_) : "no validation",
          fmt::format("epochs {} to {}, at most {} steps", options_.initial_epoch, options_.epochs, options_.max_steps)},
         "gave different sets or options");

@@ -33,8 +33,9 @@ std::optional<CheckpointState> state_of_result(const std::string& result);
 
 // Returns a line for the comparison of the ranks' arguments.
 inline std::string sizes_text(const char* kind, const data::Pipeline& set) {
-  return fmt::format("{}a set of {} samples in batches of {}{}", kind, set.size(), set.batch_size(),
-                     set.drops_remainder() ? ", without the remainder" : "");
+  return fmt::format("{}a set of {} samples{} in batches of {}{}", kind, set.size(),
+                     set.is_shuffled() ? fmt::format(", shuffled with seed {},", set.shuffle_seed()) : "",
+                     set.batch_size(), set.drops_remainder() ? ", without the remainder" : "");
 }
 
 struct Trainer::Impl {

@@ -63,7 +63,6 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
   const std::vector<Device*>& devices() const override { return devices_; }
 
   float step(const Tensor& inputs, const Tensor& targets) override {
-    check_micro_batches(inputs, targets, micro_batches_);
     const auto begin = std::chrono::steady_clock::now();
     run_stage({inputs, targets, random_state(), sample_numbers()});
     team_->begin();
@@ -99,6 +98,7 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
   void run_stage(const StepSamples& samples) {
     const auto begin = std::chrono::steady_clock::now();
     try {
+      check_micro_batches(samples.inputs, samples.targets, micro_batches_);
       stage_->run(samples, links_);
       worked_ = std::chrono::steady_clock::now() - begin - stage_->waited();
       links_.finish_sends();

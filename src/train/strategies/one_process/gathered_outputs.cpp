@@ -75,8 +75,9 @@ Tensor gradient_of_part(const Computation& all, const GatheredOutput& output, st
 }
 
 void GatheredOutputNode::backward(const Tensor& result_grad, std::span<const GradTarget> targets) {
+  if (!targets[0]) return;
   computation_->outputs[output_].gradient = result_grad.clone();  // the node's own memory ends with this call
-  if (targets[0]) targets[0].give(Tensor::zeros({1}, DType::kFloat32, input(0).device()));
+  targets[0].give(Tensor::zeros({1}, DType::kFloat32, input(0).device()));
 }
 
 namespace {

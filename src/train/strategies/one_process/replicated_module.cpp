@@ -50,6 +50,7 @@ class DataParallel::Impl {
       if (!copies_.back()) throw InvalidArgument("{}: the function that makes a copy returned null", kDataParallel);
       check_copy(*copies_.back());
       copies_.back()->to(*devices_[i]);
+      states_.emplace_back(copies_.back()->named_parameters(), copies_.back()->named_buffers());
     }
     set_random_state(random);
   }
@@ -109,26 +110,55 @@ class DataParallel::Impl {
     return rows;
   }
 
+  // The tensors of a copy, and what they hold of the module's. A copy is written only if one of the two has changed
+  // since: forwards without a step between them can then share the copies' weights until their backward.
+  struct CopiedTensors {
+    struct Versions {
+      const void* memory = nullptr;  // of the module's tensor
+      std::uint64_t of_module = 0, of_copy = 0;
+      bool operator==(const Versions&) const = default;
+    };
+    explicit CopiedTensors(std::vector<NamedTensor> all) : tensors(std::move(all)), versions(tensors.size()) {}
+
+    std::vector<NamedTensor> tensors;
+    std::vector<Versions> versions;
+  };
+  struct CopiedState {
+    CopiedState(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers)
+        : parameters(std::move(parameters)), buffers(std::move(buffers)) {}
+    CopiedTensors parameters, buffers;
+  };
+
   // Weights, buffers, modes and frozen parameters of the module, for the copies that compute.
   void follow_module(std::size_t copies) {
     const std::vector<NamedTensor> parameters = module_.named_parameters(), buffers = module_.named_buffers();
     for (std::size_t i = 0; i < copies; ++i) {
       copy_modes(module_, *copies_[i]);
-      const std::vector<NamedTensor> here = copies_[i]->named_parameters();
-      for (std::size_t p = 0; p < here.size(); ++p) require_grad(here[p].tensor, requires_grad(parameters[p].tensor));
-      take_values(parameters, here, i == 0);
-      take_values(buffers, copies_[i]->named_buffers(), i == 0);
+      take_values(parameters, states_[i].parameters, i == 0);
+      take_values(buffers, states_[i].buffers, i == 0);
+      for (std::size_t p = 0; p < parameters.size(); ++p)
+        require_grad(states_[i].parameters.tensors[p].tensor, requires_grad(parameters[p].tensor));
     }
   }
 
-  void take_values(const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to, bool shares) {
+  void take_values(const std::vector<NamedTensor>& from, CopiedTensors& to, bool shares) const {
+    if (from.size() != to.tensors.size())
+      throw InvalidArgument(
+          "{}: the module had {} parameters or buffers when it was wrapped and has {} now: wrap it again after a "
+          "change",
+          kDataParallel, to.tensors.size(), from.size());
     for (std::size_t i = 0; i < from.size(); ++i) {
-      const Tensor& tensor = from[i].tensor;
+      const Tensor &source = from[i].tensor, &copy = to.tensors[i].tensor;
       check_is_on(*devices_.front(), from[i]);
-      if (!shares)
-        to[i].tensor.copy_from(tensor);
-      else if (to[i].tensor.buffer().data() != tensor.buffer().data())
-        to[i].tensor.rebind(tensor.buffer());
+      const auto versions = [&] {
+        return CopiedTensors::Versions{source.buffer().data(), source.version(), copy.version()};
+      };
+      if (shares) {
+        if (copy.buffer().data() != source.buffer().data()) copy.rebind(source.buffer());
+      } else if (versions() != to.versions[i]) {
+        copy.copy_from(source);
+        to.versions[i] = versions();
+      }
     }
   }
 
@@ -166,6 +196,7 @@ class DataParallel::Impl {
   nn::Module& module_;
   const std::vector<Device*> devices_;
   std::vector<std::unique_ptr<nn::Module>> copies_;  // by device; the first shares the module's memory
+  std::vector<CopiedState> states_;                  // the copies' tensors
   DeviceThreads threads_;
 };
 
@@ -206,8 +237,7 @@ Tensors DataParallel::Impl::backward_of(const Computation& all, std::size_t copy
     roots.push_back(output.parts[copy]);
     gradients_of_roots.push_back(gradient_of_part(all, output, copy));
   }
-  const std::vector<Tensor> own = copies_[copy]->parameters();
-  for (const std::size_t parameter : parameters) leaves.push_back(own[parameter]);
+  for (const std::size_t parameter : parameters) leaves.push_back(states_[copy].parameters.tensors[parameter].tensor);
   for (const std::size_t input : inputs) leaves.push_back(all.inputs[copy][input]);
   if (roots.empty()) return Tensors(leaves.size());
   // The hub frees the copies' tapes when the caller's is freed.
