@@ -260,7 +260,7 @@ TEST(Strategies, WhatIsRefused) {
   EXPECT_THAT(message_of([] {
                 make_strategy("mirrored", training_of_net(), {.devices = {&cpu_device(), &cpu_device()}});
               }),
-              HasSubstr("mirrored: .devices: cpu:0 comes twice"));
+              HasSubstr("mirrored: cpu:0 comes twice in the list of devices"));
   EXPECT_THAT(message_of([] { make_strategy("mirrored", training_of_net(), {.parameter_device = &cpu_device()}); }),
               HasSubstr("an option of towers"));
   EXPECT_THAT(message_of([] { make_strategy("towers", training_of_net(), {.parameter_server = {.staleness = 1}}); }),

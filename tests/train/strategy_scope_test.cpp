@@ -188,7 +188,7 @@ TEST(StrategyScope, TwoStrategiesAreRefused) {
   EXPECT_THAT(message_of([] {
                 MirroredStrategy({&cpu_device(), &cpu_device()});
               }),
-              HasSubstr("mirrored: .devices: cpu:0 comes twice"));
+              HasSubstr("mirrored: cpu:0 comes twice in the list of devices"));
 }
 
 // A mistake of one rank is an error on all of them.

@@ -1,6 +1,6 @@
 #include "src/train/strategies/strategy_options.h"
 
-#include <set>
+#include <algorithm>
 
 #include "lockstep/core/error.h"
 #include "src/train/strategies/kinds.h"
@@ -37,17 +37,17 @@ void check_has_use_for(const StrategyKind& kind, const StrategyOptions& options)
                           kind.name, names_of_strategies_with(&StrategyCapabilities::has_stages));
 }
 
-void check_devices(const StrategyKind& kind, const std::vector<Device*>& devices) {
-  std::set<const Device*> seen;
-  for (const Device* device : devices) {
-    if (device == nullptr) throw InvalidArgument("{}: .devices: one of them is null", kind.name);
-    if (!seen.insert(device).second)
-      throw InvalidArgument("{}: .devices: {} comes twice; Device::configure() makes several of one", kind.name,
-                            device->name());
+}  // namespace
+
+void check_devices(const std::string& call, const std::vector<Device*>& devices) {
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i] == nullptr) throw InvalidArgument("{}: device {} of the list is null", call, i);
+    const auto end = devices.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(devices.begin(), end, devices[i]) != end)
+      throw InvalidArgument("{}: {} comes twice in the list of devices; Device::configure() makes several of one", call,
+                            devices[i]->name());
   }
 }
-
-}  // namespace
 
 bool is_collective(const StrategyKind& kind, const StrategyOptions& options) {
   return kind.capabilities.has_ranks || (kind.capabilities.has_stages && options.group);
@@ -69,7 +69,7 @@ StrategyOptions checked_options(const StrategyKind& kind, const StrategyOptions&
         names_of_strategies_with(&StrategyCapabilities::has_stages));
   StrategyOptions options = given;
   if (options.devices.empty()) options.devices = default_devices();
-  check_devices(kind, options.devices);
+  check_devices(kind.name, options.devices);
   if (kind.capabilities.has_parameter_device && options.parameter_device == nullptr)
     options.parameter_device = &cpu_device();
   return options;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/strategy_scope.h"
@@ -18,6 +19,9 @@ StrategyOptions checked_options(const StrategyKind& kind, const StrategyOptions&
 // Throws InvalidArgument if the thread's default group has several ranks: each would train by itself. `call` begins
 // the message, `what` is what drives all devices, and `way_out` is a remedy next to those for all strategies.
 void check_is_no_rank(const char* call, const std::string& what, const char* way_out = "");
+
+// Throws InvalidArgument for a null pointer and for a device that comes twice. `call` begins the message.
+void check_devices(const std::string& call, const std::vector<Device*>& devices);
 
 // For a StrategyChoice: checks the options of a strategy of one process, and returns them with its devices. Options of
 // other strategies are returned as they are: make_strategy() checks them on all ranks.

@@ -76,8 +76,7 @@ DeploymentDevice DeploymentConfig::clone_device(int clone) const {
     for (const Device* device : there) names.push_back(device == nullptr ? "null" : device->name());
     throw InvalidArgument(
         "DeploymentConfig: {} clones need as many devices, there are {} ({}): fewer clones, more logical devices "
-        "(Device::configure()), or "
-        "clone_on_cpu",
+        "(Device::configure()), or clone_on_cpu",
         num_clones, there.size(), joined(names, ", "));
   }
   Device* const device = there[static_cast<std::size_t>(clone)];
@@ -86,9 +85,7 @@ DeploymentDevice DeploymentConfig::clone_device(int clone) const {
   if (first - there.begin() < clone)
     throw InvalidArgument(
         "DeploymentConfig: .devices[{}] is {}, and so is .devices[{}]: each clone has a device of its own; "
-        "Device::configure() makes "
-        "several "
-        "of one",
+        "Device::configure() makes several of one",
         clone, device->name(), first - there.begin());
   return on_worker(*this, *device);
 }

@@ -249,13 +249,7 @@ namespace {
 std::vector<Device*> checked_devices(const nn::Module& module, const std::vector<Device*>& given) {
   check_is_no_rank(kDataParallel, "this module");
   std::vector<Device*> devices = given.empty() ? default_devices() : given;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    if (devices[i] == nullptr) throw InvalidArgument("{}: device {} of the list is null", kDataParallel, i);
-    if (std::find(devices.begin(), devices.begin() + static_cast<std::ptrdiff_t>(i), devices[i]) !=
-        devices.begin() + static_cast<std::ptrdiff_t>(i))
-      throw InvalidArgument("{}: {} comes twice in the list of devices; Device::configure() makes several of one",
-                            kDataParallel, devices[i]->name());
-  }
+  check_devices(kDataParallel, devices);
   for (const NamedTensor& each : module.state_dict()) check_is_on(*devices.front(), each);
   return devices;
 }
