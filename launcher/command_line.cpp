@@ -57,6 +57,10 @@ Output   complete lines after "[rank] ", without delay; cut between characters a
 Failure  the first rank that fails ends the others within 2 s (SIGTERM, then SIGKILL); its last lines on stderr are repeated. With
          --allow-worker-failures only a server does, or the last worker; lockrun names the failed workers, and exits with 0.
          A rank that exits with 75 has only lost a peer and is not the cause.
+Restarts --max-restarts N starts all ranks again after a failure, on all nodes, with the same ports and token; the program loads its newest
+         checkpoint, and finds the number of the attempt in LOCKSTEP_RESTART_COUNT. No restart after a signal, exit code 85 (saved and left
+         on request), a program that cannot be run or refuses its arguments, and the same failure at the same step twice in a row. At
+         the end a line for each attempt says when it began, from which step, and what failed first; --report FILE has the same as JSON.
 Signals  Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
          SIGUSR1 requests the flight records of this node's ranks; `lockrun diagnose DIR` explains those in --flight-dir.
          SIGUSR2 and others that schedulers send are passed on to ranks with a handler for it; a line names the ranks without one.
@@ -94,7 +98,8 @@ constexpr Flag kFlags[] = {
     {"no-fold", "print a line that several ranks write once for each rank (default: once for all, [0-3])"},
     {"no-terminal",
      "give the ranks a pipe as their stdout (default: a terminal, into which programs write line by line)"},
-    {"max-restarts", "only 0, for compatibility with torchrun: the job is not restarted", "0"},
+    {"max-restarts", "start a job that has failed again, up to N times; it continues from its checkpoint (0)", "N"},
+    {"report", "a JSON file about the attempts: when each began, from which step, what failed first and why", "FILE"},
     {"no-bind", "do not bind ranks to cores (default: disjoint cores when there are enough, near the rank's GPU)"},
     {"h,help", "print this text"},
     {"version", "print the version"},
@@ -283,13 +288,6 @@ void read_nodes(const cxxopts::ParseResult& parsed, launch::LaunchSpec& spec) {
       host->size() > 2 && host->front() == '[' && host->back() == ']' ? host->substr(1, host->size() - 2) : *host;
 }
 
-// Scripts for torchrun often pass 0.
-void read_restarts(const cxxopts::ParseResult& parsed) {
-  const auto restarts = text_of(parsed, "max-restarts", "--max-restarts");
-  if (restarts && whole_number("--max-restarts", *restarts, 0, 1'000'000) != 0)
-    throw InvalidArgument("--max-restarts {}: {}", *restarts, kNoRestarts);
-}
-
 }  // namespace
 
 std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vector<std::string>& words,
@@ -319,7 +317,11 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
   spec.prefix = parsed.count("no-prefix") == 0;
   spec.fold = parsed.count("no-fold") == 0;
   spec.terminals = parsed.count("no-terminal") == 0;
-  read_restarts(parsed);
+  spec.max_restarts = number_of(parsed, "max-restarts", "--max-restarts", 0, 1'000'000).value_or(0);
+  if (const auto file = text_of(parsed, "report", "--report")) {
+    if (file->empty()) throw InvalidArgument("--report: the file's name is missing");
+    spec.report_file = std::filesystem::absolute(*file).string();
+  }
   spec.bind_cores = parsed.count("no-bind") == 0;
   std::size_t program = flags.size();
   if (program < words.size() && words[program] == "--") ++program;

@@ -4,7 +4,7 @@ _lockrun() {
   local cur prev words cword
   _init_completion -n = || return
 
-  local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir --max-restarts '
+  local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir --max-restarts --report '
   local alone='--allow-worker-failures --standalone --no-prefix --no-fold --no-terminal --no-bind -h --help --version'
   case ${words[1]-} in
     diagnose | topology)
@@ -33,6 +33,7 @@ _lockrun() {
       --devices) COMPREPLY=($(compgen -W 'cpu:2x cuda:0:2x' -- "$cur")) ;;
       --master-addr) _known_hosts_real -- "$cur" ;;
       --flight-dir) _filedir -d ;;
+      --report) _filedir ;;
     esac
   elif [[ $cur = -* ]]; then
     COMPREPLY=($(compgen -W "$with_value $alone" -- "$cur"))

@@ -6,11 +6,6 @@
 
 namespace lockstep::launcher {
 
-// For --max-restarts with a value other than 0.
-inline constexpr const char* kNoRestarts =
-    "lockrun does not restart a job: omit the flag, save checkpoints, and let a loop around lockrun resume from the "
-    "last one";
-
 // Advice about `flag` ("--rdzv-endpoint", "-m": with hyphens, without a value); nullopt if it is not one of them. Pure.
 std::optional<std::string> advice_on_torchruns_flag(const std::string& flag);
 

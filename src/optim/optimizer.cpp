@@ -7,6 +7,7 @@
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "src/core/process/rank_progress.h"
 #include "src/optim/clock.h"
 #include "src/optim/live_optimizers.h"
 #include "src/optim/step_parts.h"
@@ -281,6 +282,7 @@ void Optimizer::update_some(std::span<const std::size_t> parameters) {
 }
 
 void Optimizer::end_step() {
+  note_optimizer_step();
   if (loss_scaler_ != nullptr) loss_scaler_->end_step(this, parameters_.front().tensor.device());
 }
 

@@ -3,9 +3,10 @@
 //   training_rank steps=50 folder=DIR save_every=10 fail_rank=1 fail_at=5 how=kill stamp=FILE
 //
 // how: the values of go_wrong(); hang_inside (in a collective that it has entered), other_call, other_model, disk
-// (saving will fail). Before the failure it writes the steady clock's nanoseconds to `stamp`. `pause_ms` slows the
-// steps down. At the end each rank prints its steps, its transport, and the hash of its weights; with resume=1 training
-// continues from the folder's checkpoint.
+// (saving will fail). With fail_attempts=N only the first N attempts of lockrun --max-restarts fail, with fail_later=N
+// attempt A fails after A + N steps. Before the failure it writes the steady clock's nanoseconds to `stamp`. `pause_ms`
+// slows the steps down. At the end each rank prints its steps, its transport, and the hash of its weights; with
+// resume=1 training continues from the folder's checkpoint.
 #include <fmt/format.h>
 #include <pthread.h>
 
@@ -17,6 +18,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/ddp/ddp.h"
+#include "lockstep/launch/launch.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tensor/random.h"
@@ -53,7 +55,11 @@ class Training {
   explicit Training(const RankArguments& arguments)
       : arguments_(arguments),
         how_(arguments.text("how")),
-        fails_(arguments.number("fail_rank", -1) == group_->rank()) {
+        fails_(arguments.number("fail_rank", -1) == group_->rank() &&
+               lockstep::launch::attempt() < arguments.number("fail_attempts", 1'000'000)),
+        fail_at_(arguments.number("fail_later", -1) < 0
+                     ? arguments.number("fail_at", -1)
+                     : arguments.number("fail_later", -1) + lockstep::launch::attempt()) {
     // Seeds rank 0; the replicas start from rank 0's weights anyway.
     lockstep::manual_seed(11);
     net_ = std::make_unique<TrainingNet>(fails_ && how_ == "other_model" ? 33 : 32);
@@ -70,7 +76,7 @@ class Training {
       if (const auto saved = lockstep::train::load_checkpoint(folder, parts())) step_ = saved->step;
     const std::int64_t first = step_;
     while (step_ < steps) {
-      if (step_ == arguments_.number("fail_at", -1) && misbehave()) return 0;
+      if (step_ == fail_at_ && misbehave()) return 0;
       train_one();
       if (step_ == first + 1) say("is running");
       if (save_every > 0 && step_ % save_every == 0) save(folder);
@@ -117,7 +123,7 @@ class Training {
   // Runs in this thread, and long enough for several pieces. A rank that hangs inside does so before the others have
   // arrived.
   void average_metrics(float loss) {
-    if (how_ == "hang_inside" && step_ == arguments_.number("fail_at", -1)) {
+    if (how_ == "hang_inside" && step_ == fail_at_) {
       if (fails_)
         stamp(arguments_), hang_soon();
       else
@@ -142,6 +148,7 @@ class Training {
   std::shared_ptr<lockstep::ProcessGroup> group_ = lockstep::init_process_group();
   std::string how_;
   bool fails_;
+  int fail_at_;  // the step
   std::unique_ptr<TrainingNet> net_;
   std::unique_ptr<lockstep::DistributedDataParallel> ddp_;
   std::unique_ptr<lockstep::optim::SGD> sgd_;

@@ -120,15 +120,16 @@ TEST(CommandLine, TorchrunsOtherFlagsGetAHint) {
   }
 }
 
-TEST(CommandLine, NoRestartsMayBeAskedFor) {
-  for (const std::vector<std::string>& none : {std::vector<std::string>{"--max-restarts", "0"}, {"--max_restarts=0"}}) {
-    std::vector<std::string> words = none;
-    words.insert(words.end(), {"-n", "2", "x"});
-    EXPECT_EQ(spec_of(words).command, std::vector<std::string>{"x"});
-  }
-  EXPECT_THAT(fault_of({"--max-restarts=3", "-n", "2", "x"}),
-              HasSubstr("--max-restarts 3: lockrun does not restart a job"));
-  EXPECT_THAT(fault_of({"--max-restarts", "-1", "-n", "2", "x"}), HasSubstr("--max-restarts -1"));
+TEST(CommandLine, RestartsAreANumber) {
+  EXPECT_EQ(spec_of({"-n", "2", "x"}).max_restarts, 0);
+  EXPECT_EQ(spec_of({"--max-restarts", "3", "-n", "2", "x"}).max_restarts, 3);
+  EXPECT_EQ(spec_of({"--max_restarts=0", "-n", "2", "x"}).max_restarts, 0);
+  for (const char* value : {"-1", "often", "", "1.5"})
+    EXPECT_THAT(fault_of({"--max-restarts", value, "-n", "2", "x"}),
+                HasSubstr(std::string("--max-restarts ") + value + ": expected an integer from 0"));
+  EXPECT_EQ(spec_of({"-n", "2", "--report", "/tmp/a.json", "x"}).report_file, "/tmp/a.json");
+  EXPECT_EQ(spec_of({"-n", "2", "--report", "a.json", "x"}).report_file.front(), '/') << "ranks may be elsewhere";
+  EXPECT_THAT(fault_of({"--report", "", "-n", "2", "x"}), HasSubstr("--report: the file's name is missing"));
 }
 
 TEST(CommandLine, FoldingAndTerminalsCanBeSwitchedOff) {

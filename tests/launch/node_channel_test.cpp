@@ -83,7 +83,7 @@ TEST(NodeChannel, AnotherTokenIsRefusedOnBothSides) {
 TEST(NodeChannel, ACoordinatorMustProveItselfToo) {
   Ends ends = make_ends();
   NodeChannel agent(std::move(ends.agent), Side::kAgent, "token");
-  const char magic[] = "LOCKNOD2";
+  const char magic[] = "LOCKNOD3";
   const std::string nonce(32, 'n'), proof(32, '\0');
   write_bytes(ends.coordinator, magic, 8);
   write_bytes(ends.coordinator, nonce.data(), nonce.size());

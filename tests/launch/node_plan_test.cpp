@@ -48,6 +48,10 @@ TEST(Roster, NamesMistakes) {
   EXPECT_THAT(roster.admit(facts(2, 4)),
               HasSubstr("node 2 on host host2 was started with --nnodes 4, node 0 on host host0 with --nnodes 3"));
   EXPECT_THAT(roster.admit(facts(3, 3)), HasSubstr("node 3 does not exist among 3 nodes"));
+  NodeFacts restarting = facts(2, 3);
+  restarting.max_restarts = 5;
+  EXPECT_THAT(roster.admit(restarting), HasSubstr("was started with --max-restarts 5, node 0 on host host0 with "
+                                                  "--max-restarts 0: all restart together"));
   for (const int ranks : {4095, 2'147'483'647})
     EXPECT_THAT(roster.admit(facts(2, 3, ranks)),
                 AllOf(HasSubstr("node 2 on host host2 with " + std::to_string(ranks) + " ranks"),

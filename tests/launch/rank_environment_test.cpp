@@ -54,6 +54,18 @@ TEST(RankEnvironment, EverythingARankNeeds) {
   EXPECT_EQ(changes(facts(), 2), expected);
 }
 
+TEST(RankEnvironment, TheAttemptOfAJobThatMayRestart) {
+  JobFacts job = facts();
+  EXPECT_EQ(changes(job, 0).count("LOCKSTEP_RESTART_COUNT"), 0U);
+  job.attempt = 2;
+  job.max_restarts = 5;
+  EXPECT_EQ(changes(job, 0)["LOCKSTEP_RESTART_COUNT"], "2");
+  EXPECT_EQ(changes(job, 0)["LOCKSTEP_MAX_RESTARTS"], "5");
+  const Changes inner = changes(facts(), 0, {{"LOCKSTEP_RESTART_COUNT", "2"}, {"LOCKSTEP_MAX_RESTARTS", "5"}});
+  EXPECT_EQ(inner.at("LOCKSTEP_RESTART_COUNT"), std::nullopt) << "an outer job's";
+  EXPECT_EQ(inner.at("LOCKSTEP_MAX_RESTARTS"), std::nullopt);
+}
+
 TEST(RankEnvironment, OnOneOfSeveralNodes) {
   JobFacts job = facts();
   job.world_size = 9;

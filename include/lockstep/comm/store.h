@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -65,6 +66,7 @@ struct StoreServerOptions {
   int listen_fd = -1;  // >= 0: a bound and listening socket, which the server takes over; host and port are ignored
   std::string token;   // empty: no proof required; the host must then be loopback unless `insecure`
   bool insecure = false;
+  std::map<std::string, std::string> values = {};  // keys that exist from the start
 };
 
 // Serves on its own thread until destroyed. It closes a connection that cannot prove the token or breaks the protocol;

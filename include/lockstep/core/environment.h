@@ -73,6 +73,14 @@ inline constexpr const char* kCudnnNondeterministic = "LOCKSTEP_CUDNN_NONDETERMI
 inline constexpr const char* kCudaWorkspace = "LOCKSTEP_CUDA_WORKSPACE_MIB";
 // Set by lockrun: columns of its terminal, absent in a log.
 inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";
+// Set by lockrun --max-restarts N: how often it has restarted the job, see launch::attempt(); and N.
+inline constexpr const char* kRestartCount = "LOCKSTEP_RESTART_COUNT";
+inline constexpr const char* kMaxRestarts = "LOCKSTEP_MAX_RESTARTS";
+// Set by torchrun and Slurm: the same.
+inline constexpr const char* kTorchrunsRestartCount = "TORCHELASTIC_RESTART_COUNT";
+inline constexpr const char* kSlurmsRestartCount = "SLURM_RESTART_COUNT";
+// Set by lockrun: the memory in which a rank notes its steps.
+inline constexpr const char* kProgress = "LOCKSTEP_PROGRESS";
 // Set by spawn() for its ranks: which call of the program they run, and its arguments.
 inline constexpr const char* kSpawnCall = "LOCKSTEP_SPAWN_CALL";
 // Variables of the strategy parameter_server; set by lockrun --ps P --workers W, or by hand for each process.

@@ -62,6 +62,10 @@ class PeerLost : public Error {
 // cause.
 inline constexpr int kPeerLostExitCode = 75;  // EX_TEMPFAIL of sysexits.h
 
+// Exit code of a rank that has saved its state because the job is to end early (a scheduler takes the machine): the job
+// can be started again and continues from there. lockrun does not count it as a failure.
+inline constexpr int kPreemptedExitCode = 85;
+
 // Runs a program's main and turns an escaped exception into one line on stderr and an exit code: kPeerLostExitCode for
 // PeerLost, 2 for InvalidArgument, 1 for all other exceptions and if output could not be written. `body` returns the
 // exit code of a successful run. Other launchers than lockrun blame the first process that exits, so under them a rank

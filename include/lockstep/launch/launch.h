@@ -32,7 +32,10 @@ struct LaunchSpec {
   std::string gpus;        // auto, all, none, or numbers and UUIDs; empty: LOCKSTEP_DEVICE, else auto
   int share_gpu = 0;       // number of ranks on each GPU, or share of the CPU; 0: LOCKSTEP_SHARE_GPU, else 1
   std::string flight_dir;  // folder for flight records; empty: LOCKSTEP_FLIGHT_DIR
-  bool prefix = true;      // print "[rank] " in front of every line
+  // A job that fails is started again, on the same ports and with the same token, up to this many times: see launch().
+  int max_restarts = 0;
+  std::string report_file;  // JSON about the attempts, replaced after each; of node 0. Empty: none
+  bool prefix = true;       // print "[rank] " in front of every line
   bool fold = true;  // print a line that several ranks write at about the same time once, after "[0-3] "; needs prefix
   bool terminals = true;   // connect a rank's stdout to a terminal, so that C programs flush each line; else to a pipe
   bool bind_cores = true;  // give each rank its own cores, near its GPU, if the inherited affinity has enough
@@ -43,10 +46,18 @@ struct LaunchSpec {
 // Runs the job to its end and returns the exit code for the launcher: 0, the code of the first rank that failed, 128 +
 // signal (the rank's or the launcher's), or 127 or 126 if the program cannot be run. On failure prints the rank, the
 // cause and the rank's last stderr lines. On several nodes all launchers report the same cause and return the same
-// code. Call it from the main thread of a process without other threads: ranks die with the thread that forked them.
-// Blocks. Throws InvalidArgument for an invalid spec, RendezvousError if the nodes do not find each other, Error if a
-// system call fails.
+// code. With max_restarts, an attempt that has failed is followed by another one with the same ranks, in which they
+// find attempt() one higher; the program continues from its checkpoint. There is no other attempt after success, a
+// signal to lockrun or preemption (all ranks have left with 0 or kPreemptedExitCode), if the program cannot be run or
+// refuses its arguments, and once the same failure has come at the same step twice in a row. At the end a job of
+// several attempts prints a line for each. Call it from the main thread of a process without other threads: ranks die
+// with the thread that forked them. Blocks. Throws InvalidArgument for an invalid spec, RendezvousError if the nodes do
+// not find each other, Error if a system call fails.
 int launch(const LaunchSpec& spec);
+
+// In a rank: how often the launcher has restarted the job, from 0: LOCKSTEP_RESTART_COUNT (lockrun --max-restarts),
+// TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, whichever is set first.
+int attempt();
 
 // Runs `fn` as `n` ranks under the same rules; spawn.h has the same in the shape of torch.multiprocessing. Each rank is
 // this program, started again with the same arguments: code before this call runs in the ranks, too, and they inherit

@@ -11,6 +11,7 @@
 #include "src/comm/net/socket.h"
 #include "src/comm/net/token.h"
 #include "src/comm/net/wait_notice.h"
+#include "src/comm/rendezvous/attempt_key.h"
 #include "src/comm/rendezvous/mpi_rendezvous.h"
 #include "src/comm/rendezvous/store_address.h"
 #include "src/comm/rendezvous/unix_rendezvous.h"
@@ -110,12 +111,25 @@ Endpoint store_from_here(const JobEnvironment& job, Deadline deadline) {
   return reachable_here({job.master_host, job.master_port});
 }
 
+// A rank that an earlier attempt has left must not join this one.
+void check_attempt(const JobEnvironment& job, Store& store, const Endpoint& endpoint,
+                   std::chrono::milliseconds timeout) {
+  if (!job.may_restart) return;
+  const std::string served = store.get(kAttemptKey, timeout);
+  if (served == std::to_string(job.attempt)) return;
+  throw RendezvousError(
+      "the store at {} serves attempt {} of this job, and this process belongs to attempt {}, which has ended: end "
+      "this process",
+      endpoint.text(), served, job.attempt);
+}
+
 // Connects to this job's store and no other: all steps of a user's jobs may have the same token, and if two of them
 // have the same port, a rank must not join the other job.
 std::shared_ptr<Store> connect_to_own(const JobEnvironment& job, const Endpoint& endpoint,
                                       std::chrono::milliseconds timeout) {
   constexpr const char* kWhose = "job";
   auto store = connect_store(endpoint, job.token, timeout);
+  check_attempt(job, *store, endpoint, timeout);
   if (job.job_id.empty() || job.store_is_hosted) return store;
   if (job.place.rank == 0) store->set(kWhose, job.job_id);
   std::string whose = "no job that it names";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,7 +27,9 @@ class StoreAnswers {
     virtual void has_reply(StoreConnection& connection) = 0;
   };
 
-  explicit StoreAnswers(Connections& connections) : connections_(connections) {}
+  StoreAnswers(Connections& connections, const std::map<std::string, std::string>& values) : connections_(connections) {
+    for (const auto& [key, value] : values) table_.set(key, value);
+  }
 
   // Returns false for a request that this version does not know.
   bool answer(StoreConnection& connection, StoreConnection::Request& request);

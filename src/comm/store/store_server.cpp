@@ -48,7 +48,8 @@ std::atomic<int> servers_of_this_process{0};
 // One thread serves all connections: each request takes little work, and no client waits for another one's bytes.
 class StoreServer::Impl : StoreAnswers::Connections {
  public:
-  explicit Impl(const StoreServerOptions& options) : token_(options.token), insecure_(options.insecure) {
+  explicit Impl(const StoreServerOptions& options)
+      : token_(options.token), insecure_(options.insecure), answers_(*this, options.values) {
     if (options.listen_fd >= 0) {
       listener_ = Fd(options.listen_fd);
       fcntl(listener_.get(), F_SETFL, fcntl(listener_.get(), F_GETFL) | O_NONBLOCK);
@@ -277,7 +278,7 @@ class StoreServer::Impl : StoreAnswers::Connections {
   Endpoint endpoint_;
   Clock::time_point accept_again_{};  // zero: now; the members below belong to the server's thread
   InputBudget budget_{kLargeRequestBytes};
-  StoreAnswers answers_{*this};
+  StoreAnswers answers_;
   List half_open_, members_, gone_;
   std::set<std::pair<Clock::time_point, StoreConnection*>> deadlines_;
   std::deque<StoreConnection*> stuck_;

@@ -1,6 +1,7 @@
 // Ownership of a file descriptor.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -32,5 +33,8 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+// Another descriptor of the same file or socket; invalid if there is none left.
+inline Fd copy_of(const Fd& fd) { return Fd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); }
 
 }  // namespace lockstep

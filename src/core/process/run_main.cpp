@@ -16,6 +16,7 @@
 #include "src/core/base/error_of_peer.h"
 #include "src/core/process/first_process.h"
 #include "src/core/process/process_limits.h"
+#include "src/core/process/rank_progress.h"
 #include "src/core/process/standard_streams.h"
 
 namespace lockstep {
@@ -42,6 +43,7 @@ void write_torchruns_error_file(const char* message, std::chrono::seconds delay)
 }
 
 int fail(const char* program, const char* message, int exit_code) {
+  note_error(message);
   write_torchruns_error_file(message, std::chrono::seconds(0));
   return report(program, message, exit_code);
 }
@@ -52,6 +54,7 @@ int fail(const char* program, const char* message, int exit_code) {
 int follow(const char* program, const char* message) {
   constexpr auto kHeadStart = std::chrono::milliseconds(500);
   constexpr auto kLaterThanTheCause = std::chrono::seconds(60);
+  note_error(message);
   report(program, message, kPeerLostExitCode);
   if (!env::text(env::kStoreHosted)) std::this_thread::sleep_for(kHeadStart);
   write_torchruns_error_file(message, kLaterThanTheCause);

@@ -37,7 +37,9 @@ void NodeAgent::connect() {
     if (Fd fd = try_connect_tcp(coordinator_.host, coordinator_.port, waiting.deadline(), why)) {
       channel_.emplace(std::move(fd), NodeChannel::Side::kAgent, token_);
       if (shake_hands(std::min(waiting.deadline(), Clock::now() + kHandshakeTime))) return;
-      why = channel_->state() == NodeChannel::State::kShaking
+      why = channel_->state() == NodeChannel::State::kStore
+                ? "the job runs with all its nodes; a restart would take this one"
+            : channel_->state() == NodeChannel::State::kShaking
                 ? "a process listens there and does not answer: it is stopped or busy, or has too many open files "
                   "(ulimit -n)"
                 : "another service than lockrun answers there";
@@ -71,7 +73,7 @@ bool NodeAgent::shake_hands(Clock::time_point until) {
     throw RendezvousError(
         "node {}: node 0 at {} refuses the token: LOCKSTEP_TOKEN (or LOCKSTEP_TOKEN_FILE) differs between the two",
         own_.node, coordinator_.text());
-  if (channel_->state() == State::kStore)
+  if (channel_->state() == State::kStore && !patience_.is_restartable)
     throw RendezvousError(
         "node {}: the job at {} is already running with all its nodes: this lockrun came too late, or another one has "
         "its --node-rank",
@@ -113,6 +115,7 @@ bool NodeAgent::obey(const NodeMessage& message) {
     throw RendezvousError("node {}: node 0 at {} sent a list of nodes that is not this job's", own_.node,
                           coordinator_.text());
   nodes_ = message.nodes;
+  attempt_ = message.attempt;
   return true;
 }
 
@@ -127,9 +130,9 @@ void NodeAgent::move() {
   if (!decision_ && heartbeat_) await_decision();
   if (decision_) return;
   if (channel_->state() != NodeChannel::State::kOpen)
-    decision_ = loss_of(nodes_.front(), Clock::now());
+    decide_alone(loss_of(nodes_.front(), Clock::now()));
   else if (reported_ != Clock::time_point() && Clock::now() >= reported_ + kWaitForDecision)
-    decision_ = silence_of(nodes_.front(), kWaitForDecision);
+    decide_alone(silence_of(nodes_.front(), kWaitForDecision));
 }
 
 void NodeAgent::hear(NodeMessage message) {
@@ -144,7 +147,12 @@ void NodeAgent::hear(NodeMessage message) {
 void NodeAgent::await_decision() {
   const auto now = Clock::now();
   if (heartbeat_->look(now)) channel_->send({.kind = NodeMessage::Kind::kHeartbeatRequest});
-  if (heartbeat_->is_missing()) decision_ = stall_of(nodes_.front(), patience_.without_heartbeat, now);
+  if (heartbeat_->is_missing()) decide_alone(stall_of(nodes_.front(), patience_.without_heartbeat, now));
+}
+
+void NodeAgent::decide_alone(NodeReport report) {
+  decision_ = std::move(report);
+  has_lost_coordinator_ = true;
 }
 
 void NodeAgent::report(NodeReport report) {

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using Magic = std::array<char, 8>;
 
-constexpr Magic kMagic = {'L', 'O', 'C', 'K', 'N', 'O', 'D', '2'};
+constexpr Magic kMagic = {'L', 'O', 'C', 'K', 'N', 'O', 'D', '3'};
 constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 20;
 
 struct Hello {
@@ -50,14 +50,38 @@ void notice_lost_machines(int fd) {
 }
 
 json facts_to_json(const NodeFacts& facts) {
-  return {{"node", facts.node}, {"nodes", facts.nodes}, {"ranks", facts.ranks},
-          {"host", facts.host}, {"pid", facts.pid},     {"program_port", facts.program_port}};
+  return {{"node", facts.node},
+          {"nodes", facts.nodes},
+          {"ranks", facts.ranks},
+          {"host", facts.host},
+          {"pid", facts.pid},
+          {"program_port", facts.program_port},
+          {"max_restarts", facts.max_restarts}};
 }
 
 NodeFacts facts_from_json(const json& value) {
-  return {value.at("node").get<int>(),  value.at("nodes").get<int>(),
-          value.at("ranks").get<int>(), value.at("host").get<std::string>(),
-          value.at("pid").get<long>(),  value.at("program_port").get<std::uint16_t>()};
+  return {value.at("node").get<int>(),        value.at("nodes").get<int>(),
+          value.at("ranks").get<int>(),       value.at("host").get<std::string>(),
+          value.at("pid").get<long>(),        value.at("program_port").get<std::uint16_t>(),
+          value.at("max_restarts").get<int>()};
+}
+
+json failure_to_json(const std::optional<FirstFailure>& failure) {
+  if (!failure) return nullptr;
+  return {{"node", failure->node}, {"rank", failure->rank},           {"task", failure->task},
+          {"how", failure->how},   {"exception", failure->exception}, {"is_from_outside", failure->is_from_outside}};
+}
+
+std::optional<FirstFailure> failure_from_json(const json& value) {
+  if (value.is_null()) return std::nullopt;
+  FirstFailure failure;
+  failure.node = value.at("node").get<int>();
+  failure.rank = value.at("rank").get<int>();
+  failure.task = value.at("task").get<std::string>();
+  failure.how = value.at("how").get<std::string>();
+  failure.exception = value.at("exception").get<std::string>();
+  failure.is_from_outside = value.at("is_from_outside").get<bool>();
+  return failure;
 }
 
 template <typename Enum> Enum checked(int value, Enum last) {
@@ -73,13 +97,18 @@ std::string encode(const NodeMessage& message) {
   const NodeReport& report = message.report;
   const json value = {{"kind", static_cast<int>(message.kind)},
                       {"why", message.why},
+                      {"attempt", message.attempt},
                       {"nodes", std::move(nodes)},
                       {"report",
                        {{"kind", static_cast<int>(report.kind)},
                         {"node", report.node},
                         {"exit_code", report.exit_code},
                         {"signal", report.signal},
-                        {"cause", report.cause}}}};
+                        {"cause", report.cause},
+                        {"failure", failure_to_json(report.failure)},
+                        {"step", report.step},
+                        {"restarts", report.restarts},
+                        {"why_no_restart", report.why_no_restart}}}};
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -96,6 +125,11 @@ std::optional<NodeMessage> decode(std::string_view text) {
     message.report.exit_code = report.at("exit_code").get<int>() & 0xff;
     message.report.signal = report.at("signal").get<int>();
     message.report.cause = report.at("cause").get<std::string>();
+    message.report.failure = failure_from_json(report.at("failure"));
+    message.report.step = report.at("step").get<std::int64_t>();
+    message.report.restarts = report.at("restarts").get<bool>();
+    message.report.why_no_restart = report.at("why_no_restart").get<std::string>();
+    message.attempt = value.at("attempt").get<int>();
     return message;
   } catch (const std::exception&) {
     return std::nullopt;

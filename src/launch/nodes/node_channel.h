@@ -44,6 +44,7 @@ struct NodeMessage {
   std::string why;
   std::vector<NodeFacts> nodes;
   NodeReport report;
+  int attempt = 0;  // kStart: the number of the attempt, which node 0 counts
 };
 std::string encode(const NodeMessage& message);
 std::optional<NodeMessage> decode(std::string_view text);  // nullopt: not a message of this version

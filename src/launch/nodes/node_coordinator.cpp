@@ -26,13 +26,15 @@ constexpr seconds kWaitForNodes(10);
 
 }  // namespace
 
-NodeCoordinator::NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience)
+NodeCoordinator::NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience,
+                                 int attempt)
     : NodeLink(std::move(own), patience), listener_(std::move(listener)), token_(std::move(token)), roster_(own_) {
   store_ = local_endpoint(listener_.get());
+  attempt_ = attempt;
   gather();
   nodes_ = roster_.nodes();
   agents_.remove_if([](const Connection& agent) { return agent.node < 0; });
-  send_to_all({.kind = NodeMessage::Kind::kStart, .nodes = nodes_});
+  send_to_all({.kind = NodeMessage::Kind::kStart, .nodes = nodes_, .attempt = attempt_});
 }
 
 void NodeCoordinator::gather() {
@@ -184,6 +186,7 @@ void NodeCoordinator::decide() {
   if (!decision_ && (decision_ = decide_for_nodes(reports_, nodes_.size(), Clock::now(), kWaitForCause))) {
     if (const Connection* silent = decision_->kind == NodeReport::Kind::kConsequence ? silent_agent() : nullptr)
       decision_ = stall_of(facts_of(silent->node), kWaitForCause, Clock::now());
+    if (judge_) judge_(*decision_);
     send_to_all({.kind = NodeMessage::Kind::kEnd, .report = *decision_});
     leave_by_ = Clock::now() + kWaitForNodes;
   }

@@ -22,8 +22,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-NodeFacts own_facts(const LaunchSpec& spec) {
-  return {spec.node_rank, spec.nodes, spec.ranks, host_name(), ::getpid(), free_port()};
+NodeFacts own_facts(const LaunchSpec& spec, NodePorts& ports) {
+  if (ports.program == 0) ports.program = free_port();
+  return {spec.node_rank, spec.nodes, spec.ranks, host_name(), ::getpid(), ports.program, spec.max_restarts};
 }
 
 std::chrono::seconds seconds_of(const char* variable, long otherwise) {
@@ -99,7 +100,7 @@ void NodeLink::part() {
   }
 }
 
-std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token) {
+std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token, int attempt, NodePorts& ports) {
   if (spec.node_rank < 0 || spec.node_rank >= spec.nodes || spec.master_host.empty())
     throw InvalidArgument(
         "launch: node {} of {} at '{}': expected a node below the number of nodes, and the host of node 0",
@@ -107,12 +108,14 @@ std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& 
   end_on_signals_as_first_process();  // there are no ranks to end yet
   warn_of_open_token_file();
   check_token(spec, token, env::integer(env::kInsecure, 0, 1).value_or(0) == 1);
-  const NodePatience patience{seconds_of(env::kStoreTimeout, 60), seconds_of(env::kStallTimeout, 30)};
+  const NodePatience patience{seconds_of(env::kStoreTimeout, 60), seconds_of(env::kStallTimeout, 30),
+                              spec.max_restarts > 0};
+  const NodeFacts own = own_facts(spec, ports);
   if (spec.node_rank != 0)
-    return std::make_unique<NodeAgent>(own_facts(spec), Endpoint{spec.master_host, spec.master_port}, token, patience);
-  Fd listener = listen_for_nodes(spec, !token.empty(), patience.to_meet);
-  auto link = std::make_unique<NodeCoordinator>(own_facts(spec), std::move(listener), token, patience);
-  print_nodes(*link);
+    return std::make_unique<NodeAgent>(own, Endpoint{spec.master_host, spec.master_port}, token, patience);
+  if (!ports.listener) ports.listener = listen_for_nodes(spec, !token.empty(), patience.to_meet);
+  auto link = std::make_unique<NodeCoordinator>(own, copy_of(ports.listener), token, patience, attempt);
+  if (attempt == 0) print_nodes(*link);
   return link;
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -25,6 +26,14 @@ namespace lockstep::launch {
 struct NodePatience {
   std::chrono::milliseconds to_meet;
   std::chrono::milliseconds without_heartbeat;
+  // The job may restart: an attempt that still runs at node 0's port is waited for.
+  bool is_restartable = false;
+};
+
+// A node's ports, the same in all attempts of a job.
+struct NodePorts {
+  Fd listener;                // node 0: for the others, and for the store
+  std::uint16_t program = 0;  // node 0: the ranks' MASTER_PORT
 };
 
 class NodeLink {
@@ -46,6 +55,15 @@ class NodeLink {
 
   const std::optional<NodeReport>& decision() const { return decision_; }
 
+  // The decision is this node's own, because node 0 is lost or does not answer.
+  bool has_lost_coordinator() const { return has_lost_coordinator_; }
+
+  // The number of the attempt that the nodes have met for: node 0's count.
+  int attempt() const { return attempt_; }
+  // Node 0: called once, with the report that decides; may set .restarts and .why_no_restart, for all nodes.
+  using Judge = std::function<void(NodeReport& decision)>;
+  void judge_by(Judge judge) { judge_ = std::move(judge); }
+
   // Moves until may_leave(): for a lockrun without running ranks.
   void part();
 
@@ -55,6 +73,9 @@ class NodeLink {
   std::vector<NodeFacts> nodes_;
   Endpoint store_;
   std::optional<NodeReport> decision_;
+  bool has_lost_coordinator_ = false;
+  int attempt_ = 0;
+  Judge judge_;
 };
 
 // The side of node 0.
@@ -62,7 +83,7 @@ class NodeCoordinator : public NodeLink {
  public:
   // Waits on `listener` until all others have joined, and prints the missing ones every few seconds. Throws
   // RendezvousError if nodes are missing at the deadline.
-  NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience);
+  NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience, int attempt = 0);
 
   Fd take_listener() override { return std::move(listener_); }
   void add_descriptors(std::vector<pollfd>& polled) const override;
@@ -118,6 +139,7 @@ class NodeAgent : public NodeLink {
   void connect();
   void hear(NodeMessage message);
   void await_decision();
+  void decide_alone(NodeReport report);
   bool shake_hands(Clock::time_point until);
   void await_start();
   bool obey(const NodeMessage& message);
@@ -132,7 +154,8 @@ class NodeAgent : public NodeLink {
 
 // Joins the nodes of the spec and waits until all have joined, before there are any ranks. A signal ends this process
 // as it would any other, as there is nothing to clean up yet. `token` may be empty: then the job stays on loopback,
-// unless LOCKSTEP_INSECURE=1. Throws InvalidArgument, RendezvousError.
-std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token);
+// unless LOCKSTEP_INSECURE=1. `attempt` is node 0's count. `ports` are set by the first call. Throws InvalidArgument,
+// RendezvousError.
+std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token, int attempt, NodePorts& ports);
 
 }  // namespace lockstep::launch

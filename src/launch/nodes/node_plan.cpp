@@ -33,6 +33,9 @@ std::string Roster::admit(const NodeFacts& facts) {
   if (facts.nodes != zero.nodes)
     return fmt::format("{} was started with --nnodes {}, {} with --nnodes {}: the number must be the same everywhere",
                        where(facts), facts.nodes, where(zero), zero.nodes);
+  if (facts.max_restarts != zero.max_restarts)
+    return fmt::format("{} was started with --max-restarts {}, {} with --max-restarts {}: all restart together",
+                       where(facts), facts.max_restarts, where(zero), zero.max_restarts);
   if (facts.node < 0 || facts.node >= zero.nodes)
     return fmt::format("node {} does not exist among {} nodes: --node-rank counts from 0", facts.node, zero.nodes);
   const auto standing = present_.find(facts.node);
@@ -91,8 +94,10 @@ std::optional<NodeReport> decide_for_nodes(const std::vector<NodeReport>& report
   }
   const bool all_reported = reports.size() >= nodes;
   if (consequence != nullptr && (all_reported || now >= consequence->when + wait_for_cause)) return *consequence;
-  if (consequence == nullptr && all_reported) return reports.front();
-  return std::nullopt;
+  if (consequence != nullptr || !all_reported) return std::nullopt;
+  const auto is_preempted = [](const NodeReport& report) { return report.exit_code != 0; };
+  const auto preempted = std::find_if(reports.begin(), reports.end(), is_preempted);
+  return preempted == reports.end() ? reports.front() : *preempted;
 }
 
 namespace {
@@ -104,6 +109,7 @@ NodeReport gone(const NodeFacts& facts, std::string cause) {
   report.exit_code = kPeerLostExitCode;
   report.signal = SIGTERM;
   report.cause = std::move(cause);
+  report.failure = FirstFailure{.node = facts.node, .how = "was lost", .is_from_outside = true};
   return report;
 }
 

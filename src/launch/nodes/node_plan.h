@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/launch/supervise/failure_policy.h"
+#include "src/launch/supervise/restart_policy.h"
 
 namespace lockstep::launch {
 
@@ -20,6 +21,7 @@ struct NodeFacts {
   std::string host;
   long pid = 0;                    // of its lockrun
   std::uint16_t program_port = 0;  // a free port on that node; node 0's becomes MASTER_PORT
+  int max_restarts = 0;            // the value of its --max-restarts
 
   bool operator==(const NodeFacts&) const = default;
 };
@@ -67,6 +69,11 @@ struct NodeReport {
   int signal = 0;     // the first signal to the ranks
   std::string cause;  // complete lines, the same on all nodes
   Clock::time_point when{};
+  std::optional<FirstFailure> failure = {};  // of a rank, if it ended this node's part
+  std::int64_t step = 0;                     // at which this node's ranks were then
+  // Of the deciding report: whether the lockruns meet again and restart the job, or why not.
+  bool restarts = false;
+  std::string why_no_restart = {};
 };
 
 // Adds a report. A node's first report counts, except that a node that has finished may still be interrupted while it

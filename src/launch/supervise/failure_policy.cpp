@@ -10,6 +10,7 @@
 
 namespace lockstep::launch {
 
+bool RankExit::is_preempted() const { return !by_signal && value == kPreemptedExitCode; }
 bool RankExit::is_consequence() const { return !by_signal && value == kPeerLostExitCode; }
 
 int failed_workers(const std::vector<RankExit>& exits) {

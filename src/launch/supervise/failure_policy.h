@@ -23,7 +23,9 @@ struct RankExit {
   std::string task = {};  // "ps:0"; empty: it has only its rank
   bool may_fail = false;  // a worker with --allow-worker-failures
 
-  bool failed() const { return by_signal || value != 0; }
+  bool failed() const { return by_signal || (value != 0 && !is_preempted()); }
+  // The rank has saved its state and left, as it was asked to.
+  bool is_preempted() const;
   // The rank ended because another one failed: this exit does not explain why the job failed.
   bool is_consequence() const;
   // As in a shell: the code, or 128 + signal.

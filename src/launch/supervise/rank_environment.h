@@ -26,6 +26,7 @@ struct JobFacts {
   int threads = 1;                    // of each rank
   std::optional<int> terminal_width;  // of the launcher's stdout; nullopt: not a terminal
   bool has_terminals = false;         // each rank's stdout is a terminal
+  int attempt = 0, max_restarts = 0;
 };
 
 // The value to set, or nullopt to remove the variable.

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "lockstep/core/error.h"
 #include "src/core/process/process_limits.h"
 
 namespace lockstep::launch {
@@ -227,6 +228,8 @@ void Supervisor::report_to_nodes(NodeReport::Kind kind, int signal) {
   report.kind = kind;
   report.signal = signal;
   if (ending_) report.exit_code = ending_->exit_code, report.cause = ending_->message;
+  if (kind == NodeReport::Kind::kFinished) report.exit_code = exit_code();
+  if (failure_ && options_.describe) options_.describe(report, exits_, *failure_);
   has_reported_end_ = true;
   nodes_->report(std::move(report));
 }
@@ -297,8 +300,12 @@ std::string Supervisor::blame() const {
     if (!may_be_cause) return text;
   }
   if (!ending_ || !failure_) return ending_ ? ending_->message : "";
-  const auto cause = static_cast<std::size_t>(exits_[failure_->cause].rank - ranks_.front().rank);
-  return text + ending_->message + failure_details(output_.last_errors(cause));
+  return text + ending_->message + failure_details(last_lines_of_cause());
+}
+
+std::vector<std::string> Supervisor::last_lines_of_cause() const {
+  return failure_ ? output_.last_errors(static_cast<std::size_t>(exits_[failure_->cause].rank - ranks_.front().rank))
+                  : std::vector<std::string>();
 }
 
 // At the end of a job that has not failed: its workers that have.
@@ -329,12 +336,22 @@ void Supervisor::await_reader() {
   }
 }
 
+// Ranks that save and leave on a signal to lockrun are no failure.
+int Supervisor::exit_code() const {
+  const auto is_preempted = [](const RankExit& exit) { return exit.is_preempted(); };
+  const auto is_well = [](const RankExit& exit) { return !exit.failed(); };
+  const bool has_left = std::any_of(exits_.begin(), exits_.end(), is_preempted);
+  const bool is_whole = exits_.size() == ranks_.size() && std::all_of(exits_.begin(), exits_.end(), is_well);
+  if (has_left && is_whole && !failure_) return kPreemptedExitCode;
+  return ending_ ? ending_->exit_code : 0;
+}
+
 int Supervisor::conclude() {
   const std::string message = blame() + allowed_failures();
   output_.finish();
   if (!message.empty()) output_.say(message);
   await_reader();
-  if (ending_ || output_.error() == 0) return ending_ ? ending_->exit_code : 0;
+  if (ending_ || output_.error() == 0) return exit_code();
   ending_ = output_failure(Clock::now());  // only the last writes have reported it
   if (!ending_->message.empty()) output_.say(ending_->message);
   await_reader();

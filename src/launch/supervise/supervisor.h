@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct SupervisorOptions {
   std::vector<int> cores;                       // of all ranks on this node; empty: unknown
   std::chrono::milliseconds grace{};            // from the first failure to SIGKILL
   std::chrono::milliseconds interrupt_grace{};  // from a signal to the launcher to SIGKILL
+  // Completes the report to the other nodes on this node's first failure: what lockrun knows about it.
+  std::function<void(NodeReport& report, const std::vector<RankExit>& exits, const Decision& failure)> describe;
 };
 
 class Supervisor {
@@ -37,6 +40,12 @@ class Supervisor {
 
   // Blocks until all processes of the job have ended; returns the exit code for the launcher.
   int run();
+
+  // After run().
+  bool was_interrupted() const { return interrupts_ > 0; }
+  const std::vector<RankExit>& exits() const { return exits_; }        // in the order in which they were seen
+  const std::optional<Decision>& failure() const { return failure_; }  // of a rank on this node, if it ended the job
+  std::vector<std::string> last_lines_of_cause() const;                // on stderr
 
  private:
   // running -> ended (a zombie, which keeps its process group's number in use) -> reaped (its group is gone as well).
@@ -83,6 +92,7 @@ class Supervisor {
   void signal_groups(int signal) const;
   void await_reader();
   int conclude();
+  int exit_code() const;
 
   SupervisorOptions options_;
   const Guard& guard_;

@@ -7,6 +7,7 @@
 #include "lockstep/core/version.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/restore_sampler.h"
+#include "src/core/process/rank_progress.h"
 #include "src/ddp/checks/replica_check.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/optim/swapped_weights.h"
@@ -229,9 +230,21 @@ SavePlan plan_save(const CallGroup& group, const CheckpointParts& parts, const s
 
 using namespace checkpoint;
 
+namespace {
+
+// lockrun reports from which step an attempt went on.
+std::optional<CheckpointState> noted(std::optional<CheckpointState> loaded) {
+  if (loaded) note_resumed_step(loaded->step);
+  return loaded;
+}
+
+}  // namespace
+
 std::string save_checkpoint(const std::string& folder, const CheckpointParts& parts) {
   const CallGroup group(parts);
-  return run_save(plan_save(group, parts, folder));
+  std::string saved = run_save(plan_save(group, parts, folder));
+  note_saved_step(parts.step);
+  return saved;
 }
 
 void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<ProcessGroup>& given, bool overwrite) {
@@ -245,12 +258,12 @@ void prepare_checkpoint_folder(const std::string& folder, const std::shared_ptr<
 
 std::optional<CheckpointState> load_checkpoint(const std::string& folder, const CheckpointParts& parts) {
   std::string why_none;
-  return load("load_checkpoint", folder, parts, why_none);
+  return noted(load("load_checkpoint", folder, parts, why_none));
 }
 
 CheckpointState resume_checkpoint(const std::string& folder, const CheckpointParts& parts) {
   std::string why_none;
-  if (auto state = load("resume_checkpoint", folder, parts, why_none)) return *std::move(state);
+  if (auto state = noted(load("resume_checkpoint", folder, parts, why_none))) return *std::move(state);
   throw FileError("resume_checkpoint: there is no checkpoint to go on from. {}", why_none);
 }
 

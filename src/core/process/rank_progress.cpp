@@ -1,0 +1,109 @@
+#include "src/core/process/rank_progress.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <climits>
+#include <cstring>
+#include <new>
+#include <string_view>
+
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/core/process/fd.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr const char* kName = "lockstep-progress";
+
+// LOCKSTEP_PROGRESS is "/proc/PID/fd/N:I": the I-th page of a file that only lockrun holds. A rank does not inherit the
+// descriptor, since programs close those that they do not know and use their numbers for other files. Whatever else is
+// found there (lockrun is gone and its number belongs to another process) is left alone.
+RankProgress* find_own() {
+  const auto place = env::text(env::kProgress);
+  if (!place) return nullptr;
+  const std::size_t colon = place->rfind(':');
+  if (colon == std::string::npos) return nullptr;
+  const std::string path = place->substr(0, colon);
+  std::size_t number = 0;
+  const char* const end = place->data() + place->size();
+  if (std::from_chars(place->data() + colon + 1, end, number).ptr != end) return nullptr;
+  char target[PATH_MAX];
+  const ssize_t length = ::readlink(path.c_str(), target, sizeof target);
+  if (length <= 0 || std::string_view(target, static_cast<std::size_t>(length)).find(kName) == std::string_view::npos)
+    return nullptr;
+  const Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd || ::lseek(fd.get(), 0, SEEK_END) < static_cast<off_t>((number + 1) * sizeof(RankProgress))) return nullptr;
+  void* const memory =
+      ::mmap(nullptr, (number + 1) * sizeof(RankProgress), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<RankProgress*>(memory) + number;
+}
+
+RankProgress* own_progress() {
+  static RankProgress* const kOwn = find_own();
+  return kOwn;
+}
+
+}  // namespace
+
+void note_resumed_step(std::int64_t step) {
+  if (RankProgress* const own = own_progress()) own->resumed_step.store(step, std::memory_order_relaxed);
+}
+
+void note_saved_step(std::int64_t step) {
+  if (RankProgress* const own = own_progress()) own->saved_step.store(step, std::memory_order_relaxed);
+}
+
+void note_optimizer_step() {
+  if (RankProgress* const own = own_progress()) own->optimizer_steps.fetch_add(1, std::memory_order_relaxed);
+}
+
+void note_error(const char* message) {
+  RankProgress* const own = own_progress();
+  if (own == nullptr || own->error_bytes.load(std::memory_order_relaxed) != 0) return;
+  const std::size_t bytes = std::min(std::strlen(message), sizeof own->error);
+  std::memcpy(own->error, message, bytes);
+  own->error_bytes.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
+}
+
+ProgressPages::ProgressPages(int ranks) : ranks_(ranks), fd_(::memfd_create(kName, MFD_CLOEXEC)) {
+  const std::size_t bytes = static_cast<std::size_t>(ranks) * sizeof(RankProgress);
+  void* const memory = fd_ >= 0 && ::ftruncate(fd_, static_cast<off_t>(bytes)) == 0
+                           ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0)
+                           : MAP_FAILED;
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    if (fd_ >= 0) ::close(fd_);
+    throw Error("launch: cannot make the memory for the progress of {} ranks: {}", ranks, std::strerror(error));
+  }
+  pages_ = static_cast<RankProgress*>(memory);
+  clear();
+}
+
+ProgressPages::~ProgressPages() {
+  ::munmap(pages_, static_cast<std::size_t>(ranks_) * sizeof(RankProgress));
+  ::close(fd_);
+}
+
+std::string ProgressPages::error_of(int local_rank) const {
+  const RankProgress& page = of(local_rank);
+  const std::size_t bytes = page.error_bytes.load(std::memory_order_acquire);
+  return {page.error, std::min(bytes, sizeof page.error)};
+}
+
+std::string ProgressPages::place_of(int local_rank) const {
+  return fmt::format("/proc/{}/fd/{}:{}", ::getpid(), fd_, local_rank);
+}
+
+void ProgressPages::clear() {
+  for (int i = 0; i < ranks_; ++i) new (&pages_[i]) RankProgress();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,304 @@
+#include "src/launch/supervise/job.h"
+
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/comm/bootstrap.h"
+#include "lockstep/comm/store.h"
+#include "lockstep/core/environment.h"
+#include "lockstep/core/error.h"
+#include "src/comm/net/socket.h"
+#include "src/comm/rendezvous/attempt_key.h"
+#include "src/launch/supervise/process.h"
+#include "src/launch/supervise/supervisor.h"
+#include "src/launch/topology/cores.h"
+
+namespace lockstep::launch {
+
+namespace {
+
+constexpr int kNotExecutable = 126, kNotFound = 127;  // as in a shell
+constexpr int kFailed = 1, kWrongUse = 2;             // as run_main
+
+std::optional<int> output_width() {
+  if (::isatty(STDOUT_FILENO) == 0 || is_rank(env::text))
+    return std::nullopt;  // an outer launcher may give us a terminal that nobody looks at
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// The exit code and message for a rank that could not become its program.
+NodeReport report_of(const StartFailure& failure, const std::string& program, const std::string& place) {
+  NodeReport report;
+  report.kind = NodeReport::Kind::kLost;
+  report.signal = SIGTERM;
+  report.exit_code = 1;
+  const auto say = [&](const std::string& what) { report.cause = fmt::format("lockrun: {}{}\n", what, place); };
+  if (std::strcmp(failure.step, "exec") != 0) {
+    const bool is_binding = std::strcmp(failure.step, "sched_setaffinity") == 0;
+    say(fmt::format(
+        "cannot set up rank {}: {}: {}{}", failure.rank, failure.step, std::strerror(failure.error),
+        is_binding
+            ? ": this system (a container's seccomp profile, a sandbox) does not let it choose its cores; lockrun "
+              "--no-bind does not bind ranks"
+            : ""));
+    return report;
+  }
+  report.exit_code = failure.error == ENOENT ? kNotFound : kNotExecutable;
+  const bool has_path = program.find('/') != std::string::npos;
+  const bool exists = ::access(program.c_str(), F_OK) == 0;
+  if (failure.error == ENOENT && has_path && exists)
+    say(fmt::format("cannot run '{}': the interpreter or loader that it names does not exist", program));
+  else if (failure.error == ENOENT && has_path)
+    say(fmt::format("cannot run '{}': no such file", program));
+  else if (failure.error == ENOENT)
+    say(fmt::format("cannot run '{}': not found in PATH{}", program,
+                    exists ? fmt::format("; did you mean ./{} ?", program) : ""));
+  else
+    say(fmt::format("cannot run '{}': {}", program, std::strerror(failure.error)));
+  return report;
+}
+
+}  // namespace
+
+Job::Job(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes)
+    : base_(base), spec_(base.spec), nodes_(std::move(nodes)), failures_(make_pipe()) {
+  if (nodes_) {
+    listener_ = nodes_->take_listener();
+  } else {
+    if (!base.ports.listener) base.ports.listener = listen_tcp("127.0.0.1", 0);
+    listener_ = copy_of(base.ports.listener);
+  }
+  const Endpoint store = nodes_ ? nodes_->store() : local_endpoint(listener_.get());
+  if (!nodes_ && base.ports.program == 0) base.ports.program = spec_.master_port != 0 ? spec_.master_port : free_port();
+  facts_.ranks = facts_.world_size = spec_.ranks;
+  facts_.master_host = store.host;
+  facts_.store_port = store.port;
+  facts_.master_port = nodes_ ? nodes_->facts_of(0).program_port : base.ports.program;
+  facts_.fresh_token = base.fresh_token;
+  facts_.terminal_width = output_width();
+  facts_.has_terminals = spec_.terminals;
+  facts_.flight_dir = spec_.flight_dir;
+  facts_.tasks = {spec_.servers, spec_.workers};
+  facts_.attempt = attempt;
+  facts_.max_restarts = spec_.max_restarts;
+  if (!nodes_) return;
+  const NodePlace place = place_of(nodes_->nodes(), spec_.node_rank);
+  facts_.world_size = place.world_size;
+  facts_.first_rank = place.first_rank;
+  facts_.node = spec_.node_rank;
+  facts_.nodes = spec_.nodes;
+  nodes_->judge_by([this](NodeReport& decision) {
+    Attempt ended;
+    ended.number = facts_.attempt;
+    ended.exit_code = decision.exit_code;
+    ended.failure = decision.failure;
+    ended.optimizer_steps = decision.step;
+    ended.end = decision.kind == NodeReport::Kind::kInterrupted ? Attempt::End::kInterrupted
+                : decision.kind == NodeReport::Kind::kFinished  ? Attempt::End::kFinished
+                : decision.failure                              ? Attempt::End::kFailed
+                                                                : Attempt::End::kNotStarted;
+    const RestartPolicy::Verdict verdict = base_.policy.judge(ended);
+    decision.restarts = verdict.restarts;
+    decision.why_no_restart = verdict.why_not;
+  });
+}
+
+JobEnd Job::run() {
+  try {
+    return run_ranks();
+  } catch (const InvalidArgument& error) {
+    if (nodes_) report_to_nodes(error.what(), kWrongUse);
+    throw;
+  } catch (const std::exception& error) {
+    if (nodes_) report_to_nodes(error.what(), kFailed);
+    throw;
+  }
+}
+
+JobEnd Job::run_ranks() {
+  Attempt attempt;
+  attempt.number = facts_.attempt;
+  attempt.began = std::chrono::system_clock::now();
+  const TaskCounts& tasks = facts_.tasks;
+  if (tasks.any() && tasks.servers + tasks.workers != facts_.world_size)
+    throw InvalidArgument(
+        "--ps {} --workers {} are {} ranks, and {} nodes have {}: -n says how many of them run on each", tasks.servers,
+        tasks.workers, tasks.servers + tasks.workers, facts_.nodes, facts_.world_size);
+  const int servers = tasks.servers_among(facts_.first_rank, spec_.ranks);
+  plan_ = plan_devices(base_.devices, {spec_.ranks, facts_.first_rank, env::text(env::kGpuMemory), servers});
+  facts_.threads = plan_.threads;
+  for (const std::string& line : plan_.remarks)
+    if (facts_.attempt == 0) fmt::print(stderr, "lockrun: {}\n", line);
+  std::optional<Supervisor> supervisor(std::in_place, supervisor_options(), start_ranks(), guard_, signals_,
+                                       nodes_.get());
+  if (const auto failure = await_start(failures_.read_end)) {
+    supervisor.reset();  // ends the ranks that have started
+    return give_up(*failure);
+  }
+  std::optional<StoreServer> server;
+  if (listener_) {
+    StoreServerOptions store;
+    store.listen_fd = listener_.release();
+    store.token = base_.token;
+    store.insecure = env::integer(env::kInsecure, 0, 1).value_or(0) == 1;
+    store.values[kAttemptKey] = std::to_string(facts_.attempt);
+    server.emplace(store);
+  }
+  attempt.exit_code = supervisor->run();
+  return end_of(*supervisor, std::move(attempt));
+}
+
+// What is known when the failure is seen; the last lines follow.
+FirstFailure Job::describe(const RankExit& exit, const Decision& decision) const {
+  FirstFailure failure;
+  failure.node = facts_.node;
+  failure.rank = exit.rank;
+  failure.task = exit.task;
+  failure.how = decision.only_consequences ? "lost a peer, and no rank failed by itself" : launch::describe(exit);
+  failure.exception = base_.progress.error_of(exit.rank - facts_.first_rank);
+  const bool is_sent = exit.by_signal && (exit.value == SIGKILL || ends_job(exit.value));
+  failure.is_from_outside = is_sent || decision.only_consequences;
+  return failure;
+}
+
+std::int64_t Job::step_of_ranks() const {
+  std::int64_t resumed = 0, steps = 0;
+  for (int rank = 0; rank < spec_.ranks; ++rank) {
+    resumed = std::max(resumed, base_.progress.of(rank).resumed_step.load());
+    steps = std::max(steps, base_.progress.of(rank).optimizer_steps.load());
+  }
+  return resumed + steps;
+}
+
+void Job::describe_attempt(const Supervisor& supervisor, Attempt& attempt) const {
+  const auto later = [](std::optional<std::int64_t>& step, std::int64_t noted) {
+    if (noted != RankProgress::kNone) step = std::max(step.value_or(noted), noted);
+  };
+  for (int rank = 0; rank < spec_.ranks; ++rank) {
+    const RankProgress& progress = base_.progress.of(rank);
+    later(attempt.resumed_step, progress.resumed_step);
+    later(attempt.saved_step, progress.saved_step);
+    attempt.optimizer_steps = std::max(attempt.optimizer_steps, progress.optimizer_steps.load());
+  }
+  if (const auto& failure = supervisor.failure()) {
+    attempt.failure = describe(supervisor.exits()[failure->cause], *failure);
+    attempt.failure->last_lines = supervisor.last_lines_of_cause();
+  }
+  for (const RankExit& exit : supervisor.exits())
+    if (exit.failed() && attempt.failure && exit.rank != attempt.failure->rank)
+      attempt.consequences.push_back(exit.rank);
+  std::sort(attempt.consequences.begin(), attempt.consequences.end());
+}
+
+JobEnd Job::end_of(const Supervisor& supervisor, Attempt attempt) {
+  attempt.ended = std::chrono::system_clock::now();
+  describe_attempt(supervisor, attempt);
+  const NodeReport* const decision = nodes_ && nodes_->decision() ? &*nodes_->decision() : nullptr;
+  if (decision != nullptr && decision->node != facts_.node) attempt.failure = decision->failure;
+  const bool is_interrupted =
+      supervisor.was_interrupted() || (decision != nullptr && decision->kind == NodeReport::Kind::kInterrupted);
+  attempt.end = attempt.exit_code == 0                    ? Attempt::End::kFinished
+                : attempt.exit_code == kPreemptedExitCode ? Attempt::End::kPreempted
+                : is_interrupted                          ? Attempt::End::kInterrupted
+                                                          : Attempt::End::kFailed;
+  JobEnd end{std::move(attempt)};
+  const bool is_judged = decision != nullptr && !nodes_->has_lost_coordinator();
+  if (is_judged) {
+    end.restarts = decision->restarts && !supervisor.was_interrupted();
+    end.why_no_restart = facts_.node == 0 ? decision->why_no_restart : "";
+  } else {  // one node; or node 0 is lost, and this node may wait for its return
+    const RestartPolicy::Verdict verdict = base_.policy.judge(end.attempt);
+    end.restarts = verdict.restarts;
+    end.why_no_restart = verdict.why_not;
+  }
+  return end;
+}
+
+// Reports that this lockrun cannot continue and its ranks are gone, so that the other nodes know the cause.
+void Job::report_to_nodes(const char* why, int exit_code) {
+  NodeReport report;
+  report.kind = NodeReport::Kind::kLost;
+  report.signal = SIGTERM;
+  report.exit_code = exit_code;
+  report.cause = fmt::format("lockrun: {}: {}\n", where(nodes_->own()), why);
+  nodes_->report(std::move(report));
+  nodes_->part();
+}
+
+JobEnd Job::give_up(const StartFailure& failure) {
+  const NodeReport report = report_of(failure, base_.program.file, nodes_ ? ", on " + where(nodes_->own()) : "");
+  if (nodes_) {
+    nodes_->report(report);
+    nodes_->part();
+  }
+  const NodeReport& decision = nodes_ ? *nodes_->decision() : report;
+  fmt::print(stderr, "{}", nodes_ ? describe_decision(decision, nodes_->facts_of(decision.node)) : decision.cause);
+  Attempt attempt;
+  attempt.number = facts_.attempt;
+  attempt.began = attempt.ended = std::chrono::system_clock::now();
+  attempt.end = Attempt::End::kNotStarted;
+  attempt.exit_code = decision.exit_code;
+  return {attempt};
+}
+
+std::vector<RankProcess> Job::start_ranks() {
+  std::vector<RankProcess> started;
+  try {
+    start_ranks(started);
+  } catch (...) {
+    for (const RankProcess& process : started) ::kill(-process.pid, SIGKILL);
+    for (const RankProcess& process : started) ::waitpid(process.pid, nullptr, 0);
+    throw;
+  }
+  failures_.write_end.reset();
+  if (base_.program.started) {
+    std::vector<int> pids;
+    for (const RankProcess& process : started) pids.push_back(process.pid);
+    base_.program.started(pids);
+  }
+  return started;
+}
+
+void Job::start_ranks(std::vector<RankProcess>& started) {
+  const bool terminal = ::isatty(STDIN_FILENO) != 0;
+  for (int local = 0; local < spec_.ranks; ++local) {
+    const int rank = facts_.first_rank + local;
+    const auto place = static_cast<std::size_t>(local);
+    RankSetup setup{rank, rank_environment(facts_, local, env::text), plan_.cores[place], rank == 0 && !terminal,
+                    plan_.memory_nodes[place]};
+    setup.has_terminal = spec_.terminals;
+    setup.columns = facts_.terminal_width.value_or(0);
+    setup.environment.emplace_back(env::kProgress, base_.progress.place_of(local));
+    setup.environment.insert(setup.environment.end(), plan_.environment[place].begin(), plan_.environment[place].end());
+    setup.environment.insert(setup.environment.end(), base_.program.environment.begin(),
+                             base_.program.environment.end());
+    started.push_back(start_rank(setup, base_.program, guard_, signals_, failures_.write_end.get()));
+    started.back().task = facts_.tasks.name_of(rank);
+    started.back().may_fail = spec_.allow_worker_failures && !facts_.tasks.is_server(rank);
+  }
+}
+
+SupervisorOptions Job::supervisor_options() const {
+  SupervisorOptions options;
+  options.output = {spec_.prefix, spec_.fold, facts_.terminal_width.has_value()};
+  for (const std::vector<int>& cores : plan_.cores)
+    options.cores.insert(options.cores.end(), cores.begin(), cores.end());
+  if (options.cores.empty()) options.cores = inherited_cores();
+  options.grace = spec_.grace;
+  options.interrupt_grace = spec_.interrupt_grace;
+  options.describe = [this](NodeReport& report, const std::vector<RankExit>& exits, const Decision& failure) {
+    report.failure = describe(exits[failure.cause], failure);
+    report.step = step_of_ranks();
+  };
+  return options;
+}
+
+}  // namespace lockstep::launch

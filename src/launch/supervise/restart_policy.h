@@ -1,0 +1,69 @@
+// Whether lockrun restarts a job whose attempt has ended, and what it reports about the attempts. Pure: no process, no
+// clock.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::launch {
+
+// What lockrun knows about the first failure of an attempt.
+struct FirstFailure {
+  int node = 0;
+  int rank = -1;  // -1: no rank; a lockrun was lost
+  std::string task = {};
+  std::string how = {};                      // "exited with code 3", "was killed by signal 9 (SIGKILL: Killed)"
+  std::string exception = {};                // the text of the exception that ended the rank, if lockrun knows it
+  std::vector<std::string> last_lines = {};  // on stderr; of a rank on this node
+  // Another process may have sent the signal, or a machine was lost: that says nothing about the program.
+  bool is_from_outside = false;
+};
+
+struct Attempt {
+  enum class End {
+    kFinished,
+    kFailed,
+    kInterrupted,  // by a signal to a lockrun
+    kPreempted,    // the ranks have saved and left with kPreemptedExitCode
+    kNotStarted,   // the program cannot be run
+  };
+  int number = 0;
+  std::chrono::system_clock::time_point began{}, ended{};
+  End end = End::kFinished;
+  int exit_code = 0;
+  std::optional<std::int64_t> resumed_step = {}, saved_step = {};  // of checkpoints; of ranks on this node
+  std::int64_t optimizer_steps = 0;                                // most of any rank on this node
+  std::optional<FirstFailure> failure = {};
+  std::vector<int> consequences = {};  // the other ranks on this node that lost it, or that lockrun ended
+
+  // Where it ended: steps of the checkpoint from which it went on, and those after it.
+  std::int64_t step() const { return resumed_step.value_or(0) + optimizer_steps; }
+};
+
+class RestartPolicy {
+ public:
+  explicit RestartPolicy(int max_restarts) : left_(max_restarts) {}
+
+  struct Verdict {
+    bool restarts = false;
+    std::string why_not = {};  // a complete line if there are restarts left that are not used
+  };
+  // To be called once for each attempt, in order. No restart: after the last one that is allowed; after success, a
+  // signal and preemption; without a failed rank or lost node (the output cannot be written); if the program cannot be
+  // run, or refuses its arguments before its first step; and if the same failure came at the same step twice in a row.
+  Verdict judge(const Attempt& attempt);
+
+ private:
+  int left_;
+  std::optional<Attempt> before_;
+};
+
+// One line for each attempt, for people.
+std::string text_of(const std::vector<Attempt>& attempts, int exit_code);
+// The same for programs: the JSON that docs/launching.md describes.
+std::string json_of(const std::vector<Attempt>& attempts, int max_restarts, int exit_code);
+
+}  // namespace lockstep::launch
