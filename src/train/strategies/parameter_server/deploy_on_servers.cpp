@@ -91,6 +91,7 @@ DeployedModel deploy_on_servers(const DeploymentConfig& config, const Training& 
                        .model = &strategy->model(),
                        .optimizer = &strategy->optimizer(),
                        .before_save = [strategy] { strategy->optimizer(); },  // fetches the servers' state
+                       .abort = [group](const std::string& reason) { group->abort(reason); },
                        .group = workers};
   let_seek(deployed.train_op, options);
   deployed.summary_op = [last](SummaryWriter& writer, std::int64_t step) { add_loss_summaries(writer, *last, step); };
