@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "src/train/strategies/model_copies.h"
 #include "src/train/strategies/parameter_server/server/blockers.h"
 #include "tests/support/log_lines.h"
@@ -128,6 +131,26 @@ void wait_until_the_link_ends(const HandWorker& worker) {
     return;  // the server has lost this worker
   }
   ADD_FAILURE() << "the server goes on with this worker";
+}
+
+// Its record says for how long it had waited; only a wait of more than a second shows whether that counts.
+TEST(LostWorkers, ALostWorkerWaitsNoMore) {
+  testing::expect_all_well(testing::run_ranks(3, "shm", [&](const Group& group) {
+    ParameterServerJob job = make_job(group, 1);
+    if (group->rank() == 0) return;
+    if (group->rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+      return HandWorker(job, 0).notify(Notice::Kind::kFinished);
+    }
+    ParameterClients clients(job);
+    clients.begin();
+    clients[0].state = State::kLost;
+    clients[0].waited = std::chrono::hours(1);
+    clients.expect_notice(1);
+    const ServerEvent event = clients.next({});
+    EXPECT_EQ(event.kind, ServerEvent::Kind::kMessage) << event.why;
+    EXPECT_EQ(event.worker, 1u);
+  }));
 }
 
 TEST(LostWorkers, AnyErrorOfAWorkersLinkIsALossUnlessItIsTheLastOne) {
