@@ -49,15 +49,6 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-bool poll_until(const std::function<bool()>& done, Milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(Milliseconds(5));
-  }
-  return true;
-}
-
 // The state letter follows the name, which is in parentheses and may contain any character.
 bool is_zombie(const std::string& stat) {
   const std::size_t end = stat.rfind(") ");
@@ -140,8 +131,21 @@ double Child::last_error_written() const {
   return static_cast<double>(facts.st_mtim.tv_sec) + 1e-9 * static_cast<double>(facts.st_mtim.tv_nsec);
 }
 
+bool poll_until(const std::function<bool()>& done, Milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(Milliseconds(5));
+  }
+  return true;
+}
+
 bool Child::wait_for_output(const std::string& text, Milliseconds timeout) const {
   return poll_until([&] { return output().find(text) != std::string::npos; }, timeout);
+}
+
+bool Child::wait_for_errors(const std::string& text, Milliseconds timeout) const {
+  return poll_until([&] { return errors().find(text) != std::string::npos; }, timeout);
 }
 
 std::vector<pid_t> Child::alive() const {

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -38,8 +39,10 @@ class Child {
   std::string output() const;
   std::string errors() const;
   double last_error_written() const;  // in seconds of the file system's clock, as st_mtim
-  // Waits until `text` has appeared on stdout; returns false if it did not in time.
+  // Wait until `text` has appeared on stdout or stderr; return false if it did not in time.
   bool wait_for_output(const std::string& text, std::chrono::milliseconds timeout = std::chrono::seconds(20)) const;
+
+  bool wait_for_errors(const std::string& text, std::chrono::milliseconds timeout = std::chrono::seconds(20)) const;
 
   // The processes, other than zombies, that carry this child's mark in their environment: itself and those that it
   // started.
@@ -52,5 +55,8 @@ class Child {
   pid_t pid_ = -1;
   bool reaped_ = false;
 };
+
+// Calls done() again and again until it returns true; returns false if it did not in time.
+bool poll_until(const std::function<bool()>& done, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep::testing

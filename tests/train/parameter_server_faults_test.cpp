@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "tests/support/message_of.h"
@@ -35,6 +36,37 @@ TEST(ParameterServer, WaitsForPausedWorkersAsLongAsTheyLive) {
     });
   for (std::thread& rank : ranks) rank.join();
   EXPECT_THAT(failures, Each("nothing was thrown")) << "no worker waits for another one";
+}
+
+// Worker 2 stays away, so worker 1 waits for it; worker 0, which is a step ahead of worker 2, is away as well.
+TEST(ParameterServer, LeavesOutTheWorkerThatOthersWaitForAndNoOther) {
+  const auto store = std::make_shared<MemoryStore>();
+  std::vector<std::string> failures(4);
+  std::promise<void> is_ahead, goes_on;
+  const std::shared_future<void> has_gone_on = goes_on.get_future().share();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 4; ++rank)
+    ranks.emplace_back([&, rank] {
+      failures[static_cast<std::size_t>(rank)] = message_of([&] {
+        const auto group =
+            ProcessGroup::create({rank, 4, rank, 4}, store, "token",
+                                 {.backend = "host", .transport = "shm", .timeout = std::chrono::seconds(6)});
+        const auto strategy =
+            make_strategy("parameter_server", training_of_line(),
+                          options_of(group, {.servers = 1, .staleness = 1, .allow_worker_failures = true}));
+        if (auto* const server = strategy->as<ParameterHolder>()) return server->serve();
+        const int steps = rank == 2 ? 1 : 2;
+        for (int step = 0; step < steps; ++step) line_step(*strategy, step, rank);
+        if (rank == 0) is_ahead.set_value();
+        rank == 1 ? is_ahead.get_future().wait() : has_gone_on.wait();
+        line_step(*strategy, steps, rank);
+        if (rank == 1) goes_on.set_value();
+      });
+    });
+  for (std::thread& rank : ranks) rank.join();
+  for (const std::size_t rank : {0, 1, 3}) EXPECT_EQ(failures[rank], "nothing was thrown") << rank;
+  EXPECT_THAT(failures[2], AllOf(HasSubstr("parameter_server: worker:2: lost ps:0 (rank 3)"),
+                                 HasSubstr("ps:0 goes on without worker:2 (rank 2)")));
 }
 
 // The server hears of it before any deadline: run_ranks() has a minute.

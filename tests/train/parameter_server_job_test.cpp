@@ -157,7 +157,7 @@ TEST(ParameterServerJob, AStoppedWorkerHoldsUpNoStepOfAJobWithABackup) {
 std::string sum_of(const Child& job) {
   const std::string output = job.output();
   const std::size_t begin = std::min(output.find("sum "), output.size());
-  return output.substr(begin, output.find('\n', begin) - begin);
+  return output.substr(begin, output.find('\n', begin) - begin);  // other tasks' lines may follow
 }
 
 TEST(ParameterServerJob, AJobWhoseServerWasKilledGoesOnFromItsCheckpointWithTheSameBits) {

@@ -136,5 +136,22 @@ TEST(ServerState, UpdateReplicasGivesTheServersWhatTheWorkersHaveLoaded) {
   for (const auto& each : weights) EXPECT_THAT(each, Each(0.25F)) << "a rate of 0 changes nothing";
 }
 
+TEST(ServerState, TheRateIsFetchedAlone) {
+  testing::expect_all_well(run_job(
+      2, {.servers = 2, .staleness = 1},
+      [](Strategy& strategy, int worker) {
+        EXPECT_EQ(strategy.lr(), 0.01F) << "before the first step";
+        if (worker == 1) strategy.set_lr(0.25F);
+        take_rows(strategy, 0, worker, 2);
+        if (worker == 1) take_rows(strategy, 1, worker, 2);  // the server has the first one's rate now
+        strategy.workers()->barrier();
+        const std::uint64_t before = strategy.traffic().front().received;
+        EXPECT_EQ(strategy.lr(), 0.25F) << "which worker 1 has set, by the server";
+        EXPECT_LE(strategy.traffic().front().received - before, sizeof(float));
+        strategy.workers()->barrier();
+      },
+      [](int) { return training_by_adam(); }));
+}
+
 }  // namespace
 }  // namespace lockstep::train

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
 #include <thread>
 
+#include "tests/ddp/ranks.h"
+#include "tests/faults/child.h"
 #include "tests/support/log_lines.h"
 #include "tests/support/message_of.h"
 #include "tests/train/checkpoint_folder.h"
@@ -17,6 +20,7 @@ namespace lockstep::train {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using testing::Folder;
 using ::testing::HasSubstr;
@@ -209,6 +213,84 @@ TEST(TrainLoop, AnErrorWithinAStepSavesNothing) {
   EXPECT_THAT(message_of([&] { train(op, folder.path(), {}, {.number_of_steps = 9}); }), HasSubstr("half of"));
   EXPECT_THAT(folders_in(folder.path()), ElementsAre());
   EXPECT_THAT(log.text(), HasSubstr("step 4 failed after it had changed the model, so that step 3 is not saved"));
+}
+
+// -- several processes
+
+using Group = std::shared_ptr<ProcessGroup>;
+
+std::vector<std::string> run_together(const std::function<TrainLoopOptions(int rank)>& options) {
+  const Folder folder;
+  return testing::run_ranks(2, "threads", [&](const Group& group) {
+    const TrainOp op{.run = [] { return std::optional(0.5F); }, .group = group};
+    train(op, folder.path(), {}, options(group->rank()));
+    group->barrier();
+  });
+}
+
+TEST(TrainLoop, OptionsThatDifferAreNamedOnAllRanks) {
+  EXPECT_THAT(run_together([](int rank) { return TrainLoopOptions{.number_of_steps = 10 + 10 * rank}; }),
+              Each(AllOf(HasSubstr("train: the ranks have different options: rank 1 has number_of_steps 20"),
+                         HasSubstr("rank 0 has number_of_steps 10"))));
+  EXPECT_THAT(run_together([](int rank) {
+                return TrainLoopOptions{.number_of_steps = 2, .save_interval_secs = std::chrono::seconds(9 * rank)};
+              }),
+              Each(HasSubstr("rank 1 has save_interval_secs 9 at position 2, rank 0 has save_interval_secs 0")));
+  EXPECT_THAT(run_together([](int rank) { return TrainLoopOptions{.number_of_steps = -rank}; }),
+              Each(HasSubstr("train: number_of_steps is -1: it must be at least 0")));
+  testing::expect_all_well(
+      run_together([](int rank) { return TrainLoopOptions{.number_of_steps = 3, .log_every_n_steps = 1 + 5 * rank}; }));
+}
+
+TEST(TrainLoop, AnErrorOfOneRankBeforeTheFirstStepIsThrownOnAllAndTheGroupStays) {
+  const Folder folder;
+  const std::string file = folder.path() + "/file";
+  std::ofstream(file).put('x');
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](const Group& group) {
+    TrainOp op{.run = [] { return std::optional(0.5F); }, .group = group};
+    const auto summary = [](SummaryWriter&, std::int64_t) {};
+    EXPECT_THAT(message_of([&] { train(op, file, summary, {.number_of_steps = 1}); }), HasSubstr(file))
+        << "the chief cannot write there";
+    op.seek = [&](std::int64_t) {
+      if (group->rank() == 1) throw FileError("no such sample");
+    };
+    EXPECT_THAT(message_of([&] { train(op, folder.path(), summary, {.number_of_steps = 1}); }),
+                HasSubstr("no such sample"));
+    group->barrier();
+  }));
+}
+
+TEST(TrainLoop, AnErrorOfOneRankEndsTheOthersEvenIfItIsCaught) {
+  const Folder folder;
+  std::vector<std::string> reasons(2);
+  const auto failures = testing::run_ranks(2, "threads", [&](const Group& group) {
+    int steps = 0;
+    const TrainOp op{
+        .run = [&]() -> std::optional<float> {
+          if (++steps == 3 && group->rank() == 1) throw FileError("no samples any more");
+          group->barrier();
+          return 0.5F;
+        },
+        .abort = [&](const std::string& reason) { reasons[static_cast<std::size_t>(group->rank())] = reason; },
+        .group = group};
+    if (group->rank() == 0) return void(train(op, folder.path()));
+    EXPECT_THAT(message_of([&] { train(op, folder.path()); }), HasSubstr("no samples"));
+  });
+  EXPECT_THAT(failures[0], HasSubstr("rank 1 aborted the group: no samples any more"));
+  EXPECT_EQ(reasons[1], "no samples any more");
+}
+
+// The worker that fails catches its error and stays: see train_loop_rank.cpp.
+TEST(TrainLoop, AWorkersErrorOutsideItsStepReachesAllTasksAtOnce) {
+  const Folder folder;
+  testing::Child job(
+      {LOCKSTEP_LOCKRUN, "--no-fold", "--ps", "1", "--workers", "2", LOCKSTEP_TRAIN_LOOP_RANK, folder.path()});
+  EXPECT_EQ(job.wait(std::chrono::seconds(60)), kPeerLostExitCode) << job.errors();
+  EXPECT_THAT(job.output(), HasSubstr("[worker:1] caught: no samples any more\n"));
+  for (const char* task : {"[worker:0] ", "[ps:0] "})
+    EXPECT_THAT(job.errors(), HasSubstr(task + std::string("train_loop_rank: error: parameter_server: ")));
+  EXPECT_THAT(job.errors(), HasSubstr("rank 1 aborted the group: no samples any more; rank 1 is worker:1"));
+  EXPECT_TRUE(job.nothing_left());
 }
 
 // The sample in the header of train/deploy.h.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "lockstep/lockstep.h"
+#include "tests/ddp/ranks.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/trainer_parts.h"
 
@@ -117,6 +118,30 @@ TEST(StrategiesDocExamples, BranchesOnTheirDevices) {
   const ls::Tensor logits = head(ls::concat({y[0], ls::to_device(y[1], first)}, 1));
 
   EXPECT_EQ(logits.shape(), (ls::Shape{4, 4}));
+}
+
+// Returns the loss of the validation.
+double call_on_all(ls::train::Trainer& trainer, const ls::data::Pipeline& train, const ls::data::Pipeline& validation) {
+  trainer.fit(train, {.epochs = 3, .validation = validation});  // a server serves until the workers come to its end
+  const ls::train::Logs logs = trainer.evaluate(validation);    // the same on all processes
+  const bool is_server = trainer.strategy().as<ls::train::ParameterHolder>() != nullptr;
+  if (!is_server) trainer.model().eval();  // a server's model() is an error: it holds a part of the parameters
+  return ls::train::value_of(logs, "loss", "the test");
+}
+
+// Each thread is a process of `lockrun --ps 1 --workers 2`.
+TEST(TrainerDocExamples, TrainOverServers) {
+  const ls::train::Quadrants points(64), others(32, 5);
+  ls::testing::expect_all_well(ls::testing::run_ranks(3, "shm", [&](const std::shared_ptr<ls::ProcessGroup>& group) {
+    ls::train::Trainer trainer(ls::train::make_dense);
+    ls::train::CompileOptions options = ls::train::classifying("parameter_server");
+    options.strategy_options = {.group = group, .parameter_server = {.servers = 1}};
+    trainer.compile(options);
+    const auto batches = [](const ls::train::Quadrants& set) { return ls::data::Pipeline(set).batch(32); };
+    const double loss = call_on_all(trainer, batches(points), batches(others));
+    EXPECT_EQ(trainer.history().epochs(), 3);
+    EXPECT_EQ(loss, trainer.history().values("val_loss")[2]);
+  }));
 }
 
 struct Net : nn::Module {

@@ -187,6 +187,42 @@ TEST(TrainerWithServers, AWorkerThatFailsEndsTheJobForAll) {
   EXPECT_THAT(failures, Each(HasSubstr("the disk is full")));
 }
 
+// Also those that are no std::exception: all ranks leave the call, and make the next one.
+TEST(TrainerWithServers, AForeignExceptionEndsTheCallForTheServers) {
+  struct Refuses : Callback {
+    void check(const Trainer&) override { throw 42; }
+  };
+  testing::expect_all_well(testing::run_ranks(3, "shm", [&](const Group& group) {
+    Trainer trainer(make_dense);
+    trainer.compile(served(group, 1));
+    const FitOptions refused{.epochs = 1, .callbacks = {std::make_shared<Refuses>()}, .progress = false};
+    if (group->rank() == 2) {
+      EXPECT_THAT(message_of([&] { trainer.fit(points(), refused); }),
+                  HasSubstr("on the workers: an exception that is not a std::exception"));
+    } else {
+      EXPECT_THROW(trainer.fit(points(), refused), int);
+    }
+    trainer.fit(points(), {.epochs = 1, .progress = false});
+    EXPECT_EQ(trainer.step(), 3) << "the servers take part in further calls";
+  }));
+}
+
+TEST(TrainerWithServers, AnEpochFetchesNoStateOfTheOptimizer) {
+  const auto received_in = [](std::int64_t epochs) {
+    std::uint64_t received = 0;
+    testing::expect_all_well(testing::run_ranks(2, "shm", [&](const Group& group) {
+      Trainer trainer(make_dense);
+      trainer.compile(served(group, 1));
+      const History& history =
+          trainer.fit(points(), {.epochs = epochs, .steps_per_epoch = 6 / epochs, .progress = false});
+      EXPECT_EQ(history.values("lr").back(), static_cast<double>(0.05F));
+      if (group->rank() == 0) received = trainer.strategy().traffic().front().received;
+    }));
+    return received;
+  };
+  EXPECT_EQ(received_in(6) - received_in(2), 4 * sizeof(float)) << "the rates of four more epochs";
+}
+
 TEST(TrainerWithServers, OptionsWithUnequalStepsAreRefusedByName) {
   EXPECT_THAT(testing::run_ranks(3, "shm",
                                  [&](const Group& group) {

@@ -124,9 +124,10 @@ struct DeployedModel {
 //
 // With num_ps_tasks parameter servers the job is one of `lockrun --ps num_ps_tasks --workers num_replicas`, and the
 // call is collective. All processes call train(): a worker trains its clones on its own batches, with the means of all
-// workers' gradients; a server serves and returns when the workers have ended, so `deployed` must end before the
-// program does. .clones and .optimizer are null: the servers have the variables, and the checkpoints have them all.
-// Throws InvalidArgument on all ranks for another number of processes, and for a replica_id that is not the worker's.
+// workers' gradients, and .losses are its own; a server serves and returns when the workers have ended, so `deployed`
+// must end before the program does. .clones and .optimizer are null: the servers have the variables, and the
+// checkpoints have them all. Throws InvalidArgument on all ranks for another number of processes, and for a replica_id
+// that is not the worker's.
 DeployedModel deploy(const DeploymentConfig& config, const Training& training, const DeployOptions& options);
 
 }  // namespace lockstep::train

@@ -68,9 +68,10 @@ struct ParameterServerOptions {
   // elementwise.
   std::size_t min_shard_bytes = 0;
 
-  // Asynchronous only: a worker that dies, fails or stays away longer than the group's deadline is left out, and the
-  // job goes on as long as one worker is left; start it with lockrun --allow-worker-failures. Each server logs the
-  // loss. The complete group and workers() end with the loss. The loss of a server ends the job.
+  // Asynchronous only: a worker that dies, fails or keeps others waiting longer than the group's deadline is left out,
+  // and the job goes on as long as one worker is left; start it with lockrun --allow-worker-failures. Each server logs
+  // the loss. The complete group and workers() end with the loss. The loss of a server ends the job, and so does that
+  // of worker 0 before its first step, or while update_replicas() sends its weights to several servers.
   bool allow_worker_failures = false;
 
   bool operator==(const ParameterServerOptions&) const = default;

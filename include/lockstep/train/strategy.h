@@ -106,7 +106,8 @@ class Strategy {
   // the parameters that it holds; a worker's has a copy of their state, to be saved and loaded: the call fetches it
   // if a step has been made since the last call, and in an asynchronous job the weights of model() with it.
   virtual optim::Optimizer& optimizer() = 0;
-  virtual void set_lr(float lr) = 0;  // on all replicas
+  virtual void set_lr(float lr) = 0;               // on all replicas
+  virtual float lr() { return optimizer().lr(); }  // a worker's asks ps:0 for this number alone
   // All optimizers with state in this process; optimizer() is the first. model_parallel: one for each stage that trains
   // something.
   virtual std::vector<optim::Optimizer*> optimizers() { return {&optimizer()}; }

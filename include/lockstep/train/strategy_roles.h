@@ -64,12 +64,12 @@ struct NamedLoss {
   float value = 0;
 };
 
-// `towers`: a loss for each part of the batch.
+// `towers`, and a worker of `parameter_server`: a total loss for each part of the batch.
 class PartLosses {
  public:
   virtual ~PartLosses() = default;
 
-  virtual std::vector<NamedLoss> losses() const = 0;  // "tower_0/loss", ..., of the last step
+  virtual std::vector<NamedLoss> losses() const = 0;  // "tower_0/loss" or "part_0/loss", ..., of the last step
 };
 
 }  // namespace lockstep::train

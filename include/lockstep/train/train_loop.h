@@ -29,6 +29,9 @@ struct TrainOp {
   std::function<void()> serve = {};
   // Called before each checkpoint: brings model and optimizer up to date. May be empty.
   std::function<void()> before_save = {};
+  // Called with the reason when train() fails on this process after its start, before it passes the error on: ends the
+  // job for all other processes, also for those outside `group`, so that none of them waits. May be empty.
+  std::function<void(const std::string& reason)> abort = {};
   // The processes that make the same steps. The first one, the chief, logs and writes summaries; checkpoints are
   // collective. Null: the thread's default group, in a job of one rank.
   std::shared_ptr<ProcessGroup> group = nullptr;
@@ -51,6 +54,10 @@ struct TrainLoopOptions {
 // was nothing to do because number_of_steps have been made already, which it logs. Throws InvalidArgument for negative
 // options and a train_op without run, Error if the loss is NaN or infinite, and passes on exceptions of the functions,
 // the writer and the checkpoint.
+//
+// With several processes in .group train() is collective. Before the first step an error of one process is thrown on
+// all, and so is a MismatchError if number_of_steps, the save intervals or max_to_keep differ. A later error ends the
+// group, as abort_on_error() does (comm/agreement.h), whether the program catches it or not.
 //
 // If run() throws, train() saves the state after the last complete step and passes the exception on. It saves nothing,
 // and logs that, if the failed step has changed the model, the optimizer or a buffer already, and after a loss that is

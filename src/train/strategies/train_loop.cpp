@@ -3,10 +3,12 @@
 #include <chrono>
 #include <limits>
 
+#include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/train/check_finite.h"
 #include "lockstep/train/checkpoint.h"
+#include "src/core/base/message_text.h"
 
 namespace lockstep::train {
 
@@ -26,6 +28,15 @@ void check(const TrainOp& train_op, const TrainLoopOptions& options) {
   check_number("save_interval_steps", options.save_interval_steps, 0);
   check_number("save_interval_secs", options.save_interval_secs.count(), 0);
   check_number("max_to_keep", options.max_to_keep, 1);
+}
+
+// The options by which the processes decide when they save together, and when they end.
+std::vector<std::string> shared_lines(const TrainOp& train_op, const TrainLoopOptions& options) {
+  return {fmt::format("number_of_steps {}", options.number_of_steps),
+          fmt::format("save_interval_steps {}", options.save_interval_steps),
+          fmt::format("save_interval_secs {}", options.save_interval_secs.count()),
+          fmt::format("max_to_keep {}", options.max_to_keep),
+          fmt::format("a train_op {} .model", train_op.model != nullptr ? "with" : "without")};
 }
 
 // Whether something is due that happens every so many steps and every so many seconds. 0: not by this.
@@ -48,19 +59,22 @@ class Interval {
   Clock::time_point last_time_ = Clock::now();
 };
 
+std::shared_ptr<ProcessGroup> group_of_loop(const TrainOp& train_op) {
+  return train_op.group ? train_op.group : default_process_group();
+}
+
 class TrainLoop {
  public:
   TrainLoop(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op,
             const TrainLoopOptions& options)
       : op_(train_op),
         options_(options),
-        group_(train_op.group ? train_op.group : default_process_group()),
+        group_(group_of_loop(train_op)),
         is_chief_(!group_ || group_->rank() == 0),
         summary_op_(is_chief_ ? summary_op : SummaryOp()),
         checkpoints_(log_dir + "/checkpoints"),
         step_(resume()),
-        writer_(summary_op_ ? SummaryWriter(log_dir, {.group = group_, .purge_step = step_ + 1})
-                            : SummaryWriter::none()),
+        writer_(open_writer(log_dir)),
         summaries_(options.save_summaries_steps, options.save_summaries_secs, step_),
         saves_(options.save_interval_steps, options.save_interval_secs, step_),
         model_state_(saves_after_errors() ? op_.model->state_dict() : std::vector<NamedTensor>()),
@@ -121,8 +135,15 @@ class TrainLoop {
       if (const auto state = load_checkpoint(checkpoints_, parts())) step = state->step;
       if (step > 0 && is_chief_) log::info("train: goes on from step {} of {}", step, checkpoints_);
     }
-    if (op_.seek) op_.seek(step);
+    if (op_.seek) on_all_ranks(group_, [&] { op_.seek(step); });
     return step;
+  }
+
+  // The chief alone may fail.
+  SummaryWriter open_writer(const std::string& log_dir) const {
+    return on_all_ranks(group_, [&] {
+      return summary_op_ ? SummaryWriter(log_dir, {.group = group_, .purge_step = step_ + 1}) : SummaryWriter::none();
+    });
   }
 
   std::optional<float> run_step() {
@@ -198,10 +219,22 @@ class TrainLoop {
 
 float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp& summary_op,
             const TrainLoopOptions& options) {
-  check(train_op, options);
-  if (!train_op.serve) return TrainLoop(train_op, log_dir, summary_op, options).run();
-  train_op.serve();
-  return std::numeric_limits<float>::quiet_NaN();
+  if (train_op.serve) {
+    check(train_op, options);
+    train_op.serve();
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const std::shared_ptr<ProcessGroup> group = group_of_loop(train_op);
+  on_all_ranks(group, [&] { check(train_op, options); });
+  check_same_on_all_ranks(group, "train", shared_lines(train_op, options), "have different options");
+  TrainLoop loop(train_op, log_dir, summary_op, options);
+  try {
+    return loop.run();
+  } catch (...) {
+    if (train_op.abort) train_op.abort(exception_text(std::current_exception()));
+    abort_for(group, std::current_exception());
+    throw;
+  }
 }
 
 }  // namespace lockstep::train

@@ -146,7 +146,7 @@ void ReduceOnPlateau::on_epoch_end(Trainer& trainer, std::int64_t, const Logs& l
   if (monitor_.improves(logs, "ReduceOnPlateau")) {
     waited_ = 0;
   } else if (++waited_ >= options_.patience) {
-    const float rate = trainer.strategy().optimizer().lr();
+    const float rate = trainer.strategy().lr();
     if (rate > options_.min_lr) trainer.set_lr(std::max(options_.min_lr, rate * options_.factor));
     waited_ = 0;
   }

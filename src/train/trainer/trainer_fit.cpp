@@ -184,7 +184,7 @@ class Trainer::Impl::Fit {
     }
     if (validation_)
       for (const auto& [name, value] : impl_.evaluate(*validation_)) logs.emplace_back("val_" + name, value);
-    logs.emplace_back("lr", static_cast<double>(strategy_.optimizer().lr()));
+    logs.emplace_back("lr", static_cast<double>(strategy_.lr()));
     return logs;
   }
 

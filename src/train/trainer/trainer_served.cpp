@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "src/core/base/message_text.h"
 #include "src/train/trainer/trainer_impl.h"
 
 namespace lockstep::train {
@@ -25,15 +26,36 @@ std::pair<json, std::string> without_header(const std::string& result) {
   return {json::parse(result.substr(sizeof length, length)), result.substr(sizeof length + length)};
 }
 
-// A worker that fails notifies the servers, unless the job has ended.
-void end_failed_call(CallWorker& worker, const std::exception& error) {
-  const bool is_mistake = dynamic_cast<const InvalidArgument*>(&error) != nullptr;
+bool is_mistake(const std::exception_ptr& error) {
   try {
-    worker.end_call(with_header({{"error", error.what()}, {"is_mistake", is_mistake}}, ""));
+    std::rethrow_exception(error);
+  } catch (const InvalidArgument&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// A worker that fails, with an exception of any type, notifies the servers, unless the job has ended.
+void end_failed_call(CallWorker& worker, const std::exception_ptr& error) {
+  try {
+    worker.end_call(with_header({{"error", exception_text(error)}, {"is_mistake", is_mistake(error)}}, ""));
   } catch (const std::exception&) {
     // The servers have lost the group.
   }
 }
+
+// Counts a call while it is alive.
+class CountedCall {
+ public:
+  explicit CountedCall(int& calls) : calls_(calls) { ++calls_; }
+  ~CountedCall() { --calls_; }
+  CountedCall(const CountedCall&) = delete;
+  CountedCall& operator=(const CountedCall&) = delete;
+
+ private:
+  int& calls_;
+};
 
 }  // namespace
 
@@ -54,14 +76,12 @@ std::string Trainer::Impl::served(Trainer& trainer, const std::function<std::str
   }
   auto* const worker = calls == 0 ? strategy->as<CallWorker>() : nullptr;
   if (worker == nullptr) return compute();
-  ++calls;
   std::string bytes;
   try {
+    const CountedCall counted(calls);
     bytes = compute();
-    --calls;
-  } catch (const std::exception& error) {
-    --calls;
-    end_failed_call(*worker, error);
+  } catch (...) {
+    end_failed_call(*worker, std::current_exception());
     throw;
   }
   worker->end_call(with_header(

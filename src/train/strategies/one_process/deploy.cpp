@@ -93,10 +93,7 @@ CloneResult compute(Clones::Impl& clones, int number, const Tensor& inputs, cons
   const Tensor scaled = gather_clone_loss(clone, mean, clones.copies.count()).tensor;
   Tensor total = scaled, penalty;
   if (number == 0 && regularization) {
-    penalty = regularization(*copy.model);
-    if (!penalty.defined() || penalty.count() != 1)
-      throw InvalidArgument("deploy: .regularization returned {}, a scalar is needed",
-                            penalty.defined() ? "a tensor of shape " + penalty.shape().text() : "no tensor");
+    penalty = penalty_of(regularization, *copy.model);
     total = total + penalty;
   }
   total.backward();

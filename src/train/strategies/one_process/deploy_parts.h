@@ -14,6 +14,8 @@ void check_has_batches(const DeployOptions& options);
 std::optional<data::Batch> next_batch_of(const DeployOptions& options);
 // A resumed run continues with the reader where it was, if there is one.
 void let_seek(TrainOp& train_op, const DeployOptions& options);
+// Throws InvalidArgument unless the function returns a scalar.
+Tensor penalty_of(const RegularizationFunction& regularization, nn::Module& clone);
 void add_loss_summaries(SummaryWriter& writer, const CloneLosses& losses, std::int64_t step);
 
 }  // namespace lockstep::train

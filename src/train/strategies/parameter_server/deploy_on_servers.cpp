@@ -1,5 +1,7 @@
 #include "src/train/strategies/parameter_server/deploy_on_servers.h"
 
+#include "lockstep/autograd/elementwise.h"
+#include "lockstep/autograd/variable.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
@@ -23,13 +25,30 @@ void check_job(const DeploymentConfig& config, const DeployOptions& options, con
         config.num_ps_tasks);
 }
 
-// The clones of a worker, and the mean of their losses with the regularization, which Slim adds once.
-Training with_regularization(const Training& training, const RegularizationFunction& regularization) {
+// Parts of a step's losses that the strategy does not tell apart.
+struct FirstClone {
+  const nn::Module* model = nullptr;
+  Tensor loss, penalty;  // of the last step: without the losses of modules, and the regularization
+};
+
+// Adds the regularization to the loss of a worker's first clone. The strategy takes the mean over the clones, so the
+// factor makes it count once, as in Slim.
+Training with_regularization(const Training& training, const DeploymentConfig& config,
+                             const RegularizationFunction& regularization, const std::shared_ptr<FirstClone>& first) {
   if (!regularization) return training;
   Training total = training;
-  total.loss = [loss = training.loss, regularization](nn::Module& clone, const Tensor& outputs, const Tensor& targets) {
-    nn::add_loss(regularization(clone), "regularization_loss");
-    return loss(clone, outputs, targets);
+  total.model = [make_model = training.model, first] {
+    auto model = make_model();
+    if (first->model == nullptr) first->model = model.get();
+    return model;
+  };
+  total.loss = [loss = training.loss, regularization, first, clones = static_cast<float>(config.num_clones)](
+                   nn::Module& clone, const Tensor& outputs, const Tensor& targets) {
+    const Tensor own = loss_of(loss, clone, outputs, targets);
+    if (&clone != first->model) return own;
+    const Tensor penalty = penalty_of(regularization, clone);
+    first->loss = detach(own), first->penalty = detach(penalty);
+    return own + clones * penalty;
   };
   return total;
 }
@@ -45,14 +64,18 @@ StrategyOptions options_of(const DeploymentConfig& config, const std::shared_ptr
   return chosen;
 }
 
-CloneLosses losses_of(const DeploymentConfig& config, const Strategy& strategy, float total) {
+CloneLosses losses_of(const DeploymentConfig& config, Strategy& strategy, const FirstClone& first, float total) {
   CloneLosses losses{.total = total};
-  const std::string scope = config.clone_scope(0);
-  for (const NamedLoss& loss : strategy.step_losses()) {
-    if (loss.name == "loss")
-      losses.clones.push_back({scope.empty() ? "clone_loss" : scope + "/clone_loss", loss.value});
-    if (loss.name == "regularization_loss") losses.regularization = loss.value;
+  for (const NamedLoss& part : strategy.as<PartLosses>()->losses()) {
+    const std::string scope = config.clone_scope(static_cast<int>(losses.clones.size()));
+    losses.clones.push_back({scope.empty() ? "clone_loss" : scope + "/clone_loss", part.value});
   }
+  if (!first.penalty.defined()) return losses;
+  losses.regularization = first.penalty.item();
+  const std::vector<NamedLoss> all = strategy.step_losses();  // the loss, those of modules, the total
+  float added = 0;
+  for (std::size_t i = 1; i + 1 < all.size(); ++i) added += all[i].value;
+  losses.clones.front().value = first.loss.item() + added;
   return losses;
 }
 
@@ -66,8 +89,9 @@ DeployedModel deploy_on_servers(const DeploymentConfig& config, const Training& 
     check_job(config, options, *group);
     chosen = options_of(config, group);
   });
+  const auto first = std::make_shared<FirstClone>();
   const std::shared_ptr<Strategy> strategy =
-      make_strategy(kParameterServer, with_regularization(training, options.regularization), chosen);
+      make_strategy(kParameterServer, with_regularization(training, config, options.regularization, first), chosen);
   DeployedModel deployed;
   if (auto* const server = strategy->as<ParameterHolder>()) {
     deployed.train_op.serve = [strategy, server] { server->serve(); };
@@ -81,16 +105,18 @@ DeployedModel deploy_on_servers(const DeploymentConfig& config, const Training& 
   });
   const auto last = std::make_shared<CloneLosses>();
   deployed.losses = last;
-  deployed.train_op = {.run = [strategy, last, config, options]() -> std::optional<float> {
+  deployed.train_op = {.run = [strategy, last, first, config, options]() -> std::optional<float> {
                          const auto batch = next_batch_of(options);
                          if (!batch) return std::nullopt;
+                         check_batch("deploy", batch->inputs(), batch->targets(), strategy->devices().size());
                          const float loss = strategy->step(batch->inputs(), batch->targets());
-                         *last = losses_of(config, *strategy, loss);
+                         *last = losses_of(config, *strategy, *first, loss);
                          return loss;
                        },
                        .model = &strategy->model(),
                        .optimizer = &strategy->optimizer(),
                        .before_save = [strategy] { strategy->optimizer(); },  // fetches the servers' state
+                       .abort = [group](const std::string& reason) { group->abort(reason); },
                        .group = workers};
   let_seek(deployed.train_op, options);
   deployed.summary_op = [last](SummaryWriter& writer, std::int64_t step) { add_loss_summaries(writer, *last, step); };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <set>
 
 #include "lockstep/comm/agreement.h"
@@ -72,12 +71,9 @@ void check_options(const ParameterServerOptions& options, int world_size) {
         options.servers, world_size);
 }
 
-void check_numbers(const TaskTable& tasks) {
+void check_numbers(const TaskTable& tasks, const ParameterServerOptions& options) {
   check_number(env::kNumPs, "ps", tasks.servers.size());
   check_number(env::kNumWorkers, "worker", tasks.workers.size());
-}
-
-void check_backup(const TaskTable& tasks, const ParameterServerOptions& options) {
   if (options.backup_workers < static_cast<int>(tasks.workers.size())) return;
   throw InvalidArgument(
       "parameter_server: .backup_workers is {} of {} workers: a step needs the gradients of at least one",
@@ -208,47 +204,6 @@ std::string TaskTable::with_tasks(const std::string& message) const {
   return text;
 }
 
-std::vector<NamedTensor> rest_of(const Replica& replica) {
-  std::vector<NamedTensor> rest = replica.frozen;
-  rest.insert(rest.end(), replica.buffers.begin(), replica.buffers.end());
-  return rest;
-}
-
-std::vector<std::byte> bytes_of(const std::vector<NamedTensor>& tensors) {
-  std::vector<std::byte> bytes;
-  for (const auto& [name, tensor] : tensors) {
-    const Tensor host = tensor.to(cpu_device());
-    const auto* const data = static_cast<const std::byte*>(host.buffer().data());
-    bytes.insert(bytes.end(), data, data + host.bytes());
-  }
-  return bytes;
-}
-
-void set_to_bytes(const std::vector<NamedTensor>& tensors, const std::vector<std::byte>& bytes) {
-  std::size_t at = 0;
-  for (const auto& [name, tensor] : tensors) {
-    LOCKSTEP_CHECK(at + tensor.bytes() <= bytes.size(), "parameter_server: {} bytes end in '{}'", bytes.size(), name);
-    const Tensor host = Tensor::empty(tensor.shape(), tensor.dtype(), cpu_device());
-    std::memcpy(host.buffer().data(), bytes.data() + at, host.bytes());
-    tensor.copy_from(host);
-    at += host.bytes();
-  }
-}
-
-void send_text(const Link& link, std::string_view text, int tag) {
-  const auto bytes = static_cast<std::int64_t>(text.size());
-  link.group->send(&bytes, 1, DType::kInt64, link.peer, tag);
-  if (bytes > 0) link.group->send(text.data(), text.size(), DType::kUInt8, link.peer, tag);
-}
-
-std::string receive_text(const Link& link, int tag, const CallOptions& call) {
-  std::int64_t bytes = 0;
-  link.group->recv(&bytes, 1, DType::kInt64, link.peer, tag, call);
-  std::string text(static_cast<std::size_t>(bytes), '\0');
-  if (bytes > 0) link.group->recv(text.data(), text.size(), DType::kUInt8, link.peer, tag, call);
-  return text;
-}
-
 void ParameterServerJob::abort(const std::string& reason) const {
   if (!options.allow_worker_failures) return tasks.group->abort(reason);
   for (const Link& link : links) link.group->abort(reason);
@@ -261,8 +216,7 @@ std::unique_ptr<Strategy> make_parameter_server(Training training, const Strateg
   job.training = std::move(training);
   job.tasks.with_names([&] {
     on_all_ranks(group, [&] {
-      check_numbers(job.tasks);
-      check_backup(job.tasks, job.options);
+      check_numbers(job.tasks, job.options);
       job.devices = devices_of(job.tasks, options);
       if (job.devices.size() > 1)
         job.copies = std::make_unique<DeviceCopies>(kParameterServer, job.training, job.devices);

@@ -8,19 +8,20 @@
 #include <exception>
 
 #include "src/core/base/message_text.h"
-#include "src/train/strategies/parameter_server/worker_model.h"
+#include "src/train/strategies/parameter_server/worker/server_links.h"
+#include "src/train/strategies/parameter_server/worker/worker_model.h"
 #include "src/train/strategies/served_calls.h"
 
 namespace lockstep::train {
 
 namespace {
 
-class Worker : public Strategy, public ParameterWorker, public CallWorker {
+class Worker : public Strategy, public ParameterWorker, public PartLosses, public CallWorker {
  public:
   explicit Worker(ParameterServerJob job)
       : job_(std::move(job)),
         model_(job_),
-        notices_(job_.links.size()),
+        links_(job_),
         acknowledgements_(job_.links.size()),
         exceptions_(std::uncaught_exceptions()) {}
 
@@ -31,7 +32,7 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
       if (is_in_step_ || std::uncaught_exceptions() > exceptions_)
         abort("");
       else if (!expects_calls_)
-        notify_servers(Notice::Kind::kFinished);
+        links_.notify_all(notice(Notice::Kind::kFinished));
     } catch (const std::exception&) {
       // The group is over: a step has reported that, or the program's next call will.
     }
@@ -66,7 +67,13 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
 
   nn::Module& model() override { return *model_.replica().model; }
   std::vector<NamedLoss> step_losses() const override { return model_.losses(); }
-  std::vector<DeviceTraffic> traffic() const override { return model_.traffic(sent_, received_); }
+  std::vector<NamedLoss> losses() const override {
+    std::vector<NamedLoss> named;
+    for (std::size_t i = 0; i < model_.part_losses().size(); ++i)
+      named.push_back({fmt::format("part_{}/loss", i), model_.part_losses()[i]});
+    return named;
+  }
+  std::vector<DeviceTraffic> traffic() const override { return model_.traffic(links_.sent(), links_.received()); }
 
   // A copy of the servers' state, which makes no steps.
   optim::Optimizer& optimizer() override {
@@ -76,6 +83,18 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
     }
     if (has_begun_ && std::exchange(has_old_state_, false)) job_.tasks.with_names([this] { fetch(); });
     return *optimizer_;
+  }
+  float lr() override {
+    if (lr_) return *lr_;
+    if (optimizer_ && !(has_begun_ && has_old_state_)) return optimizer_->lr();
+    // Not kept: an optimizer that the caller has seen gives its state to the servers.
+    if (!has_begun_) return make_optimizer(kParameterServer, job_.training, model_.replica().parameters)->lr();
+    float lr = 0;
+    job_.tasks.with_names([&] {
+      links_.notify(0, notice(Notice::Kind::kFetchRate));
+      lr = links_.receive_rate();
+    });
+    return lr;
   }
   void set_lr(float lr) override {
     if (!optim::is_rate(lr))
@@ -98,9 +117,8 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
 
   void expect_calls() override { expects_calls_ = true; }
   void end_call(const std::string& result) override {
-    notify_servers(Notice::Kind::kCallEnded);
-    if (!is_first()) return;
-    for (const Link& link : job_.links) send_text(link, result, kResultTag);
+    links_.notify_all(notice(Notice::Kind::kCallEnded));
+    if (is_first()) links_.send_result(result);
   }
 
  private:
@@ -115,7 +133,7 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
   float train_on(const Tensor& inputs, const Tensor& targets, float weight) {
     job_.tasks.with_names([this] {
       if (!has_begun_) begin();
-      notify_servers(Notice::Kind::kStep);
+      links_.notify_all(notice(Notice::Kind::kStep));
     });
     const float loss = model_.compute_gradients(inputs, targets, weight);
     job_.tasks.with_names([this] { exchange(); });
@@ -133,23 +151,15 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
     follow_loaded_rate();
     const Tensor& weights = model_.weights_to_send();
     model_.spread_rest();
-    std::vector<std::byte> bytes = bytes_of(rest_of(model_.replica()));
-    notify_servers(Notice::Kind::kWeights);
-    for (std::size_t server = 0; server < job_.links.size(); ++server) {
-      const Link& link = job_.links[server];
-      with_server(server, [&] {
-        send(weights, server).wait();
-        if (server == 0 && !bytes.empty())
-          link.group->send(bytes.data(), bytes.size(), DType::kUInt8, link.peer, kRestTag);
-        sent_ += server == 0 ? bytes.size() : 0;
-        if (!gives_state()) return;
-        const std::string state = pack_state(*optimizer_, model_.state_on(server));
-        send_text(link, state, kStateTag);
-        sent_ += state.size();
-      });
+    const std::vector<std::byte> rest = bytes_of(rest_of(model_.replica()));
+    links_.notify_all(notice(Notice::Kind::kWeights));
+    for (std::size_t server = 0; server < links_.size(); ++server) {
+      links_.wait(server, links_.send_floats(server, weights));
+      if (server == 0) links_.send_rest(rest);
+      if (gives_state()) links_.send_state(server, pack_state(*optimizer_, model_.state_on(server)));
     }
-    for (std::size_t server = 0; server < job_.links.size(); ++server)
-      with_server(server, [&] { receive(acknowledgements_[server], server).wait(); });
+    for (std::size_t server = 0; server < links_.size(); ++server)
+      links_.wait(server, links_.receive_answer(server, acknowledgements_[server]));
     if (!optimizer_) has_old_state_ = true;
   }
 
@@ -157,13 +167,10 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
     follow_loaded_rate();
     const std::vector<NamedTensor> rest = rest_of(model_.replica());
     std::vector<std::byte> bytes = bytes_of(rest);
-    notify_servers(Notice::Kind::kJoins);
-    std::vector<std::vector<Work>> under_way = receive_weights();
-    if (!bytes.empty())
-      under_way[0].push_back(job_.links[0].group->recv_async(bytes.data(), bytes.size(), DType::kUInt8,
-                                                             job_.links[0].peer, kRestTag, nullptr, patient()));
-    received_ += bytes.size();
-    wait(under_way);
+    links_.notify_all(notice(Notice::Kind::kJoins));
+    ServerLinks::Works under_way = links_.receive_weights(model_.received_weights(), answer_);
+    under_way[0].push_back(links_.receive_rest(bytes));
+    links_.wait(under_way);
     set_to_bytes(rest, bytes);
     model_.take_over_weights();
     model_.spread_rest();
@@ -180,103 +187,36 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
 
   // Sends gradients and receives weights, to and from all servers at once.
   void exchange() {
-    const std::vector<std::vector<Work>> answers = receive_weights();
-    std::vector<std::vector<Work>> under_way(job_.links.size());
-    for (std::size_t server = 0; server < job_.links.size(); ++server)
-      with_server(server, [&] { under_way[server].push_back(send(model_.gradients(), server)); });
-    wait(under_way);
-    if (has_backup()) notify(0, Notice::Kind::kComplete);
-    wait(answers);
+    const ServerLinks::Works answers = links_.receive_weights(model_.received_weights(), answer_);
+    links_.wait(links_.send_floats(model_.gradients()));
+    if (has_backup()) links_.notify(0, notice(Notice::Kind::kComplete));
+    links_.wait(answers);
     model_.take_over_weights();
   }
 
   void fetch() {
-    notify_servers(Notice::Kind::kFetch);
-    for (std::size_t server = 0; server < job_.links.size(); ++server) {
-      const Link& link = job_.links[server];
-      with_server(server, [&] {
-        if (server == 0) receive(answer_, server).wait();
-        if (fetches_weights()) receive_floats(server).wait();
-        const std::string state = receive_text(link, kStateTag, patient());
-        received_ += state.size();
-        unpack_state(*optimizer_, model_.state_on(server), state);
-      });
+    links_.notify_all(notice(Notice::Kind::kFetch));
+    for (std::size_t server = 0; server < links_.size(); ++server) {
+      if (server == 0) links_.wait(server, links_.receive_answer(server, answer_));
+      if (fetches_weights()) links_.wait(server, links_.receive_floats(server, model_.received_weights()));
+      unpack_state(*optimizer_, model_.state_on(server), links_.receive_state(server));
     }
     if (lr_) optimizer_->set_lr(*lr_);  // which the servers may not have yet
     if (fetches_weights()) model_.take_over_weights();
   }
 
-  // Twice the group's deadline: a server that waits for another worker reports that worker first.
-  CallOptions patient() const { return {.timeout = 2 * job_.group().timeout()}; }
-
-  // By server.
-  std::vector<std::vector<Work>> receive_weights() {
-    std::vector<std::vector<Work>> under_way(job_.links.size());
-    for (std::size_t server = 0; server < job_.links.size(); ++server)
-      with_server(server, [&] {
-        under_way[server].push_back(receive_floats(server));
-        if (server == 0) under_way[server].push_back(receive(answer_, server));
-      });
-    return under_way;
-  }
-
-  Work receive_floats(std::size_t server) {
-    const FloatRange& range = job_.layout.servers[server];
-    received_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
-    return job_.links[server].group->recv_async(model_.received_weights().data<float>() + range.begin,
-                                                static_cast<std::size_t>(range.count), DType::kFloat32,
-                                                job_.links[server].peer, kFloatsTag, nullptr, patient());
-  }
-
-  Work receive(Answer& answer, std::size_t server) const {
-    return job_.links[server].group->recv_async(&answer, sizeof(Answer), DType::kUInt8, job_.links[server].peer,
-                                                kAnswerTag, nullptr, patient());
-  }
-
-  Work send(const Tensor& floats, std::size_t server) {
-    const FloatRange& range = job_.layout.servers[server];
-    sent_ += static_cast<std::uint64_t>(range.count) * sizeof(float);
-    return job_.links[server].group->send_async(floats.data<float>() + range.begin,
-                                                static_cast<std::size_t>(range.count), DType::kFloat32,
-                                                job_.links[server].peer, kFloatsTag);
-  }
-
-  void wait(const std::vector<std::vector<Work>>& under_way) const {
-    for (std::size_t server = 0; server < under_way.size(); ++server)
-      for (const Work& work : under_way[server]) with_server(server, [&] { work.wait(); });
-  }
-
-  // The link's group of two does not know the tasks.
-  template <typename Call> void with_server(std::size_t server, const Call& call) const {
-    if (!job_.options.allow_worker_failures) return call();
-    try {
-      call();
-    } catch (const PeerLost& error) {
-      throw PeerLost("{}: {}: lost {}: {}", kParameterServer, name_of(job_.tasks.own),
-                     job_.tasks.describe(job_.tasks.servers[server]), error.what());
-    }
-  }
-
-  void notify_servers(Notice::Kind kind) {
-    for (std::size_t server = 0; server < notices_.size(); ++server) notify(server, kind);
-  }
-
-  void notify(std::size_t server, Notice::Kind kind) {
-    notices_[server] = {.kind = kind,
-                        .lr = lr_.value_or(0),
-                        .has_lr = lr_ ? 1 : 0,
-                        .has_state = gives_state() ? 1 : 0,
-                        .step = (has_backup() ? answer_.global_step : steps_) + 1};
-    with_server(server, [&] {
-      job_.links[server].group->send(&notices_[server], sizeof(Notice), DType::kUInt8, job_.links[server].peer,
-                                     kNoticeTag);
-    });
+  Notice notice(Notice::Kind kind) const {
+    return {.kind = kind,
+            .lr = lr_.value_or(0),
+            .has_lr = lr_ ? 1 : 0,
+            .has_state = gives_state() ? 1 : 0,
+            .step = (has_backup() ? answer_.global_step : steps_) + 1};
   }
 
   ParameterServerJob job_;
   WorkerModel model_;
+  ServerLinks links_;
   std::unique_ptr<optim::Optimizer> optimizer_;  // null before the first optimizer()
-  std::vector<Notice> notices_;                  // by server
   std::vector<Answer> acknowledgements_;         // by server
   Answer answer_;                                // the last one of ps:0
   std::optional<float> lr_;
@@ -286,7 +226,6 @@ class Worker : public Strategy, public ParameterWorker, public CallWorker {
   bool has_old_state_ = false;  // the servers have changed it since optimizer_ got it
   bool expects_calls_ = false;
   std::int64_t steps_ = 0;
-  std::uint64_t sent_ = 0, received_ = 0;
 };
 
 }  // namespace

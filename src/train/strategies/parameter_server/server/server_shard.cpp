@@ -1,4 +1,4 @@
-#include "src/train/strategies/parameter_server/server_shard.h"
+#include "src/train/strategies/parameter_server/server/server_shard.h"
 
 #include "lockstep/autograd/variable.h"
 #include "src/optim/step_parts.h"

@@ -1,4 +1,4 @@
-#include "src/train/strategies/parameter_server/worker_model.h"
+#include "src/train/strategies/parameter_server/worker/worker_model.h"
 
 #include "lockstep/autograd/variable.h"
 
@@ -47,16 +47,17 @@ float WorkerModel::compute_on_one(const Tensor& inputs, const Tensor& targets, f
   const Tensor outputs = model(own_inputs);
   const Tensor loss = total_loss(job_.training, model, outputs, own_targets, added, /*scaler=*/nullptr, &losses_);
   weighted_backward(loss, weight);
-  return loss.item();
+  part_losses_ = {loss.item()};
+  return part_losses_.front();
 }
 
 float WorkerModel::compute_on_all(const Tensor& inputs, const Tensor& targets, float weight) {
   DeviceCopies& copies = *job_.copies;
   copies.scatter_changes(copies[0]);
-  const std::vector<float> losses = copies.compute_gradients(job_.training, inputs, targets, /*scaler=*/nullptr);
+  part_losses_ = copies.compute_gradients(job_.training, inputs, targets, /*scaler=*/nullptr);
   copies.sum_gradients(copies[0], weight / static_cast<float>(copies.count()));
   copies.scatter_buffers(copies[0]);
-  return mean_of(losses, inputs);
+  return mean_of(part_losses_, inputs);
 }
 
 const Tensor& WorkerModel::weights_to_send() {

@@ -1,4 +1,4 @@
-#include "src/train/strategies/parameter_server/step_decisions.h"
+#include "src/train/strategies/parameter_server/server/step_decisions.h"
 
 #include <algorithm>
 

@@ -23,6 +23,7 @@ class WorkerModel {
   // Forward, loss and backward. Returns the mean loss; gradients() are then `weight` times those of this mean.
   float compute_gradients(const Tensor& inputs, const Tensor& targets, float weight);
   std::vector<NamedLoss> losses() const { return job_.copies ? job_.copies->losses().values() : losses_.values(); }
+  const std::vector<float>& part_losses() const { return part_losses_; }  // by device; 0 without samples
 
   const Tensor& gradients() const { return host_gradients_; }
   // Memory for the servers' weights, which take_over_weights() copies to the model.
@@ -45,6 +46,7 @@ class WorkerModel {
   Tensor gradients_, weights_;            // on the first device
   Tensor host_gradients_, host_weights_;  // the same tensors if the device is the CPU
   std::vector<float> has_gradient_;       // by parameter: 1 if it has one in this step
+  std::vector<float> part_losses_;
   StepLosses losses_;
 };
 
