@@ -162,6 +162,11 @@ TEST(NodeMessage, ComesThroughAsItWas) {
   message.why = "nodes 1, 2";
   message.nodes = {facts(0, 2, 3), facts(1, 2)};
   message.report = {NodeReport::Kind::kLost, 1, 137, SIGINT, "two\nlines \"quoted\"\n", {}};
+  message.report.failure = FirstFailure{.node = 1, .rank = 3, .task = "ps:0", .how = "how", .exception = "text"};
+  message.report.step = 1234567890123;
+  message.report.restarts = true;
+  message.report.why_no_restart = "why";
+  message.attempt = 4;
   const auto read = decode(encode(message));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->kind, message.kind);
@@ -172,6 +177,15 @@ TEST(NodeMessage, ComesThroughAsItWas) {
   EXPECT_EQ(read->report.exit_code, 137);
   EXPECT_EQ(read->report.signal, SIGINT);
   EXPECT_EQ(read->report.cause, message.report.cause);
+  ASSERT_TRUE(read->report.failure);
+  EXPECT_EQ(read->report.failure->rank, 3);
+  EXPECT_EQ(read->report.failure->task, "ps:0");
+  EXPECT_EQ(read->report.failure->how, "how");
+  EXPECT_EQ(read->report.failure->exception, "text");
+  EXPECT_EQ(read->report.step, message.report.step);
+  EXPECT_TRUE(read->report.restarts);
+  EXPECT_EQ(read->report.why_no_restart, "why");
+  EXPECT_EQ(read->attempt, 4);
 }
 
 TEST(NodeMessage, WhatIsNoneIsRefused) {

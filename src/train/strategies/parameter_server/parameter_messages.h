@@ -30,7 +30,7 @@ struct Notice {
     kComplete,     // to ps:0, with backup workers: all servers have this step's gradients, or will have them
     kFetch,        // it requests the optimizer's state, and unless a step is the same for all, the weights
     kFetchRate,    // to ps:0: it requests the learning rate
-    kCallEnded,    // see ServedCalls
+    kCallEnded,    // see CallServer and CallWorker
     kFinished,
   };
   Kind kind = Kind::kStep;

@@ -19,7 +19,7 @@ struct ParameterClient {
     kComputes,
     kArrived,  // its gradients are here, and not yet on all other servers: see Notice::Kind::kComplete
     kWaits,
-    kCallEnded,  // see ServedCalls
+    kCallEnded,  // see CallServer and CallWorker
     kFinished,
     kLost,
   };
