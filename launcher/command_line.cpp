@@ -61,7 +61,7 @@ Restarts --max-restarts N starts all ranks again after a failure, on all nodes, 
          checkpoint, and finds the number of the attempt in LOCKSTEP_RESTART_COUNT. No restart after a signal, exit code 85 (saved and left
          on request), a program that cannot be run or refuses its arguments, and the same failure at the same step twice in a row. At
          the end a line for each attempt says when it began, from which step, and what failed first; --report FILE has the same as JSON.
-Signals  Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on, and after 5 s followed by SIGKILL; a second one kills at once.
+Signals  Ctrl-C, SIGTERM, SIGHUP and SIGQUIT are passed on, and after 5 s (--grace-period) followed by SIGKILL; a second one kills at once.
          SIGUSR1 requests the flight records of this node's ranks; `lockrun diagnose DIR` explains those in --flight-dir.
          SIGUSR2 and others that schedulers send are passed on to ranks with a handler for it; a line names the ranks without one.
 Exit     0, or the failing rank's code; 1: the ranks' output cannot be written; 128 + N for a signal; 126 or 127: the
@@ -99,6 +99,7 @@ constexpr Flag kFlags[] = {
     {"no-terminal",
      "give the ranks a pipe as their stdout (default: a terminal, into which programs write line by line)"},
     {"max-restarts", "start a job that has failed again, up to N times; it continues from its checkpoint (0)", "N"},
+    {"grace-period", "seconds from a signal to lockrun until it kills its ranks (5)", "S"},
     {"report", "a JSON file about the attempts: when each began, from which step, what failed first and why", "FILE"},
     {"no-bind", "do not bind ranks to cores (default: disjoint cores when there are enough, near the rank's GPU)"},
     {"h,help", "print this text"},
@@ -318,6 +319,8 @@ std::variant<launch::LaunchSpec, Information> parse_command_line(const std::vect
   spec.fold = parsed.count("no-fold") == 0;
   spec.terminals = parsed.count("no-terminal") == 0;
   spec.max_restarts = number_of(parsed, "max-restarts", "--max-restarts", 0, 1'000'000).value_or(0);
+  if (const auto grace = number_of(parsed, "grace-period", "--grace-period", 0, 24 * 3600))
+    spec.interrupt_grace = std::chrono::seconds(*grace);
   if (const auto file = text_of(parsed, "report", "--report")) {
     if (file->empty()) throw InvalidArgument("--report: the file's name is missing");
     spec.report_file = std::filesystem::absolute(*file).string();

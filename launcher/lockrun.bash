@@ -4,7 +4,7 @@ _lockrun() {
   local cur prev words cword
   _init_completion -n = || return
 
-  local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir --max-restarts --report '
+  local with_value=' -n --nproc-per-node --ps --workers --nnodes --node-rank --master-addr --master-port --gpus --share-gpu --devices --flight-dir --max-restarts --grace-period --report '
   local alone='--allow-worker-failures --standalone --no-prefix --no-fold --no-terminal --no-bind -h --help --version'
   case ${words[1]-} in
     diagnose | topology)

@@ -20,6 +20,7 @@
 #include "lockstep/comm/bootstrap.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/should_stop.h"
 #include "lockstep/core/crypto.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/device_scope.h"

@@ -1,7 +1,11 @@
-// The code that docs/ddp.md and docs/troubleshooting.md show, run. tests/architecture compares them word for word:
-// change both.
+// The code that docs/ddp.md, docs/launching.md and docs/troubleshooting.md show, run. tests/architecture compares them
+// word for word: change both.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
 
 #include "lockstep/lockstep.h"
 #include "tests/ddp/ranks.h"
@@ -34,6 +38,14 @@ void train_in_backward(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGro
     sgd.zero_grad();
     ls::nn::cross_entropy(ddp(images), labels).backward();  // and the step
   }
+}
+
+int leave_when_asked(const ls::train::CheckpointParts& parts) {
+  if (ls::should_stop()) {
+    ls::train::save_checkpoint("run/checkpoints", parts);
+    return ls::kPreemptedExitCode;
+  }
+  return 0;
 }
 
 void train_guarded(ls::nn::Module& net, const std::shared_ptr<ls::ProcessGroup>& group, const ls::data::Dataset& set) {
@@ -104,6 +116,25 @@ TEST(DocExamples, AGuardedLoopTellsAllRanksOfALabelThatOneHas) {
                                  : HasSubstr(""));
     EXPECT_EQ(failures[0].empty(), !has_mistake);
   }
+}
+
+TEST(DocExamples, AProgramThatIsAskedToStopSavesAndLeaves) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a process of its own
+  const std::string folder = ::testing::TempDir() + "lockstep-should-stop";
+  const auto run = [&folder] {
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    std::filesystem::current_path(folder);
+    ls::nn::Linear net(2, 2);
+    if (leave_when_asked({.model = net, .step = 7}) != 0) ::_exit(1);
+    ::raise(SIGUSR2);
+    ::_exit(leave_when_asked({.model = net, .step = 8}));
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(ls::kPreemptedExitCode), "");
+  ls::nn::Linear net(2, 2);
+  const auto saved = ls::train::load_checkpoint(folder + "/run/checkpoints", {.model = net});
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(saved->step, 8);
 }
 
 }  // namespace

@@ -66,6 +66,17 @@ class Restart : public ::testing::Test {
   std::string folder_;
 };
 
+// The process of that rank, once it exists.
+pid_t process_of_rank(const Child& job, int rank) {
+  const std::string entry = '\0' + ("RANK=" + std::to_string(rank)) + '\0';
+  for (int i = 0; i < 2000 && !job.has_ended(); ++i, std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+    for (const pid_t pid : job.alive()) {
+      std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+      if (('\0' + std::string(std::istreambuf_iterator<char>(file), {})).find(entry) != std::string::npos) return pid;
+    }
+  return -1;
+}
+
 TEST_F(Restart, AJobGoesOnFromItsCheckpointWithTheSameBits) {
   const std::string expected = undisturbed_weights(2);
   for (const std::string how : {"kill", "exit:3", "throw", "segv"}) {
@@ -163,6 +174,62 @@ TEST_F(Restart, RanksFindTheirAttemptAndKeepThePorts) {
   Child without({LOCKRUN, "-n", "1", "--no-prefix", "sh", "-c", "echo \"<$LOCKSTEP_RESTART_COUNT>\""});
   EXPECT_EQ(without.wait(), 0);
   EXPECT_EQ(without.output(), "<>\n");
+}
+
+// -- preemption: the ranks save and leave on request
+
+class Preemption : public Restart, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(Preemption, AllRanksSaveTheSameStepAndTheNextJobHasTheSameBits) {
+  const std::string way = GetParam(), expected = undisturbed_weights(2);
+  Child job(this->job(2, {"--max-restarts", "9"}, training(way, {"preempt=1", "pause_ms=50"})));
+  ASSERT_TRUE(job.wait_for_output("rank 0 of 2 is running")) << job.errors();
+  ASSERT_TRUE(job.wait_for_output("rank 1 of 2 is running")) << job.errors();
+  if (way == "TERM_to_lockrun") job.signal(SIGTERM);
+  if (way == "USR2_to_lockrun") job.signal(SIGUSR2);
+  if (way.ends_with("_to_rank")) {
+    const pid_t rank = process_of_rank(job, 1);
+    ASSERT_GT(rank, 0);
+    ASSERT_EQ(::kill(rank, way == "TERM_to_rank" ? SIGTERM : SIGUSR2), 0);
+  }
+  EXPECT_EQ(job.wait(kLong), kPreemptedExitCode) << job.errors();
+  EXPECT_THAT(job.errors(), Not(HasSubstr("restarts the job")));
+  EXPECT_TRUE(job.nothing_left());
+  const nlohmann::json attempt = report()["attempts"][0];
+  EXPECT_EQ(attempt["end"], "preempted");
+  EXPECT_EQ(attempt["saved_step"], attempt["step"]) << "no step is lost";
+  Child next(this->job(2, {}, training(way, {"preempt=1"})));
+  EXPECT_EQ(next.wait(kLong), 0) << next.errors();
+  EXPECT_EQ(weights_in(next.output()), expected);
+}
+INSTANTIATE_TEST_SUITE_P(Ways, Preemption,
+                         ::testing::Values("TERM_to_lockrun", "USR2_to_lockrun", "TERM_to_rank", "USR2_to_rank"));
+
+TEST_F(Restart, AProgramThatDoesNotAskEndsBySignalsAsBefore) {
+  Child job(this->job(2, {}, training("plain", {"steps=1000000", "pause_ms=5"})));
+  ASSERT_TRUE(job.wait_for_output("is running")) << job.errors();
+  const pid_t rank = process_of_rank(job, 1);
+  ASSERT_EQ(::kill(rank, SIGTERM), 0);
+  EXPECT_EQ(job.wait(kLong), 128 + SIGTERM) << job.errors();
+}
+
+TEST_F(Restart, TheGracePeriodIsTheRanksTimeToSave) {
+  Child job({LOCKRUN, "-n", "1", "--grace-period", "60", "sh", "-c",
+             "trap 'sleep 6; echo saved; exit 85' TERM; echo is running; while true; do sleep 0.05; done"});
+  ASSERT_TRUE(job.wait_for_output("is running")) << job.errors();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait(kLong), kPreemptedExitCode) << job.errors();
+  EXPECT_THAT(job.output(), HasSubstr("saved"));
+}
+
+TEST_F(Restart, AllNodesArePreemptedTogether) {
+  Words command = {"--grace-period", "30"};
+  const Words program = training("nodes", {"steps=1000000", "preempt=1", "pause_ms=5"});
+  command.insert(command.end(), program.begin(), program.end());
+  NodeJob job({2, 1}, command);
+  ASSERT_TRUE(job.is_training()) << job[0].errors();
+  job[1].signal(SIGTERM);
+  for (int node = 0; node < 2; ++node) EXPECT_EQ(job[node].wait(kLong), kPreemptedExitCode) << job[node].errors();
 }
 
 TEST_F(Restart, AllNodesRestartTogether) {

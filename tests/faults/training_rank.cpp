@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/should_stop.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/launch/launch.h"
 #include "lockstep/nn/loss.h"
@@ -80,6 +81,10 @@ class Training {
       train_one();
       if (step_ == first + 1) say("is running");
       if (save_every > 0 && step_ % save_every == 0) save(folder);
+      if (arguments_.number("preempt", 0) != 0 && lockstep::should_stop()) {
+        if (save_every == 0 || step_ % save_every != 0) save(folder);
+        return lockstep::kPreemptedExitCode;
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(arguments_.number("pause_ms", 0)));
     }
     const auto sent = group_->backend().counters();

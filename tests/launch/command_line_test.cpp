@@ -129,6 +129,9 @@ TEST(CommandLine, RestartsAreANumber) {
                 HasSubstr(std::string("--max-restarts ") + value + ": expected an integer from 0"));
   EXPECT_EQ(spec_of({"-n", "2", "--report", "/tmp/a.json", "x"}).report_file, "/tmp/a.json");
   EXPECT_EQ(spec_of({"-n", "2", "--report", "a.json", "x"}).report_file.front(), '/') << "ranks may be elsewhere";
+  EXPECT_EQ(spec_of({"-n", "2", "x"}).interrupt_grace, std::chrono::seconds(5));
+  EXPECT_EQ(spec_of({"-n", "2", "--grace-period", "90", "x"}).interrupt_grace, std::chrono::seconds(90));
+  EXPECT_THAT(fault_of({"--grace-period", "-1", "-n", "2", "x"}), HasSubstr("--grace-period -1"));
   EXPECT_THAT(fault_of({"--report", "", "-n", "2", "x"}), HasSubstr("--report: the file's name is missing"));
 }
 

@@ -173,6 +173,24 @@ TEST(ModuleDataParallel, KeepsTheFirstDevicesBuffersAndFollowsModesAndFrozenPara
   EXPECT_EQ(model->named_parameters()[0].name, "module.conv.weight");
 }
 
+// Only some modules train, and the last device has no rows in these steps.
+TEST(ModuleDataParallel, StatisticsOfAModuleThatTrainsInsideOfAModelInEvalModeReachAllCopies) {
+  manual_seed(7);
+  Net net;
+  DataParallel model(net, first_cpus(4));
+  model.eval();
+  net.norm.train();
+  const Tensor images = batch_of(0).first;
+  const NoGrad no_grad;
+  for (int step = 0; step < 20; ++step) model(slice(images, 0, {.stop = 6}));
+  net.norm.eval();
+  const Tensor expected = net(images), computed = model(images);
+  for (std::int64_t i = 0; i < expected.count(); ++i)
+    EXPECT_FLOAT_EQ(computed.span<float>()[static_cast<std::size_t>(i)],
+                    expected.span<float>()[static_cast<std::size_t>(i)])
+        << i;
+}
+
 TEST(ModuleDataParallel, AveragesAddedLosses) {
   struct Penalized : nn::Module {
     nn::Linear linear{2, 1};

@@ -1,8 +1,9 @@
 // A process of a job with a parameter server and two workers in train(): lockrun --ps 1 --workers 2 train_loop_rank
-// FOLDER
+// FOLDER [wrong-options]
 //
 // worker:1 has no third batch: its reader throws. It catches what train() throws, prints it, and stays, with all that
-// it has made, until lockrun ends it.
+// it has made, until lockrun ends it. With wrong-options, worker:1 has some before the first step, and both workers
+// catch and stay.
 #include <unistd.h>
 
 #include <csignal>
@@ -23,7 +24,7 @@ ls::train::Training training() {
           .loss = [](const ls::Tensor& outputs, const ls::Tensor& targets) { return ls::mse_loss(outputs, targets); }};
 }
 
-int train(int, char** argv) {
+int train(int argc, char** argv) {
   const auto group = ls::init_process_group({.device = &ls::cpu_device()});
   const int worker = group->rank();                // the workers are the first ranks
   if (worker != 1) std::signal(SIGTERM, SIG_IGN);  // lockrun gives the others time to say what they know
@@ -33,9 +34,15 @@ int train(int, char** argv) {
   };
   const auto deployed = ls::train::deploy({.replica_id = worker < 2 ? worker : 0, .num_replicas = 2, .num_ps_tasks = 1},
                                           training(), {.next_batch = next_batch});
+  const bool is_wrong = argc > 2;
   try {
-    ls::train::train(deployed.train_op, argv[1]);
+    ls::train::train(deployed.train_op, argv[1], {}, {.number_of_steps = is_wrong && worker == 1 ? -1 : 0});
   } catch (const ls::FileError& error) {
+    std::printf("caught: %s\n", error.what());
+    std::fflush(stdout);
+    ::pause();
+  } catch (const ls::Error& error) {
+    if (!is_wrong || worker > 1) throw;
     std::printf("caught: %s\n", error.what());
     std::fflush(stdout);
     ::pause();

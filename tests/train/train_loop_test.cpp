@@ -293,6 +293,16 @@ TEST(TrainLoop, AWorkersErrorOutsideItsStepReachesAllTasksAtOnce) {
   EXPECT_TRUE(job.nothing_left());
 }
 
+TEST(TrainLoop, WrongOptionsOfAWorkerEndTheServersToo) {
+  const Folder folder;
+  testing::Child job({LOCKSTEP_LOCKRUN, "--no-fold", "--ps", "1", "--workers", "2", LOCKSTEP_TRAIN_LOOP_RANK,
+                      folder.path(), "wrong-options"});
+  EXPECT_EQ(job.wait(std::chrono::seconds(60)), kPeerLostExitCode) << job.errors();
+  EXPECT_THAT(job.output(), AllOf(HasSubstr("[worker:0] caught: "), HasSubstr("[worker:1] caught: ")));
+  EXPECT_THAT(job.errors(), HasSubstr("[ps:0] train_loop_rank: error: parameter_server: "));
+  EXPECT_TRUE(job.nothing_left());
+}
+
 // The sample in the header of train/deploy.h.
 TEST(Deploy, TheHeadersSampleCompilesAndTrains) {
   const Folder folder;

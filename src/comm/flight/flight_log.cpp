@@ -20,6 +20,7 @@
 #include "src/comm/net/host_names.h"
 #include "src/core/process/fd.h"
 #include "src/core/process/first_process.h"
+#include "src/core/process/stop_request.h"
 
 namespace lockstep::flight {
 
@@ -91,7 +92,9 @@ SignalThread::SignalThread(Calls calls) : calls_(std::move(calls)), wake_(eventf
   thread_ = std::thread([this] { serve(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (takes_request) take(SIGUSR1);
-  if (takes_end) take(SIGTERM);
+  if (!takes_end) return;
+  note_end_handler(handle);
+  take(SIGTERM);
 }
 
 SignalThread::~SignalThread() {
@@ -169,7 +172,10 @@ class Log {
 };
 
 void Log::add(const std::shared_ptr<RecordedGroup>& group) {
-  group->recorder.on_failure([raw = group.get()] { Log::of_this_process().write_failure(*raw); });
+  group->recorder.on_failure([raw = group.get()] {
+    end_at_stop_signals();
+    Log::of_this_process().write_failure(*raw);
+  });
   const std::lock_guard signals_lock(signals_mutex_);
   {
     const std::lock_guard lock(mutex_);

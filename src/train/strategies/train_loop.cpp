@@ -225,14 +225,16 @@ float train(const TrainOp& train_op, const std::string& log_dir, const SummaryOp
     return std::numeric_limits<float>::quiet_NaN();
   }
   const std::shared_ptr<ProcessGroup> group = group_of_loop(train_op);
-  on_all_ranks(group, [&] { check(train_op, options); });
-  check_same_on_all_ranks(group, "train", shared_lines(train_op, options), "have different options");
-  TrainLoop loop(train_op, log_dir, summary_op, options);
+  bool has_begun = false;
   try {
+    on_all_ranks(group, [&] { check(train_op, options); });
+    check_same_on_all_ranks(group, "train", shared_lines(train_op, options), "have different options");
+    TrainLoop loop(train_op, log_dir, summary_op, options);
+    has_begun = true;
     return loop.run();
   } catch (...) {
-    if (train_op.abort) train_op.abort(exception_text(std::current_exception()));
-    abort_for(group, std::current_exception());
+    if (train_op.abort) train_op.abort(exception_text(std::current_exception()));  // servers wait for the workers
+    if (has_begun) abort_for(group, std::current_exception());                     // before, all ranks throw
     throw;
   }
 }

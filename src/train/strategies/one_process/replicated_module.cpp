@@ -110,12 +110,13 @@ class DataParallel::Impl {
     return rows;
   }
 
-  // The tensors of a copy, and what they hold of the module's. A copy is written only if one of the two has changed
-  // since: forwards without a step between them can then share the copies' weights until their backward.
+  // The tensors of a copy, and what they hold of the module's. A copy is written only if the module's tensor, which
+  // copy 0 changes as well, or its own has changed since: forwards without a step between them can then share the
+  // copies' weights until their backward.
   struct CopiedTensors {
     struct Versions {
       const void* memory = nullptr;  // of the module's tensor
-      std::uint64_t of_module = 0, of_copy = 0;
+      std::uint64_t of_module = 0, of_first_copy = 0, of_copy = 0;
       bool operator==(const Versions&) const = default;
     };
     explicit CopiedTensors(std::vector<NamedTensor> all) : tensors(std::move(all)), versions(tensors.size()) {}
@@ -134,14 +135,15 @@ class DataParallel::Impl {
     const std::vector<NamedTensor> parameters = module_.named_parameters(), buffers = module_.named_buffers();
     for (std::size_t i = 0; i < copies; ++i) {
       copy_modes(module_, *copies_[i]);
-      take_values(parameters, states_[i].parameters, i == 0);
-      take_values(buffers, states_[i].buffers, i == 0);
+      take_values(parameters, states_[0].parameters, states_[i].parameters);
+      take_values(buffers, states_[0].buffers, states_[i].buffers);
       for (std::size_t p = 0; p < parameters.size(); ++p)
         require_grad(states_[i].parameters.tensors[p].tensor, requires_grad(parameters[p].tensor));
     }
   }
 
-  void take_values(const std::vector<NamedTensor>& from, CopiedTensors& to, bool shares) const {
+  // `to` may be `first`, which shares the module's memory.
+  void take_values(const std::vector<NamedTensor>& from, const CopiedTensors& first, CopiedTensors& to) const {
     if (from.size() != to.tensors.size())
       throw InvalidArgument(
           "{}: the module had {} parameters or buffers when it was wrapped and has {} now: wrap it again after a "
@@ -151,9 +153,10 @@ class DataParallel::Impl {
       const Tensor &source = from[i].tensor, &copy = to.tensors[i].tensor;
       check_is_on(*devices_.front(), from[i]);
       const auto versions = [&] {
-        return CopiedTensors::Versions{source.buffer().data(), source.version(), copy.version()};
+        return CopiedTensors::Versions{source.buffer().data(), source.version(), first.tensors[i].tensor.version(),
+                                       copy.version()};
       };
-      if (shares) {
+      if (&to == &first) {
         if (copy.buffer().data() != source.buffer().data()) copy.rebind(source.buffer());
       } else if (versions() != to.versions[i]) {
         copy.copy_from(source);
@@ -167,6 +170,8 @@ class DataParallel::Impl {
     const bool records = !NoGrad::active();
     std::vector<Tensors> outputs(all.rows.size());
     std::vector<std::vector<NamedTensor>> added(all.rows.size());
+    std::vector<std::uint64_t> before;  // versions of copy 0's buffers, which are the module's memory
+    for (const NamedTensor& buffer : states_[0].buffers.tensors) before.push_back(buffer.tensor.version());
     all.inputs.resize(all.rows.size());
     threads_.run([&](int number) {
       const auto copy = static_cast<std::size_t>(number);
@@ -184,8 +189,9 @@ class DataParallel::Impl {
       added[copy] = losses.all();
       devices_[copy]->default_stream().synchronize();
     });
-    if (module_.is_training())
-      for (const NamedTensor& buffer : module_.named_buffers()) buffer.tensor.mark_changed();
+    const std::vector<NamedTensor> buffers = module_.named_buffers();
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (states_[0].buffers.tensors[i].tensor.version() != before[i]) buffers[i].tensor.mark_changed();
     arrange(all, outputs, added);
   }
 
