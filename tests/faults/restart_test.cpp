@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -138,28 +139,64 @@ TEST_F(Restart, MistakesAndSignalsEndTheJobAtOnce) {
   EXPECT_TRUE(interrupted.nothing_left());
 }
 
-TEST_F(Restart, TheReportMustBeWritable) {
-  Child job({LOCKRUN, "-n", "1", "--report", folder() + "/missing/report.json", "true"});
-  EXPECT_EQ(job.wait(), 2);
-  EXPECT_THAT(job.errors(), HasSubstr("--report " + folder() + "/missing/report.json: the file cannot be written"));
+TEST_F(Restart, TheReportIsAFileThatCanBeWritten) {
+  const auto refusal_of = [](const std::string& path) {
+    Child job({LOCKRUN, "-n", "1", "--report", path, "true"});
+    EXPECT_EQ(job.wait(), 2);
+    return job.errors();
+  };
+  EXPECT_THAT(refusal_of(folder() + "/missing/report.json"),
+              HasSubstr("--report " + folder() + "/missing/report.json: the file cannot be written"));
+  EXPECT_THAT(refusal_of("/dev/null"), HasSubstr("--report /dev/null: it is not a regular file"));
+  EXPECT_THAT(refusal_of(folder()), HasSubstr("is not a regular file"));
+  ASSERT_EQ(::mkfifo((folder() + "/pipe").c_str(), 0600), 0);
+  EXPECT_THAT(refusal_of(folder() + "/pipe"), HasSubstr("is not a regular file"));
+  std::ofstream(folder() + "/target.json") << "old";
+  fs::create_symlink(folder() + "/target.json", folder() + "/link.json");
+  Child job({LOCKRUN, "-n", "1", "--report", folder() + "/link.json", "true"});
+  EXPECT_EQ(job.wait(), 0) << job.errors();
+  EXPECT_TRUE(fs::is_symlink(folder() + "/link.json"));
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(folder() + "/target.json"))["attempts"].size(), 1U);
+}
+
+// It is not known how far a program has come that does not use Lockstep.
+TEST_F(Restart, AnyProgramIsRestartedAsOftenAsAskedFor) {
+  Child job(this->job(1, {"--max-restarts", "2"}, {"sh", "-c", "exit 1"}));
+  EXPECT_EQ(job.wait(kLong), 1);
+  const nlohmann::json all = report()["attempts"];
+  ASSERT_EQ(all.size(), 3U) << job.errors();
+  EXPECT_EQ(all[0]["step"], nullptr);
+  EXPECT_THAT(job.errors(), HasSubstr("attempt 2 of at most 2, in 1 s"));
+}
+
+// The progress of a program that a rank starts is not the rank's, and what an attempt leaves notes nothing in the next.
+TEST_F(Restart, ProgressIsTheRanksOwn) {
+  std::ofstream(folder() + "/rank.sh") << "cd " << folder() << "\n"
+                                       << "env -i LOCKSTEP_PROGRESS=$LOCKSTEP_PROGRESS " << TRAINING_RANK
+                                       << " steps=3 metrics=10 >first.txt\n"
+                                       << "exec " << TRAINING_RANK << " steps=5 metrics=10\n";
+  Child job(this->job(1, {}, {"sh", folder() + "/rank.sh"}));
+  EXPECT_EQ(job.wait(kLong), 0) << job.errors();
+  EXPECT_EQ(report()["attempts"][0]["step"], 5) << "the first program has ended";
 }
 
 // The first attempt leaves a process that joins the second one's store, on the same port and with the same token.
 TEST_F(Restart, ARankOfAnEarlierAttemptIsRefused) {
   std::ofstream(folder() + "/late.sh") << "cd " << folder() << "\n"
-                                       << "touch ready; while [ ! -e go ]; do sleep 0.01; done\n"
+                                       << "touch ready; for i in $(seq 3000); do [ -e go ] && break; sleep 0.01; done\n"
                                        << COLLECTIVE_RANK << " >late 2>&1; touch done\n";
   std::ofstream(folder() + "/rank.sh") << "cd " << folder() << "\n"
                                        << "if [ $LOCKSTEP_RESTART_COUNT = 0 ]; then\n"
                                        << "  setsid sh late.sh >/dev/null 2>&1 </dev/null &\n"
                                        << "  while [ ! -e ready ]; do sleep 0.01; done; exit 9\n"
                                        << "fi\n"
-                                       << "touch go; while [ ! -e done ]; do sleep 0.01; done\n";
+                                       << "touch go; for i in $(seq 3000); do [ -e done ] && break; sleep 0.01; done\n";
   Child job(this->job(1, {"--max-restarts", "1"}, {"sh", folder() + "/rank.sh"}));
   EXPECT_EQ(job.wait(kLong), 0) << job.errors();
   std::ifstream late(folder() + "/late");
   const std::string text{std::istreambuf_iterator<char>(late), {}};
-  EXPECT_THAT(text, HasSubstr("serves attempt 1 of this job, and this process belongs to attempt 0, which has ended"));
+  EXPECT_THAT(text,
+              HasSubstr("serves another attempt of this job, and this process belongs to attempt 0, which has ended"));
 }
 
 TEST_F(Restart, RanksFindTheirAttemptAndKeepThePorts) {
@@ -177,6 +214,13 @@ TEST_F(Restart, RanksFindTheirAttemptAndKeepThePorts) {
 }
 
 // -- preemption: the ranks save and leave on request
+
+TEST_F(Restart, RanksThatLoseOneThatHasSavedAndLeftArePreemptedToo) {
+  Child job(this->job(2, {"--max-restarts", "2"}, {"sh", "-c", "[ $RANK = 0 ] && exit 85; sleep 0.2; exit 75"}));
+  EXPECT_EQ(job.wait(kLong), kPreemptedExitCode) << job.errors();
+  EXPECT_EQ(report()["attempts"].size(), 1U);
+  EXPECT_THAT(job.errors(), HasSubstr("had saved and left with code 85"));
+}
 
 class Preemption : public Restart, public ::testing::WithParamInterface<const char*> {};
 
@@ -255,14 +299,14 @@ TEST_F(Restart, NodeZeroDecidesForAllNodes) {
   EXPECT_THAT(job[0].errors(), HasSubstr("no restart: the same failure has ended two attempts at step 12, 0 and 1"));
 }
 
-// A machine that is lost and comes back, with its lockrun started again by a supervisor such as systemd.
-TEST_F(Restart, ALostNodeThatComesBackTakesPart) {
-  const std::string expected = undisturbed_weights(3);
-  const auto start = [&](const std::string& port, int node, int ranks) {
+// Two nodes, which the test starts, kills and starts again as a supervisor such as systemd would.
+class RestartOfNodes : public Restart {
+ protected:
+  std::unique_ptr<Child> start(int node, const Words& program, const std::string& patience = "60") const {
     Words words = {LOCKRUN,
                    "--no-fold",
                    "-n",
-                   std::to_string(ranks),
+                   node == 0 ? "2" : "1",
                    "--nnodes",
                    "2",
                    "--node-rank",
@@ -270,30 +314,65 @@ TEST_F(Restart, ALostNodeThatComesBackTakesPart) {
                    "--master-addr",
                    "127.0.0.1",
                    "--master-port",
-                   port,
+                   port_,
                    "--max-restarts",
                    "3"};
-    const Words program = training("lost", {"pause_ms=20"});
+    if (node == 0) words.insert(words.end(), {"--report", report_file()});
     words.insert(words.end(), program.begin(), program.end());
     return std::make_unique<Child>(words, ChildOptions{.environment = {{"LOCKSTEP_TOKEN", "a token of this test"},
+                                                                       {"LOCKSTEP_STORE_TIMEOUT_S", patience},
                                                                        {"LOCKSTEP_NODE", std::to_string(node)}}});
-  };
+  }
+
+ private:
+  std::string port_ = free_port();
+};
+
+TEST_F(RestartOfNodes, ALostNodeThatComesBackTakesPart) {
+  const std::string expected = undisturbed_weights(3);
   for (const int lost : {1, 0}) {
     SCOPED_TRACE(lost == 0 ? "node 0 is lost" : "node 1 is lost");
     fs::remove_all(folder() + "/lost");
-    const std::string port = free_port();
+    const Words program = training("lost", {"gate_at=13", "gate=" + folder() + "/gate"});
     std::vector<std::unique_ptr<Child>> nodes;
-    nodes.push_back(start(port, 0, 2));
-    nodes.push_back(start(port, 1, 1));
-    for (const auto& node : nodes) ASSERT_TRUE(node->wait_for_output("is running")) << node->errors();
+    for (int node = 0; node < 2; ++node) nodes.push_back(start(node, program));
+    for (const auto& node : nodes) ASSERT_TRUE(node->wait_for_output("waits")) << node->errors();
     const auto place = static_cast<std::size_t>(lost);
     nodes[place]->signal(SIGKILL);
     EXPECT_EQ(nodes[place]->wait(kLong), 128 + SIGKILL);
-    nodes[place] = start(port, lost, lost == 0 ? 2 : 1);
+    nodes[place] = start(lost, program);
     for (const auto& node : nodes) {
       EXPECT_EQ(node->wait(kLong), 0) << node->errors();
       EXPECT_EQ(weights_in(node->output()), expected);
     }
+    EXPECT_THAT(nodes[0]->output() + nodes[0]->errors(), HasSubstr(lost == 0 ? "did 23 steps" : "attempt 1 at"))
+        << "the number of the attempt goes on, also if node 0 has forgotten it";
+    EXPECT_EQ(report()["attempts"].back()["attempt"], 1);
+  }
+}
+
+TEST_F(RestartOfNodes, ASignalWhileNodesMeetAgainEndsTheJob) {
+  const Words program = training("meet", {"gate_at=13", "gate=" + folder() + "/gate"});
+  const auto zero = start(0, program), one = start(1, program);
+  for (const Child* node : {zero.get(), one.get()}) ASSERT_TRUE(node->wait_for_output("waits")) << node->errors();
+  one->signal(SIGKILL);
+  EXPECT_EQ(one->wait(kLong), 128 + SIGKILL);
+  for (int i = 0; i < 4000 && zero->errors().find("restarts the job") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  zero->signal(SIGUSR2);  // a notice, for which there is no rank
+  zero->signal(SIGTERM);
+  EXPECT_EQ(zero->wait(kLong), 128 + SIGTERM) << zero->errors();
+  EXPECT_THAT(zero->errors(), HasSubstr("lockrun: SIGTERM: no restart"));
+  EXPECT_EQ(report()["attempts"][0]["end"], "interrupted");
+}
+
+TEST_F(RestartOfNodes, ExitCode85OfOneRankIsThatOfAllLockruns) {
+  for (const int leaves : {0, 1}) {
+    const auto program = [&](int node) { return Words{"sh", "-c", node == leaves ? "exit 85" : "exit 0"}; };
+    const auto zero = start(0, program(0)), one = start(1, program(1));
+    for (const Child* node : {zero.get(), one.get()})
+      EXPECT_EQ(const_cast<Child*>(node)->wait(kLong), kPreemptedExitCode) << node->errors();
+    EXPECT_EQ(report()["attempts"][0]["end"], "preempted");
   }
 }
 
@@ -301,7 +380,7 @@ TEST_F(Restart, ANodeThatDoesNotComeBackEndsTheJob) {
   Words command = {"--max-restarts", "3"};
   const Words program = training("gone", {"steps=1000000", "pause_ms=5"});
   command.insert(command.end(), program.begin(), program.end());
-  NodeJob job({1, 1}, command, {{"LOCKSTEP_STORE_TIMEOUT_S", "2"}});
+  NodeJob job({1, 1}, command, {{"LOCKSTEP_STORE_TIMEOUT_S", "8"}});
   ASSERT_TRUE(job.is_training()) << job[0].errors();
   job[1].signal(SIGKILL);
   EXPECT_EQ(job[0].wait(kLong), kPeerLostExitCode) << job[0].errors();

@@ -78,6 +78,7 @@ class Training {
     const std::int64_t first = step_;
     while (step_ < steps) {
       if (step_ == fail_at_ && misbehave()) return 0;
+      if (step_ == arguments_.number("gate_at", -1)) await_gate();
       train_one();
       if (step_ == first + 1) say("is running");
       if (save_every > 0 && step_ % save_every == 0) save(folder);
@@ -136,6 +137,15 @@ class Training {
     }
     metrics_.assign(metrics_.size(), loss);
     group_->all_reduce(std::span<float>(metrics_), lockstep::ReduceOp::kAvg, {.purpose = {"metrics"}});
+  }
+
+  // At step gate_at=N of the first attempt it waits for the file gate=FILE.
+  void await_gate() const {
+    if (lockstep::launch::attempt() > 0) return;
+    say("waits");
+    const std::string gate = arguments_.text("gate");
+    for (int i = 0; i < 12'000 && ::access(gate.c_str(), F_OK) != 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 
   // Returns true if the rank should end successfully now.

@@ -166,7 +166,9 @@ TEST(NodeMessage, ComesThroughAsItWas) {
   message.report.step = 1234567890123;
   message.report.restarts = true;
   message.report.why_no_restart = "why";
+  message.report.pause_s = 8;
   message.attempt = 4;
+  message.attempt_id = "id";
   const auto read = decode(encode(message));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->kind, message.kind);
@@ -185,7 +187,9 @@ TEST(NodeMessage, ComesThroughAsItWas) {
   EXPECT_EQ(read->report.step, message.report.step);
   EXPECT_TRUE(read->report.restarts);
   EXPECT_EQ(read->report.why_no_restart, "why");
+  EXPECT_EQ(read->report.pause_s, 8);
   EXPECT_EQ(read->attempt, 4);
+  EXPECT_EQ(read->attempt_id, "id");
 }
 
 TEST(NodeMessage, WhatIsNoneIsRefused) {

@@ -59,11 +59,15 @@ TEST(RankEnvironment, TheAttemptOfAJobThatMayRestart) {
   EXPECT_EQ(changes(job, 0).count("LOCKSTEP_RESTART_COUNT"), 0U);
   job.attempt = 2;
   job.max_restarts = 5;
+  job.attempt_id = "a text";
   EXPECT_EQ(changes(job, 0)["LOCKSTEP_RESTART_COUNT"], "2");
+  EXPECT_EQ(changes(job, 0)["LOCKSTEP_ATTEMPT"], "a text");
   EXPECT_EQ(changes(job, 0)["LOCKSTEP_MAX_RESTARTS"], "5");
-  const Changes inner = changes(facts(), 0, {{"LOCKSTEP_RESTART_COUNT", "2"}, {"LOCKSTEP_MAX_RESTARTS", "5"}});
+  const Changes inner =
+      changes(facts(), 0, {{"LOCKSTEP_RESTART_COUNT", "2"}, {"LOCKSTEP_MAX_RESTARTS", "5"}, {"LOCKSTEP_ATTEMPT", "x"}});
   EXPECT_EQ(inner.at("LOCKSTEP_RESTART_COUNT"), std::nullopt) << "an outer job's";
   EXPECT_EQ(inner.at("LOCKSTEP_MAX_RESTARTS"), std::nullopt);
+  EXPECT_EQ(inner.at("LOCKSTEP_ATTEMPT"), std::nullopt);
 }
 
 TEST(RankEnvironment, OnOneOfSeveralNodes) {

@@ -16,7 +16,7 @@ Attempt failed_at(std::int64_t step, const std::string& how, int number = 0) {
   attempt.number = number;
   attempt.end = Attempt::End::kFailed;
   attempt.exit_code = 1;
-  attempt.optimizer_steps = step;
+  attempt.step = step;
   attempt.failure = FirstFailure{.rank = 1, .how = how};
   return attempt;
 }
@@ -25,11 +25,25 @@ TEST(RestartPolicy, RestartsAFailureAsOftenAsItMay) {
   RestartPolicy never(0);
   EXPECT_FALSE(never.judge(failed_at(3, "exited with code 1")).restarts);
   RestartPolicy twice(2);
-  EXPECT_TRUE(twice.judge(failed_at(3, "exited with code 1")).restarts);
-  EXPECT_TRUE(twice.judge(failed_at(7, "exited with code 1")).restarts);
-  const auto last = twice.judge(failed_at(9, "exited with code 1"));
+  EXPECT_TRUE(twice.judge(failed_at(3, "exited with code 1", 0)).restarts);
+  EXPECT_TRUE(twice.judge(failed_at(7, "exited with code 1", 1)).restarts);
+  const auto last = twice.judge(failed_at(9, "exited with code 1", 2));
   EXPECT_FALSE(last.restarts);
   EXPECT_EQ(last.why_not, "") << "the attempts' lines say it";
+  RestartPolicy of_a_node_that_came_back(2);
+  EXPECT_FALSE(of_a_node_that_came_back.judge(failed_at(9, "exited with code 1", 2)).restarts) << "the numbers go on";
+}
+
+TEST(RestartPolicy, WaitsLongerForAttemptsThatReachNoCheckpoint) {
+  RestartPolicy policy(100);
+  std::vector<std::int64_t> pauses;
+  for (int number = 0; number < 9; ++number)
+    pauses.push_back(policy.judge(failed_at(number, "exited with code 1", number)).pause.count());
+  EXPECT_THAT(pauses, ::testing::ElementsAre(0, 1, 2, 4, 8, 16, 30, 30, 30));
+  Attempt saved = failed_at(20, "exited with code 1", 9);
+  saved.saved_step = 20;
+  EXPECT_EQ(policy.judge(saved).pause.count(), 0);
+  EXPECT_EQ(policy.judge(failed_at(21, "exited with code 1", 10)).pause.count(), 0);
 }
 
 TEST(RestartPolicy, LeavesEndsThatAreNoFailures) {
@@ -47,7 +61,7 @@ TEST(RestartPolicy, LeavesEndsThatAreNoFailures) {
 TEST(RestartPolicy, StopsAtAFailureThatComesAgain) {
   RestartPolicy policy(5);
   EXPECT_TRUE(policy.judge(failed_at(3, "exited with code 1", 0)).restarts);
-  Attempt resumed = failed_at(1, "exited with code 1", 1);
+  Attempt resumed = failed_at(3, "exited with code 1", 1);
   resumed.resumed_step = 2;
   const auto verdict = policy.judge(resumed);
   EXPECT_FALSE(verdict.restarts);
@@ -71,7 +85,10 @@ TEST(RestartPolicy, TellsFailuresApart) {
   EXPECT_FALSE(restarts_after(with_text, with_text));
   Attempt killed = failed_at(0, "was killed by signal 9 (SIGKILL: Killed)");
   killed.failure->is_from_outside = true;
-  EXPECT_TRUE(restarts_after(killed, killed)) << "who sent the signal may not send it again";
+  EXPECT_TRUE(restarts_after(killed, killed)) << "the sender of the signal may not send it again";
+  Attempt unknown = once;
+  unknown.step = std::nullopt;
+  EXPECT_TRUE(restarts_after(unknown, unknown)) << "a program that notes no steps may have come further";
 }
 
 TEST(RestartPolicy, DoesNotRepeatARefusalOfTheArguments) {
@@ -80,8 +97,10 @@ TEST(RestartPolicy, DoesNotRepeatARefusalOfTheArguments) {
   const auto verdict = RestartPolicy(5).judge(attempt);
   EXPECT_FALSE(verdict.restarts);
   EXPECT_THAT(verdict.why_not, HasSubstr("rank 1 exited with code 2 before its first step"));
-  attempt.optimizer_steps = 1;
+  attempt.step = 1;
   EXPECT_TRUE(RestartPolicy(5).judge(attempt).restarts);
+  attempt.step = std::nullopt;
+  EXPECT_TRUE(RestartPolicy(5).judge(attempt).restarts) << "perhaps after hours";
 }
 
 TEST(AttemptReport, SaysTheSameToPeopleAndPrograms) {
@@ -90,15 +109,15 @@ TEST(AttemptReport, SaysTheSameToPeopleAndPrograms) {
   first.saved_step = 10;
   first.consequences = {0, 2, 3};
   first.began = std::chrono::system_clock::time_point(std::chrono::seconds(1'000'000'000));
-  Attempt second = failed_at(2, "exited with code 1", 1);
+  Attempt second = failed_at(12, "exited with code 1", 1);
   second.resumed_step = 10;
   second.failure->task = "ps:0";
-  second.failure->exception = "the disk is full";
+  second.failure->exception = "the disk is full\nand a second line";
   second.failure->last_lines = {"train: error: the disk is full"};
   Attempt third;
   third.number = 2;
   third.resumed_step = 10;
-  third.optimizer_steps = 90;
+  third.step = 100;
   const std::vector<Attempt> all = {first, second, third};
   const std::string text = text_of(all, 0);
   EXPECT_THAT(text, HasSubstr("lockrun: 3 attempts, exit code 0\n"));
@@ -117,7 +136,7 @@ TEST(AttemptReport, SaysTheSameToPeopleAndPrograms) {
   EXPECT_EQ(attempts[0]["saved_step"], 10);
   EXPECT_EQ(attempts[0]["first_failure"]["rank"], 1);
   EXPECT_EQ(attempts[0]["consequences"], nlohmann::json({0, 2, 3}));
-  EXPECT_EQ(attempts[1]["first_failure"]["exception"], "the disk is full");
+  EXPECT_EQ(attempts[1]["first_failure"]["exception"], "the disk is full\nand a second line");
   EXPECT_EQ(attempts[1]["first_failure"]["last_lines"][0], "train: error: the disk is full");
   EXPECT_EQ(attempts[2]["end"], "finished");
   EXPECT_EQ(attempts[2]["first_failure"], nullptr);

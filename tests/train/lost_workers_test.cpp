@@ -196,7 +196,7 @@ TEST(LostWorkers, TheWeightsOfAWorkerThatIsLostOnTheWayAreNotTakenOver) {
     EXPECT_EQ(own.join(), 3);
     own.notify(Notice::Kind::kFinished);
   }));
-  EXPECT_THAT(log.text(), HasSubstr("with 1 workers and the weights from before those that it was sending: "));
+  EXPECT_THAT(log.text(), HasSubstr("with 1 worker and the weights from before those that it was sending: "));
 }
 
 TEST(LostWorkers, WeightsThatOtherServersMayHaveTakenOverEndTheJob) {

@@ -31,8 +31,8 @@ struct JobEnvironment {
   // kAddress: the variables that host and port come from, for messages.
   std::string host_source = env::kMasterAddr, port_source = env::kMasterPort;
   bool store_is_hosted = false;  // lockrun (or spawn) serves the store already; else rank 0 does
-  int attempt = 0;               // lockrun --max-restarts: how often it has restarted the job
-  bool may_restart = false;      // then: the store knows the attempt that it serves
+  int attempt = 0;               // lockrun --max-restarts: how often it has restarted the job,
+  std::string attempt_id;        // and what only this attempt has; else empty
   // kAddress, rank 0: MASTER_ADDR may be a name that only the other ranks resolve to this one, as with a Kubernetes
   // service or a cluster's node.
   bool master_is_named_for_others = false;

@@ -76,7 +76,9 @@ inline constexpr const char* kTerminalWidth = "LOCKSTEP_TERMINAL_WIDTH";
 // Set by lockrun --max-restarts N: how often it has restarted the job, see launch::attempt(); and N.
 inline constexpr const char* kRestartCount = "LOCKSTEP_RESTART_COUNT";
 inline constexpr const char* kMaxRestarts = "LOCKSTEP_MAX_RESTARTS";
-// Set by torchrun and Slurm: the same.
+// Set with them: what only this attempt has, so that its ranks join no other.
+inline constexpr const char* kAttempt = "LOCKSTEP_ATTEMPT";
+// Set by torchrun and Slurm: how often the job has been restarted.
 inline constexpr const char* kTorchrunsRestartCount = "TORCHELASTIC_RESTART_COUNT";
 inline constexpr const char* kSlurmsRestartCount = "SLURM_RESTART_COUNT";
 // Set by lockrun: the memory in which a rank notes its steps.

@@ -46,7 +46,8 @@ class SpawnContext {
   // the cause and its last lines. A second call returns, or throws, the same.
   bool join(std::optional<std::chrono::milliseconds> timeout = {});
 
-  // Ends the ranks that still run: SIGTERM, after five seconds SIGKILL. Waits for that. Then join() throws.
+  // Ends the ranks that still run: SIGTERM, after five seconds SIGKILL. Blocks for that time, or for 15 s if the process
+  // that watches the ranks hangs: SIGKILL then ends it, and the kernel its ranks. Then join() throws.
   void terminate();
 
  private:

@@ -1,4 +1,4 @@
-// The key under which a store that lockrun serves has the number of the attempt, if the job may restart.
+// The key under which a store that lockrun serves has what only its attempt of the job has (LOCKSTEP_ATTEMPT).
 #pragma once
 
 namespace lockstep {

@@ -86,9 +86,8 @@ void read_address_job(const EnvironmentReader& reader, JobEnvironment& job) {
   job.master_host = without_brackets(*host);
   job.master_port = static_cast<std::uint16_t>(reader.required(env::kMasterPort, env::kMasterAddr, 1, kMaxPort));
   if (job.store_is_hosted) {
-    const auto attempt = reader.integer(env::kRestartCount, 0, std::numeric_limits<int>::max());
-    job.may_restart = attempt.has_value();
-    job.attempt = static_cast<int>(attempt.value_or(0));
+    job.attempt_id = reader.text(env::kAttempt).value_or("");
+    job.attempt = static_cast<int>(reader.integer(env::kRestartCount, 0, std::numeric_limits<int>::max()).value_or(0));
     job.host_source = job.port_source = "its launcher's choice";
     if (const auto port = reader.integer(env::kStorePort, 1, kMaxPort))
       job.master_port = static_cast<std::uint16_t>(*port);

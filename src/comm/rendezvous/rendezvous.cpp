@@ -114,13 +114,12 @@ Endpoint store_from_here(const JobEnvironment& job, Deadline deadline) {
 // A rank that an earlier attempt has left must not join this one.
 void check_attempt(const JobEnvironment& job, Store& store, const Endpoint& endpoint,
                    std::chrono::milliseconds timeout) {
-  if (!job.may_restart) return;
-  const std::string served = store.get(kAttemptKey, timeout);
-  if (served == std::to_string(job.attempt)) return;
+  if (job.attempt_id.empty() || store.get(kAttemptKey, timeout) == job.attempt_id) return;
   throw RendezvousError(
-      "the store at {} serves attempt {} of this job, and this process belongs to attempt {}, which has ended: end "
+      "the store at {} serves another attempt of this job, and this process belongs to attempt {}, which has ended: "
+      "end "
       "this process",
-      endpoint.text(), served, job.attempt);
+      endpoint.text(), job.attempt);
 }
 
 // Connects to this job's store and no other: all steps of a user's jobs may have the same token, and if two of them

@@ -76,7 +76,8 @@ const std::vector<std::string>& known_variables() {
                                                   kStorePort,      kIsa,
                                                   kDelayAlpha,     kDelayBandwidth,
                                                   kSocketsPerPeer, kRestartCount,
-                                                  kMaxRestarts,    kProgress};
+                                                  kMaxRestarts,    kAttempt,
+                                                  kProgress};
   return kKnown;
 }
 

@@ -9,19 +9,31 @@
 #include <cerrno>
 #include <charconv>
 #include <climits>
+#include <csignal>
 #include <cstring>
 #include <new>
 #include <string_view>
 
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
-#include "src/core/process/fd.h"
 
 namespace lockstep {
 
 namespace {
 
 constexpr const char* kName = "lockstep-progress";
+
+// Returns false if another process that still runs has taken it: that one started this one.
+bool take(RankProgress& page) {
+  const pid_t own = ::getpid();
+  pid_t writer = 0;
+  if (page.writer.compare_exchange_strong(writer, own) || writer == own) return true;
+  if (::kill(writer, 0) == 0 || errno != ESRCH || !page.writer.compare_exchange_strong(writer, own)) return false;
+  page.resumed_step = page.saved_step = RankProgress::kNone;
+  page.optimizer_steps = 0;
+  page.error_bytes = 0;
+  return true;
+}
 
 // LOCKSTEP_PROGRESS is "/proc/PID/fd/N:I": the I-th page of a file that only lockrun holds. A rank does not inherit the
 // descriptor, since programs close those that they do not know and use their numbers for other files. Whatever else is
@@ -43,7 +55,9 @@ RankProgress* find_own() {
   if (!fd || ::lseek(fd.get(), 0, SEEK_END) < static_cast<off_t>((number + 1) * sizeof(RankProgress))) return nullptr;
   void* const memory =
       ::mmap(nullptr, (number + 1) * sizeof(RankProgress), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<RankProgress*>(memory) + number;
+  if (memory == MAP_FAILED) return nullptr;
+  RankProgress* const page = static_cast<RankProgress*>(memory) + number;
+  return take(*page) ? page : nullptr;
 }
 
 RankProgress* own_progress() {
@@ -54,7 +68,10 @@ RankProgress* own_progress() {
 }  // namespace
 
 void note_resumed_step(std::int64_t step) {
-  if (RankProgress* const own = own_progress()) own->resumed_step.store(step, std::memory_order_relaxed);
+  RankProgress* const own = own_progress();
+  if (own == nullptr) return;
+  own->resumed_step.store(step, std::memory_order_relaxed);
+  own->optimizer_steps.store(0, std::memory_order_relaxed);
 }
 
 void note_saved_step(std::int64_t step) {
@@ -68,29 +85,24 @@ void note_optimizer_step() {
 void note_error(const char* message) {
   RankProgress* const own = own_progress();
   if (own == nullptr || own->error_bytes.load(std::memory_order_relaxed) != 0) return;
-  const std::size_t bytes = std::min(std::strlen(message), sizeof own->error);
+  std::size_t bytes = std::min(std::strlen(message), sizeof own->error);
+  while (bytes > 0 && (message[bytes] & 0xC0) == 0x80) --bytes;  // not within a character
   std::memcpy(own->error, message, bytes);
   own->error_bytes.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
 }
 
 ProgressPages::ProgressPages(int ranks) : ranks_(ranks), fd_(::memfd_create(kName, MFD_CLOEXEC)) {
   const std::size_t bytes = static_cast<std::size_t>(ranks) * sizeof(RankProgress);
-  void* const memory = fd_ >= 0 && ::ftruncate(fd_, static_cast<off_t>(bytes)) == 0
-                           ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0)
+  void* const memory = fd_ && ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0
+                           ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0)
                            : MAP_FAILED;
-  if (memory == MAP_FAILED) {
-    const int error = errno;
-    if (fd_ >= 0) ::close(fd_);
-    throw Error("launch: cannot make the memory for the progress of {} ranks: {}", ranks, std::strerror(error));
-  }
+  if (memory == MAP_FAILED)
+    throw Error("launch: cannot make the memory for the progress of {} ranks: {}", ranks, std::strerror(errno));
   pages_ = static_cast<RankProgress*>(memory);
-  clear();
+  for (int i = 0; i < ranks_; ++i) new (&pages_[i]) RankProgress();
 }
 
-ProgressPages::~ProgressPages() {
-  ::munmap(pages_, static_cast<std::size_t>(ranks_) * sizeof(RankProgress));
-  ::close(fd_);
-}
+ProgressPages::~ProgressPages() { ::munmap(pages_, static_cast<std::size_t>(ranks_) * sizeof(RankProgress)); }
 
 std::string ProgressPages::error_of(int local_rank) const {
   const RankProgress& page = of(local_rank);
@@ -99,11 +111,7 @@ std::string ProgressPages::error_of(int local_rank) const {
 }
 
 std::string ProgressPages::place_of(int local_rank) const {
-  return fmt::format("/proc/{}/fd/{}:{}", ::getpid(), fd_, local_rank);
-}
-
-void ProgressPages::clear() {
-  for (int i = 0; i < ranks_; ++i) new (&pages_[i]) RankProgress();
+  return fmt::format("/proc/{}/fd/{}:{}", ::getpid(), fd_.get(), local_rank);
 }
 
 }  // namespace lockstep

@@ -22,17 +22,20 @@ constexpr int kCoordinatorPatience = 2;
 
 }  // namespace
 
-NodeAgent::NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience)
+NodeAgent::NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience,
+                     const NodeMeeting& meeting)
     : NodeLink(std::move(own), patience), coordinator_(coordinator), token_(std::move(token)) {
-  connect();
-  // The address that this machine uses, so that ranks need not resolve a name.
-  store_ = channel_->peer_address();
-  channel_->send({.kind = NodeMessage::Kind::kJoin, .nodes = {own_}});
-  await_start();
+  Waiting waiting(meeting.leaving.empty() ? patience_.to_meet : std::min(patience_.to_meet, kTimeToTell));
+  do {
+    connect(waiting, meeting);
+    // The address that this machine uses, so that ranks need not resolve a name.
+    store_ = channel_->peer_address();
+    channel_->send(
+        {.kind = NodeMessage::Kind::kJoin, .why = meeting.leaving, .nodes = {own_}, .attempt = meeting.attempt});
+  } while (!await_start(meeting));
 }
 
-void NodeAgent::connect() {
-  Waiting waiting(patience_.to_meet);
+void NodeAgent::connect(Waiting& waiting, const NodeMeeting& meeting) {
   for (std::string why;;) {
     if (Fd fd = try_connect_tcp(coordinator_.host, coordinator_.port, waiting.deadline(), why)) {
       channel_.emplace(std::move(fd), NodeChannel::Side::kAgent, token_);
@@ -53,6 +56,7 @@ void NodeAgent::connect() {
       fmt::print(stderr, "lockrun: node {} waits for node 0 at {}: {} {}\n", own_.node, coordinator_.text(), why,
                  waiting.progress());
     std::this_thread::sleep_for(kPauseBetweenTries);
+    if (meeting.leaving.empty()) meeting.look();
   }
 }
 
@@ -81,23 +85,28 @@ bool NodeAgent::shake_hands(Clock::time_point until) {
   return channel_->state() == State::kOpen;
 }
 
-void NodeAgent::await_start() {
+// Returns false if node 0 was lost and may come back.
+bool NodeAgent::await_start(const NodeMeeting& meeting) {
   Clock::time_point silent_since = Clock::now();
   while (nodes_.empty()) {
     pollfd polled = channel_->to_poll();
     ::poll(&polled, 1, kLookMs);
+    if (meeting.leaving.empty()) meeting.look();
     channel_->move();
     while (const auto message = channel_->next()) {
       silent_since = Clock::now();
-      if (obey(*message)) return;
+      if (obey(*message)) return true;
     }
-    if (channel_->state() != NodeChannel::State::kOpen)
+    const bool is_gone = channel_->state() != NodeChannel::State::kOpen;
+    if (is_gone && patience_.is_restartable && meeting.leaving.empty()) return false;
+    if (is_gone)
       throw RendezvousError("node {}: node 0 at {} left before the start{}", own_.node, coordinator_.text(),
                             last_status_.empty() ? "" : ", while it waited for " + last_status_);
     if (Clock::now() >= silent_since + kCoordinatorPatience * kHandshakeTime)
       throw RendezvousError("node {}: node 0 at {} has sent nothing for {} s: is it stopped?", own_.node,
                             coordinator_.text(), std::chrono::seconds(kCoordinatorPatience * kHandshakeTime).count());
   }
+  return true;
 }
 
 // Handles a message while waiting for the start. Returns true when the start has come.
@@ -116,6 +125,7 @@ bool NodeAgent::obey(const NodeMessage& message) {
                           coordinator_.text());
   nodes_ = message.nodes;
   attempt_ = message.attempt;
+  attempt_id_ = message.attempt_id;
   return true;
 }
 

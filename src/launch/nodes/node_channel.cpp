@@ -98,6 +98,7 @@ std::string encode(const NodeMessage& message) {
   const json value = {{"kind", static_cast<int>(message.kind)},
                       {"why", message.why},
                       {"attempt", message.attempt},
+                      {"attempt_id", message.attempt_id},
                       {"nodes", std::move(nodes)},
                       {"report",
                        {{"kind", static_cast<int>(report.kind)},
@@ -106,8 +107,9 @@ std::string encode(const NodeMessage& message) {
                         {"signal", report.signal},
                         {"cause", report.cause},
                         {"failure", failure_to_json(report.failure)},
-                        {"step", report.step},
+                        {"step", report.step ? json(*report.step) : json(nullptr)},
                         {"restarts", report.restarts},
+                        {"pause_s", report.pause_s},
                         {"why_no_restart", report.why_no_restart}}}};
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -126,10 +128,12 @@ std::optional<NodeMessage> decode(std::string_view text) {
     message.report.signal = report.at("signal").get<int>();
     message.report.cause = report.at("cause").get<std::string>();
     message.report.failure = failure_from_json(report.at("failure"));
-    message.report.step = report.at("step").get<std::int64_t>();
+    if (!report.at("step").is_null()) message.report.step = report.at("step").get<std::int64_t>();
     message.report.restarts = report.at("restarts").get<bool>();
+    message.report.pause_s = report.at("pause_s").get<int>();
     message.report.why_no_restart = report.at("why_no_restart").get<std::string>();
     message.attempt = value.at("attempt").get<int>();
+    message.attempt_id = value.at("attempt_id").get<std::string>();
     return message;
   } catch (const std::exception&) {
     return std::nullopt;

@@ -27,11 +27,13 @@ inline constexpr int kLookMs = 100;  // the longest time between two checks for 
 // After a name did not resolve, or node 0 was not reachable.
 inline constexpr std::chrono::milliseconds kPauseBetweenTries(200);
 inline constexpr std::chrono::seconds kHandshakeTime(10);
+// How long a node that will not take part waits for the others, to tell them.
+inline constexpr std::chrono::milliseconds kTimeToTell(5000);
 
 // A message from one lockrun to another.
 struct NodeMessage {
   enum class Kind {
-    kJoin,              // to node 0: nodes[0] is the sender
+    kJoin,              // to node 0: nodes[0] is the sender; `why` if it will not take part
     kRefusal,           // from node 0: the reason in `why`
     kWaiting,           // from node 0: `why` names the missing nodes
     kStart,             // from node 0: all nodes
@@ -44,7 +46,9 @@ struct NodeMessage {
   std::string why;
   std::vector<NodeFacts> nodes;
   NodeReport report;
-  int attempt = 0;  // kStart: the number of the attempt, which node 0 counts
+  // kJoin: the number of the next attempt, as the sender counts. kStart: as all do, and the attempt's id.
+  int attempt = 0;
+  std::string attempt_id = {};
 };
 std::string encode(const NodeMessage& message);
 std::optional<NodeMessage> decode(std::string_view text);  // nullopt: not a message of this version

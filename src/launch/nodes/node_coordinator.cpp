@@ -27,27 +27,38 @@ constexpr seconds kWaitForNodes(10);
 }  // namespace
 
 NodeCoordinator::NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience,
-                                 int attempt)
+                                 const NodeMeeting& meeting)
     : NodeLink(std::move(own), patience), listener_(std::move(listener)), token_(std::move(token)), roster_(own_) {
   store_ = local_endpoint(listener_.get());
-  attempt_ = attempt;
-  gather();
+  attempt_ = meeting.attempt;
+  attempt_id_ = fresh_token();
+  try {
+    gather(meeting);
+  } catch (const std::exception& error) {
+    refuse_all(error.what());
+    throw;
+  }
   nodes_ = roster_.nodes();
   agents_.remove_if([](const Connection& agent) { return agent.node < 0; });
-  send_to_all({.kind = NodeMessage::Kind::kStart, .nodes = nodes_, .attempt = attempt_});
+  send_to_all({.kind = NodeMessage::Kind::kStart, .nodes = nodes_, .attempt = attempt_, .attempt_id = attempt_id_});
 }
 
-void NodeCoordinator::gather() {
-  Waiting waiting(patience_.to_meet);
+void NodeCoordinator::refuse_all(const std::string& why) {
+  send_to_all({.kind = NodeMessage::Kind::kRefusal, .why = why});
+  for (Connection& agent : agents_) agent.channel.move();
+}
+
+void NodeCoordinator::gather(const NodeMeeting& meeting) {
+  // A node that leaves waits for the others a short time, to tell them.
+  Waiting waiting(meeting.leaving.empty() ? patience_.to_meet : std::min(patience_.to_meet, kTimeToTell));
   for (std::vector<int> missing = roster_.missing(); !missing.empty(); missing = roster_.missing()) {
-    if (waiting.is_over()) {
-      const std::string why = fmt::format(
-          "{} of {} did not arrive at {} within {} s: was lockrun started there, with the same --master-addr and "
+    if (waiting.is_over() && !meeting.leaving.empty()) break;
+    if (waiting.is_over())
+      throw RendezvousError(
+          "node 0: {} of {} did not arrive at {} within {} s: was lockrun started there, with the same --master-addr "
+          "and "
           "--master-port?",
           list_nodes(missing), own_.nodes, store_.text(), waiting.timeout_s());
-      send_to_all({.kind = NodeMessage::Kind::kRefusal, .why = why});
-      throw RendezvousError("node 0: {}", why);
-    }
     if (waiting.report_is_due()) {
       fmt::print(
           stderr, "lockrun: node 0 waits at {} for {} {}{}\n", store_.text(), list_nodes(missing), waiting.progress(),
@@ -57,10 +68,12 @@ void NodeCoordinator::gather() {
     std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
     add_descriptors(polled);
     ::poll(polled.data(), polled.size(), kLookMs);
+    if (meeting.leaving.empty()) meeting.look();
     accept_all();
     admit_all();
     remove_closed_agents();
   }
+  if (!meeting.leaving.empty()) throw RendezvousError("node 0: {}", meeting.leaving);
 }
 
 void NodeCoordinator::accept_all() {
@@ -82,14 +95,17 @@ void NodeCoordinator::admit_all() {
       fmt::print(stderr, "lockrun: refused {}: it {}\n", peer, refusal_reason(token_));
     while (auto message = agent.channel.next())
       if (message->kind == NodeMessage::Kind::kJoin && message->nodes.size() == 1 && agent.node < 0)
-        admit(agent, message->nodes[0]);
+        admit(agent, *message);
   }
 }
 
-void NodeCoordinator::admit(Connection& agent, const NodeFacts& facts) {
+void NodeCoordinator::admit(Connection& agent, const NodeMessage& joining) {
+  const NodeFacts& facts = joining.nodes[0];
+  if (!joining.why.empty()) throw RendezvousError("{}: {}", where(facts), joining.why);
   const std::string problem = facts.ranks < 1 ? "it has no ranks" : roster_.admit(facts);
   if (problem.empty()) {
     agent.node = facts.node;
+    attempt_ = std::max(attempt_, joining.attempt);
     return;
   }
   fmt::print(stderr, "lockrun: refused {}: {}\n", agent.channel.peer(), problem);

@@ -22,12 +22,22 @@
 
 namespace lockstep::launch {
 
+class Waiting;
+
 // How long one lockrun waits for another.
 struct NodePatience {
   std::chrono::milliseconds to_meet;
   std::chrono::milliseconds without_heartbeat;
   // The job may restart: an attempt that still runs at node 0's port is waited for.
   bool is_restartable = false;
+};
+
+// A node's part in meeting for an attempt.
+struct NodeMeeting {
+  int attempt = 0;      // its number, as this node counts
+  std::string leaving;  // "": the node takes part; else it tells the others why it does not, and they end, too
+  // Called every 100 to 200 ms while this node waits; may throw.
+  std::function<void()> look = [] {};
 };
 
 // A node's ports, the same in all attempts of a job.
@@ -58,8 +68,10 @@ class NodeLink {
   // The decision is this node's own, because node 0 is lost or does not answer.
   bool has_lost_coordinator() const { return has_lost_coordinator_; }
 
-  // The number of the attempt that the nodes have met for: node 0's count.
+  // The number of the attempt that the nodes have met for, the highest that any of them counts, and a text that no
+  // other attempt has.
   int attempt() const { return attempt_; }
+  const std::string& attempt_id() const { return attempt_id_; }
   // Node 0: called once, with the report that decides; may set .restarts and .why_no_restart, for all nodes.
   using Judge = std::function<void(NodeReport& decision)>;
   void judge_by(Judge judge) { judge_ = std::move(judge); }
@@ -75,6 +87,7 @@ class NodeLink {
   std::optional<NodeReport> decision_;
   bool has_lost_coordinator_ = false;
   int attempt_ = 0;
+  std::string attempt_id_;
   Judge judge_;
 };
 
@@ -82,8 +95,9 @@ class NodeLink {
 class NodeCoordinator : public NodeLink {
  public:
   // Waits on `listener` until all others have joined, and prints the missing ones every few seconds. Throws
-  // RendezvousError if nodes are missing at the deadline.
-  NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience, int attempt = 0);
+  // RendezvousError if nodes are missing at the deadline, or one will not take part.
+  NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience,
+                  const NodeMeeting& meeting = {});
 
   Fd take_listener() override { return std::move(listener_); }
   void add_descriptors(std::vector<pollfd>& polled) const override;
@@ -100,10 +114,11 @@ class NodeCoordinator : public NodeLink {
     bool has_answered = false;                // since the doubt began
   };
 
-  void gather();
+  void gather(const NodeMeeting& meeting);
+  void refuse_all(const std::string& why);
   void accept_all();
   void admit_all();
-  void admit(Connection& agent, const NodeFacts& facts);
+  void admit(Connection& agent, const NodeMessage& joining);
   void remove_closed_agents();
   void send_to_all(const NodeMessage& message);
   void hear(Connection& agent);
@@ -126,8 +141,10 @@ class NodeCoordinator : public NodeLink {
 class NodeAgent : public NodeLink {
  public:
   // Connects to node 0, joins, and waits for the start. Throws RendezvousError if no lockrun answers, the token is
-  // refused, the job is already running, or node 0 refuses this node or has given up.
-  NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience);
+  // refused, the job is already running, or node 0 refuses this node or has given up. If node 0 is lost while this node
+  // waits for a job that may restart, connects again.
+  NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience,
+            const NodeMeeting& meeting = {});
 
   void add_descriptors(std::vector<pollfd>& polled) const override;
   void move() override;
@@ -136,12 +153,12 @@ class NodeAgent : public NodeLink {
   bool may_leave() const override { return decision_.has_value(); }
 
  private:
-  void connect();
+  void connect(Waiting& waiting, const NodeMeeting& meeting);
   void hear(NodeMessage message);
   void await_decision();
   void decide_alone(NodeReport report);
   bool shake_hands(Clock::time_point until);
-  void await_start();
+  bool await_start(const NodeMeeting& meeting);
   bool obey(const NodeMessage& message);
 
   const Endpoint coordinator_;
@@ -154,8 +171,8 @@ class NodeAgent : public NodeLink {
 
 // Joins the nodes of the spec and waits until all have joined, before there are any ranks. A signal ends this process
 // as it would any other, as there is nothing to clean up yet. `token` may be empty: then the job stays on loopback,
-// unless LOCKSTEP_INSECURE=1. `attempt` is node 0's count. `ports` are set by the first call. Throws InvalidArgument,
-// RendezvousError.
-std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token, int attempt, NodePorts& ports);
+// unless LOCKSTEP_INSECURE=1. `ports` are set by the first call. Throws InvalidArgument, RendezvousError.
+std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token, const NodeMeeting& meeting,
+                                     NodePorts& ports);
 
 }  // namespace lockstep::launch

@@ -70,9 +70,10 @@ struct NodeReport {
   std::string cause;  // complete lines, the same on all nodes
   Clock::time_point when{};
   std::optional<FirstFailure> failure = {};  // of a rank, if it ended this node's part
-  std::int64_t step = 0;                     // at which this node's ranks were then
+  std::optional<std::int64_t> step = {};     // where it was then
   // Of the deciding report: whether the lockruns meet again and restart the job, or why not.
   bool restarts = false;
+  int pause_s = 0;  // before that
   std::string why_no_restart = {};
 };
 

@@ -104,7 +104,9 @@ std::string failure_cause(const std::vector<RankExit>& exits, const Decision& de
     text = fmt::format("lockrun: {} lost a peer (code {}), but no rank failed by itself\n", name_of(cause, where),
                        cause.value);
     for (const RankExit& exit : exits)
-      if (!exit.failed())
+      if (exit.is_preempted())
+        text += fmt::format("lockrun: {} had saved and left with code {}\n", name_of(exit, where), exit.value);
+      else if (!exit.failed())
         text += fmt::format("lockrun: {} had ended with code 0: did it leave too early?\n", name_of(exit, where));
   } else {
     text = fmt::format("lockrun: {} {}\n", name_of(cause, where), describe(cause));

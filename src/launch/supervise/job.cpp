@@ -15,6 +15,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/comm/net/socket.h"
+#include "src/comm/net/token.h"
 #include "src/comm/rendezvous/attempt_key.h"
 #include "src/launch/supervise/process.h"
 #include "src/launch/supervise/supervisor.h"
@@ -68,8 +69,22 @@ NodeReport report_of(const StartFailure& failure, const std::string& program, co
 
 }  // namespace
 
+namespace {
+
+// The guard is forked first, so that it inherits nothing of the job; signals are caught before.
+SignalGate& gate_of(JobBase& base) { return base.signals ? *base.signals : base.signals.emplace(); }
+Guard& guard_of(JobBase& base) { return base.guard ? *base.guard : base.guard.emplace(); }
+
+}  // namespace
+
 Job::Job(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes)
-    : base_(base), spec_(base.spec), nodes_(std::move(nodes)), failures_(make_pipe()) {
+    : base_(base),
+      spec_(base.spec),
+      signals_(gate_of(base)),
+      guard_(guard_of(base)),
+      progress_(base.spec.ranks),
+      nodes_(std::move(nodes)),
+      failures_(make_pipe()) {
   if (nodes_) {
     listener_ = nodes_->take_listener();
   } else {
@@ -89,26 +104,33 @@ Job::Job(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes)
   facts_.tasks = {spec_.servers, spec_.workers};
   facts_.attempt = attempt;
   facts_.max_restarts = spec_.max_restarts;
+  facts_.attempt_id = nodes_ ? nodes_->attempt_id() : fresh_token();
   if (!nodes_) return;
   const NodePlace place = place_of(nodes_->nodes(), spec_.node_rank);
   facts_.world_size = place.world_size;
   facts_.first_rank = place.first_rank;
   facts_.node = spec_.node_rank;
   facts_.nodes = spec_.nodes;
-  nodes_->judge_by([this](NodeReport& decision) {
-    Attempt ended;
-    ended.number = facts_.attempt;
-    ended.exit_code = decision.exit_code;
-    ended.failure = decision.failure;
-    ended.optimizer_steps = decision.step;
-    ended.end = decision.kind == NodeReport::Kind::kInterrupted ? Attempt::End::kInterrupted
-                : decision.kind == NodeReport::Kind::kFinished  ? Attempt::End::kFinished
-                : decision.failure                              ? Attempt::End::kFailed
-                                                                : Attempt::End::kNotStarted;
-    const RestartPolicy::Verdict verdict = base_.policy.judge(ended);
-    decision.restarts = verdict.restarts;
-    decision.why_no_restart = verdict.why_not;
-  });
+  nodes_->judge_by([this](NodeReport& decision) { judge(decision); });
+}
+
+// Node 0's decision for all nodes.
+void Job::judge(NodeReport& decision) {
+  Attempt ended;
+  ended.number = facts_.attempt;
+  ended.exit_code = decision.exit_code;
+  ended.failure = decision.failure;
+  ended.step = decision.step;
+  ended.saved_step = saved_step();
+  ended.end = decision.kind == NodeReport::Kind::kInterrupted ? Attempt::End::kInterrupted
+              : decision.exit_code == kPreemptedExitCode      ? Attempt::End::kPreempted
+              : decision.kind == NodeReport::Kind::kFinished  ? Attempt::End::kFinished
+              : decision.failure                              ? Attempt::End::kFailed
+                                                              : Attempt::End::kNotStarted;
+  const RestartPolicy::Verdict verdict = base_.policy.judge(ended);
+  decision.restarts = verdict.restarts;
+  decision.pause_s = static_cast<int>(verdict.pause.count());
+  decision.why_no_restart = verdict.why_not;
 }
 
 JobEnd Job::run() {
@@ -149,7 +171,7 @@ JobEnd Job::run_ranks() {
     store.listen_fd = listener_.release();
     store.token = base_.token;
     store.insecure = env::integer(env::kInsecure, 0, 1).value_or(0) == 1;
-    store.values[kAttemptKey] = std::to_string(facts_.attempt);
+    store.values[kAttemptKey] = facts_.attempt_id;
     server.emplace(store);
   }
   attempt.exit_code = supervisor->run();
@@ -157,40 +179,48 @@ JobEnd Job::run_ranks() {
 }
 
 // What is known when the failure is seen; the last lines follow.
-FirstFailure Job::describe(const RankExit& exit, const Decision& decision) const {
+FirstFailure Job::describe(const RankExit& exit, const Decision& decision, bool memory_ran_out) const {
   FirstFailure failure;
   failure.node = facts_.node;
   failure.rank = exit.rank;
   failure.task = exit.task;
   failure.how = decision.only_consequences ? "lost a peer, and no rank failed by itself" : launch::describe(exit);
-  failure.exception = base_.progress.error_of(exit.rank - facts_.first_rank);
-  const bool is_sent = exit.by_signal && (exit.value == SIGKILL || ends_job(exit.value));
+  failure.exception = progress_.error_of(exit.rank - facts_.first_rank);
+  const bool is_sent = exit.by_signal && (exit.value == SIGKILL || ends_job(exit.value)) && !memory_ran_out;
   failure.is_from_outside = is_sent || decision.only_consequences;
   return failure;
 }
 
-std::int64_t Job::step_of_ranks() const {
-  std::int64_t resumed = 0, steps = 0;
-  for (int rank = 0; rank < spec_.ranks; ++rank) {
-    resumed = std::max(resumed, base_.progress.of(rank).resumed_step.load());
-    steps = std::max(steps, base_.progress.of(rank).optimizer_steps.load());
-  }
-  return resumed + steps;
+// nullopt: it has noted nothing.
+std::optional<std::int64_t> Job::step_of(int rank) const {
+  const RankProgress& progress = progress_.of(rank - facts_.first_rank);
+  if (progress.writer == 0) return std::nullopt;
+  return std::max<std::int64_t>(progress.resumed_step, 0) + progress.optimizer_steps;
+}
+
+std::optional<std::int64_t> Job::saved_step() const {
+  std::int64_t saved = RankProgress::kNone;
+  for (int rank = 0; rank < spec_.ranks; ++rank) saved = std::max(saved, progress_.of(rank).saved_step.load());
+  return saved == RankProgress::kNone ? std::nullopt : std::optional(saved);
 }
 
 void Job::describe_attempt(const Supervisor& supervisor, Attempt& attempt) const {
-  const auto later = [](std::optional<std::int64_t>& step, std::int64_t noted) {
-    if (noted != RankProgress::kNone) step = std::max(step.value_or(noted), noted);
-  };
-  for (int rank = 0; rank < spec_.ranks; ++rank) {
-    const RankProgress& progress = base_.progress.of(rank);
-    later(attempt.resumed_step, progress.resumed_step);
-    later(attempt.saved_step, progress.saved_step);
-    attempt.optimizer_steps = std::max(attempt.optimizer_steps, progress.optimizer_steps.load());
+  attempt.saved_step = saved_step();
+  std::optional<std::int64_t> furthest;
+  for (int local = 0; local < spec_.ranks; ++local) {
+    const int rank = facts_.first_rank + local;
+    const std::int64_t resumed = progress_.of(local).resumed_step;
+    if (resumed != RankProgress::kNone)
+      attempt.resumed_step = std::max(attempt.resumed_step.value_or(resumed), resumed);
+    if (facts_.tasks.is_server(rank)) continue;  // counts the steps of all workers
+    if (const auto step = step_of(rank)) furthest = std::max(furthest.value_or(*step), *step);
   }
+  attempt.step = furthest;
   if (const auto& failure = supervisor.failure()) {
-    attempt.failure = describe(supervisor.exits()[failure->cause], *failure);
+    const RankExit& cause = supervisor.exits()[failure->cause];
+    attempt.failure = describe(cause, *failure, supervisor.memory_ran_out());
     attempt.failure->last_lines = supervisor.last_lines_of_cause();
+    attempt.step = step_of(cause.rank);
   }
   for (const RankExit& exit : supervisor.exits())
     if (exit.failed() && attempt.failure && exit.rank != attempt.failure->rank)
@@ -202,27 +232,30 @@ JobEnd Job::end_of(const Supervisor& supervisor, Attempt attempt) {
   attempt.ended = std::chrono::system_clock::now();
   describe_attempt(supervisor, attempt);
   const NodeReport* const decision = nodes_ && nodes_->decision() ? &*nodes_->decision() : nullptr;
-  if (decision != nullptr && decision->node != facts_.node) attempt.failure = decision->failure;
+  if (decision != nullptr && decision->node != facts_.node) {
+    attempt.failure = decision->failure;
+    attempt.step = decision->step;
+  }
+  const bool was_interrupted = supervisor.was_interrupted();
   const bool is_interrupted =
-      supervisor.was_interrupted() || (decision != nullptr && decision->kind == NodeReport::Kind::kInterrupted);
+      was_interrupted || (decision != nullptr && decision->kind == NodeReport::Kind::kInterrupted);
   attempt.end = attempt.exit_code == 0                    ? Attempt::End::kFinished
                 : attempt.exit_code == kPreemptedExitCode ? Attempt::End::kPreempted
                 : is_interrupted                          ? Attempt::End::kInterrupted
                                                           : Attempt::End::kFailed;
-  JobEnd end{std::move(attempt)};
-  const bool is_judged = decision != nullptr && !nodes_->has_lost_coordinator();
-  if (is_judged) {
-    end.restarts = decision->restarts && !supervisor.was_interrupted();
-    end.why_no_restart = facts_.node == 0 ? decision->why_no_restart : "";
+  JobEnd end{std::move(attempt), {}};
+  if (decision != nullptr && !nodes_->has_lost_coordinator()) {
+    if (facts_.node != 0) static_cast<void>(base_.policy.judge(end.attempt));  // if node 0 is lost later
+    end.verdict = {decision->restarts, std::chrono::seconds(decision->pause_s),
+                   facts_.node == 0 ? decision->why_no_restart : ""};
   } else {  // one node; or node 0 is lost, and this node may wait for its return
-    const RestartPolicy::Verdict verdict = base_.policy.judge(end.attempt);
-    end.restarts = verdict.restarts;
-    end.why_no_restart = verdict.why_not;
+    end.verdict = base_.policy.judge(end.attempt);
   }
+  end.leaves = end.verdict.restarts && was_interrupted;
+  if (end.leaves) end.verdict.restarts = false;
   return end;
 }
 
-// Reports that this lockrun cannot continue and its ranks are gone, so that the other nodes know the cause.
 void Job::report_to_nodes(const char* why, int exit_code) {
   NodeReport report;
   report.kind = NodeReport::Kind::kLost;
@@ -246,7 +279,7 @@ JobEnd Job::give_up(const StartFailure& failure) {
   attempt.began = attempt.ended = std::chrono::system_clock::now();
   attempt.end = Attempt::End::kNotStarted;
   attempt.exit_code = decision.exit_code;
-  return {attempt};
+  return {attempt, {}};
 }
 
 std::vector<RankProcess> Job::start_ranks() {
@@ -276,7 +309,7 @@ void Job::start_ranks(std::vector<RankProcess>& started) {
                     plan_.memory_nodes[place]};
     setup.has_terminal = spec_.terminals;
     setup.columns = facts_.terminal_width.value_or(0);
-    setup.environment.emplace_back(env::kProgress, base_.progress.place_of(local));
+    setup.environment.emplace_back(env::kProgress, progress_.place_of(local));
     setup.environment.insert(setup.environment.end(), plan_.environment[place].begin(), plan_.environment[place].end());
     setup.environment.insert(setup.environment.end(), base_.program.environment.begin(),
                              base_.program.environment.end());
@@ -294,9 +327,11 @@ SupervisorOptions Job::supervisor_options() const {
   if (options.cores.empty()) options.cores = inherited_cores();
   options.grace = spec_.grace;
   options.interrupt_grace = spec_.interrupt_grace;
-  options.describe = [this](NodeReport& report, const std::vector<RankExit>& exits, const Decision& failure) {
-    report.failure = describe(exits[failure.cause], failure);
-    report.step = step_of_ranks();
+  options.describe = [this](NodeReport& report, const std::vector<RankExit>& exits, const Decision& failure,
+                            bool memory_ran_out) {
+    const RankExit& cause = exits[failure.cause];
+    report.failure = describe(cause, failure, memory_ran_out);
+    report.step = step_of(cause.rank);
   };
   return options;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,22 +22,25 @@ namespace lockstep::launch {
 class Supervisor;
 struct SupervisorOptions;
 
-// What the attempts of a job have in common on this node.
+// What the attempts of a job have in common on this node. Signals are caught from the first attempt on, also between
+// attempts.
 struct JobBase {
   const LaunchSpec& spec;
   const RankProgram& program;
   const DeviceFacts& devices;
   std::string token;
-  std::string fresh_token;  // the same, if lockrun made it
-  ProgressPages progress;
-  NodePorts ports;  // one node: the listener is the store's
+  std::string fresh_token = {};  // the same, if lockrun made it
+  NodePorts ports = {};          // one node: the listener is the store's
   RestartPolicy policy;
+  std::optional<SignalGate> signals = {};
+  std::optional<Guard> guard = {};
 };
 
 struct JobEnd {
   Attempt attempt;
-  bool restarts = false;
-  std::string why_no_restart = {};
+  RestartPolicy::Verdict verdict;
+  // A signal came after the decision to restart: the other nodes have to be told that this one will not take part.
+  bool leaves = false;
 };
 
 class Job {
@@ -46,6 +50,8 @@ class Job {
 
   // Starts the ranks one after the other, in an order with these guarantees: signals are caught and the guard is
   // running before the first rank, and the store's thread starts only after the last fork. Blocks until all have ended.
+  // Throws InvalidArgument for a plan that the devices do not allow, Error if a system call fails; on several nodes the
+  // others are told first.
   JobEnd run();
 
  private:
@@ -55,15 +61,18 @@ class Job {
   std::vector<RankProcess> start_ranks();
   void start_ranks(std::vector<RankProcess>& started);
   SupervisorOptions supervisor_options() const;
-  FirstFailure describe(const RankExit& exit, const Decision& decision) const;
+  FirstFailure describe(const RankExit& exit, const Decision& decision, bool memory_ran_out) const;
   void describe_attempt(const Supervisor& supervisor, Attempt& attempt) const;
+  void judge(NodeReport& decision);
   JobEnd end_of(const Supervisor& supervisor, Attempt attempt);
-  std::int64_t step_of_ranks() const;
+  std::optional<std::int64_t> step_of(int rank) const;
+  std::optional<std::int64_t> saved_step() const;
 
   JobBase& base_;
   const LaunchSpec& spec_;
-  SignalGate signals_;
-  Guard guard_;                      // forked first, so that it inherits nothing of the others
+  SignalGate& signals_;
+  Guard& guard_;
+  ProgressPages progress_;
   std::unique_ptr<NodeLink> nodes_;  // null: there is only this node
   Fd listener_;                      // of the store; invalid: another node's launcher has it
   Pipe failures_;

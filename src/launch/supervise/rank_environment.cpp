@@ -31,13 +31,12 @@ std::vector<EnvironmentChange> rank_environment(
     changes.emplace_back(env::kNumPs, std::to_string(job.tasks.servers));
     changes.emplace_back(env::kNumWorkers, std::to_string(job.tasks.workers));
   }
-  for (const auto& [name, value] :
-       {std::pair(env::kRestartCount, job.attempt), {env::kMaxRestarts, job.max_restarts}}) {
-    if (job.max_restarts > 0)
-      changes.emplace_back(name, std::to_string(value));
-    else if (inherited(name))
-      changes.emplace_back(name, std::nullopt);
-  }
+  const std::pair<const char*, std::string> restarts[] = {{env::kRestartCount, std::to_string(job.attempt)},
+                                                          {env::kMaxRestarts, std::to_string(job.max_restarts)},
+                                                          {env::kAttempt, job.attempt_id}};
+  for (const auto& [name, value] : restarts)
+    if (job.max_restarts > 0 || inherited(name))
+      changes.emplace_back(name, job.max_restarts > 0 ? std::optional(value) : std::nullopt);
   if (!job.flight_dir.empty()) changes.emplace_back(env::kFlightDir, job.flight_dir);
   if (!job.fresh_token.empty()) changes.emplace_back(env::kToken, job.fresh_token);
   // A rank's terminal ends in a log: programs must not write colours or cursor movements.

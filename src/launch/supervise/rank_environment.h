@@ -27,6 +27,7 @@ struct JobFacts {
   std::optional<int> terminal_width;  // of the launcher's stdout; nullopt: not a terminal
   bool has_terminals = false;         // each rank's stdout is a terminal
   int attempt = 0, max_restarts = 0;
+  std::string attempt_id = {};  // no other attempt has it
 };
 
 // The value to set, or nullopt to remove the variable.

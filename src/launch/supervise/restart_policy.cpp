@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,11 +14,16 @@ namespace lockstep::launch {
 namespace {
 
 constexpr int kArgumentsRefused = 2;  // as run_main
+constexpr std::chrono::seconds kFirstPause(1), kLongestPause(30);
+
+// A message may have several lines, and a report has one for each attempt.
+std::string first_line_of(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 bool is_same_failure(const Attempt& one, const Attempt& other) {
   if (!one.failure || !other.failure || one.failure->is_from_outside || other.failure->is_from_outside) return false;
-  return one.step() == other.step() && one.failure->rank == other.failure->rank &&
-         one.failure->how == other.failure->how && one.failure->exception == other.failure->exception;
+  if (!one.step || one.step != other.step) return false;
+  return one.failure->rank == other.failure->rank && one.failure->how == other.failure->how &&
+         one.failure->exception == other.failure->exception;
 }
 
 std::string name_of(const FirstFailure& failure) {
@@ -28,7 +34,7 @@ std::string name_of(const FirstFailure& failure) {
 
 std::string sentence_of(const FirstFailure& failure) {
   return fmt::format("{} {}{}", name_of(failure), failure.how,
-                     failure.exception.empty() ? "" : fmt::format(": {}", failure.exception));
+                     failure.exception.empty() ? "" : fmt::format(": {}", first_line_of(failure.exception)));
 }
 
 const char* name_of(Attempt::End end) {
@@ -50,25 +56,30 @@ std::string time_of(std::chrono::system_clock::time_point when) {
 
 RestartPolicy::Verdict RestartPolicy::judge(const Attempt& attempt) {
   const std::optional<Attempt> before = std::exchange(before_, attempt);
-  if (attempt.end != Attempt::End::kFailed || !attempt.failure || left_ <= 0) return {};
-  --left_;
-  if (attempt.exit_code == kArgumentsRefused && attempt.step() == 0)
-    return {false,
-            fmt::format("lockrun: no restart: {} before its first step, as a program does that refuses its arguments\n",
-                        name_of(*attempt.failure) + " " + attempt.failure->how)};
+  without_checkpoint_ = attempt.saved_step ? 0 : without_checkpoint_ + 1;
+  if (attempt.end != Attempt::End::kFailed || !attempt.failure || attempt.number >= max_restarts_) return {};
+  if (attempt.exit_code == kArgumentsRefused && attempt.step == 0)
+    return {.why_not =
+                fmt::format("lockrun: no restart: {} {} before its first step, as a program does that refuses its "
+                            "arguments\n",
+                            name_of(*attempt.failure), attempt.failure->how)};
   if (before && is_same_failure(*before, attempt))
-    return {false, fmt::format("lockrun: no restart: the same failure has ended two attempts at step {}, {} and {}: it "
-                               "would come again\n",
-                               attempt.step(), before->number, attempt.number)};
-  return {true, ""};
+    return {.why_not =
+                fmt::format("lockrun: no restart: the same failure has ended two attempts at step {}, {} and {}: "
+                            "it would come again\n",
+                            *attempt.step, before->number, attempt.number)};
+  const int doublings = std::clamp(without_checkpoint_ - 2, 0, 5);
+  return {.restarts = true,
+          .pause = without_checkpoint_ < 2 ? std::chrono::seconds(0)
+                                           : std::min(kLongestPause, kFirstPause * (1 << doublings))};
 }
 
 std::string text_of(const std::vector<Attempt>& attempts, int exit_code) {
   std::string text = fmt::format("lockrun: {} attempts, exit code {}\n", attempts.size(), exit_code);
   for (const Attempt& attempt : attempts) {
-    text += fmt::format("lockrun:   attempt {} at {}, {}: {} at step {}", attempt.number, time_of(attempt.began),
+    text += fmt::format("lockrun:   attempt {} at {}, {}: {}{}", attempt.number, time_of(attempt.began),
                         attempt.resumed_step ? fmt::format("from step {}", *attempt.resumed_step) : "from the start",
-                        name_of(attempt.end), attempt.step());
+                        name_of(attempt.end), attempt.step ? fmt::format(" at step {}", *attempt.step) : "");
     if (attempt.failure) text += fmt::format(": {}", sentence_of(*attempt.failure));
     if (!attempt.consequences.empty())
       text +=
@@ -90,8 +101,7 @@ std::string json_of(const std::vector<Attempt>& attempts, int max_restarts, int 
                         {"exit_code", attempt.exit_code},
                         {"resumed_step", step(attempt.resumed_step)},
                         {"saved_step", step(attempt.saved_step)},
-                        {"optimizer_steps", attempt.optimizer_steps},
-                        {"step", attempt.step()},
+                        {"step", step(attempt.step)},
                         {"first_failure", nullptr},
                         {"consequences", attempt.consequences}};
     if (const auto& failure = attempt.failure)

@@ -35,30 +35,32 @@ struct Attempt {
   End end = End::kFinished;
   int exit_code = 0;
   std::optional<std::int64_t> resumed_step = {}, saved_step = {};  // of checkpoints; of ranks on this node
-  std::int64_t optimizer_steps = 0;                                // most of any rank on this node
+  // Where the failed rank was, or without one the rank on this node that came furthest: the step of the checkpoint from
+  // which it went on plus the optimizer steps after it. Unknown for programs that do not use Lockstep's optimizers.
+  std::optional<std::int64_t> step = {};
   std::optional<FirstFailure> failure = {};
   std::vector<int> consequences = {};  // the other ranks on this node that lost it, or that lockrun ended
-
-  // Where it ended: steps of the checkpoint from which it went on, and those after it.
-  std::int64_t step() const { return resumed_step.value_or(0) + optimizer_steps; }
 };
 
 class RestartPolicy {
  public:
-  explicit RestartPolicy(int max_restarts) : left_(max_restarts) {}
+  explicit RestartPolicy(int max_restarts) : max_restarts_(max_restarts) {}
 
   struct Verdict {
     bool restarts = false;
-    std::string why_not = {};  // a complete line if there are restarts left that are not used
+    std::chrono::seconds pause{0};  // before the next attempt
+    std::string why_not = {};       // a complete line if a failure is not followed by a restart that is allowed
   };
-  // To be called once for each attempt, in order. No restart: after the last one that is allowed; after success, a
+  // To be called once for each attempt, in order. No restart: after attempt number max_restarts; after success, a
   // signal and preemption; without a failed rank or lost node (the output cannot be written); if the program cannot be
   // run, or refuses its arguments before its first step; and if the same failure came at the same step twice in a row.
+  // From the second attempt on that ends before it has saved a checkpoint, the pause grows from 1 s to 30 s.
   Verdict judge(const Attempt& attempt);
 
  private:
-  int left_;
+  const int max_restarts_;
   std::optional<Attempt> before_;
+  int without_checkpoint_ = 0;  // attempts in a row
 };
 
 // One line for each attempt, for people.

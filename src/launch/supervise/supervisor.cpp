@@ -181,9 +181,10 @@ void Supervisor::decide_exits() {
   failure_ = decision;
   output_.expect_last_words();
   const auto first = std::find_if(exits_.begin(), exits_.end(), [](const RankExit& exit) { return exit.failed(); });
+  const auto kills = memory_kills_.recent(out_of_memory_kills(), Clock::now());
+  memory_ran_out_ = kills && kills->count > 0;
   begin_ending(SIGTERM, exits_[decision.cause].exit_code(), first->when + options_.grace,
-               failure_cause(exits_, decision, nodes_ == nullptr ? "" : where(nodes_->own()),
-                             memory_kills_.recent(out_of_memory_kills(), Clock::now())));
+               failure_cause(exits_, decision, nodes_ == nullptr ? "" : where(nodes_->own()), kills));
   report_to_nodes(decision.only_consequences ? NodeReport::Kind::kConsequence : NodeReport::Kind::kFailed, SIGTERM);
 }
 
@@ -229,7 +230,7 @@ void Supervisor::report_to_nodes(NodeReport::Kind kind, int signal) {
   report.signal = signal;
   if (ending_) report.exit_code = ending_->exit_code, report.cause = ending_->message;
   if (kind == NodeReport::Kind::kFinished) report.exit_code = exit_code();
-  if (failure_ && options_.describe) options_.describe(report, exits_, *failure_);
+  if (failure_ && options_.describe) options_.describe(report, exits_, *failure_, memory_ran_out_);
   has_reported_end_ = true;
   nodes_->report(std::move(report));
 }
@@ -336,13 +337,14 @@ void Supervisor::await_reader() {
   }
 }
 
-// Ranks that save and leave on a signal to lockrun are no failure.
+// Ranks that save and leave on request are no failure, and those that lose them have saved as well.
 int Supervisor::exit_code() const {
-  const auto is_preempted = [](const RankExit& exit) { return exit.is_preempted(); };
-  const auto is_well = [](const RankExit& exit) { return !exit.failed(); };
-  const bool has_left = std::any_of(exits_.begin(), exits_.end(), is_preempted);
-  const bool is_whole = exits_.size() == ranks_.size() && std::all_of(exits_.begin(), exits_.end(), is_well);
-  if (has_left && is_whole && !failure_) return kPreemptedExitCode;
+  const auto has_left = [](const RankExit& exit) { return exit.is_preempted(); };
+  const auto is_well = [](const RankExit& exit) { return !exit.failed() || exit.is_consequence(); };
+  const bool is_preempted = std::any_of(exits_.begin(), exits_.end(), has_left) && exits_.size() == ranks_.size() &&
+                            std::all_of(exits_.begin(), exits_.end(), is_well);
+  if (is_preempted) return kPreemptedExitCode;
+  if (!ending_ && nodes_ != nullptr && nodes_->decision()) return nodes_->decision()->exit_code;
   return ending_ ? ending_->exit_code : 0;
 }
 

@@ -26,7 +26,9 @@ struct SupervisorOptions {
   std::chrono::milliseconds grace{};            // from the first failure to SIGKILL
   std::chrono::milliseconds interrupt_grace{};  // from a signal to the launcher to SIGKILL
   // Completes the report to the other nodes on this node's first failure: what lockrun knows about it.
-  std::function<void(NodeReport& report, const std::vector<RankExit>& exits, const Decision& failure)> describe;
+  std::function<void(NodeReport& report, const std::vector<RankExit>& exits, const Decision& failure,
+                     bool memory_ran_out)>
+      describe;
 };
 
 class Supervisor {
@@ -46,6 +48,7 @@ class Supervisor {
   const std::vector<RankExit>& exits() const { return exits_; }        // in the order in which they were seen
   const std::optional<Decision>& failure() const { return failure_; }  // of a rank on this node, if it ended the job
   std::vector<std::string> last_lines_of_cause() const;                // on stderr
+  bool memory_ran_out() const { return memory_ran_out_; }  // the system has ended processes of this control group
 
  private:
   // running -> ended (a zombie, which keeps its process group's number in use) -> reaped (its group is gone as well).
@@ -104,6 +107,7 @@ class Supervisor {
   std::vector<RankExit> exits_;
   std::size_t reported_ = 0;  // exits_ of which a failure that is allowed has been reported
   MemoryKillLog memory_kills_;
+  bool memory_ran_out_ = false;  // when the failure was seen
   std::optional<Decision> failure_;
   std::optional<Ending> ending_;
   int interrupts_ = 0;

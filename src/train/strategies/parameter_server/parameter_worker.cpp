@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "src/core/base/message_text.h"
+#include "src/core/process/rank_progress.h"
 #include "src/train/strategies/parameter_server/worker/server_links.h"
 #include "src/train/strategies/parameter_server/worker/worker_model.h"
 #include "src/train/strategies/served_calls.h"
@@ -60,6 +61,7 @@ class Worker : public Strategy, public ParameterWorker, public PartLosses, publi
       throw;
     }
     ++steps_;
+    note_optimizer_step();  // the servers' optimizers make it
     has_old_state_ = true;
     is_in_step_ = false;
     return loss;

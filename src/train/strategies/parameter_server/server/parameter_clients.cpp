@@ -195,8 +195,8 @@ void ParameterClients::lose(std::size_t worker, const std::string& why) {
         "parameter_server: {}: {} is lost while it sent changed weights: other servers may have theirs already, and no "
         "worker has all of them; start the job again from its last checkpoint: {}",
         own, describe(worker), why);
-  log::warn("parameter_server: {}: {} is lost after step {}, and the job goes on with {} workers{}: {}", own,
-            describe(worker), clients_[worker].clock, active(),
+  log::warn("parameter_server: {}: {} is lost after step {}, and the job goes on with {} worker{}{}: {}", own,
+            describe(worker), clients_[worker].clock, active(), active() == 1 ? "" : "s",
             gave ? " and the weights from before those that it was sending" : "", why);
 }
 
