@@ -8,6 +8,7 @@
 #include <iterator>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/core/error.h"
@@ -164,6 +165,20 @@ TEST(CheckpointInBackground, WhatCannotBeWrittenIsRefusedByTheCall) {
   EXPECT_THROW(save_checkpoint(folder.path(), parts, kBackground), InvalidArgument);
   EXPECT_THROW(save_checkpoint(folder.path(), run.parts(), {.keep_for = std::chrono::seconds(-1)}), InvalidArgument);
   EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(CheckpointInBackground, ThreadsWithoutAGroupTakeTurns) {
+  const Folder folders[2];
+  std::vector<std::thread> threads;
+  for (const Folder& folder : folders)
+    threads.emplace_back([&folder] {
+      Trainee run(1);
+      for (const int step : {1, 2, 3}) save_checkpoint(folder.path(), run.parts(step), kBackground);
+    });
+  for (std::thread& thread : threads) thread.join();
+  wait_for_saves();
+  for (const Folder& folder : folders)
+    EXPECT_EQ(folder.names(), (std::vector<std::string>{"latest", "step-00000002", "step-00000003"}));
 }
 
 // -- several ranks

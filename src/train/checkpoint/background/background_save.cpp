@@ -19,13 +19,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/core/base/error_of_peer.h"
 #include "src/train/checkpoint/background/saver.h"
-#include "src/train/checkpoint/failed_save.h"
 
 namespace lockstep::train::checkpoint {
 
@@ -127,7 +128,13 @@ std::string slow_text(std::int64_t step, std::chrono::milliseconds waited) {
 
 void save_in_background(const CallGroup& group, SavePlan plan) {
   const std::shared_ptr<Saver> saver = Saver::of(group);
-  on_all_ranks(group, [&] { saver->copies().take(plan.files); });
+  const std::lock_guard lock(saver->beginning());
+  const auto longest = within_calls(group, kLongestWait);
+  on_all_ranks(group, [&] {
+    // Another thread without a group may have begun one since settle_last_save().
+    if (!saver->await(longest)) throw FileError("{}", slow_text(saver->last().step, longest));
+    saver->copies().take(plan.files);
+  });
   plan.group = nullptr;
   if (plan.is_sliced) plan.group = saver->writers(*group.get());
   if (!plan.files.empty()) saver->start(std::move(plan));
@@ -164,7 +171,9 @@ std::string await_last_save(const CallGroup& group) {
     if (std::any_of(ends.begin(), ends.end(),
                     [](const auto& each) { return each.last.is_running && !each.stands_still; }))
       continue;
-    if (running->stops) throw FileError("{}", slow_text(running->step, Saver::kLongestStandstill));
+    const std::string text = slow_text(running->step, Saver::kLongestStandstill);
+    if (running->stops) throw FileError("{}", text);
+    if (group.rank() == 0) log::warn("step {} is not saved, and the training goes on: {}", running->step, text);
     return "";
   }
 }

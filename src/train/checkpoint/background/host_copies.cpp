@@ -18,7 +18,13 @@ Tensor HostCopies::copy(const std::string& key, const Tensor& tensor) {
   return host;
 }
 
+void HostCopies::await_copies() {
+  for (Device* const device : std::exchange(copying_, {})) device->default_stream().synchronize();
+}
+
 void HostCopies::take(std::vector<PlannedFile>& files) {
+  await_copies();  // of a call that has thrown
+  taken_.clear();
   for (PlannedFile& file : files) {
     FileContent content = file.content();
     if (!content.tensors.empty()) safetensors_header(content.tensors, content.metadata);  // throws before the copy
@@ -26,7 +32,7 @@ void HostCopies::take(std::vector<PlannedFile>& files) {
       for (NamedTensor& entry : content.tensors) entry.tensor = copy(file.name + "/" + entry.name, entry.tensor);
     file.content = [content = std::move(content)] { return content; };
   }
-  for (Device* const device : std::exchange(copying_, {})) device->default_stream().synchronize();
+  await_copies();
   kept_ = std::exchange(taken_, {});
 }
 

@@ -20,6 +20,7 @@ class HostCopies {
 
  private:
   Tensor copy(const std::string& key, const Tensor& tensor);
+  void await_copies();
 
   std::unordered_map<std::string, Tensor> kept_;  // by file and name; pinned for tensors of a GPU
   std::set<Device*> copying_;                     // devices whose copies may still be on their way

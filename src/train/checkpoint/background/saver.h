@@ -49,6 +49,8 @@ class Saver : public std::enable_shared_from_this<Saver> {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
+  // Held while a save begins: threads without a group may share this object.
+  std::mutex& beginning() { return beginning_; }
   HostCopies& copies() { return copies_; }
   // Collective: the group in which the threads of all ranks meet. It is made at the first call, and after a failure.
   const std::shared_ptr<ProcessGroup>& writers(ProcessGroup& group);
@@ -72,6 +74,7 @@ class Saver : public std::enable_shared_from_this<Saver> {
 
   const int rank_, ranks_;
   const pid_t process_;  // a forked child has no such thread
+  std::mutex beginning_;
   HostCopies copies_;
   std::shared_ptr<ProcessGroup> writers_;
   std::atomic<std::uint64_t> progress_{0};
