@@ -249,14 +249,15 @@ void ClassicTraining::log_step(std::int64_t number) {
 
 void ClassicTraining::save() {
   writer_.flush();  // so that TensorBoard has every step that the checkpoint has
-  saved_in_ = ls::train::save_checkpoint(flags_.train_dir, {.model = net(),
-                                                            .ema = ema_,
-                                                            .sampler = sampler_,
-                                                            .ddp = strategy_->wrapper(),
-                                                            .step = step_,
-                                                            .epoch = sampler_.epoch(),
-                                                            .group = group_,
-                                                            .keep = static_cast<int>(flags_.keep)});
+  const std::string written = ls::train::save_checkpoint(flags_.train_dir, {.model = net(),
+                                                                            .ema = ema_,
+                                                                            .sampler = sampler_,
+                                                                            .ddp = strategy_->wrapper(),
+                                                                            .step = step_,
+                                                                            .epoch = sampler_.epoch(),
+                                                                            .group = group_,
+                                                                            .keep = static_cast<int>(flags_.keep)});
+  if (!written.empty()) saved_in_ = written;  // a disk that fails is a warning
 }
 
 int train(const ClassicFlags& flags) {

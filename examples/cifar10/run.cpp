@@ -58,8 +58,9 @@ void Run::resume() {
 
 void Run::save() {
   read_losses();
-  saved_in = ls::train::save_checkpoint(
+  const std::string written = ls::train::save_checkpoint(
       flags.checkpoint, {.model = net, .optimizer = sgd, .sampler = sampler, .ddp = ddp, .step = step, .epoch = epoch});
+  if (!written.empty()) saved_in = written;  // a disk that fails is a warning
 }
 
 void Run::train_epoch() {
@@ -106,8 +107,8 @@ void report(Run& run, double seconds) {
   run.progress.message(fmt::format("{} steps in {:.1f} s; weights {} on all {} ranks", run.step, seconds,
                                    hash.substr(0, 16), run.group.world_size()));
   run.progress.message(run.flags.checkpoint.empty() ? "no checkpoint was requested (--checkpoint DIR)"
-                       : run.saved_in.empty() ? "no checkpoint: stopped before the first was due (--save-every STEPS)"
-                                              : "checkpoint in " + run.saved_in);
+                       : run.saved_in.empty()       ? "no checkpoint was saved: --save-every STEPS says when"
+                                                    : "checkpoint in " + run.saved_in);
   if (run.scaler != nullptr)
     run.progress.message(
         fmt::format("loss scale {}, {} steps skipped", run.scaler->value(), run.scaler->skipped_steps()));

@@ -100,6 +100,7 @@
 #include "lockstep/train/progress.h"
 #include "lockstep/train/restore_sampler.h"
 #include "lockstep/train/safetensors.h"
+#include "lockstep/train/save_options.h"
 #include "lockstep/train/strategies.h"
 #include "lockstep/train/strategy.h"
 #include "lockstep/train/strategy_roles.h"

@@ -124,6 +124,20 @@ class FaultTable : public ::testing::Test {
   void show_seen() const {
     std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown);
   }
+  // All checks, for a training that saves on a disk with room for two checkpoints, not for three.
+  void expect_full_disk(const std::vector<std::string>& how) {
+    if (!obstacle_to_private_mounts().empty()) GTEST_SKIP() << obstacle_to_private_mounts();
+    const SmallDisk disk(checkpoints(), 48 * 1024);
+    Child job(under_lockrun(3, how));
+    const int code = job.wait(60s);
+    const auto end = Clock::now();
+    const auto fault = moment_of_fault(job);  // in the last save
+    EXPECT_LT(end - fault, limit());
+    expect_code(job, code, fault);
+    expect_messages(job);
+    expect_nothing_left({&job});
+    EXPECT_EQ(load_training(checkpoints()), 20) << "the previous one is still there";
+  }
   // All checks, for a job under one lockrun whose rank fails by itself.
   void expect_row(Child& job) {
     const auto fault = moment_of_fault(job);
@@ -218,19 +232,9 @@ TEST_F(FaultTable, ATowerThrows) {
   expect_row(job);
 }
 
-TEST_F(FaultTable, TheDiskFillsUpWhileSaving) {
-  if (!obstacle_to_private_mounts().empty()) GTEST_SKIP() << obstacle_to_private_mounts();
-  const SmallDisk disk(checkpoints(), 48 * 1024);  // room for two checkpoints, not for three
-  Child job(under_lockrun(3, {"how=disk"}));
-  const int code = job.wait(60s);
-  const auto end = Clock::now();
-  const auto fault = moment_of_fault(job);  // in the last save
-  EXPECT_LT(end - fault, limit());
-  expect_code(job, code, fault);
-  expect_messages(job);
-  expect_nothing_left({&job});
-  EXPECT_EQ(load_training(checkpoints()), 20) << "the previous one is still there";
-}
+TEST_F(FaultTable, TheDiskFillsUpWhileSaving) { expect_full_disk({"how=disk", "steps=50"}); }
+
+TEST_F(FaultTable, TheDiskFillsUpAndStopsTheTraining) { expect_full_disk({"how=disk", "steps=50", "on_error=stop"}); }
 
 TEST_F(FaultTable, LockrunIsKilled) {
   Child job(under_lockrun(3, {}));

@@ -3,10 +3,10 @@
 //   training_rank steps=50 folder=DIR save_every=10 fail_rank=1 fail_at=5 how=kill stamp=FILE
 //
 // how: the values of go_wrong(); hang_inside (in a collective that it has entered), other_call, other_model, disk
-// (saving will fail). With fail_attempts=N only the first N attempts of lockrun --max-restarts fail, with fail_later=N
-// attempt A fails after A + N steps. Before the failure it writes the steady clock's nanoseconds to `stamp`. `pause_ms`
-// slows the steps down. At the end each rank prints its steps, its transport, and the hash of its weights; with
-// resume=1 training continues from the folder's checkpoint.
+// (saving will fail; with on_error=stop this ends the training). With fail_attempts=N only the first N attempts of
+// lockrun --max-restarts fail, with fail_later=N attempt A fails after A + N steps. Before the failure it writes the
+// steady clock's nanoseconds to `stamp`. `pause_ms` slows the steps down. At the end each rank prints its steps, its
+// transport, and the hash of its weights; with resume=1 training continues from the folder's checkpoint.
 #include <fmt/format.h>
 #include <pthread.h>
 
@@ -101,7 +101,10 @@ class Training {
 
   void save(const std::string& folder) {
     if (how_ == "disk" && group_->rank() == 0) stamp(arguments_);
-    lockstep::train::save_checkpoint(folder, parts());
+    using lockstep::train::OnSaveError;
+    const bool stops = arguments_.text("on_error") == "stop";
+    lockstep::train::save_checkpoint(folder, parts(),
+                                     {.on_error = stops ? OnSaveError::kStop : OnSaveError::kContinue});
   }
 
   void say(const std::string& what) const {

@@ -121,6 +121,22 @@ TEST_F(CheckpointKill, OfARankWithSlicesThePreviousOrTheNewCheckpointLoads) {
   EXPECT_EQ(second.previous, second.all) << "without its slices there is no new checkpoint";
 }
 
+// The training's thread has ended its work meanwhile, and waits in the end of main().
+TEST_F(CheckpointKill, WhileAThreadSavesThePreviousOrTheNewCheckpointLoads) {
+  const Kills first = kill_at_every_point({"sliced", "named", "background"});
+  EXPECT_LT(first.previous, first.all);
+  const Kills second = kill_at_every_point({"sliced", "second", "background"}, 3);
+  EXPECT_EQ(second.previous, second.all) << "without its slices there is no new checkpoint";
+}
+
+TEST_F(CheckpointKill, TheProgramsEndWaitsForTheThread) {
+  for (const char* end : {"background", "exit"})
+    for (const char* state : {"sliced", "whole"}) {
+      EXPECT_EQ(save_and_kill(0, {"background", end, state}), 0);
+      EXPECT_EQ(names(), (std::vector<std::string>{"latest", "step-00000002"})) << end << ", " << state;
+    }
+}
+
 // Two things may still be left: the temporary folder, until it is renamed, and `writing-latest`, from its naming to its
 // renaming.
 TEST_F(CheckpointKill, WhileDataIsWrittenLeavesNothingIfFilesNeedNoName) {

@@ -1,15 +1,19 @@
-// A rank that is killed while it saves a checkpoint: checkpoint_rank FOLDER KILL_AT [named] [sliced] [second]
+// A rank that is killed while it saves a checkpoint:
+//
+//   checkpoint_rank FOLDER KILL_AT [named] [sliced] [second] [background] [exit]
 //
 // With "named" the file system has no files without a name; with "sliced" each rank has a slice of the optimizer's
 // state. Rank 0, or rank 1 with "second", is killed by SIGKILL in its KILL_AT-th call that changes the disk; a write
 // has then written half of its bytes. The calls are intercepted by defining them here, so that the library calls these
-// functions.
+// functions. With "background" a thread saves, and main() ends at once, or with "exit" calls exit().
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
@@ -24,10 +28,17 @@
 
 namespace {
 
-thread_local int calls_left = 0;  // 0: no rank is killed
+thread_local int calls_left = 0;           // of the main thread; 0: no rank is killed
+std::atomic<int> calls_left_of_writer{0};  // the same of the thread that writes
 bool all_are_named = false;
 
-bool dies_now() { return calls_left > 0 && --calls_left == 0; }
+// The thread that writes in the background has the lowest priority.
+bool is_writer() { return ::getpriority(PRIO_PROCESS, 0) == 19; }
+
+bool dies_now() {
+  if (calls_left_of_writer > 0 && is_writer()) return --calls_left_of_writer == 0;
+  return calls_left > 0 && --calls_left == 0;
+}
 
 void die() {
   ::kill(::getpid(), SIGKILL);
@@ -93,7 +104,7 @@ int unlinkat(int folder, const char* path, int flags) noexcept {
 namespace {
 
 int save(int count, char** arguments) {
-  if (count < 3) throw lockstep::InvalidArgument("usage: checkpoint_rank FOLDER KILL_AT [named] [sliced] [second]");
+  if (count < 3) throw lockstep::InvalidArgument("usage: checkpoint_rank FOLDER KILL_AT [WORD]...");
   const std::vector<std::string> how(arguments + 3, arguments + count);
   const auto is_given = [&](const char* word) { return std::find(how.begin(), how.end(), word) != how.end(); };
   all_are_named = is_given("named");
@@ -105,8 +116,12 @@ int save(int count, char** arguments) {
   auto parts = trainee.parts(2);
   parts.keep = 1;  // so that the save also removes the previous checkpoint
   group->barrier();
-  if (group->rank() == (is_given("second") ? 1 : 0)) calls_left = std::atoi(arguments[2]);
-  lockstep::train::save_checkpoint(arguments[1], parts);
+  const bool in_background = is_given("background");
+  if (group->rank() == (is_given("second") ? 1 : 0))
+    in_background ? void(calls_left_of_writer = std::atoi(arguments[2])) : void(calls_left = std::atoi(arguments[2]));
+  lockstep::train::save_checkpoint(arguments[1], parts, {.background = in_background});
+  if (is_given("exit")) std::exit(0);
+  if (in_background) return 0;
   calls_left = 0;
   group->barrier();
   return 0;

@@ -117,7 +117,7 @@ TEST(CheckpointSlices, AnErrorOfOneRankIsAnErrorOfAll) {
   EXPECT_THAT(run_ranks(2, "threads",
                         [&](auto group) {
                           ZeroTrainee trainee(group, kKind, true);
-                          save_checkpoint(in_the_way, parts_of(trainee, group));
+                          save_checkpoint(in_the_way, parts_of(trainee, group), {.on_error = OnSaveError::kStop});
                         }),
               Each(HasSubstr(in_the_way)));
   EXPECT_THAT(run_ranks(2, "threads",

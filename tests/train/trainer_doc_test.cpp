@@ -1,4 +1,4 @@
-// The code of docs/trainer.md, and some of docs/strategies.md.
+// The code of docs/trainer.md and docs/checkpoints.md, and some of docs/strategies.md.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -165,6 +165,30 @@ TEST(StrategiesDocExamples, DataParallelIsAModule) {
     sgd.step();
   }
   EXPECT_TRUE(ls::has_grad(net.out.weight));
+}
+
+TEST(CheckpointDocExamples, SaveBesideTheTraining) {
+  const auto group = ls::init_process_group({.device = &ls::cpu_device()});
+  const ls::testing::Folder temporary;
+  const std::string folder = temporary.path();
+  nn::Sequential net;
+  net.append_named<nn::Linear>("out", 2, 4);
+  ls::DistributedDataParallel ddp(net, group);
+  ls::optim::Adam adam(ddp.parameters(), {.lr = 0.01F});
+  ls::data::DistributedSampler sampler(64, group->place());
+  const auto train_step = [] {};
+
+  ls::train::CheckpointParts state{.model = net, .optimizer = adam, .sampler = sampler, .ddp = ddp, .keep = 3};
+  if (const auto saved = ls::train::load_checkpoint(folder, state)) state.step = saved->step;
+  while (state.step < 1000) {
+    train_step();
+    if (++state.step % 100 == 0)
+      ls::train::save_checkpoint(folder, state, {.background = true, .keep_for = std::chrono::hours(24)});
+  }
+  const std::string newest = ls::train::wait_for_saves();
+
+  EXPECT_EQ(newest, folder + "/step-00001000");
+  EXPECT_EQ(temporary.names().size(), 11U);
 }
 
 }  // namespace

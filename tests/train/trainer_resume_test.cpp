@@ -97,6 +97,20 @@ TEST(TrainerResume, APlateauIsCountedAcrossRuns) {
   }
 }
 
+// fit() goes on while an epoch is saved, and ends when its last epoch is.
+TEST(TrainerResume, FromACheckpointThatWasSavedInTheBackgroundHasTheSameBits) {
+  const Folder folder;
+  const CheckpointOptions background{.keep = 3, .save = {.background = true}};
+  const auto straight = made();
+  straight->fit(points(), up_to(3, {std::make_shared<ModelCheckpoint>(folder.path(), background)}));
+  EXPECT_THAT(folder.names(), ElementsAre("latest", "step-00000002", "step-00000004", "step-00000006"));
+  const auto resumed = made();
+  const auto state = resumed->load(folder.path() + "/step-00000004");
+  ASSERT_TRUE(state);
+  resumed->fit(points(), up_to(3, {}, state->epoch));
+  EXPECT_EQ(values_of(resumed->model()), values_of(straight->model()));
+}
+
 TEST(TrainerResume, EarlyStoppingKeepsItsPatienceAndItsBestWeights) {
   const Folder folder;
   std::shared_ptr<EarlyStopping> stopping;
@@ -107,7 +121,7 @@ TEST(TrainerResume, EarlyStoppingKeepsItsPatienceAndItsBestWeights) {
   };
   const auto straight = made();
   EXPECT_EQ(straight->fit(points(), up_to(20, callbacks())).epochs(), 4) << "epochs 2 and 3 are no better than 1";
-  std::filesystem::remove_all(folder.path() + "/latest");
+  for (const std::string& name : folder.names()) std::filesystem::remove_all(folder.path() + "/" + name);
   const auto resumed = epoch_by_epoch(folder.path(), 4, callbacks);
   EXPECT_EQ(stopping->best_epoch(), 1);
   EXPECT_EQ(values_of(resumed->model()), values_of(straight->model())) << "the weights of epoch 1";

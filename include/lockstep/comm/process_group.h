@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -176,6 +177,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // negative color joins no group and gets null. The new groups have this group's backend, transport and timeouts, and
   // meet in its store: blocks as create() does. Both groups may be used alternately, and may end in any order.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
+  // The same with other options, which all ranks give alike: a backend for host memory alone, another timeout. Options
+  // that are left out are this group's.
+  std::shared_ptr<ProcessGroup> split(int color, int key, const ProcessGroupOptions& options);
 
   // -- GPU graphs. Between begin_capture() and end_capture(), calls on GPU memory become part of the graph that the
   // device's default stream is recording (Device::begin_capture). Only the async forms may be used, and only
@@ -205,6 +209,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Leaves the group, as the destructor does; later calls throw InvalidArgument. A running call completes first; a call
   // that has not begun is dropped.
   void leave();
+
+  // Calls `end` before this rank leaves the group, by leave() or the destructor, while its peers still hear of it: for
+  // work beside the training that must be complete by then. `end` must not throw, nor use this group.
+  void before_leaving(std::function<void()> end);
 
   // Ends the group on all ranks: calls under way and later calls throw PeerLost with "rank R aborted the group:
   // reason". It is for a rank that cannot continue (a bad batch, a full disk), so that the others do not wait until

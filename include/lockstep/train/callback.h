@@ -10,6 +10,7 @@
 #include "lockstep/tensor/named_tensor.h"
 #include "lockstep/train/callback_base.h"
 #include "lockstep/train/monitor.h"
+#include "lockstep/train/save_options.h"
 #include "lockstep/train/summary_writer.h"
 
 #pragma GCC visibility push(default)
@@ -20,11 +21,12 @@ struct CheckpointOptions {
   Mode mode = Mode::kAuto;
   bool best_only = false;  // save only epochs that are the best so far
   std::int64_t every_epochs = 1;
-  int keep = 2;  // number of checkpoints that are kept
+  int keep = 2;           // number of checkpoints that are kept
+  SaveOptions save = {};  // .background, .on_error, .keep_for
 };
 
 // Saves a checkpoint (train/checkpoint.h) at the end of an epoch, for Trainer::load(). Checks before the training that
-// the folder is writable.
+// the folder is writable; if its disk fails later, the training goes on unless .save.on_error is kStop.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string folder, const CheckpointOptions& options = {});

@@ -11,6 +11,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/train/save_options.h"
 #include "lockstep/train/summary_writer.h"
 
 #pragma GCC visibility push(default)
@@ -47,7 +48,8 @@ struct TrainLoopOptions {
   // Checkpoints: the same, and when a step throws.
   std::int64_t save_interval_steps = 0;
   std::chrono::seconds save_interval_secs{600};
-  int max_to_keep = 5;  // newest checkpoints, as TensorFlow's Saver
+  int max_to_keep = 5;    // newest checkpoints, as TensorFlow's Saver
+  SaveOptions save = {};  // .background: train() waits for the last one at its end
 };
 // Runs steps, logs "global step 10: loss = 0.6931 (0.012 s/step)", writes summaries and checkpoints to
 // log_dir/checkpoints (train/checkpoint.h), from which a later call continues. Returns the last loss, or NaN if there

@@ -116,7 +116,7 @@ class Trainer {
   // fit's callbacks. load() takes the newest, also from another strategy or number of ranks, and returns nullopt if
   // there is none. Continue with fit(..., {.initial_epoch = state->epoch}); then the callbacks continue too. A fit()
   // that begins at another epoch resets them and logs a warning.
-  std::string save(const std::string& folder, int keep = 2);
+  std::string save(const std::string& folder, int keep = 2, const SaveOptions& options = {});
   std::optional<CheckpointState> load(const std::string& folder);
 
   // For callbacks: fit() ends after this epoch, on all ranks if one of them calls it.

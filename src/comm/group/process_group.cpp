@@ -75,6 +75,17 @@ GroupSettings settings_of(const Place& place, const ProcessGroupOptions& options
   return settings;
 }
 
+// `base` with those of `over` that are given.
+ProcessGroupOptions options_over(ProcessGroupOptions base, const ProcessGroupOptions& over) {
+  if (!over.backend.empty()) base.backend = over.backend;
+  if (!over.transport.empty()) base.transport = over.transport;
+  if (over.timeout) base.timeout = over.timeout;
+  if (over.stall_timeout) base.stall_timeout = over.stall_timeout;
+  if (over.store_timeout) base.store_timeout = over.store_timeout;
+  if (over.device != nullptr) base.device = over.device;
+  return base;
+}
+
 // Key in the job's store: the number of groups that have met, whose rendezvous keys are erased.
 constexpr const char* kGroupsMet = "groups met";
 
@@ -164,9 +175,14 @@ ProcessGroup::~ProcessGroup() {
   // The other ranks report that this rank has left; its own record says why.
   if (std::uncaught_exceptions() > 0)
     impl_->recorded->recorder.group_failed("an exception ended this rank's part in the group");
+  impl_->finish_work_beside();
   impl_->leave();
 }
-void ProcessGroup::leave() { impl_->leave(); }
+void ProcessGroup::leave() {
+  impl_->finish_work_beside();
+  impl_->leave();
+}
+void ProcessGroup::before_leaving(std::function<void()> end) { impl_->before_leaving.push_back(std::move(end)); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::Impl::share(std::unique_ptr<Impl> impl) {
   const auto chains = impl->chains;
@@ -229,7 +245,9 @@ Device& ProcessGroup::local_device() const {
 std::chrono::milliseconds ProcessGroup::timeout() const { return impl_->timeout; }
 Backend& ProcessGroup::backend(DeviceKind device) const { return impl_->backend(device, "backend"); }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) { return split(color, key, {}); }
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const ProcessGroupOptions& options) {
   if (!impl_->store)
     throw InvalidArgument("split: this group was made with wrap() and has no store in which the ranks could meet");
   struct Choice {
@@ -259,8 +277,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key) {
   const std::vector<int>& ancestors = parent.description.members;
   for (const auto& [_, member] : members)
     origin.members.push_back(ancestors.empty() ? member : ancestors[static_cast<std::size_t>(member)]);
-  return Impl::create(place, std::move(rendezvous), impl_->token, impl_->options, impl_->advertise_address,
-                      std::move(origin));
+  return Impl::create(place, std::move(rendezvous), impl_->token, options_over(impl_->options, options),
+                      impl_->advertise_address, std::move(origin));
 }
 
 bool ProcessGroup::has_ranks_of(const ProcessGroup& other) const {

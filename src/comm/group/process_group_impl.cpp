@@ -189,6 +189,12 @@ Work ProcessGroup::Impl::receive(Message message, const CallOptions& call) {
   return chosen.receive(message);
 }
 
+// A forked child has none of the threads that do this work.
+void ProcessGroup::Impl::finish_work_beside() {
+  if (process == getpid())
+    for (const auto& end : std::exchange(before_leaving, {})) end();
+}
+
 // The backends leave first: a follower that is refused from now on fails because this rank leaves, which must not end
 // the group.
 void ProcessGroup::Impl::leave() noexcept {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "src/comm/flight/flight_log.h"
@@ -70,6 +71,7 @@ class ProcessGroup::Impl {
   Work receive(Message message, const CallOptions& call);
   std::chrono::milliseconds timeout_of(const CallOptions& call) const;
   void leave() noexcept;
+  void finish_work_beside();  // calls before_leaving, once
   // Callbacks of a backend's failure detector hold it: memory that NCCL has allocated keeps its detector after the
   // group.
   struct Ending {
@@ -95,6 +97,7 @@ class ProcessGroup::Impl {
   std::string advertise_address;
   ProcessGroupOptions options;
   std::uint64_t splits = 0;
+  std::vector<std::function<void()>> before_leaving;
 
   std::uint64_t sequence = 0;
   std::uint64_t allocations = 0;

@@ -1,23 +1,18 @@
-// The format of a checkpoint: the names of its files, its manifest, and how it is found, read and verified. Nothing
-// here compares it with a model.
+// The format of a checkpoint: the names of its files, their metadata, its manifest.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <list>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "lockstep/optim/optimizer.h"
 #include "src/train/checkpoint/folder/job.h"
-#include "src/train/files/durable_file.h"
 #include "src/train/files/safetensors.h"
 
 namespace lockstep::train::checkpoint {
@@ -78,15 +73,6 @@ class SavedByName {
 // Throws FileError for another format, or another layout of weights.
 SavedTensors parse_file(std::span<const std::byte> file, const std::string& path);
 
-// The optimizer's state lies in one file for each rank if the ranks have slices of it (ddp/zero.h). A slice is named
-// "conv1.weight.momentum[120:240]" for the elements 120 to 239 of that tensor. The counts of steps, which all ranks
-// have, are in rank 0's file, under their plain names. The metadata has the shapes of the whole tensors, so that any
-// number of ranks, with slices or without, loads them.
-//
-// The tensors that `rank` writes: its slices, and the counts if it is rank 0.
-std::vector<NamedTensor> shard_of(const std::vector<optim::StatePart>& parts, int rank);
-std::map<std::string, std::string> shard_metadata(const std::vector<optim::StatePart>& parts);
-
 // -- manifest
 
 // A manifest's entries besides its list of files. A manifest that an older version wrote, or that cannot be read, gives
@@ -96,34 +82,14 @@ struct Origin {
   std::string lineage;        // the id of the first of the jobs that continued from each other in this folder
   std::int64_t sequence = 0;  // counts the saves of all jobs in this folder: the order of the checkpoints
   std::int64_t step = 0;
+  std::int64_t saved_at = 0;  // seconds since 1970, by the clock of the machine that saved
 };
 Origin origin_of(const nlohmann::json& manifest);
 
-// -- reading
+// The time now, as manifests have it.
+std::int64_t seconds_since_1970();
 
 // Is it the folder of one checkpoint? A manifest alone is not enough, because other programs have files of that name.
 bool is_checkpoint(const std::filesystem::path& folder);
-
-struct Found {
-  std::filesystem::path folder;
-  std::optional<std::string> manifest_sha256;  // from `latest`; without it the manifest is not verified
-};
-
-// The checkpoint that `folder` means: the one that its `latest` names, or `folder` itself if it is a checkpoint.
-// Nullopt if there is none: `why` then says what is there instead.
-std::optional<Found> find_checkpoint(const std::filesystem::path& folder, std::string& why);
-
-struct LoadedCheckpoint {
-  std::string folder;
-  bool is_latest = false;  // found by `latest`
-  Origin origin;
-  nlohmann::json state;
-  std::map<std::string, ReadFile> files;
-  std::vector<SavedTensor> model, optimizer, averages, hook, program;  // views of `files` or `memory`
-  std::list<std::vector<std::byte>> memory;                            // tensors that were joined from several files
-};
-
-// Throws FileError with file and reason for a file that is missing, damaged, too large or of another format or layout.
-LoadedCheckpoint read_checkpoint(const Found& found);
 
 }  // namespace lockstep::train::checkpoint

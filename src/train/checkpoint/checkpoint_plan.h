@@ -3,9 +3,13 @@
 // The plan of a save: which files this rank writes, and the steps that all ranks run together.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,10 +41,21 @@ class CallGroup {
   std::string refusal_;
 };
 
-// A file that this rank writes. Its contents are made when it is written.
+// The contents of a file: `bytes`, else `text`, else tensors, which may be the training's own.
+struct FileContent {
+  std::vector<NamedTensor> tensors = {};
+  std::map<std::string, std::string> metadata = {};  // of the tensors' file
+  bool is_copy = false;                              // the training does not change these tensors
+  std::shared_ptr<const std::vector<std::byte>> bytes = nullptr;
+  std::string text = {};
+
+  void write(DurableFile& file) const;
+};
+
+// A file that this rank writes. Its contents are made when it is written, or copied for the background.
 struct PlannedFile {
   std::string name;
-  std::function<void(DurableFile&)> write;
+  std::function<FileContent()> content;
 };
 
 class SaveRun;                             // save.cpp
@@ -59,22 +74,27 @@ struct SavePlan {
   std::filesystem::path folder;
   std::int64_t step = 0;
   int keep = 0;
+  std::chrono::seconds keep_for{0};
+  std::int64_t saved_at = 0;  // seconds since 1970
   bool overwrite = false;
-  bool is_sliced = false;          // each rank writes a file; otherwise rank 0 writes all files
-  std::vector<PlannedFile> files;  // that this rank writes, in this order
-  std::vector<SaveStep> steps;     // the same on all ranks
+  OnSaveError on_error = OnSaveError::kContinue;
+  bool is_sliced = false;                          // each rank writes a file; otherwise rank 0 writes all files
+  std::vector<PlannedFile> files;                  // that this rank writes, in this order
+  std::vector<SaveStep> steps;                     // the same on all ranks
+  std::atomic<std::uint64_t>* progress = nullptr;  // unless null: grows while this rank writes
 };
 
 // Collective. Checks that the ranks save the same step, and brings to rank 0 what it writes for the others. The parts
 // must outlive the plan. Throws on all ranks: InvalidArgument, MismatchError.
-SavePlan plan_save(const CallGroup& group, const CheckpointParts& parts, const std::string& folder);
+SavePlan plan_save(const CallGroup& group, const CheckpointParts& parts, const std::string& folder,
+                   const SaveOptions& options = {});
 std::vector<SaveStep> save_steps();
 
 // Collective: runs the steps. Returns the checkpoint's folder on rank 0, and "" on the other ranks.
 std::string run_save(const SavePlan& plan);
 
-// Calls act() on all ranks and returns the results by rank. If it throws on any rank, all ranks throw FileError:
-// "<operation>: rank R: <text>".
+// Calls act() on all ranks and returns the results by rank. If it throws on any rank, all ranks throw FileError, or
+// FolderRefusal if that rank did: "<operation>: rank R: <text>".
 Results act_on_all_ranks(GroupRef group, const char* operation, const std::filesystem::path& folder,
                          const std::function<std::string()>& act);
 

@@ -13,8 +13,9 @@
 #include "lockstep/tensor/random.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/optim/swapped_weights.h"
-#include "src/train/checkpoint/checkpoint_format.h"
+#include "src/train/checkpoint/background/background_save.h"
 #include "src/train/checkpoint/checkpoint_plan.h"
+#include "src/train/checkpoint/checkpoint_reader.h"
 #include "src/train/checkpoint/folder/checkpoint_folder.h"
 #include "src/train/checkpoint/rank_state.h"
 
@@ -278,12 +279,11 @@ struct ReadResult {
 ReadResult read_for_all_ranks(const char* operation, const std::string& folder, const CheckpointParts& parts,
                               const OwnTensors& own, int ranks, std::optional<LoadedCheckpoint>& loaded) {
   ReadResult result;
-  const auto found = find_checkpoint(folder, result.why_none);
-  if (!found) {
+  loaded = read_newest(operation, folder, result.why_none);
+  if (!loaded) {
     check_and_note_load(folder, nullptr, parts.overwrite);
     return result;
   }
-  loaded = read_checkpoint(*found);
   if (parts.optimizer) spread_counts_of_groups(*loaded, *parts.optimizer.get());
   check_against(*loaded, parts);
   json& state = result.state = loaded->state;
@@ -345,6 +345,7 @@ CheckpointState apply(const CallGroup& ranks, const json& state, const std::opti
 std::optional<CheckpointState> load(const char* operation, const std::string& folder, const CheckpointParts& parts,
                                     std::string& why_none) {
   const CallGroup group(parts);
+  await_own_save(group);
   refuse_on_all_ranks(group, operation, refusal_of_load(group, parts));
   std::optional<OwnTensors> prepared;
   std::vector<std::string> lines;

@@ -14,7 +14,7 @@
 #include "lockstep/tensor/named_tensor.h"
 #include "lockstep/tensor/random.h"
 #include "lockstep/train/checkpoint.h"
-#include "src/train/checkpoint/checkpoint_format.h"
+#include "src/train/checkpoint/checkpoint_reader.h"
 
 namespace lockstep::train::checkpoint {
 

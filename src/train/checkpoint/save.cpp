@@ -20,9 +20,11 @@
 
 #include "lockstep/core/error.h"
 #include "src/core/base/error_of_peer.h"
+#include "src/core/process/rank_progress.h"
 #include "src/train/checkpoint/checkpoint_format.h"
 #include "src/train/checkpoint/checkpoint_plan.h"
 #include "src/train/checkpoint/folder/checkpoint_folder.h"
+#include "src/train/checkpoint/folder/folder_refusal.h"
 #include "src/train/files/durable_file.h"
 
 namespace lockstep::train::checkpoint {
@@ -33,16 +35,18 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kOperation = "save_checkpoint";
+constexpr char kDone = '+', kRefused = '!';  // the first character of a rank's result
 
 // The files that one rank writes for a checkpoint, in the folder that becomes it.
 class Writer {
  public:
   // Files are made without a name in `born_in`; if it is empty, they have their names from the start.
-  Writer(const fs::path& temporary, const std::string& born_in) : temporary_(temporary), born_in_(born_in) {}
+  Writer(const fs::path& temporary, const std::string& born_in, std::atomic<std::uint64_t>* progress)
+      : temporary_(temporary), born_in_(born_in), progress_(progress) {}
 
   void write(const PlannedFile& planned) {
     DurableFile& file = add(planned.name);
-    planned.write(file);
+    planned.content().write(file);
     const WrittenFile written = file.finish();
     written_[planned.name] = {{"bytes", written.bytes}, {"sha256", written.sha256}};
   }
@@ -59,6 +63,7 @@ class Writer {
                             {"sequence", origin.sequence},
                             {"lineage", origin.lineage},
                             {"job", nlohmann::json(origin.job)},
+                            {"saved_at", origin.saved_at},
                             {"files", written_}}
                    .dump(1, ' ', /*ensure_ascii=*/true) +
                "\n");
@@ -71,10 +76,13 @@ class Writer {
   }
 
  private:
-  DurableFile& add(const std::string& name) { return files_.emplace_back((temporary_ / name).string(), born_in_); }
+  DurableFile& add(const std::string& name) {
+    return files_.emplace_back((temporary_ / name).string(), born_in_, progress_);
+  }
 
   fs::path temporary_;
   std::string born_in_;
+  std::atomic<std::uint64_t>* progress_;
   std::list<DurableFile> files_;
   ordered_json written_;
 };
@@ -93,6 +101,7 @@ class NewCheckpoint {
   ~NewCheckpoint() {
     if (is_in_place_) return;
     remove_quietly(temporary_);
+    if (is_renamed_) remove_quietly(path());
     remove_quietly(plan_.folder / kNextLatest);
   }
   NewCheckpoint(const NewCheckpoint&) = delete;
@@ -101,28 +110,29 @@ class NewCheckpoint {
   const fs::path& temporary() const { return temporary_; }
   const std::string& born_in() const { return born_in_; }
   std::string path() const { return (plan_.folder / name_).string(); }
-  Origin origin() const { return {this_job(), use_.lineage(), next_sequence(others_), plan_.step}; }
+  Origin origin() const { return {this_job(), use_.lineage(), next_sequence(others_), plan_.step, plan_.saved_at}; }
   void make_folder() const { fs::create_directory(temporary_); }
   void sync() const { sync_folder(temporary_.string()); }
 
   void put_in_place(const std::string& manifest_sha256) {
     rename_file(temporary_.string(), path());
+    is_renamed_ = true;
     sync_folder(plan_.folder.string());
     move_latest(manifest_sha256);
-    is_in_place_ = true;
+    sync_folder(plan_.folder.string());
     use_.note_saved();
-    remove_old(plan_.folder, others_, plan_.keep);
+    remove_old(plan_.folder, names_to_remove(others_, plan_.saved_at, {plan_.keep, plan_.keep_for, use_.damaged()}));
   }
 
  private:
-  void move_latest(const std::string& manifest_sha256) const {
+  void move_latest(const std::string& manifest_sha256) {
     const fs::path next = plan_.folder / kNextLatest;
     DurableFile file(next.string(), born_in_);
     file.write(name_ + " " + manifest_sha256 + "\n");
     file.finish();
     if (!born_in_.empty()) file.give_name();
     rename_file(next.string(), (plan_.folder / kLatest).string());
-    sync_folder(plan_.folder.string());
+    is_in_place_ = true;
   }
 
   const SavePlan& plan_;
@@ -131,7 +141,8 @@ class NewCheckpoint {
   std::string name_;                    // of the new one
   fs::path temporary_;                  // the folder that becomes it
   std::string born_in_;                 // where files are made without a name, or ""
-  bool is_in_place_ = false;
+  bool is_renamed_ = false;             // it has its name
+  bool is_in_place_ = false;            // `latest` names it
 };
 
 }  // namespace
@@ -144,6 +155,7 @@ class SaveRun {
   // If it throws, the destructor removes what is unfinished.
   std::string run() {
     plan_.is_sliced ? run_together() : run_on_rank_zero();
+    note_saved_step(plan_.step);  // for lockrun's report
     return path_;
   }
 
@@ -151,7 +163,7 @@ class SaveRun {
     if (!is_first()) return "";
     new_.emplace(plan_);
     if (new_->born_in().empty()) new_->make_folder();
-    writer_.emplace(new_->temporary(), new_->born_in());
+    writer_.emplace(new_->temporary(), new_->born_in(), plan_.progress);
     if (!plan_.is_sliced) return "";
     return ordered_json{{"temporary", new_->temporary().string()}, {"born_in", new_->born_in()}}.dump();
   }
@@ -160,7 +172,8 @@ class SaveRun {
     if (plan_.files.empty()) return "";
     if (!is_first()) {
       const ordered_json folder = ordered_json::parse(folders.front());
-      writer_.emplace(folder.at("temporary").get<std::string>(), folder.at("born_in").get<std::string>());
+      writer_.emplace(folder.at("temporary").get<std::string>(), folder.at("born_in").get<std::string>(),
+                      plan_.progress);
     }
     for (const PlannedFile& file : plan_.files) writer_->write(file);
     return is_first() ? "" : writer_->written().dump();
@@ -245,23 +258,36 @@ Results act_on_all_ranks(GroupRef group, const char* operation, const fs::path& 
     }
   };
   if (!group.has_several()) return {act_here()};
+  // A refusal travels as a result, because the errors of the others have no kind of their own for it.
+  std::exception_ptr refusal;
   const auto act_of_rank = [&] {
     try {
-      return act_here();
-    } catch (const std::exception& error) {
+      return kDone + act_here();
+    } catch (const FolderRefusal& error) {
+      refusal = std::make_exception_ptr(FolderRefusal("{}: rank {}: {}", operation, group.rank(), error.what()));
+      return kRefused + std::string(error.what());
+    } catch (const FileError& error) {
       throw FileError("{}{}", error.what(),
                       group.rank() == 0 ? ""
                                         : ": each rank writes its slices of the optimizer's state: name a folder that "
                                           "all ranks see");
     }
   };
+  Results results;
   try {
-    return gather_on_all_ranks(group, act_of_rank, {"checkpoint"});
+    results = gather_on_all_ranks(group, act_of_rank, {"checkpoint"});
   } catch (const FileErrorOfPeer& error) {
     throw FileErrorOfPeer("{}: {}", operation, error.what());
   } catch (const FileError& error) {
     throw FileError("{}: rank {}: {}", operation, group.rank(), error.what());
   }
+  if (refusal) std::rethrow_exception(refusal);
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    if (results[rank].front() == kRefused)
+      throw FolderRefusalOfPeer("{}: rank {}: {}", operation, rank, results[rank].substr(1));
+    results[rank].erase(0, 1);
+  }
+  return results;
 }
 
 }  // namespace lockstep::train::checkpoint

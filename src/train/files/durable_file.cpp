@@ -11,13 +11,14 @@
 #include <new>
 
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 #include "src/core/process/regular_file.h"
 
 namespace lockstep::train {
 
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{4} << 20;  // hashed while it is in the cache
+constexpr std::size_t kPiece = std::size_t{1} << 20;  // hashed while it is in the cache
 
 Fd open_new(const std::string& path) { return Fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)); }
 
@@ -30,24 +31,36 @@ bool link_nameless(const Fd& file, const std::string& path) {
   return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
 }
 
+// Does the file system lack the operation?
+bool is_unsupported(int error) { return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS; }
+
 Fd open_folder(const std::string& path) { return Fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }
 
 }  // namespace
 
-DurableFile::DurableFile(const std::string& path, const std::string& born_in)
-    : path_(path), has_name_(born_in.empty()), fd_(born_in.empty() ? open_new(path) : open_nameless(born_in)) {
+DurableFile::DurableFile(const std::string& path, const std::string& born_in, std::atomic<std::uint64_t>* progress)
+    : path_(path),
+      has_name_(born_in.empty()),
+      fd_(born_in.empty() ? open_new(path) : open_nameless(born_in)),
+      progress_(progress) {
   if (!fd_) fail("cannot be made");
 }
 
 void DurableFile::fail(const char* what) const { throw FileError("{}: {}: {}", path_, what, std::strerror(errno)); }
 
 void DurableFile::write(std::span<const std::byte> data) {
-  hash_.update(data);
   bytes_ += data.size();
   while (!data.empty()) {
-    const ssize_t written = ::write(fd_.get(), data.data(), data.size());
-    if (written < 0 && errno != EINTR) fail("cannot be written");
-    if (written > 0) data = data.subspan(static_cast<std::size_t>(written));
+    auto piece = data.first(std::min(data.size(), kPiece));
+    data = data.subspan(piece.size());
+    hash_.update(piece);
+    while (!piece.empty()) {
+      const ssize_t written = ::write(fd_.get(), piece.data(), piece.size());
+      if (written < 0 && errno != EINTR) fail("cannot be written");
+      if (written <= 0) continue;
+      piece = piece.subspan(static_cast<std::size_t>(written));
+      if (progress_ != nullptr) *progress_ += static_cast<std::uint64_t>(written);
+    }
   }
 }
 
@@ -83,12 +96,26 @@ WrittenFile write_durably(const std::string& path, std::string_view text) {
 
 void sync_folder(const std::string& path) {
   const Fd fd = open_folder(path);
-  if (!fd || fsync(fd.get()) != 0) throw FileError("{}: the folder cannot be synced: {}", path, std::strerror(errno));
+  if (fd && fsync(fd.get()) == 0) return;
+  const std::string reason = std::strerror(errno);
+  if (!fd || !is_unsupported(errno)) throw FileError("{}: the folder cannot be synced: {}", path, reason);
+  static std::atomic<bool> has_warned = false;
+  if (!has_warned.exchange(true))
+    log::warn(
+        "{}: its file system does not sync folders ({}): what is saved there survives the end of a process, but after "
+        "a loss of power the newest files may be missing",
+        path, reason);
 }
 
 void rename_file(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0)
-    throw FileError("{}: cannot be renamed to {}: {}", from, to, std::strerror(errno));
+  if (std::rename(from.c_str(), to.c_str()) == 0) return;
+  const bool cannot_replace =
+      errno == EEXIST || errno == ENOTEMPTY || errno == EPERM || errno == EXDEV || is_unsupported(errno);
+  const char* const reason = std::strerror(errno);
+  throw FileError("{}: cannot be renamed to {}: {}{}", from, to, reason,
+                  cannot_replace ? ": save in a folder on a file system where a rename replaces the old file, such as "
+                                   "a local disk, NFS or Lustre, not on a mounted object store"
+                                 : ": make the folder and its disk writable, or save in another folder");
 }
 
 ReadFile read_file(const std::string& path, const FileSize& expected) {
@@ -99,7 +126,7 @@ ReadFile read_file(const std::string& path, const FileSize& expected) {
   try {
     result.data.resize(file.bytes);
   } catch (const std::bad_alloc&) {
-    throw FileError("{}: its {} bytes do not fit into memory", path, file.bytes);
+    throw NoMemoryForFile("{}: its {} bytes do not fit into memory", path, file.bytes);
   }
   crypto::Sha256 hash;
   std::span<std::byte> left(result.data);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/crypto.h"
+#include "lockstep/core/error.h"
 #include "src/core/process/fd.h"
 
 namespace lockstep::train {
@@ -24,8 +26,10 @@ struct WrittenFile {
 class DurableFile {
  public:
   // The file is made in the folder `born_in` and has no name until give_name(), so that nothing is left if the process
-  // is killed before. If `born_in` is empty, the file has its name from the start.
-  explicit DurableFile(const std::string& path, const std::string& born_in = "");
+  // is killed before. If `born_in` is empty, the file has its name from the start. `progress`, unless null, outlives
+  // the file and grows by the bytes that the system has taken.
+  explicit DurableFile(const std::string& path, const std::string& born_in = "",
+                       std::atomic<std::uint64_t>* progress = nullptr);
   DurableFile(const DurableFile&) = delete;
   DurableFile& operator=(const DurableFile&) = delete;
 
@@ -43,6 +47,7 @@ class DurableFile {
   const bool has_name_;
   Fd fd_;
   std::uint64_t bytes_ = 0;
+  std::atomic<std::uint64_t>* progress_;
   crypto::Sha256 hash_;
 };
 
@@ -51,8 +56,11 @@ class DurableFile {
 bool has_nameless_files(const std::string& free_path);
 
 WrittenFile write_durably(const std::string& path, std::string_view text);
-void sync_folder(const std::string& path);  // so that a rename within it lasts
+// So that a rename within the folder lasts. A file system that cannot sync a folder is reported once, by a warning:
+// after a loss of power, the newest files there may be missing.
+void sync_folder(const std::string& path);
 
+// Replaces `to`.
 void rename_file(const std::string& from, const std::string& to);
 
 // The size that a file may have. It is checked before the file is read.
@@ -66,7 +74,13 @@ struct ReadFile {
   std::string sha256;  // hex
 };
 
-// Throws FileError with path and reason: it is not a regular file, has another size, or does not fit into memory.
+// The file may be intact.
+class NoMemoryForFile : public FileError {
+ public:
+  using FileError::FileError;
+};
+
+// Throws FileError with path and reason: it is not a regular file, or has another size; or NoMemoryForFile.
 ReadFile read_file(const std::string& path, const FileSize& expected = {});
 
 }  // namespace lockstep::train

@@ -102,6 +102,7 @@ class TrainLoop {
     if (summary_op_ && step_ != summaries_.last()) write_summary();
     writer_.close();
     if (step_ != saves_.last()) save();  // all processes have saved at the same steps
+    wait_for_saves(group_);
     return loss;
   }
 
@@ -173,7 +174,7 @@ class TrainLoop {
       return;
     }
     try {
-      save();
+      save({.on_error = OnSaveError::kStop, .keep_for = options_.save.keep_for});
       log::info("train: step {} failed; step {} is saved in {}: {}", step_ + 1, step_, checkpoints_, error.what());
     } catch (const std::exception& failure) {
       log::error("train: step {} failed, and step {} could not be saved: {}", step_ + 1, step_, failure.what());
@@ -191,11 +192,12 @@ class TrainLoop {
     summary_op_(writer_, step_);
     summaries_.done(step_);
   }
-  void save() {
+  void save() { save(options_.save); }
+  void save(const SaveOptions& options) {
     if (saves()) {
       writer_.flush();  // so that TensorBoard has every step that the checkpoint has
       if (op_.before_save) op_.before_save();
-      save_checkpoint(checkpoints_, parts());
+      save_checkpoint(checkpoints_, parts(), options);
     }
     saves_.done(step_);
   }

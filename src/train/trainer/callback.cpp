@@ -52,7 +52,7 @@ void ModelCheckpoint::on_train_begin(Trainer& trainer) { prepare_checkpoint_fold
 void ModelCheckpoint::on_checkpoint(Trainer& trainer, std::int64_t epoch, const Logs& logs) {
   if ((epoch + 1) % options_.every_epochs != 0) return;
   if (options_.best_only && !monitor_.improves(logs, "ModelCheckpoint")) return;
-  trainer.save(folder_, options_.keep);
+  trainer.save(folder_, options_.keep, options_.save);
 }
 
 std::string ModelCheckpoint::state_name() const {

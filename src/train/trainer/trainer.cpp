@@ -234,7 +234,7 @@ Tensor Trainer::predict(const data::Pipeline& set, const PredictOptions& options
   return outputs.defined() ? outputs : tensor_of_result(result);
 }
 
-std::string Trainer::save(const std::string& folder, int keep) {
+std::string Trainer::save(const std::string& folder, int keep, const SaveOptions& options) {
   Strategy& strategy = impl_->compiled("save");
   std::string path;  // "" on a server, as on all ranks but the first
   impl_->served(*this, [&] {
@@ -247,7 +247,8 @@ std::string Trainer::save(const std::string& folder, int keep) {
                                     .epoch = epoch_,
                                     .group = impl_->group(),
                                     .keep = keep,
-                                    .program = program});
+                                    .program = program},
+                           options);
     return std::string();
   });
   return path;

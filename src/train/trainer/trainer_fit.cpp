@@ -8,6 +8,7 @@
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/train/check_finite.h"
 #include "lockstep/train/progress.h"
+#include "lockstep/train/save_options.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/trainer/trainer_impl.h"
 
@@ -110,6 +111,7 @@ class Trainer::Impl::Fit {
       agree_to_stop();
     }
     tell([&](Callback& callback) { callback.on_train_end(trainer_); });
+    wait_for_saves(impl_.group());
   }
 
  private:

@@ -70,6 +70,33 @@ TEST_P(Split, GroupsMayEndInAnyOrder) {
   });
 }
 
+TEST_P(Split, OptionsThatAreGivenReplaceTheGroups) {
+  run_ranks(2, GetParam(), [](ProcessGroup& all) {
+    const auto hasty = all.split(0, all.rank(), {.backend = "host", .timeout = 17s, .device = &cpu_device()});
+    EXPECT_EQ(hasty->timeout(), 17s);
+    EXPECT_EQ(all.split(0)->timeout(), all.timeout());
+    hasty->barrier();
+    all.barrier();
+  });
+}
+
+TEST_P(Split, WorkBesideEndsBeforeTheGroupDoes) {
+  run_ranks(2, GetParam(), [](ProcessGroup& all) {
+    for (const bool leaves : {false, true}) {
+      auto beside = all.split(0), group = all.split(0);
+      int ends = 0;
+      group->before_leaving([&] {
+        beside->barrier();  // all ranks still answer
+        ++ends;
+      });
+      if (leaves) group->leave();
+      EXPECT_EQ(ends, leaves ? 1 : 0);
+      group.reset();
+      EXPECT_EQ(ends, 1);
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ring, Split, ::testing::Values("shm", "tcp"),
                          [](const auto& tested) { return std::string(tested.param); });
 

@@ -1,6 +1,5 @@
 #include "src/train/checkpoint/folder/checkpoint_folder.h"
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <fstream>
@@ -9,11 +8,11 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <tuple>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "src/train/checkpoint/folder/folder_lock.h"
+#include "src/train/checkpoint/folder/folder_refusal.h"
 #include "src/train/files/durable_file.h"
 
 namespace lockstep::train::checkpoint {
@@ -34,11 +33,11 @@ void make_folder(const fs::path& folder) {
   sync_folder(above.empty() ? "." : above.string());
 }
 
-// Throws FileError if the folder cannot hold checkpoints.
+// Throws FolderRefusal if the folder cannot hold checkpoints.
 const fs::path& made_folder(const fs::path& folder) {
   if (is_checkpoint(folder))
-    throw FileError("{}: is itself a checkpoint: name the folder that holds it, or another one, to save in",
-                    folder.string());
+    throw FolderRefusal("{}: is itself a checkpoint: name the folder that holds it, or another one, to save in",
+                        folder.string());
   make_folder(folder);
   return folder;
 }
@@ -60,10 +59,6 @@ std::string small_text(const fs::path& path) {
 }
 
 std::string latest_in(const fs::path& folder) { return small_text(folder / kLatest); }
-
-Origin origin_in(const fs::path& checkpoint) {
-  return origin_of(json::parse(small_text(checkpoint / kManifest), nullptr, /*allow_exceptions=*/false));
-}
 
 // The checkpoint that this text of `latest` names.
 Origin named_by(const fs::path& folder, const std::string& latest) {
@@ -88,6 +83,7 @@ struct FolderUse::Record {
   std::optional<std::string> seen;  // the text of `latest` at this job's last load or save; nullopt before the first
   std::string lineage;
   bool has_saved = false;
+  std::set<std::string> damaged;
 
   bool is_held(const fs::path& folder) const { return lock != nullptr && lock->is_of(folder.string()); }
 };
@@ -118,8 +114,8 @@ FolderUse::FolderUse(std::shared_ptr<Record> record, const fs::path& folder, boo
     : record_(std::move(record)), folder_(folder) {
   std::unique_lock guard(record_->mutex);
   if (!record_->released.wait_for(guard, kPatienceWithThreads, [this] { return !record_->is_busy; }))
-    throw FileError("{}: another thread of this process is saving a checkpoint there: save by one thread at a time",
-                    folder.string());
+    throw FolderRefusal("{}: another thread of this process is saving a checkpoint there: save by one thread at a time",
+                        folder.string());
   if (!record_->is_held(folder)) {
     record_->lock.reset();
     record_->lock = std::make_unique<FolderLock>(folder.string(), overwrite);
@@ -153,7 +149,7 @@ void FolderUse::check_newest(bool overwrite) const {
               overwrite ? "" : ", which has ended, and from which this job has not resumed");
     return;
   }
-  throw FileError(
+  throw FolderRefusal(
       "{}: another job has saved {} there since this one {}: this job's checkpoints do not continue it. Save in a "
       "folder of your own, resume from that checkpoint, or go on here with .overwrite = true",
       folder_.string(), text_of(newest), record_->has_saved ? "saved last" : "looked there");
@@ -170,8 +166,13 @@ void FolderUse::note_saved() const {
   record_->has_saved = true;
 }
 
+std::set<std::string> FolderUse::damaged() const {
+  const std::lock_guard lock(record_->mutex);
+  return record_->damaged;
+}
+
 void check_and_note_load(const fs::path& folder, const LoadedCheckpoint* found, bool overwrite) {
-  const bool is_by_own_folder = found != nullptr && !found->is_latest;
+  const bool is_by_own_folder = found != nullptr && found->is_by_own_folder;
   // If the checkpoint's own folder was given: the folder that holds it, if that is one of checkpoints.
   const fs::path holder =
       is_by_own_folder ? fs::weakly_canonical(folder / kManifest).parent_path().parent_path() : folder;
@@ -179,7 +180,7 @@ void check_and_note_load(const fs::path& folder, const LoadedCheckpoint* found, 
   const auto record = FolderRecords::of(holder);
   const std::lock_guard lock(record->mutex);
   const Origin origin = found != nullptr ? found->origin : Origin{};
-  if (found != nullptr && found->is_latest && !overwrite && record->has_saved && record->is_held(holder) &&
+  if (found != nullptr && !is_by_own_folder && !overwrite && record->has_saved && record->is_held(holder) &&
       !is_of_this_job(origin) && record->seen != latest_in(holder))
     throw FileError(
         "{}: its newest checkpoint, {}, was saved while this job trains and saves there: it is no state of this "
@@ -189,6 +190,7 @@ void check_and_note_load(const fs::path& folder, const LoadedCheckpoint* found, 
     log::warn("checkpoint: {} has {}, which does not continue the training that this job has loaded from there before",
               folder.string(), text_of(origin));
   record->seen = latest_in(holder);
+  if (found != nullptr) record->damaged.insert(found->damaged.begin(), found->damaged.end());
   if (found != nullptr) record->lineage = origin.lineage.empty() ? origin.job.id : origin.lineage;
 }
 
@@ -196,7 +198,12 @@ void check_and_note_load(const fs::path& folder, const LoadedCheckpoint* found, 
 
 void try_folder(const fs::path& folder, bool overwrite) {
   const FolderUse use(folder, overwrite);
-  write_durably((folder / kNextLatest).string(), "\n");
+  try {
+    write_durably((folder / kNextLatest).string(), "\n");
+  } catch (...) {
+    remove_quietly(folder / kNextLatest);
+    throw;
+  }
   remove_quietly(folder / kNextLatest);
 }
 
@@ -206,29 +213,22 @@ std::string free_name(const fs::path& folder, std::int64_t step) {
   return folder_name(step, again);
 }
 
+Origin origin_in(const fs::path& checkpoint) {
+  return origin_of(json::parse(small_text(checkpoint / kManifest), nullptr, /*allow_exceptions=*/false));
+}
+
 std::vector<KeptCheckpoint> checkpoints_in(const fs::path& folder) {
   std::vector<KeptCheckpoint> checkpoints;
   for (const auto& entry : fs::directory_iterator(folder))
-    if (const std::string name = entry.path().filename().string(); is_folder_name(name))
-      checkpoints.push_back({name, origin_in(entry.path()).sequence, step_of_folder(name)});
+    if (const std::string name = entry.path().filename().string(); is_folder_name(name)) {
+      const Origin origin = origin_in(entry.path());
+      checkpoints.push_back({name, origin.sequence, step_of_folder(name), origin.saved_at});
+    }
   return checkpoints;
 }
 
-std::int64_t next_sequence(const std::vector<KeptCheckpoint>& checkpoints) {
-  std::int64_t last = 0;
-  for (const KeptCheckpoint& each : checkpoints) last = std::max(last, each.sequence);
-  return last + 1;
-}
-
-void remove_old(const fs::path& folder, std::vector<KeptCheckpoint> others, int keep) {
-  // "step-00000003.10" comes after "step-00000003.9".
-  const auto age = [](const KeptCheckpoint& each) {
-    return std::tuple(each.sequence, each.step, each.name.size(), each.name);
-  };
-  std::sort(others.begin(), others.end(),
-            [&](const KeptCheckpoint& a, const KeptCheckpoint& b) { return age(a) > age(b); });
-  for (std::size_t i = static_cast<std::size_t>(std::max(keep, 1) - 1); i < others.size(); ++i)
-    remove_quietly(folder / others[i].name);
+void remove_old(const fs::path& folder, const std::vector<std::string>& names) {
+  for (const std::string& name : names) remove_quietly(folder / name);
 }
 
 void remove_quietly(const fs::path& path) {

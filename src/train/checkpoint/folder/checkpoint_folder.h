@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "src/train/checkpoint/checkpoint_format.h"
+#include "src/train/checkpoint/checkpoint_reader.h"
+#include "src/train/checkpoint/folder/retention.h"
 
 namespace lockstep::train::checkpoint {
 
@@ -19,17 +21,19 @@ class FolderUse {
  public:
   // Makes the folder if it is missing, locks it for this job, and removes what a crash left unfinished. Nothing else
   // removes that: without the lock it cannot be told from a checkpoint that another machine is writing. Throws
-  // FileError, also if another job has the folder (unless `overwrite`), and filesystem_error.
+  // FolderRefusal, for instance if another job has the folder (unless `overwrite`), FileError and filesystem_error.
   FolderUse(const std::filesystem::path& folder, bool overwrite);
   ~FolderUse();
   FolderUse(const FolderUse&) = delete;
   FolderUse& operator=(const FolderUse&) = delete;
 
-  // Call it before a save. Throws FileError if another job has written since this one loaded or saved, unless
+  // Call it before a save. Throws FolderRefusal if another job has written since this one loaded or saved, unless
   // `overwrite`. If this job has done neither, logs a warning, once, that it replaces another job's checkpoints.
   void check_newest(bool overwrite) const;
   std::string lineage() const;
   void note_saved() const;  // `latest` now names this job's newest checkpoint
+  // The names of the checkpoints that this job's loads have found damaged.
+  std::set<std::string> damaged() const;
 
  private:
   struct Record;
@@ -50,19 +54,12 @@ void try_folder(const std::filesystem::path& folder, bool overwrite);
 // The name of the next checkpoint. A run that repeats a step must not touch the folder that `latest` may name.
 std::string free_name(const std::filesystem::path& folder, std::int64_t step);
 
-// A checkpoint in the folder, with what its manifest says. Older versions wrote no sequence numbers.
-struct KeptCheckpoint {
-  std::string name;
-  std::int64_t sequence = 0, step = 0;
-};
+// The manifest's entries. A manifest that cannot be read gives the defaults.
+Origin origin_in(const std::filesystem::path& checkpoint);
 std::vector<KeptCheckpoint> checkpoints_in(const std::filesystem::path& folder);
 
-// One more than the sequence numbers of all of them.
-std::int64_t next_sequence(const std::vector<KeptCheckpoint>& checkpoints);
-
-// Call it after a save: removes the oldest of the other checkpoints, so that `keep` remain with the new one. The order
-// is that of the sequence numbers, then of the steps.
-void remove_old(const std::filesystem::path& folder, std::vector<KeptCheckpoint> others, int keep);
+// Removes the checkpoints of these names.
+void remove_old(const std::filesystem::path& folder, const std::vector<std::string>& names);
 
 // Logs a warning instead of throwing.
 void remove_quietly(const std::filesystem::path& path);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "lockstep/core/error.h"
+#include "src/train/checkpoint/folder/folder_refusal.h"
 #include "src/train/checkpoint/folder/job.h"
 #include "src/train/files/durable_file.h"
 
@@ -37,7 +38,7 @@ Job owner_in(const Fd& file) {
 }
 
 [[noreturn]] void refuse(const std::string& folder, const Job& owner) {
-  throw FileError(
+  throw checkpoint::FolderRefusal(
       "{}: {} is running and writes its checkpoints there: give each job a folder of its own, or wait until that one "
       "has ended and resume from its checkpoint, or take the folder away from it with .overwrite = true, by which its "
       "next save is an error. If its machine has failed, the file server may hold the lock for some minutes",
@@ -70,7 +71,10 @@ FolderLock::FolderLock(const std::string& folder, bool takes_over) {
       take_over(path);
       return;
     }
-    if (std::chrono::steady_clock::now() > deadline) refuse(folder, owner);
+    if (std::chrono::steady_clock::now() > deadline) {
+      if (is_taken) refuse(folder, owner);
+      throw FileError("{}: cannot be kept locked: the file is replaced again and again, or cannot be read", path);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   write_owner();

@@ -14,7 +14,7 @@ class FolderLock {
  public:
   static constexpr const char* kFile = ".lock";  // is never removed, because another process may have it open
 
-  // Waits some seconds for a process that was killed and has not ended yet. Throws FileError, which names the other
+  // Waits some seconds for a process that was killed and has not ended yet. Throws FolderRefusal, which names the other
   // job, if a running job has the folder, unless `takes_over`: that job has lost its lock then. On a file system
   // without locks, jobs on other machines are not noticed; on this machine the process that the file names is looked
   // for.
