@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/core/process/rank_progress.h"
 
 namespace lockstep::optim {
 
@@ -101,6 +102,7 @@ void Team::update(int number) {
 }
 
 void Team::end() {
+  note_optimizer_step();
   if (scaler_ != nullptr) scaler_->end_step(first().optimizer, device_of(first()));
 }
 
