@@ -7,7 +7,7 @@
 
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
-#include "src/core/process/rank_progress.h"
+#include "src/core/process/progress_page.h"
 #include "src/optim/clock.h"
 #include "src/optim/live_optimizers.h"
 #include "src/optim/step_parts.h"

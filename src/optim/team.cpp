@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "src/core/process/rank_progress.h"
+#include "src/core/process/progress_page.h"
 
 namespace lockstep::optim {
 

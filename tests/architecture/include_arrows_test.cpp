@@ -100,7 +100,7 @@ const std::map<std::string, std::string> kRoomOfPublicHeader = {
     {"work.h", "operation"},      {"flight_note.h", "operation"}, {"capabilities.h", "operation"},
     {"backend.h", "call"},        {"bootstrap.h", "rendezvous"},  {"backend_context.h", "rendezvous"},
     {"group_options.h", "group"}, {"objects.h", "group"},         {"process_group.h", "group"},
-    {"agreement.h", "group"},
+    {"agreement.h", "group"},     {"should_stop.h", "group"},
 };
 
 // "" for files outside comm; "?" for a file of comm that has no room.

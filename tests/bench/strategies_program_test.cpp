@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/train/data_parallel.h"
 #include "tests/faults/child.h"
 
 namespace lockstep::testing {
@@ -37,7 +38,7 @@ TEST(StrategiesProgram, HasALineAStrategyAndNumberOfDevices) {
     EXPECT_EQ(rows[i]["bytes_per_step"] == 0, i == 0) << "one device holds the variables and the clone";
   }
   EXPECT_EQ(rows_of({"--strategy", "ddp", "--devices", "2"}).at(0)["equals_ddp"], "bits");
-  const nlohmann::json module = rows_of({"--strategy", "DataParallel", "--devices", "2"}).at(0);
+  const nlohmann::json module = rows_of({"--strategy", train::DataParallel::kKind, "--devices", "2"}).at(0);
   EXPECT_GT(module["samples_per_s"].get<double>(), 0);
   EXPECT_EQ(module["bytes_per_step"], "-");
 }

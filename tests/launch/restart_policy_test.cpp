@@ -1,5 +1,5 @@
 // Which ends of an attempt lead to a restart, and the report about the attempts.
-#include "src/launch/supervise/restart_policy.h"
+#include "src/launch/attempts/restart_policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -63,9 +63,9 @@ TEST(RestartPolicy, StopsAtAFailureThatComesAgain) {
   EXPECT_TRUE(policy.judge(failed_at(3, "exited with code 1", 0)).restarts);
   Attempt resumed = failed_at(3, "exited with code 1", 1);
   resumed.resumed_step = 2;
-  const auto verdict = policy.judge(resumed);
-  EXPECT_FALSE(verdict.restarts);
-  EXPECT_THAT(verdict.why_not, HasSubstr("the same failure has ended two attempts at step 3, 0 and 1"));
+  const auto answer = policy.judge(resumed);
+  EXPECT_FALSE(answer.restarts);
+  EXPECT_THAT(answer.why_not, HasSubstr("the same failure has ended two attempts at step 3, 0 and 1"));
 }
 
 TEST(RestartPolicy, TellsFailuresApart) {
@@ -94,9 +94,9 @@ TEST(RestartPolicy, TellsFailuresApart) {
 TEST(RestartPolicy, DoesNotRepeatARefusalOfTheArguments) {
   Attempt attempt = failed_at(0, "exited with code 2");
   attempt.exit_code = 2;
-  const auto verdict = RestartPolicy(5).judge(attempt);
-  EXPECT_FALSE(verdict.restarts);
-  EXPECT_THAT(verdict.why_not, HasSubstr("rank 1 exited with code 2 before its first step"));
+  const auto answer = RestartPolicy(5).judge(attempt);
+  EXPECT_FALSE(answer.restarts);
+  EXPECT_THAT(answer.why_not, HasSubstr("rank 1 exited with code 2 before its first step"));
   attempt.step = 1;
   EXPECT_TRUE(RestartPolicy(5).judge(attempt).restarts);
   attempt.step = std::nullopt;

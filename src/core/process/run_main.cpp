@@ -16,7 +16,7 @@
 #include "src/core/base/error_of_peer.h"
 #include "src/core/process/first_process.h"
 #include "src/core/process/process_limits.h"
-#include "src/core/process/rank_progress.h"
+#include "src/core/process/progress_page.h"
 #include "src/core/process/standard_streams.h"
 
 namespace lockstep {

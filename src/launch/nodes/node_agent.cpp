@@ -23,19 +23,19 @@ constexpr int kCoordinatorPatience = 2;
 }  // namespace
 
 NodeAgent::NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience,
-                     const NodeMeeting& meeting)
+                     const NodeArrival& arrival)
     : NodeLink(std::move(own), patience), coordinator_(coordinator), token_(std::move(token)) {
-  Waiting waiting(meeting.leaving.empty() ? patience_.to_meet : std::min(patience_.to_meet, kTimeToTell));
+  Waiting waiting(arrival.leaving.empty() ? patience_.to_meet : std::min(patience_.to_meet, kTimeToTell));
   do {
-    connect(waiting, meeting);
+    connect(waiting, arrival);
     // The address that this machine uses, so that ranks need not resolve a name.
     store_ = channel_->peer_address();
     channel_->send(
-        {.kind = NodeMessage::Kind::kJoin, .why = meeting.leaving, .nodes = {own_}, .attempt = meeting.attempt});
-  } while (!await_start(meeting));
+        {.kind = NodeMessage::Kind::kJoin, .why = arrival.leaving, .nodes = {own_}, .attempt = arrival.attempt});
+  } while (!await_start(arrival));
 }
 
-void NodeAgent::connect(Waiting& waiting, const NodeMeeting& meeting) {
+void NodeAgent::connect(Waiting& waiting, const NodeArrival& arrival) {
   for (std::string why;;) {
     if (Fd fd = try_connect_tcp(coordinator_.host, coordinator_.port, waiting.deadline(), why)) {
       channel_.emplace(std::move(fd), NodeChannel::Side::kAgent, token_);
@@ -56,7 +56,7 @@ void NodeAgent::connect(Waiting& waiting, const NodeMeeting& meeting) {
       fmt::print(stderr, "lockrun: node {} waits for node 0 at {}: {} {}\n", own_.node, coordinator_.text(), why,
                  waiting.progress());
     std::this_thread::sleep_for(kPauseBetweenTries);
-    if (meeting.leaving.empty()) meeting.look();
+    if (arrival.leaving.empty()) arrival.look();
   }
 }
 
@@ -86,19 +86,19 @@ bool NodeAgent::shake_hands(Clock::time_point until) {
 }
 
 // Returns false if node 0 was lost and may come back.
-bool NodeAgent::await_start(const NodeMeeting& meeting) {
+bool NodeAgent::await_start(const NodeArrival& arrival) {
   Clock::time_point silent_since = Clock::now();
   while (nodes_.empty()) {
     pollfd polled = channel_->to_poll();
     ::poll(&polled, 1, kLookMs);
-    if (meeting.leaving.empty()) meeting.look();
+    if (arrival.leaving.empty()) arrival.look();
     channel_->move();
     while (const auto message = channel_->next()) {
       silent_since = Clock::now();
       if (obey(*message)) return true;
     }
     const bool is_gone = channel_->state() != NodeChannel::State::kOpen;
-    if (is_gone && patience_.is_restartable && meeting.leaving.empty()) return false;
+    if (is_gone && patience_.is_restartable && arrival.leaving.empty()) return false;
     if (is_gone)
       throw RendezvousError("node {}: node 0 at {} left before the start{}", own_.node, coordinator_.text(),
                             last_status_.empty() ? "" : ", while it waited for " + last_status_);

@@ -27,13 +27,13 @@ constexpr seconds kWaitForNodes(10);
 }  // namespace
 
 NodeCoordinator::NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience,
-                                 const NodeMeeting& meeting)
+                                 const NodeArrival& arrival)
     : NodeLink(std::move(own), patience), listener_(std::move(listener)), token_(std::move(token)), roster_(own_) {
   store_ = local_endpoint(listener_.get());
-  attempt_ = meeting.attempt;
+  attempt_ = arrival.attempt;
   attempt_id_ = fresh_token();
   try {
-    gather(meeting);
+    gather(arrival);
   } catch (const std::exception& error) {
     refuse_all(error.what());
     throw;
@@ -48,11 +48,11 @@ void NodeCoordinator::refuse_all(const std::string& why) {
   for (Connection& agent : agents_) agent.channel.move();
 }
 
-void NodeCoordinator::gather(const NodeMeeting& meeting) {
+void NodeCoordinator::gather(const NodeArrival& arrival) {
   // A node that leaves waits for the others a short time, to tell them.
-  Waiting waiting(meeting.leaving.empty() ? patience_.to_meet : std::min(patience_.to_meet, kTimeToTell));
+  Waiting waiting(arrival.leaving.empty() ? patience_.to_meet : std::min(patience_.to_meet, kTimeToTell));
   for (std::vector<int> missing = roster_.missing(); !missing.empty(); missing = roster_.missing()) {
-    if (waiting.is_over() && !meeting.leaving.empty()) break;
+    if (waiting.is_over() && !arrival.leaving.empty()) break;
     if (waiting.is_over())
       throw RendezvousError(
           "node 0: {} of {} did not arrive at {} within {} s: was lockrun started there, with the same --master-addr "
@@ -68,12 +68,12 @@ void NodeCoordinator::gather(const NodeMeeting& meeting) {
     std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
     add_descriptors(polled);
     ::poll(polled.data(), polled.size(), kLookMs);
-    if (meeting.leaving.empty()) meeting.look();
+    if (arrival.leaving.empty()) arrival.look();
     accept_all();
     admit_all();
     remove_closed_agents();
   }
-  if (!meeting.leaving.empty()) throw RendezvousError("node 0: {}", meeting.leaving);
+  if (!arrival.leaving.empty()) throw RendezvousError("node 0: {}", arrival.leaving);
 }
 
 void NodeCoordinator::accept_all() {

@@ -100,7 +100,7 @@ void NodeLink::part() {
   }
 }
 
-std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token, const NodeMeeting& meeting,
+std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token, const NodeArrival& arrival,
                                      NodePorts& ports) {
   if (spec.node_rank < 0 || spec.node_rank >= spec.nodes || spec.master_host.empty())
     throw InvalidArgument(
@@ -113,10 +113,10 @@ std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& 
                               spec.max_restarts > 0};
   const NodeFacts own = own_facts(spec, ports);
   if (spec.node_rank != 0)
-    return std::make_unique<NodeAgent>(own, Endpoint{spec.master_host, spec.master_port}, token, patience, meeting);
+    return std::make_unique<NodeAgent>(own, Endpoint{spec.master_host, spec.master_port}, token, patience, arrival);
   if (!ports.listener) ports.listener = listen_for_nodes(spec, !token.empty(), patience.to_meet);
-  auto link = std::make_unique<NodeCoordinator>(own, copy_of(ports.listener), token, patience, meeting);
-  if (meeting.attempt == 0) print_nodes(*link);
+  auto link = std::make_unique<NodeCoordinator>(own, copy_of(ports.listener), token, patience, arrival);
+  if (arrival.attempt == 0) print_nodes(*link);
   return link;
 }
 

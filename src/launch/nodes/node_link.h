@@ -1,7 +1,6 @@
 // The links between the lockruns of a job while it runs. Node 0's lockrun is the coordinator; that of every other node
 // is an agent, which is connected only to the coordinator. A lockrun that waits for another one after its own ranks
 // have finished requests heartbeats from it (heartbeat.h).
-//
 // Each agent reports how its node's ranks ended, and the coordinator decides for all (node_plan.h). The coordinator's
 // port becomes the store's once all agents have joined. Everything runs in the caller's thread, between its polls,
 // since ranks are forked from a process without threads.
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/launch/launch.h"
+#include "src/launch/nodes/node_arrival.h"
 #include "src/launch/nodes/node_channel.h"
 #include "src/launch/nodes/node_plan.h"
 #include "src/launch/supervise/heartbeat.h"
@@ -23,28 +23,6 @@
 namespace lockstep::launch {
 
 class Waiting;
-
-// How long one lockrun waits for another.
-struct NodePatience {
-  std::chrono::milliseconds to_meet;
-  std::chrono::milliseconds without_heartbeat;
-  // The job may restart: an attempt that still runs at node 0's port is waited for.
-  bool is_restartable = false;
-};
-
-// A node's part in meeting for an attempt.
-struct NodeMeeting {
-  int attempt = 0;      // its number, as this node counts
-  std::string leaving;  // "": the node takes part; else it tells the others why it does not, and they end, too
-  // Called every 100 to 200 ms while this node waits; may throw.
-  std::function<void()> look = [] {};
-};
-
-// A node's ports, the same in all attempts of a job.
-struct NodePorts {
-  Fd listener;                // node 0: for the others, and for the store
-  std::uint16_t program = 0;  // node 0: the ranks' MASTER_PORT
-};
 
 class NodeLink {
  public:
@@ -97,7 +75,7 @@ class NodeCoordinator : public NodeLink {
   // Waits on `listener` until all others have joined, and prints the missing ones every few seconds. Throws
   // RendezvousError if nodes are missing at the deadline, or one will not take part.
   NodeCoordinator(NodeFacts own, Fd listener, std::string token, const NodePatience& patience,
-                  const NodeMeeting& meeting = {});
+                  const NodeArrival& arrival = {});
 
   Fd take_listener() override { return std::move(listener_); }
   void add_descriptors(std::vector<pollfd>& polled) const override;
@@ -114,7 +92,7 @@ class NodeCoordinator : public NodeLink {
     bool has_answered = false;                // since the doubt began
   };
 
-  void gather(const NodeMeeting& meeting);
+  void gather(const NodeArrival& arrival);
   void refuse_all(const std::string& why);
   void accept_all();
   void admit_all();
@@ -144,7 +122,7 @@ class NodeAgent : public NodeLink {
   // refused, the job is already running, or node 0 refuses this node or has given up. If node 0 is lost while this node
   // waits for a job that may restart, connects again.
   NodeAgent(NodeFacts own, const Endpoint& coordinator, std::string token, const NodePatience& patience,
-            const NodeMeeting& meeting = {});
+            const NodeArrival& arrival = {});
 
   void add_descriptors(std::vector<pollfd>& polled) const override;
   void move() override;
@@ -153,12 +131,12 @@ class NodeAgent : public NodeLink {
   bool may_leave() const override { return decision_.has_value(); }
 
  private:
-  void connect(Waiting& waiting, const NodeMeeting& meeting);
+  void connect(Waiting& waiting, const NodeArrival& arrival);
   void hear(NodeMessage message);
   void await_decision();
   void decide_alone(NodeReport report);
   bool shake_hands(Clock::time_point until);
-  bool await_start(const NodeMeeting& meeting);
+  bool await_start(const NodeArrival& arrival);
   bool obey(const NodeMessage& message);
 
   const Endpoint coordinator_;
@@ -168,11 +146,5 @@ class NodeAgent : public NodeLink {
   Clock::time_point reported_{};        // set by a report on which node 0 decides at once
   std::optional<Heartbeat> heartbeat_;  // of node 0, once this node's ranks have finished
 };
-
-// Joins the nodes of the spec and waits until all have joined, before there are any ranks. A signal ends this process
-// as it would any other, as there is nothing to clean up yet. `token` may be empty: then the job stays on loopback,
-// unless LOCKSTEP_INSECURE=1. `ports` are set by the first call. Throws InvalidArgument, RendezvousError.
-std::unique_ptr<NodeLink> join_nodes(const LaunchSpec& spec, const std::string& token, const NodeMeeting& meeting,
-                                     NodePorts& ports);
 
 }  // namespace lockstep::launch

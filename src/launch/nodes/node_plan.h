@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "src/launch/attempts/restart_policy.h"
 #include "src/launch/supervise/failure_policy.h"
-#include "src/launch/supervise/restart_policy.h"
 
 namespace lockstep::launch {
 

@@ -5,7 +5,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/train/restore_sampler.h"
-#include "src/core/process/rank_progress.h"
+#include "src/core/process/progress_page.h"
 #include "src/train/checkpoint/background/background_save.h"
 #include "src/train/checkpoint/checkpoint_plan.h"
 #include "src/train/checkpoint/failed_save.h"

@@ -20,7 +20,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/core/base/error_of_peer.h"
-#include "src/core/process/rank_progress.h"
+#include "src/core/process/progress_page.h"
 #include "src/train/checkpoint/checkpoint_format.h"
 #include "src/train/checkpoint/checkpoint_plan.h"
 #include "src/train/checkpoint/folder/checkpoint_folder.h"

@@ -25,20 +25,11 @@
 #include "lockstep/train/data_parallel.h"
 #include "src/autograd/engine/device_threads.h"
 #include "src/train/strategies/model_copies.h"
+#include "src/train/strategies/one_process/copied_tensors.h"
 #include "src/train/strategies/one_process/gathered_outputs.h"
 #include "src/train/strategies/strategy_options.h"
 
 namespace lockstep::train {
-
-namespace {
-
-void check_is_on(const Device& first, const NamedTensor& each) {
-  if (&each.tensor.device() != &first)
-    throw InvalidArgument("{}: '{}' is on {}, but the first device is {}: move the module there with .to(device)",
-                          kDataParallel, each.name, each.tensor.device().name(), first.name());
-}
-
-}  // namespace
 
 class DataParallel::Impl {
  public:
@@ -110,58 +101,15 @@ class DataParallel::Impl {
     return rows;
   }
 
-  // The tensors of a copy, and what they hold of the module's. A copy is written only if the module's tensor, which
-  // copy 0 changes as well, or its own has changed since: forwards without a step between them can then share the
-  // copies' weights until their backward.
-  struct CopiedTensors {
-    struct Versions {
-      const void* memory = nullptr;  // of the module's tensor
-      std::uint64_t of_module = 0, of_first_copy = 0, of_copy = 0;
-      bool operator==(const Versions&) const = default;
-    };
-    explicit CopiedTensors(std::vector<NamedTensor> all) : tensors(std::move(all)), versions(tensors.size()) {}
-
-    std::vector<NamedTensor> tensors;
-    std::vector<Versions> versions;
-  };
-  struct CopiedState {
-    CopiedState(std::vector<NamedTensor> parameters, std::vector<NamedTensor> buffers)
-        : parameters(std::move(parameters)), buffers(std::move(buffers)) {}
-    CopiedTensors parameters, buffers;
-  };
-
   // Weights, buffers, modes and frozen parameters of the module, for the copies that compute.
   void follow_module(std::size_t copies) {
     const std::vector<NamedTensor> parameters = module_.named_parameters(), buffers = module_.named_buffers();
     for (std::size_t i = 0; i < copies; ++i) {
       copy_modes(module_, *copies_[i]);
-      take_values(parameters, states_[0].parameters, states_[i].parameters);
-      take_values(buffers, states_[0].buffers, states_[i].buffers);
+      take_values(*devices_.front(), parameters, states_[0].parameters, states_[i].parameters);
+      take_values(*devices_.front(), buffers, states_[0].buffers, states_[i].buffers);
       for (std::size_t p = 0; p < parameters.size(); ++p)
         require_grad(states_[i].parameters.tensors[p].tensor, requires_grad(parameters[p].tensor));
-    }
-  }
-
-  // `to` may be `first`, which shares the module's memory.
-  void take_values(const std::vector<NamedTensor>& from, const CopiedTensors& first, CopiedTensors& to) const {
-    if (from.size() != to.tensors.size())
-      throw InvalidArgument(
-          "{}: the module had {} parameters or buffers when it was wrapped and has {} now: wrap it again after a "
-          "change",
-          kDataParallel, to.tensors.size(), from.size());
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      const Tensor &source = from[i].tensor, &copy = to.tensors[i].tensor;
-      check_is_on(*devices_.front(), from[i]);
-      const auto versions = [&] {
-        return CopiedTensors::Versions{source.buffer().data(), source.version(), first.tensors[i].tensor.version(),
-                                       copy.version()};
-      };
-      if (&to == &first) {
-        if (copy.buffer().data() != source.buffer().data()) copy.rebind(source.buffer());
-      } else if (versions() != to.versions[i]) {
-        copy.copy_from(source);
-        to.versions[i] = versions();
-      }
     }
   }
 

@@ -8,7 +8,7 @@
 #include <exception>
 
 #include "src/core/base/message_text.h"
-#include "src/core/process/rank_progress.h"
+#include "src/core/process/progress_page.h"
 #include "src/train/strategies/parameter_server/worker/server_links.h"
 #include "src/train/strategies/parameter_server/worker/worker_model.h"
 #include "src/train/strategies/served_calls.h"

@@ -1,4 +1,4 @@
-#include "src/launch/supervise/restart_policy.h"
+#include "src/launch/attempts/restart_policy.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ std::string time_of(std::chrono::system_clock::time_point when) {
 
 }  // namespace
 
-RestartPolicy::Verdict RestartPolicy::judge(const Attempt& attempt) {
+RestartPolicy::Answer RestartPolicy::judge(const Attempt& attempt) {
   const std::optional<Attempt> before = std::exchange(before_, attempt);
   without_checkpoint_ = attempt.saved_step ? 0 : without_checkpoint_ + 1;
   if (attempt.end != Attempt::End::kFailed || !attempt.failure || attempt.number >= max_restarts_) return {};

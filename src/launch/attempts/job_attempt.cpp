@@ -1,4 +1,4 @@
-#include "src/launch/supervise/job.h"
+#include "src/launch/attempts/job_attempt.h"
 
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr int kNotExecutable = 126, kNotFound = 127;  // as in a shell
-constexpr int kFailed = 1, kWrongUse = 2;             // as run_main
+constexpr int kEndedByError = 1, kWronglyUsed = 2;             // as run_main
 
 std::optional<int> output_width() {
   if (::isatty(STDOUT_FILENO) == 0 || is_rank(env::text))
@@ -77,7 +77,7 @@ Guard& guard_of(JobBase& base) { return base.guard ? *base.guard : base.guard.em
 
 }  // namespace
 
-Job::Job(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes)
+JobAttempt::JobAttempt(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes)
     : base_(base),
       spec_(base.spec),
       signals_(gate_of(base)),
@@ -115,7 +115,7 @@ Job::Job(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes)
 }
 
 // Node 0's decision for all nodes.
-void Job::judge(NodeReport& decision) {
+void JobAttempt::judge(NodeReport& decision) {
   Attempt ended;
   ended.number = facts_.attempt;
   ended.exit_code = decision.exit_code;
@@ -127,25 +127,25 @@ void Job::judge(NodeReport& decision) {
               : decision.kind == NodeReport::Kind::kFinished  ? Attempt::End::kFinished
               : decision.failure                              ? Attempt::End::kFailed
                                                               : Attempt::End::kNotStarted;
-  const RestartPolicy::Verdict verdict = base_.policy.judge(ended);
-  decision.restarts = verdict.restarts;
-  decision.pause_s = static_cast<int>(verdict.pause.count());
-  decision.why_no_restart = verdict.why_not;
+  const RestartPolicy::Answer answer = base_.policy.judge(ended);
+  decision.restarts = answer.restarts;
+  decision.pause_s = static_cast<int>(answer.pause.count());
+  decision.why_no_restart = answer.why_not;
 }
 
-JobEnd Job::run() {
+JobEnd JobAttempt::run() {
   try {
     return run_ranks();
   } catch (const InvalidArgument& error) {
-    if (nodes_) report_to_nodes(error.what(), kWrongUse);
+    if (nodes_) report_to_nodes(error.what(), kWronglyUsed);
     throw;
   } catch (const std::exception& error) {
-    if (nodes_) report_to_nodes(error.what(), kFailed);
+    if (nodes_) report_to_nodes(error.what(), kEndedByError);
     throw;
   }
 }
 
-JobEnd Job::run_ranks() {
+JobEnd JobAttempt::run_ranks() {
   Attempt attempt;
   attempt.number = facts_.attempt;
   attempt.began = std::chrono::system_clock::now();
@@ -178,8 +178,8 @@ JobEnd Job::run_ranks() {
   return end_of(*supervisor, std::move(attempt));
 }
 
-// What is known when the failure is seen; the last lines follow.
-FirstFailure Job::describe(const RankExit& exit, const Decision& decision, bool memory_ran_out) const {
+// The facts that are known when the failure is seen; the last lines follow.
+FirstFailure JobAttempt::describe(const RankExit& exit, const Decision& decision, bool memory_ran_out) const {
   FirstFailure failure;
   failure.node = facts_.node;
   failure.rank = exit.rank;
@@ -192,25 +192,25 @@ FirstFailure Job::describe(const RankExit& exit, const Decision& decision, bool 
 }
 
 // nullopt: it has noted nothing.
-std::optional<std::int64_t> Job::step_of(int rank) const {
-  const RankProgress& progress = progress_.of(rank - facts_.first_rank);
+std::optional<std::int64_t> JobAttempt::step_of(int rank) const {
+  const ProgressPage& progress = progress_.of(rank - facts_.first_rank);
   if (progress.writer == 0) return std::nullopt;
   return std::max<std::int64_t>(progress.resumed_step, 0) + progress.optimizer_steps;
 }
 
-std::optional<std::int64_t> Job::saved_step() const {
-  std::int64_t saved = RankProgress::kNone;
+std::optional<std::int64_t> JobAttempt::saved_step() const {
+  std::int64_t saved = ProgressPage::kNone;
   for (int rank = 0; rank < spec_.ranks; ++rank) saved = std::max(saved, progress_.of(rank).saved_step.load());
-  return saved == RankProgress::kNone ? std::nullopt : std::optional(saved);
+  return saved == ProgressPage::kNone ? std::nullopt : std::optional(saved);
 }
 
-void Job::describe_attempt(const Supervisor& supervisor, Attempt& attempt) const {
+void JobAttempt::describe_attempt(const Supervisor& supervisor, Attempt& attempt) const {
   attempt.saved_step = saved_step();
   std::optional<std::int64_t> furthest;
   for (int local = 0; local < spec_.ranks; ++local) {
     const int rank = facts_.first_rank + local;
     const std::int64_t resumed = progress_.of(local).resumed_step;
-    if (resumed != RankProgress::kNone)
+    if (resumed != ProgressPage::kNone)
       attempt.resumed_step = std::max(attempt.resumed_step.value_or(resumed), resumed);
     if (facts_.tasks.is_server(rank)) continue;  // counts the steps of all workers
     if (const auto step = step_of(rank)) furthest = std::max(furthest.value_or(*step), *step);
@@ -228,7 +228,7 @@ void Job::describe_attempt(const Supervisor& supervisor, Attempt& attempt) const
   std::sort(attempt.consequences.begin(), attempt.consequences.end());
 }
 
-JobEnd Job::end_of(const Supervisor& supervisor, Attempt attempt) {
+JobEnd JobAttempt::end_of(const Supervisor& supervisor, Attempt attempt) {
   attempt.ended = std::chrono::system_clock::now();
   describe_attempt(supervisor, attempt);
   const NodeReport* const decision = nodes_ && nodes_->decision() ? &*nodes_->decision() : nullptr;
@@ -246,17 +246,17 @@ JobEnd Job::end_of(const Supervisor& supervisor, Attempt attempt) {
   JobEnd end{std::move(attempt), {}};
   if (decision != nullptr && !nodes_->has_lost_coordinator()) {
     if (facts_.node != 0) static_cast<void>(base_.policy.judge(end.attempt));  // if node 0 is lost later
-    end.verdict = {decision->restarts, std::chrono::seconds(decision->pause_s),
+    end.answer = {decision->restarts, std::chrono::seconds(decision->pause_s),
                    facts_.node == 0 ? decision->why_no_restart : ""};
   } else {  // one node; or node 0 is lost, and this node may wait for its return
-    end.verdict = base_.policy.judge(end.attempt);
+    end.answer = base_.policy.judge(end.attempt);
   }
-  end.leaves = end.verdict.restarts && was_interrupted;
-  if (end.leaves) end.verdict.restarts = false;
+  end.leaves = end.answer.restarts && was_interrupted;
+  if (end.leaves) end.answer.restarts = false;
   return end;
 }
 
-void Job::report_to_nodes(const char* why, int exit_code) {
+void JobAttempt::report_to_nodes(const char* why, int exit_code) {
   NodeReport report;
   report.kind = NodeReport::Kind::kLost;
   report.signal = SIGTERM;
@@ -266,7 +266,7 @@ void Job::report_to_nodes(const char* why, int exit_code) {
   nodes_->part();
 }
 
-JobEnd Job::give_up(const StartFailure& failure) {
+JobEnd JobAttempt::give_up(const StartFailure& failure) {
   const NodeReport report = report_of(failure, base_.program.file, nodes_ ? ", on " + where(nodes_->own()) : "");
   if (nodes_) {
     nodes_->report(report);
@@ -282,7 +282,7 @@ JobEnd Job::give_up(const StartFailure& failure) {
   return {attempt, {}};
 }
 
-std::vector<RankProcess> Job::start_ranks() {
+std::vector<RankProcess> JobAttempt::start_ranks() {
   std::vector<RankProcess> started;
   try {
     start_ranks(started);
@@ -300,7 +300,7 @@ std::vector<RankProcess> Job::start_ranks() {
   return started;
 }
 
-void Job::start_ranks(std::vector<RankProcess>& started) {
+void JobAttempt::start_ranks(std::vector<RankProcess>& started) {
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   for (int local = 0; local < spec_.ranks; ++local) {
     const int rank = facts_.first_rank + local;
@@ -319,7 +319,7 @@ void Job::start_ranks(std::vector<RankProcess>& started) {
   }
 }
 
-SupervisorOptions Job::supervisor_options() const {
+SupervisorOptions JobAttempt::supervisor_options() const {
   SupervisorOptions options;
   options.output = {spec_.prefix, spec_.fold, facts_.terminal_width.has_value()};
   for (const std::vector<int>& cores : plan_.cores)

@@ -10,7 +10,7 @@
 
 namespace lockstep::launch {
 
-// What lockrun knows about the first failure of an attempt.
+// The first failure of an attempt, as far as lockrun knows it.
 struct FirstFailure {
   int node = 0;
   int rank = -1;  // -1: no rank; a lockrun was lost
@@ -46,7 +46,7 @@ class RestartPolicy {
  public:
   explicit RestartPolicy(int max_restarts) : max_restarts_(max_restarts) {}
 
-  struct Verdict {
+  struct Answer {
     bool restarts = false;
     std::chrono::seconds pause{0};  // before the next attempt
     std::string why_not = {};       // a complete line if a failure is not followed by a restart that is allowed
@@ -55,7 +55,7 @@ class RestartPolicy {
   // signal and preemption; without a failed rank or lost node (the output cannot be written); if the program cannot be
   // run, or refuses its arguments before its first step; and if the same failure came at the same step twice in a row.
   // From the second attempt on that ends before it has saved a checkpoint, the pause grows from 1 s to 30 s.
-  Verdict judge(const Attempt& attempt);
+  Answer judge(const Attempt& attempt);
 
  private:
   const int max_restarts_;

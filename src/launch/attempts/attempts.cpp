@@ -1,4 +1,4 @@
-#include "src/launch/supervise/attempts.h"
+#include "src/launch/attempts/attempts.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -15,7 +15,7 @@
 #include "lockstep/core/error.h"
 #include "src/comm/net/token.h"
 #include "src/core/base/message_text.h"
-#include "src/launch/supervise/job.h"
+#include "src/launch/attempts/job_attempt.h"
 
 namespace lockstep::launch {
 
@@ -62,22 +62,22 @@ class Attempts {
     std::unique_ptr<NodeLink> nodes;
     if (spec_.nodes > 1 && !meet({.attempt = number, .look = [this] { look_for_signals(); }}, nodes)) return false;
     if (nodes) number = nodes->attempt();
-    JobEnd end = Job(base_, number, std::move(nodes)).run();
+    JobEnd end = JobAttempt(base_, number, std::move(nodes)).run();
     attempts_.push_back(std::move(end.attempt));
     if (end.leaves) tell_that_this_node_leaves();
-    fmt::print(stderr, "{}", end.verdict.why_not);
-    if (!end.verdict.restarts) return false;
+    fmt::print(stderr, "{}", end.answer.why_not);
+    if (!end.answer.restarts) return false;
     write_report();
     fmt::print(stderr, "lockrun: restarts the job: attempt {} of at most {}{}\n", number + 1, spec_.max_restarts,
-               end.verdict.pause.count() == 0 ? "" : fmt::format(", in {} s", end.verdict.pause.count()));
-    wait(end.verdict.pause);
+               end.answer.pause.count() == 0 ? "" : fmt::format(", in {} s", end.answer.pause.count()));
+    wait(end.answer.pause);
     return true;
   }
 
   // Returns false if the nodes of a job that restarts do not meet again.
-  bool meet(const NodeMeeting& meeting, std::unique_ptr<NodeLink>& nodes) {
+  bool meet(const NodeArrival& arrival, std::unique_ptr<NodeLink>& nodes) {
     try {
-      nodes = join_nodes(spec_, base_.token, meeting, base_.ports);
+      nodes = join_nodes(spec_, base_.token, arrival, base_.ports);
       return true;
     } catch (const RendezvousError& error) {
       if (attempts_.empty()) throw;
@@ -93,7 +93,7 @@ class Attempts {
                  {.attempt = attempts_.back().number + 1,
                   .leaving = fmt::format("lockrun on node {} was interrupted", spec_.node_rank)},
                  base_.ports);
-    } catch (const RendezvousError&) {  // that is how the meeting ends
+    } catch (const RendezvousError&) {  // node 0 answers so
     }
   }
 

@@ -16,8 +16,8 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "src/core/base/known_variables.h"
+#include "src/launch/attempts/attempts.h"
 #include "src/launch/launchers/spawned_job.h"
-#include "src/launch/supervise/attempts.h"
 
 namespace lockstep::launch {
 

@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-struct RankProgress {
+struct ProgressPage {
   static constexpr std::int64_t kNone = -1;
 
   std::atomic<pid_t> writer{0};                   // the process that notes its progress here; 0: none has
@@ -31,24 +31,24 @@ void note_saved_step(std::int64_t step);
 void note_optimizer_step();
 void note_error(const char* message);  // the first one stays
 
-// For lockrun: one RankProgress for each of its ranks, in one attempt. A process that the attempt leaves keeps writing
+// For lockrun: one ProgressPage for each of its ranks, in one attempt. A process that the attempt leaves keeps writing
 // to this memory, and not to that of the next attempt.
 class ProgressPages {
  public:
-  explicit ProgressPages(int ranks);  // throws Error
+  explicit ProgressPages(int count);  // throws Error
   ~ProgressPages();
   ProgressPages(const ProgressPages&) = delete;
   ProgressPages& operator=(const ProgressPages&) = delete;
 
-  const RankProgress& of(int local_rank) const { return pages_[local_rank]; }
-  std::string error_of(int local_rank) const;
+  const ProgressPage& of(int number) const { return pages_[number]; }
+  std::string error_of(int number) const;
   // The value of LOCKSTEP_PROGRESS for a rank: where it finds its page.
-  std::string place_of(int local_rank) const;
+  std::string place_of(int number) const;
 
  private:
-  const int ranks_;
+  const int count_;
   const Fd fd_;
-  RankProgress* pages_ = nullptr;
+  ProgressPage* pages_ = nullptr;
 };
 
 }  // namespace lockstep

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "lockstep/launch/launch.h"
-#include "src/core/process/rank_progress.h"
+#include "src/core/process/progress_page.h"
+#include "src/launch/attempts/restart_policy.h"
 #include "src/launch/nodes/node_link.h"
 #include "src/launch/supervise/guard.h"
 #include "src/launch/supervise/pipe.h"
 #include "src/launch/supervise/process.h"
 #include "src/launch/supervise/rank_environment.h"
-#include "src/launch/supervise/restart_policy.h"
 #include "src/launch/supervise/signals.h"
 #include "src/launch/topology/device_plan.h"
 
@@ -22,7 +22,7 @@ namespace lockstep::launch {
 class Supervisor;
 struct SupervisorOptions;
 
-// What the attempts of a job have in common on this node. Signals are caught from the first attempt on, also between
+// The state that all attempts of a job share on this node. Signals are caught from the first attempt on, also between
 // attempts.
 struct JobBase {
   const LaunchSpec& spec;
@@ -38,15 +38,15 @@ struct JobBase {
 
 struct JobEnd {
   Attempt attempt;
-  RestartPolicy::Verdict verdict;
+  RestartPolicy::Answer answer;
   // A signal came after the decision to restart: the other nodes have to be told that this one will not take part.
   bool leaves = false;
 };
 
-class Job {
+class JobAttempt {
  public:
   // With several nodes, they have met for this attempt; else `nodes` is null.
-  Job(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes);
+  JobAttempt(JobBase& base, int attempt, std::unique_ptr<NodeLink> nodes);
 
   // Starts the ranks one after the other, in an order with these guarantees: signals are caught and the guard is
   // running before the first rank, and the store's thread starts only after the last fork. Blocks until all have ended.
