@@ -34,7 +34,7 @@ TEST_F(Restart, AJobGoesOnFromItsCheckpointWithTheSameBits) {
     EXPECT_EQ(all[0]["step"], 13);
     EXPECT_EQ(all[0]["first_failure"]["rank"], 1);
     EXPECT_EQ(all[0]["first_failure"]["exception"], how == "throw" ? "this rank has had enough" : "");
-    EXPECT_EQ(all[0]["consequences"], nlohmann::json({0}));
+    EXPECT_EQ(all[0]["consequences"], nlohmann::json::array({0}));
     EXPECT_EQ(all[1]["resumed_step"], 10);
     EXPECT_EQ(all[1]["step"], 23);
     EXPECT_EQ(all[1]["end"], "finished");
