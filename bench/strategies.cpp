@@ -163,7 +163,8 @@ void write_figures(const Options& options, const Figures& measured, std::int64_t
 
 int run_wrapper(const Options& options) {
   ls::Device::configure({.cpu = options.devices.front()});
-  const ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
+  ls::bench::TrainStepModel sample = ls::bench::make_model(options.model, 0);
+  sample.module = std::move(ls::bench::make_model(options.model, 0).module);  // the second one, as with strategies
   ls::train::DataParallel model(*sample.module, {},
                                 [&] { return std::move(ls::bench::make_model(options.model, 0).module); });
   const auto optimizer =
