@@ -107,3 +107,4 @@
 #include "lockstep/train/strategy_scope.h"
 #include "lockstep/train/summary_writer.h"
 #include "lockstep/train/trainer.h"
+#include "lockstep/train/trainer_options.h"

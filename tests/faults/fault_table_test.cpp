@@ -1,160 +1,24 @@
 // docs/troubleshooting.md, with one test for each row of its faults: real processes, their messages, exit codes and
-// time limits, and nothing that they leave behind.
-//
-// A test finds its row by its own name, and takes limit, exit code and messages from there.
+// time limits, and nothing that they leave behind. fault_restart_test.cpp has the rows with restarts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <thread>
 
-#include "tests/faults/fault_table.h"
-#include "tests/faults/hand_job.h"
+#include "tests/faults/fault_table_job.h"
 #include "tests/faults/node_job.h"
-#include "tests/faults/private_mounts.h"
-#include "tests/faults/things_left.h"
-#include "tests/faults/training_net.h"
-#include "tests/support/sanitized.h"
 
 namespace lockstep::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Clock = std::chrono::steady_clock;
-
-constexpr double kSlowdown = kSanitized ? 3 : 1;
-
-std::vector<FaultRow> all_rows() { return read_fault_table(LOCKSTEP_FAULTS_PAGE); }
-
-class FaultTable : public ::testing::Test {
- protected:
-  FaultTable() {
-    std::string pattern = ::testing::TempDir() + "lockstep-fault-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    fs::create_directory(checkpoints());
-    left_ = ThingsLeft(checkpoints());
-    const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    for (const FaultRow& row : all_rows())
-      if (row.test == test) row_ = row;
-  }
-  ~FaultTable() override { fs::remove_all(folder_); }
-  void SetUp() override { ASSERT_NE(row_.test, "") << "docs/troubleshooting.md has no row for this test"; }
-
-  std::string checkpoints() const { return folder_ + "/checkpoints"; }
-  std::string stamp() const { return folder_ + "/stamp"; }
-
-  // An endless training that saves every ten steps.
-  std::vector<std::string> training(const std::vector<std::string>& arguments) const {
-    std::vector<std::string> command = {TRAINING_RANK,   "steps=1000000",           "pause_ms=5",
-                                        "save_every=10", "folder=" + checkpoints(), "stamp=" + stamp()};
-    command.insert(command.end(), arguments.begin(), arguments.end());
-    return command;
-  }
-  std::vector<std::string> under_lockrun(int ranks, const std::vector<std::string>& arguments) const {
-    std::vector<std::string> command = {LOCKRUN, "--no-fold", "-n", std::to_string(ranks)};
-    for (const std::string& word : training(arguments)) command.push_back(word);
-    return command;
-  }
-  // Rank 1 of 3 fails in its 26th step; the checkpoint of the 20th exists, and none is being written.
-  std::vector<std::string> one_goes_wrong(const std::string& how) const {
-    return under_lockrun(3, {"fail_rank=1", "fail_at=25", "how=" + how});
-  }
-
-  // Ranks 0 and 1 are workers, 2 and 3 are servers.
-  std::vector<std::string> parameter_server(const std::string& fail_rank, const std::string& how) const {
-    return {LOCKRUN,
-            "--no-fold",
-            "--ps",
-            "2",
-            "--workers",
-            "2",
-            STRATEGY_RANK,
-            "strategy=parameter_server",
-            "fail_rank=" + fail_rank,
-            "fail_at=25",
-            "how=" + how,
-            "stamp=" + stamp()};
-  }
-
-  // Returns when a rank reports its failure; waits for that as long as the job lives.
-  Clock::time_point moment_of_fault(const Child& job) const {
-    long long nanoseconds = 0;
-    const auto deadline = Clock::now() + 30s;
-    for (bool alive = true; nanoseconds == 0 && alive && Clock::now() < deadline; std::this_thread::sleep_for(2ms)) {
-      alive = !job.has_ended();
-      std::ifstream(stamp()) >> nanoseconds;
-    }
-    EXPECT_NE(nanoseconds, 0) << "no rank failed; " << job.errors();
-    return nanoseconds == 0 ? Clock::now() : Clock::time_point(std::chrono::nanoseconds(nanoseconds));
-  }
-  void await_training(const Child& job, const std::string& rank = "0") {
-    ASSERT_TRUE(job.wait_for_output("rank " + rank + " of")) << job.errors();
-    for (int i = 0; i < 2000 && !fs::exists(checkpoints() + "/latest"); ++i) std::this_thread::sleep_for(5ms);
-  }
-  std::chrono::milliseconds limit() const {
-    return std::chrono::milliseconds(static_cast<long>(row_.limit_s * 1000 * kSlowdown));
-  }
-
-  // The job must end in time after that moment, with the row's code.
-  void expect_end(Child& job, Clock::time_point fault) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(fault + limit() - Clock::now());
-    expect_code(job, job.wait(std::max(left, 1ms)), fault);
-  }
-  void expect_code(const Child& job, int code, Clock::time_point fault) {
-    seen_ = std::max(seen_, std::chrono::duration<double>(Clock::now() - fault).count());
-    EXPECT_THAT(row_.exit_codes, ::testing::Contains(code)) << job.errors();
-  }
-  void expect_messages(const Child& job) const {
-    for (const std::string& message : row_.messages)
-      EXPECT_TRUE(has_message(job.errors(), message)) << "no line like\n  " << message << "\nin\n" << job.errors();
-  }
-  void expect_nothing_left(const std::vector<const Child*>& jobs) {
-    EXPECT_THAT(left_.after(jobs), IsEmpty());
-    show_seen();
-  }
-  void show_seen() const {
-    std::printf("[   seen   ] %s: %.1f s (limit %.0f s)\n", row_.test.c_str(), seen_, row_.limit_s * kSlowdown);
-  }
-  // All checks, for a training that saves on a disk with room for two checkpoints, not for three.
-  void expect_full_disk(const std::vector<std::string>& how) {
-    if (!obstacle_to_private_mounts().empty()) GTEST_SKIP() << obstacle_to_private_mounts();
-    const SmallDisk disk(checkpoints(), 48 * 1024);
-    Child job(under_lockrun(3, how));
-    const int code = job.wait(60s);
-    const auto end = Clock::now();
-    const auto fault = moment_of_fault(job);  // in the last save
-    EXPECT_LT(end - fault, limit());
-    expect_code(job, code, fault);
-    expect_messages(job);
-    expect_nothing_left({&job});
-    EXPECT_EQ(load_training(checkpoints()), 20) << "the previous one is still there";
-  }
-  // All checks, for a job under one lockrun whose rank fails by itself.
-  void expect_row(Child& job) {
-    const auto fault = moment_of_fault(job);
-    left_.note_memory(job);
-    expect_end(job, fault);
-    expect_messages(job);
-    expect_nothing_left({&job});
-  }
-
-  std::string folder_;
-  ThingsLeft left_;
-  FaultRow row_;
-  double seen_ = 0;
-};
-
-const ChildOptions kShortDeadline{.environment = {{"LOCKSTEP_TIMEOUT_S", "3"}}};
-const Environment kShortStall = {{"LOCKSTEP_STALL_TIMEOUT_S", "3"}};
+using Clock = FaultClock;
 
 TEST_F(FaultTable, ARankExitsWith1) {
   Child job(one_goes_wrong("exit:1"));
@@ -210,19 +74,29 @@ TEST_F(FaultTable, AStageIsKilled) {
   expect_row(job);
 }
 
+// Ranks 0 and 1 are workers, 2 and 3 are servers.
+Words parameter_server(const std::string& fail_rank, const std::string& how, const std::string& stamp) {
+  return {LOCKRUN,       "--no-fold",
+          "--ps",        "2",
+          "--workers",   "2",
+          STRATEGY_RANK, "strategy=parameter_server",
+          "fail_at=25",  "fail_rank=" + fail_rank,
+          "how=" + how,  "stamp=" + stamp};
+}
+
 TEST_F(FaultTable, AServerIsKilled) {
-  Child job(parameter_server("2", "kill"));
+  Child job(parameter_server("2", "kill", stamp()));
   expect_row(job);
 }
 
 TEST_F(FaultTable, AWorkerIsKilled) {
-  Child job(parameter_server("1", "kill"));
+  Child job(parameter_server("1", "kill", stamp()));
   expect_row(job);
 }
 
 // exit(0) during a step: no process fails, and the servers miss a worker.
 TEST_F(FaultTable, AWorkerLeaves) {
-  Child job(parameter_server("1", "leave"));
+  Child job(parameter_server("1", "leave", stamp()));
   expect_row(job);
 }
 
@@ -245,8 +119,7 @@ TEST_F(FaultTable, LockrunIsKilled) {
   expect_end(job, fault);
   EXPECT_TRUE(job.nothing_left(limit()));
   seen_ = std::chrono::duration<double>(Clock::now() - fault).count();
-  EXPECT_THAT(left_.after({&job}, /*killed_amid_saving=*/true), IsEmpty());
-  show_seen();
+  expect_nothing_left({&job}, /*killed_amid_saving=*/true);
 }
 
 TEST_F(FaultTable, ANodesLockrunIsKilled) {
@@ -303,8 +176,7 @@ TEST_F(FaultTable, TheStoresHostIsLost) {
   EXPECT_EQ(job[0].wait(), 128 + SIGKILL);
   expect_end(job[1], fault);
   expect_messages(job[1]);
-  EXPECT_THAT(left_.after(job.all(), /*killed_amid_saving=*/true), IsEmpty());
-  show_seen();
+  expect_nothing_left(job.all(), /*killed_amid_saving=*/true);
 }
 
 TEST_F(FaultTable, AWrongToken) {
@@ -372,7 +244,7 @@ TEST(FaultsPage, SaysWhatDiffersInAngleBrackets) {
 
 TEST(FaultsPage, HasATestForEachRowAndARowForEachTest) {
   std::vector<std::string> rows, tests;
-  for (const FaultRow& row : all_rows()) {
+  for (const FaultRow& row : all_fault_rows()) {
     rows.push_back(row.test);
     EXPECT_LE(row.seen_s, row.limit_s) << row.test;
     EXPECT_NE(row.others, "") << row.test;

@@ -19,6 +19,7 @@
 
 #include "src/core/process/fd.h"
 #include "src/core/process/process_limits.h"
+#include "tests/faults/memory_group.h"
 #include "tests/support/limits_here.h"
 #include "tests/support/sanitized.h"
 
@@ -112,30 +113,6 @@ TEST(LockrunLimits, AFullAddressSpaceIsNotTakenForTooManyProcesses) {
   EXPECT_THAT(job.output, HasSubstr(" of 3072 MiB are in use (RLIMIT_AS, ulimit -v)"));
   EXPECT_THAT(job.output, Not(HasSubstr("RLIMIT_NPROC")));
 }
-
-// A new memory control group, of version 1 or 2.
-class MemoryGroup {
- public:
-  explicit MemoryGroup(long bytes) {
-    const bool is_version_two = std::filesystem::exists("/sys/fs/cgroup/cgroup.controllers");
-    path_ = fmt::format("/sys/fs/cgroup/{}lockstep-test-{}", is_version_two ? "" : "memory/", ::getpid());
-    std::error_code failure;
-    std::filesystem::create_directory(path_, failure);
-    std::ofstream limit(path_ / (is_version_two ? "memory.max" : "memory.limit_in_bytes"));
-    is_usable_ = !failure && limit << bytes << std::flush && out_of_memory_kills_in(path_);
-  }
-  ~MemoryGroup() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  bool is_usable() const { return is_usable_; }
-  // A shell command that puts the shell, and the processes that it starts, into the group.
-  std::string enter() const { return fmt::format("echo $$ > {}/cgroup.procs", path_.string()); }
-
- private:
-  std::filesystem::path path_;
-  bool is_usable_ = false;
-};
 
 TEST(LockrunLimits, AKillForWantOfMemoryIsCountedNotGuessed) {
   if (kSanitized) GTEST_SKIP() << "sanitizers need more memory than the group has";

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <string>
 #include <thread>
@@ -46,14 +47,16 @@ class RankArguments {
   std::abort();
 }
 
-// exit (code 3), exit:CODE, throw, segv, kill, stop (SIGSTOP), stay_away; leave: returns true, to end successfully now.
-// Any other word does nothing.
+// exit (code 3), exit:CODE, throw, segv, kill, stop (SIGSTOP), stay_away, memory (takes all that there is); leave:
+// returns true, to end successfully now. Any other word does nothing.
 inline bool go_wrong(const std::string& how) {
   if (how.rfind("exit", 0) == 0) ::_exit(how == "exit" ? 3 : std::stoi(how.substr(5)));
   if (how == "throw") throw Error("this rank has had enough");
   if (how == "segv") die_by(SIGSEGV);
   if (how == "kill") die_by(SIGKILL);
   if (how == "stop") std::raise(SIGSTOP);
+  if (how == "memory")
+    for (constexpr std::size_t kBytes = 1 << 20;;) std::memset(new char[kBytes], 1, kBytes);
   if (how == "stay_away") std::this_thread::sleep_for(std::chrono::minutes(10));
   return how == "leave";
 }

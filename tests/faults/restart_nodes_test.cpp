@@ -7,6 +7,7 @@
 
 #include "lockstep/core/error.h"
 #include "tests/faults/node_job.h"
+#include "tests/faults/rank_process.h"
 #include "tests/faults/restart_job.h"
 
 namespace lockstep::testing {
@@ -16,17 +17,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// The process of that rank, once it exists.
-pid_t process_of_rank(const Child& job, int rank) {
-  const std::string entry = '\0' + ("RANK=" + std::to_string(rank)) + '\0';
-  for (int i = 0; i < 2000 && !job.has_ended(); ++i, std::this_thread::sleep_for(std::chrono::milliseconds(5)))
-    for (const pid_t pid : job.alive()) {
-      std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
-      if (('\0' + std::string(std::istreambuf_iterator<char>(file), {})).find(entry) != std::string::npos) return pid;
-    }
-  return -1;
-}
 
 // -- preemption: the ranks save and leave on request
 

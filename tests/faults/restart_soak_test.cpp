@@ -1,7 +1,8 @@
 // Kills ranks of a training at random moments, again and again: lockrun --max-restarts continues from the newest
-// checkpoint each time, and the final weights have the bits of an undisturbed run.
+// checkpoint each time, and all losses and the final weights have the bits of an undisturbed run. restart_rank trains
+// by a strategy; own_loop and trainer are resume_rank, with all the state that a training can have, in mid-epoch.
 //
-// LOCKSTEP_SOAK_RESTARTS: the number of kills for each strategy (5). LOCKSTEP_SOAK_SEED: the seed of the moments and
+// LOCKSTEP_SOAK_RESTARTS: the number of kills for each of them (5). LOCKSTEP_SOAK_SEED: the seed of the moments and
 // ranks, which is printed: scripts/soak --restarts N SEED.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -13,12 +14,16 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "lockstep/core/environment.h"
 #include "tests/faults/child.h"
+#include "tests/faults/rank_process.h"
 
 namespace lockstep::testing {
 namespace {
@@ -28,6 +33,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
 
+constexpr int kStepsOfEpoch = 7;  // of resume_rank
 constexpr std::chrono::seconds kLongestRun(1800), kLongestStart(120);
 
 class RestartSoak : public ::testing::TestWithParam<const char*> {
@@ -38,6 +44,9 @@ class RestartSoak : public ::testing::TestWithParam<const char*> {
   }
   ~RestartSoak() override { fs::remove_all(folder_); }
 
+  std::vector<pid_t> running(const Child& job) const {
+    return processes_of(job, has_loop() ? RESUME_RANK : RESTART_RANK);
+  }
   std::string report_file() const { return folder_ + "/report.json"; }
 
   Words job(const std::string& name, int steps, int pause_ms, bool in_background) const {
@@ -45,33 +54,40 @@ class RestartSoak : public ::testing::TestWithParam<const char*> {
     Words words = {LOCKRUN, "--no-fold", "--no-prefix", "--max-restarts", "100000", "--report", report_file()};
     const Words ranks = strategy == "parameter_server" ? Words{"--ps", "1", "--workers", "2"} : Words{"-n", "2"};
     words.insert(words.end(), ranks.begin(), ranks.end());
-    const std::string folder = folder_ + "/" + name;
-    words.insert(words.end(),
-                 {RESTART_RANK, "strategy=" + strategy, "folder=" + folder, fmt::format("steps={}", steps),
-                  fmt::format("pause_ms={}", pause_ms), fmt::format("background={}", in_background ? 1 : 0)});
+    if (has_loop())
+      words.insert(words.end(), {RESUME_RANK, strategy == "trainer" ? "loop=trainer" : "loop=own",
+                                 fmt::format("epochs={}", steps / kStepsOfEpoch), "losses=" + losses_file(name)});
+    else
+      words.insert(words.end(), {RESTART_RANK, "strategy=" + strategy, fmt::format("steps={}", steps)});
+    words.insert(words.end(), {"folder=" + folder_ + "/" + name, fmt::format("pause_ms={}", pause_ms),
+                               fmt::format("background={}", in_background ? 1 : 0)});
     return words;
+  }
+  bool has_loop() const { return GetParam() == std::string("own_loop") || GetParam() == std::string("trainer"); }
+  std::string losses_file(const std::string& name) const { return folder_ + "/" + name + ".losses"; }
+
+  // The loss of each step. One that was made again after a restart must have the same bits.
+  std::map<int, std::string> losses_of(const std::string& name) const {
+    std::map<int, std::string> losses;
+    std::ifstream file(losses_file(name));
+    std::string loss;
+    for (int step = 0; file >> step >> loss;) {
+      const auto [known, is_new] = losses.emplace(step, loss);
+      EXPECT_TRUE(is_new || known->second == loss) << "step " << step << ": " << known->second << ", then " << loss;
+    }
+    return losses;
   }
 
  private:
   std::string folder_;
 };
 
-std::string weights_of(const Child& job) {
-  const std::string output = job.output();
-  const std::size_t begin = output.find("weights ");
-  return begin == std::string::npos ? "" : output.substr(begin, output.find('\n', begin) - begin);
-}
-
-// The ranks that run the program now.
-std::vector<pid_t> ranks_of(const Child& job) {
-  std::vector<pid_t> ranks;
-  for (const pid_t pid : job.alive()) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
-    std::string program;
-    std::getline(file, program, '\0');
-    if (program == RESTART_RANK) ranks.push_back(pid);
-  }
-  return ranks;
+// Weights, and a Trainer's history. Ranks print in any order.
+std::set<std::string> results_of(const Child& job) {
+  std::set<std::string> lines;
+  std::istringstream output(job.output());
+  for (std::string line; std::getline(output, line);) lines.insert(line);
+  return lines;
 }
 
 TEST_P(RestartSoak, EveryRestartContinuesAndTheWeightsHaveTheBitsOfAnUndisturbedRun) {
@@ -82,27 +98,31 @@ TEST_P(RestartSoak, EveryRestartContinuesAndTheWeightsHaveTheBitsOfAnUndisturbed
   std::fflush(stdout);
   std::mt19937 random(static_cast<std::uint32_t>(seed));
   // Enough steps for all kills: an attempt makes some tens of steps before the next one.
-  const int steps = static_cast<int>(60 + 40 * kills);
+  const int steps = static_cast<int>(60 + 40 * kills) / kStepsOfEpoch * kStepsOfEpoch;
   Child undisturbed(job("undisturbed", steps, 0, false));
   ASSERT_EQ(undisturbed.wait(kLongestRun), 0) << undisturbed.errors();
-  ASSERT_NE(weights_of(undisturbed), "");
+  ASSERT_FALSE(results_of(undisturbed).empty());
 
-  Child job(this->job("killed", steps, 2, true));
+  Child job(this->job("killed", steps, has_loop() ? 10 : 2, true));
   long made = 0;
   for (const auto deadline = Clock::now() + kLongestRun; made < kills && !job.has_ended() && Clock::now() < deadline;) {
-    std::vector<pid_t> ranks = ranks_of(job);
+    std::vector<pid_t> ranks = running(job);
     for (const auto start = Clock::now(); ranks.empty() && !job.has_ended() && Clock::now() < start + kLongestStart;
-         ranks = ranks_of(job))
+         ranks = running(job))
       std::this_thread::sleep_for(milliseconds(2));
     if (ranks.empty()) break;
     std::this_thread::sleep_for(milliseconds(random() % 700));
-    ranks = ranks_of(job);
+    ranks = running(job);
     if (ranks.empty()) continue;
     if (::kill(ranks[random() % ranks.size()], SIGKILL) == 0) ++made;
     std::this_thread::sleep_for(milliseconds(100));  // until lockrun has ended the others
   }
   EXPECT_EQ(job.wait(kLongestRun), 0) << job.errors();
-  EXPECT_EQ(weights_of(job), weights_of(undisturbed));
+  EXPECT_EQ(results_of(job), results_of(undisturbed));
+  if (has_loop()) {
+    EXPECT_EQ(losses_of("killed"), losses_of("undisturbed"));
+    EXPECT_EQ(losses_of("undisturbed").size(), static_cast<std::size_t>(steps));
+  }
   EXPECT_GE(made, std::min(kills, 3L)) << "the training ended before";
   EXPECT_TRUE(job.nothing_left());
   const nlohmann::json attempts = nlohmann::json::parse(std::ifstream(report_file()))["attempts"];
@@ -117,7 +137,7 @@ TEST_P(RestartSoak, EveryRestartContinuesAndTheWeightsHaveTheBitsOfAnUndisturbed
   std::printf("%s: %ld kills, %zu attempts\n", GetParam(), made, attempts.size());
 }
 INSTANTIATE_TEST_SUITE_P(Strategies, RestartSoak,
-                         ::testing::Values("ddp", "zero", "model_parallel", "parameter_server"));
+                         ::testing::Values("ddp", "zero", "model_parallel", "parameter_server", "own_loop", "trainer"));
 
 }  // namespace
 }  // namespace lockstep::testing

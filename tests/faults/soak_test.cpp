@@ -18,6 +18,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "tests/faults/node_job.h"
+#include "tests/faults/rank_process.h"
 #include "tests/faults/things_left.h"
 #include "tests/support/pattern.h"
 
@@ -59,24 +60,6 @@ struct Hit {
   milliseconds moment{0};
 };
 
-std::string environment_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
-  return '\0' + std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-// The process of that rank, once it exists.
-pid_t process_of(const NodeJob& job, int rank) {
-  const std::string entry = '\0' + ("RANK=" + std::to_string(rank)) + '\0';
-  bool goes_on = true;
-  for (const auto deadline = Clock::now() + 20s; goes_on && Clock::now() < deadline; std::this_thread::sleep_for(2ms))
-    for (const Child* node : job.all()) {
-      goes_on = !node->has_ended();
-      for (const pid_t pid : node->alive())
-        if (environment_of(pid).find(entry) != std::string::npos) return pid;
-    }
-  return -1;
-}
-
 class Soak : public ::testing::Test {
  protected:
   Soak() {
@@ -95,7 +78,7 @@ class Soak : public ::testing::Test {
                  {"LOCKSTEP_STALL_TIMEOUT_S", "3"},
                  {"LOCKSTEP_STORE_TIMEOUT_S", "5"}});
     const auto begin = Clock::now();
-    const pid_t victim = process_of(job, hit.rank);
+    const pid_t victim = process_of_rank(job.all(), hit.rank);
     ASSERT_GT(victim, 0) << "no such rank; " << job[0].errors();
     std::this_thread::sleep_until(begin + hit.moment);
     for (const Child* node : job.all()) left.note_memory(*node);

@@ -32,14 +32,15 @@ const char* control_groups() {
                                                                                           : "CgroupPlugin=disabled\n";
 }
 
-// {0} is the folder, {1} and {2} are the nodes' addresses. A process that ignores scancel gets SIGKILL after 5 s.
+// {0} is the folder, {1} and {2} are the nodes' addresses. A process that ignores scancel gets SIGKILL after 5 s. A job
+// that is queued again begins when its old credential has expired: cred_expire instead of 2 minutes.
 constexpr const char* kConfiguration = R"(
 ClusterName=lab
 SlurmctldHost=n0({1})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={0}/munge.socket
+AuthInfo=socket={0}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={0}/state
 SlurmdSpoolDir={0}/spool-%n
@@ -62,15 +63,6 @@ NodeName=n1 NodeAddr={2} CPUs=8 State=UNKNOWN
 PartitionName=main Nodes=n0,n1 Default=YES MaxTime=INFINITE State=UP
 )";
 
-bool poll_until(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!done()) {
-    if (std::chrono::steady_clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(milliseconds(100));
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string SlurmLab::obstacle() {
@@ -88,7 +80,7 @@ SlurmLab::SlurmLab() : folder_(temporary("slurm")) {
                                "--pid-file=" + folder_ + "/munge.pid", "--log-file=" + folder_ + "/munge.log",
                                "--seed-file=" + folder_ + "/munge.seed"},
       ChildOptions{});
-  if (!poll_until([&] { return fs::exists(folder_ + "/munge.socket"); }))
+  if (!poll_until([&] { return fs::exists(folder_ + "/munge.socket"); }, kPatience))
     throw std::runtime_error("munged did not start: " + daemons_[0].errors());
   start_daemon(0, "slurmctld -D -i");
   start_daemon(0, "slurmd -D");
@@ -152,7 +144,11 @@ std::string SlurmLab::ask(const std::vector<std::string>& command) const {
 }
 
 bool SlurmLab::becomes_idle() const {
-  return poll_until([&] { return ask({"squeue", "-h"}).empty() && ask({"sinfo", "-h", "-o", "%T %D"}) == "idle 2\n"; });
+  return poll_until(
+      [&] {
+        return ask({"squeue", "-h"}).empty() && ask({"sinfo", "-h", "-o", "%T %D"}) == "idle 2\n";
+      },
+      kPatience);
 }
 
 }  // namespace lockstep::testing

@@ -176,14 +176,57 @@ TEST_F(Slurm, SeveralLockrunsOnANodeAreAsked) {
   expect_success(*alone, 1);
 }
 
-// -- docs/launching.md
-// ----------------------------------------------------------------------------------------------------
+// -- examples/clusters/slurm.sbatch
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {
   for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size())
     text.replace(at, what.size(), by);
   return text;
 }
+
+int count(const std::string& text, const std::string& what) {
+  int found = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+std::string contents_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// `--signal=USR2@120` of the script sends the same signal to the step's processes 120 s before the time limit.
+TEST_F(Slurm, AJobThatIsSignalledBeforeItsTimeLimitIsQueuedAgainAndContinues) {
+  const std::string home = temporary("requeued");
+  std::filesystem::create_directory(home);
+  std::string script = contents_of(LOCKSTEP_SLURM_SCRIPT);
+  for (const auto& [what, by] :
+       {std::pair<std::string, std::string>{"srun lockrun -n 4", "srun " LOCKRUN " -n 1 --no-prefix"},
+        {"./train",
+         RESUME_RANK " loop=own preempt=1 pause_ms=100 folder=" + home + "/run losses=" + home + "/losses"}}) {
+    ASSERT_EQ(count(script, what), 1) << what;
+    script = replaced(script, what, by);
+  }
+  std::ofstream(home + "/job.sh") << script;
+  std::ofstream(home + "/.lockstep-token") << "a user's secret\n";
+  std::filesystem::permissions(home + "/.lockstep-token", std::filesystem::perms(0600));
+  const auto made = [&] { return count(contents_of(home + "/losses"), "\n"); };
+  const auto job = run({"sbatch", "--job-name=requeued", "--output=" + home + "/job.out", home + "/job.sh"},
+                       {{"HOME", home}, {"LOCKSTEP_TOKEN", ""}});
+  EXPECT_EQ(job->wait(kSlow), 0) << job->errors();
+  ASSERT_TRUE(poll_until([&] { return made() >= 3; }, kSlow)) << contents_of(home + "/job.out");
+  lab_->ask({"scancel", "--name=requeued", "--signal=USR2"});
+  EXPECT_TRUE(poll_until([&] { return made() == 28; }, kSlow)) << contents_of(home + "/job.out");
+  EXPECT_TRUE(lab_->becomes_idle());
+  const std::string jobs = lab_->ask({"scontrol", "show", "jobs"});
+  EXPECT_FALSE(find_match(jobs, "JobName=requeued[^]*?JobState=COMPLETED[^]*?Restarts=1").empty())
+      << "not queued again: " << jobs << contents_of(home + "/job.out");
+  EXPECT_EQ(made(), 28) << "each step once";
+  std::filesystem::remove_all(home);
+}
+
+// -- docs/launching.md
+// ----------------------------------------------------------------------------------------------------
 
 // The page's code blocks of "bash", with the tests' programs: batch scripts, or commands.
 enum class Kind { kCommand, kBatchScript };
@@ -200,12 +243,6 @@ std::vector<std::string> code_of_page(Kind kind) {
       pieces.push_back(replaced(piece, "lockrun ", LOCKRUN " --no-prefix "));
   }
   return pieces;
-}
-
-int count(const std::string& text, const std::string& what) {
-  int found = 0;
-  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-  return found;
 }
 
 TEST_F(Slurm, ThePagesCommands) {

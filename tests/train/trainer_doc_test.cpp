@@ -2,10 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 
 #include "lockstep/lockstep.h"
 #include "tests/ddp/ranks.h"
+#include "tests/support/temporary.h"
 #include "tests/train/checkpoint_folder.h"
 #include "tests/train/trainer_parts.h"
 
@@ -65,6 +68,31 @@ TEST(TrainerDocExamples, TrainAndStop) {
   const auto rates = std::make_shared<PrintRate>();
   trainer.fit(train, {.callbacks = {rates}, .progress = false});
   EXPECT_EQ(rates->lines.size(), 1u);
+}
+
+// The end of a main().
+int train_until_preempted(ls::train::Trainer& trainer, const ls::data::Pipeline& train, const std::string& folder) {
+  trainer.fit(train, {.epochs = 20,
+                      .initial_epoch = trainer.epoch(),
+                      .callbacks = {std::make_shared<ls::train::Preemption>(folder + "/ckpt")}});
+  if (trainer.is_preempted()) return ls::kPreemptedExitCode;
+  return 0;
+}
+
+TEST(TrainerDocExamples, LeaveOnRequest) {
+  const std::string folder = ls::testing::temporary("trainer-preempted");
+  const auto run = [&] {
+    ls::train::Trainer trainer(ls::train::make_dense);
+    trainer.compile(ls::train::classifying("mirrored"));
+    ls::should_stop();  // from here on the signal is remembered
+    std::raise(SIGUSR2);
+    std::_Exit(train_until_preempted(trainer, ls::data::Pipeline(ls::train::Quadrants(64)).batch(8), folder));
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(ls::kPreemptedExitCode), "");
+  ls::train::Trainer trainer(ls::train::make_dense);
+  trainer.compile(ls::train::classifying("mirrored"));
+  EXPECT_EQ(trainer.load(folder + "/ckpt").value().step, 1);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(TrainerDocExamples, TrainInAScope) {

@@ -21,17 +21,20 @@ struct CheckpointOptions {
   Mode mode = Mode::kAuto;
   bool best_only = false;  // save only epochs that are the best so far
   std::int64_t every_epochs = 1;
-  int keep = 2;           // number of checkpoints that are kept
-  SaveOptions save = {};  // .background, .on_error, .keep_for
+  std::int64_t every_steps = 0;  // saves also within epochs, after so many steps; 0: not. Not with best_only
+  int keep = 2;                  // number of checkpoints that are kept
+  SaveOptions save = {};         // .background, .on_error, .keep_for
 };
 
-// Saves a checkpoint (train/checkpoint.h) at the end of an epoch, for Trainer::load(). Checks before the training that
-// the folder is writable; if its disk fails later, the training goes on unless .save.on_error is kStop.
+// Saves a checkpoint (train/checkpoint.h) at the end of an epoch, or every so many steps, for Trainer::load(). Checks
+// before the training that the folder is writable; if its disk fails later, the training goes on unless .save.on_error
+// is kStop.
 class ModelCheckpoint : public Callback {
  public:
   explicit ModelCheckpoint(std::string folder, const CheckpointOptions& options = {});
   void check(const Trainer& trainer) override;
   void on_train_begin(Trainer& trainer) override;
+  void on_step_checkpoint(Trainer& trainer, std::int64_t step) override;
   void on_checkpoint(Trainer& trainer, std::int64_t epoch, const Logs& logs) override;
   std::string state_name() const override;
   CallbackState state() const override;
@@ -41,6 +44,28 @@ class ModelCheckpoint : public Callback {
   std::string folder_;
   CheckpointOptions options_;
   Monitor monitor_;
+};
+
+struct PreemptionOptions {
+  std::int64_t every_steps = 1;  // steps between two checks, of which each is a small all-reduce
+  int keep = 2;                  // number of checkpoints that are kept
+  SaveOptions save = {};
+};
+
+// Ends a training that a scheduler interrupts without losing work: once a rank, or lockrun, has received SIGTERM or
+// SIGUSR2 (comm/should_stop.h), all ranks save a checkpoint after the same step, and fit() returns.
+//
+//   trainer.fit(set, {.callbacks = {std::make_shared<train::Preemption>("run/ckpt")}});
+//   if (trainer.is_preempted()) return ls::kPreemptedExitCode;   // started again, it continues: see Trainer::load()
+class Preemption : public Callback {
+ public:
+  explicit Preemption(std::string folder, const PreemptionOptions& options = {});
+  void on_train_begin(Trainer& trainer) override;
+  void on_step_checkpoint(Trainer& trainer, std::int64_t step) override;
+
+ private:
+  std::string folder_;
+  PreemptionOptions options_;
 };
 
 struct EarlyStoppingOptions {

@@ -33,15 +33,18 @@ class Callback {
   // group stays usable. Make no collective calls.
   virtual void check(const Trainer&) {}
   virtual void on_train_begin(Trainer&) {}
-  virtual void on_epoch_begin(Trainer&, std::int64_t /*epoch*/) {}  // from FitOptions::initial_epoch on
-  virtual void on_step_begin(Trainer&, std::int64_t /*step*/) {}    // number of completed steps, over all fits
+  // From FitOptions::initial_epoch on; also for an epoch that a loaded checkpoint continues in its middle.
+  virtual void on_epoch_begin(Trainer&, std::int64_t /*epoch*/) {}
+  virtual void on_step_begin(Trainer&, std::int64_t /*step*/) {}  // number of completed steps, over all fits
   // `step` includes this step; "loss" is of this rank's samples.
   virtual void on_step_end(Trainer&, std::int64_t /*step*/, const Logs& /*logs*/) {}
+  // Called after the on_step_end() of all callbacks, so that Trainer::save() saves their states after this step.
+  virtual void on_step_checkpoint(Trainer&, std::int64_t /*step*/) {}
   // "loss", metrics, "val_loss", "val_<metric>", "lr": over all ranks' samples, the same on each.
   virtual void on_epoch_end(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
   // Called after the on_epoch_end() of all callbacks, so that Trainer::save() saves their states after this epoch.
   virtual void on_checkpoint(Trainer&, std::int64_t /*epoch*/, const Logs& /*logs*/) {}
-  virtual void on_train_end(Trainer&) {}  // not after an exception
+  virtual void on_train_end(Trainer&) {}  // not after an exception, and not after Trainer::preempt()
 
   // The name under which Trainer::save() keeps state(). It should identify what the state depends on
   // ("EarlyStopping(val_loss, less)"). "": no state.

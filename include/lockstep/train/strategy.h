@@ -120,6 +120,9 @@ class Strategy {
   // workers, null on a server; null if one process drives all devices.
   virtual std::shared_ptr<ProcessGroup> workers() const { return nullptr; }
   virtual DistributedDataParallel* wrapper() { return nullptr; }  // of ddp, zero and local_sgd
+  // lockstep::should_stop() (comm/should_stop.h) for all ranks of the strategy. On a worker of parameter_server: also
+  // whether a server has received the signal; with .allow_worker_failures each worker calls it by itself.
+  virtual bool should_stop();
 
   // The losses of the last step, on the samples of this process's first device: "loss", which Training::loss returned,
   // those that modules added, by name, and "total_loss", the sum. model_parallel: means over the micro-batches; a rank

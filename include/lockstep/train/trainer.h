@@ -25,51 +25,14 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/nn/module.h"
-#include "lockstep/optim/optimizer.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/history.h"
-#include "lockstep/train/named_metric.h"
 #include "lockstep/train/strategy.h"
+#include "lockstep/train/trainer_options.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep::train {
-
-struct CompileOptions {
-  std::function<std::unique_ptr<optim::Optimizer>(std::vector<NamedTensor> parameters)> optimizer;
-  // train/loss_function.h; losses that modules add (nn/added_losses.h) come on top, in training and evaluation.
-  LossFunction loss;
-  std::vector<NamedMetric> metrics = {};
-  // A name of train::strategies(); empty: the scope's (train/strategy_scope.h), or else "ddp".
-  std::string strategy = "";
-  StrategyOptions strategy_options = {};  // leave empty in a scope, whose strategy has its own options
-};
-
-struct FitOptions {
-  // Trains epochs initial_epoch ... epochs - 1; their numbers determine the samples.
-  std::int64_t epochs = 1, initial_epoch = 0;
-  std::optional<data::Pipeline> validation = {};  // evaluated after each epoch
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
-  // For a training set without batch(): samples per step over all devices (0: 32), and whether each epoch has its own
-  // order.
-  std::int64_t batch_size = 0;
-  bool shuffle = true;
-  std::uint64_t seed = 0;
-  // 0: the entire set. Else epochs continue in the set where the previous one ended: epoch e begins at step e *
-  // steps_per_epoch of consecutive passes over the set, each with its own order if it shuffles. A resumed training
-  // continues at the same place.
-  std::int64_t steps_per_epoch = 0;
-  // true, or batch(n, {.drop_remainder = true}): full batches only. false, as in Keras: the last one may be smaller.
-  bool drop_remainder = false;
-  std::int64_t max_steps = 0;    // stop after this many steps, as if more were to follow; 0: no limit
-  bool training_metrics = true;  // computed from the training outputs, with dropout and changing weights
-  bool progress = true;          // rank 0 prints Keras' lines, see docs/trainer.md
-  std::int64_t log_every = 20;   // steps between two lines of a log
-};
-
-struct PredictOptions {
-  std::int64_t batch_size = 0;  // for a set without batch(), over all ranks; 0: 32
-};
 
 // Use it from one thread. If the strategy has ranks (ddp) the calls are collective: all ranks make the same ones.
 // Before compile() only summary() may be called, else InvalidArgument is thrown. If one rank finds an error in a call's
@@ -116,11 +79,21 @@ class Trainer {
   // fit's callbacks. load() takes the newest, also from another strategy or number of ranks, and returns nullopt if
   // there is none. Continue with fit(..., {.initial_epoch = state->epoch}); then the callbacks continue too. A fit()
   // that begins at another epoch resets them and logs a warning.
+  //
+  // A checkpoint that was saved within an epoch continues after its last step, in the middle of the epoch: no sample is
+  // lost or repeated, and the epoch's loss and metrics include the steps before. With the same number of ranks all bits
+  // are those of a training without interruption. fit() must have the same set and steps per epoch, else it throws
+  // InvalidArgument with the difference.
   std::string save(const std::string& folder, int keep = 2, const SaveOptions& options = {});
   std::optional<CheckpointState> load(const std::string& folder);
 
   // For callbacks: fit() ends after this epoch, on all ranks if one of them calls it.
   void stop() { stops_ = true; }
+  // For callbacks, on all ranks in the same step: fit() returns after this step, in the middle of the epoch, without
+  // validation and without on_train_end(). The epoch is not in the history.
+  void preempt() { is_preempted_ = true; }
+  // Whether preempt() ended the last fit(), also on servers. A program then ends with kPreemptedExitCode.
+  bool is_preempted() const { return is_preempted_; }
   // Copies the weights of model(), which the caller has changed, to all replicas. Call it on all ranks.
   void weights_changed();
 
@@ -143,7 +116,7 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
   History history_;
   std::int64_t step_ = 0, epoch_ = 0;
-  bool stops_ = false;
+  bool stops_ = false, is_preempted_ = false;
 };
 
 }  // namespace lockstep::train

@@ -1,5 +1,7 @@
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/should_stop.h"
 #include "lockstep/core/error.h"
+#include "src/core/process/stop_request.h"
 #include "src/train/strategies/kinds.h"
 #include "src/train/strategies/model_copies.h"
 #include "src/train/strategies/strategy_options.h"
@@ -29,6 +31,13 @@ float Strategy::weighted_step(const Tensor& inputs, const Tensor& targets, float
       "{}: weighted_step() got weight {}: this strategy has no ranks that average gradients: expected 1; give each "
       "process the same number of samples, or leave out the last batch",
       name(), weight);
+}
+
+// A strategy of one process without a group decides by itself, also in a job of several ranks.
+bool Strategy::should_stop() {
+  if (const auto ranks = workers()) return lockstep::should_stop(ranks);
+  remember_stop_signals();
+  return is_stop_requested();
 }
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, Training training, const StrategyOptions& options) {

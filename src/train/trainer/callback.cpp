@@ -41,6 +41,10 @@ ModelCheckpoint::ModelCheckpoint(std::string folder, const CheckpointOptions& op
   if (options.every_epochs < 1 || options.keep < 1)
     throw InvalidArgument("ModelCheckpoint: every_epochs {} and keep {} must be positive", options.every_epochs,
                           options.keep);
+  if (options.every_steps < 0 || (options.every_steps > 0 && options.best_only))
+    throw InvalidArgument(
+        "ModelCheckpoint: every_steps {}{}: it must not be negative, and 0 with best_only, which compares epochs",
+        options.every_steps, options.best_only ? " with best_only" : "");
 }
 
 void ModelCheckpoint::check(const Trainer& trainer) {
@@ -48,6 +52,10 @@ void ModelCheckpoint::check(const Trainer& trainer) {
 }
 
 void ModelCheckpoint::on_train_begin(Trainer& trainer) { prepare_checkpoint_folder(folder_, trainer.group()); }
+
+void ModelCheckpoint::on_step_checkpoint(Trainer& trainer, std::int64_t step) {
+  if (options_.every_steps > 0 && step % options_.every_steps == 0) trainer.save(folder_, options_.keep, options_.save);
+}
 
 void ModelCheckpoint::on_checkpoint(Trainer& trainer, std::int64_t epoch, const Logs& logs) {
   if ((epoch + 1) % options_.every_epochs != 0) return;
@@ -60,6 +68,24 @@ std::string ModelCheckpoint::state_name() const {
 }
 CallbackState ModelCheckpoint::state() const { return state_of(monitor_); }
 void ModelCheckpoint::restore(Trainer&, const CallbackState& state) { restore_monitor(monitor_, state); }
+
+// -- Preemption
+
+Preemption::Preemption(std::string folder, const PreemptionOptions& options)
+    : folder_(std::move(folder)), options_(options) {
+  if (options.every_steps < 1 || options.keep < 1)
+    throw InvalidArgument("Preemption: every_steps {} and keep {} must be positive", options.every_steps, options.keep);
+}
+
+void Preemption::on_train_begin(Trainer& trainer) { prepare_checkpoint_folder(folder_, trainer.group()); }
+
+void Preemption::on_step_checkpoint(Trainer& trainer, std::int64_t step) {
+  if (step % options_.every_steps != 0 || !trainer.strategy().should_stop()) return;
+  trainer.save(folder_, options_.keep, options_.save);
+  if (trainer.is_first_rank())
+    log::info("Trainer::fit: a signal ends this training after step {}; {} has its checkpoint", step, folder_);
+  trainer.preempt();
+}
 
 // -- EarlyStopping
 

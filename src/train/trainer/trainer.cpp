@@ -239,15 +239,17 @@ std::string Trainer::save(const std::string& folder, int keep, const SaveOptions
   std::string path;  // "" on a server, as on all ranks but the first
   impl_->served(*this, [&] {
     ProgramState program =
-        program_state_of({history_, impl_->callbacks != nullptr ? states_of(*impl_->callbacks) : impl_->states});
-    path = save_checkpoint(folder, {.model = strategy.model(),
-                                    .optimizer = strategy.optimizer(),
-                                    .ddp = strategy.wrapper(),
-                                    .step = step_,
-                                    .epoch = epoch_,
-                                    .group = impl_->group(),
-                                    .keep = keep,
-                                    .program = program},
+        program_state_of({history_, impl_->callbacks != nullptr ? states_of(*impl_->callbacks) : impl_->states,
+                          impl_->position_now ? impl_->position_now() : impl_->position});
+    path = save_checkpoint(folder,
+                           {.model = strategy.model(),
+                            .optimizer = strategy.optimizer(),
+                            .ddp = strategy.wrapper(),
+                            .step = step_,
+                            .epoch = epoch_,
+                            .group = impl_->group(),
+                            .keep = keep,
+                            .program = program},
                            options);
     return std::string();
   });
@@ -269,6 +271,7 @@ std::optional<CheckpointState> Trainer::load(const std::string& folder) {
     history_ = std::move(own.history);
     if (impl_->callbacks == nullptr) {  // those of a fit in progress continue as they are
       impl_->states = std::move(own.callbacks);
+      impl_->position = std::move(own.position);
       impl_->states_are_loaded = true;
     }
     step_ = state->step;

@@ -70,9 +70,9 @@ ProgressOptions progress_of(const FitOptions& options, std::int64_t steps, bool 
           .keras = true};
 }
 
-// The end of an epoch as Keras prints it with verbose=2.
-std::string epoch_text(std::int64_t steps, std::int64_t of, double seconds, const Logs& logs) {
-  const double step_ms = 1000 * seconds / static_cast<double>(std::max<std::int64_t>(steps, 1));
+// The end of an epoch as Keras prints it with verbose=2. The time is that of the last `timed` steps.
+std::string epoch_text(std::int64_t steps, std::int64_t of, double seconds, std::int64_t timed, const Logs& logs) {
+  const double step_ms = 1000 * seconds / static_cast<double>(std::max<std::int64_t>(timed, 1));
   return fmt::format("{}/{} - {:.0f}s - {:.0f}ms/step - {}", steps, of, seconds, step_ms, keras_text_of(logs));
 }
 
@@ -94,36 +94,46 @@ class Trainer::Impl::Fit {
   }
 
   void run() {
-    const Callbacks callbacks(impl_, options_.callbacks);
+    const Callbacks callbacks(impl_, options_.callbacks, [this] { return position(); });
     begin();
+    train();
+    wait_for_saves(impl_.group());
+  }
+
+ private:
+  void train() {
     for (std::int64_t epoch = options_.initial_epoch;
          epoch < options_.epochs && !trainer_.stops_ && !has_made_all_steps(); ++epoch) {
       tell([&](Callback& callback) { callback.on_epoch_begin(trainer_, epoch); });
       progress_->message(fmt::format("Epoch {}/{}", epoch + 1, options_.epochs));
       const auto begin = std::chrono::steady_clock::now();
       const Logs logs = logs_of(epoch);
+      if (trainer_.is_preempted_) return;
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
       trainer_.history_.add(epoch, logs);
       if (was_whole_) trainer_.epoch_ = epoch + 1;
-      progress_->message(epoch_text(steps_of_epoch_, steps_, seconds.count(), logs));
+      progress_->message(epoch_text(made_.steps, steps_, seconds.count(), timed_steps_, logs));
       tell([&](Callback& callback) { callback.on_epoch_end(trainer_, epoch, logs); });
       tell([&](Callback& callback) { callback.on_checkpoint(trainer_, epoch, logs); });
       agree_to_stop();
     }
     tell([&](Callback& callback) { callback.on_train_end(trainer_); });
-    wait_for_saves(impl_.group());
   }
 
- private:
-  // While it is alive, save() saves the state of these callbacks; afterwards their last state, also after an exception.
+  // While it is alive, save() saves the state of these callbacks and the position that `position` returns; afterwards
+  // the callbacks' last state, also after an exception.
   class Callbacks {
    public:
-    Callbacks(Impl& impl, const std::vector<std::shared_ptr<Callback>>& callbacks) : impl_(impl) {
+    Callbacks(Impl& impl, const std::vector<std::shared_ptr<Callback>>& callbacks,
+              std::function<std::optional<EpochPosition>()> position)
+        : impl_(impl) {
       impl_.callbacks = &callbacks;
+      impl_.position_now = std::move(position);
     }
     ~Callbacks() {
       const auto* const callbacks = std::exchange(impl_.callbacks, nullptr);
       impl_.states.clear();
+      impl_.position_now = {};
       try {
         impl_.states = states_of(*callbacks);
       } catch (const std::exception& error) {
@@ -138,16 +148,22 @@ class Trainer::Impl::Fit {
   };
 
   void begin() {
-    trainer_.stops_ = false;
+    trainer_.stops_ = trainer_.is_preempted_ = false;
     const bool goes_on = std::exchange(trainer_.epoch_, options_.initial_epoch) == options_.initial_epoch;
-    const bool has_loaded = std::exchange(impl_.states_are_loaded, false) && !impl_.states.empty();
+    if (continues()) {
+      made_ = sums_of(*impl_.position, steps_, place_);
+      continued_counts_ = impl_.position->counts;
+    }
+    const bool has_loaded =
+        std::exchange(impl_.states_are_loaded, false) && (!impl_.states.empty() || impl_.position.has_value());
+    impl_.position.reset();
     tell([&](Callback& callback) { callback.on_train_begin(trainer_); });
     if (has_loaded && goes_on)
       restore_states(trainer_, options_.callbacks, impl_.states);
     else if (has_loaded && trainer_.is_first_rank())
       log::warn(
-          "Trainer::fit: begins with epoch {}, but the loaded checkpoint is at another one, so callbacks start "
-          "anew; to continue, set .initial_epoch = trainer.epoch()",
+          "Trainer::fit: begins with epoch {}, but the loaded checkpoint is at another one, so callbacks, and an epoch "
+          "that was not complete, start anew; to continue, set .initial_epoch = trainer.epoch()",
           options_.initial_epoch);
     agree_to_stop();
   }
@@ -164,6 +180,33 @@ class Trainer::Impl::Fit {
     batches_ = drops_ ? samples / batch : (samples + batch - 1) / batch;
     steps_ = steps_of(*training_, options_, batches_, impl_.parts(), place_.rank);
     for (const auto& callback : options_.callbacks) callback->check(trainer_);
+    if (continues() && impl_.position->set != set_text())
+      throw InvalidArgument(
+          "Trainer::fit: the loaded checkpoint was saved in epoch {} after {} steps of: {}; this fit has: {}. Give the "
+          "same set and options to continue the epoch, or load a checkpoint of an epoch's end",
+          impl_.position->epoch, impl_.position->steps, impl_.position->set, set_text());
+    if (continues()) check_counts(counted_metrics(), impl_.position->counts);
+  }
+
+  // All that determines the samples of a step.
+  std::string set_text() const {
+    return fmt::format("{}, {} steps per epoch{}", sizes_text("", *training_), steps_,
+                       drops_ ? ", full batches only" : "");
+  }
+
+  // Whether this fit begins in the middle of an epoch, where a loaded checkpoint was saved.
+  bool continues() const {
+    return impl_.states_are_loaded && impl_.position && impl_.position->epoch == options_.initial_epoch &&
+           options_.initial_epoch < options_.epochs;
+  }
+
+  // Collective. nullopt between two epochs.
+  std::optional<EpochPosition> position() const {
+    if (!is_in_epoch_) return std::nullopt;
+    return position_of(made_, counted_metrics(), set_text(), group_.get());
+  }
+  std::vector<Metric*> counted_metrics() const {
+    return options_.training_metrics ? impl_.training_metrics() : std::vector<Metric*>();
   }
 
   void check_same_sets() const {
@@ -176,43 +219,42 @@ class Trainer::Impl::Fit {
   }
 
   Logs logs_of(std::int64_t epoch) {
-    const std::vector<Metric*> metrics = impl_.training_metrics();
+    const std::vector<Metric*> metrics = counted_metrics();
     for (Metric* const metric : metrics) metric->reset();
+    if (continued_counts_) set_counts(metrics, *std::exchange(continued_counts_, std::nullopt), place_);
     Logs logs = {{"loss", train_epoch(epoch)}};
-    if (options_.training_metrics) {
-      reduce_metrics(metrics, group_.get());
-      for (std::size_t i = 0; i < metrics.size(); ++i)
-        logs.emplace_back(impl_.options.metrics[i].name(), impl_.metrics[i].value());
-    }
+    if (trainer_.is_preempted_) return {};
+    reduce_metrics(metrics, group_.get());
+    for (std::size_t i = 0; i < metrics.size(); ++i)
+      logs.emplace_back(impl_.options.metrics[i].name(), impl_.metrics[i].value());
     if (validation_)
       for (const auto& [name, value] : impl_.evaluate(*validation_)) logs.emplace_back("val_" + name, value);
     logs.emplace_back("lr", static_cast<double>(strategy_.lr()));
     return logs;
   }
 
-  // Returns the mean loss of the epoch's samples, over all ranks.
+  // Returns the mean loss of the epoch's samples, over all ranks. After preempt(): any number.
   double train_epoch(std::int64_t epoch) {
     const TrainingMode mode(impl_.counts, options_.training_metrics && !impl_.metrics.empty());
     if (!trainer_.model().is_training())
       trainer_.model().train();  // modules in eval mode inside a model in training mode were set so on purpose
     const std::int64_t allowed = options_.max_steps > 0 ? options_.max_steps - steps_made() : steps_;
-    if (DistributedDataParallel* const wrapper = strategy_.wrapper()) wrapper->begin_epoch(std::min(steps_, allowed));
-    Epoch made{epoch * steps_};
-    while (made.steps < steps_ && !has_made_all_steps()) train_rest_of_pass(made);
-    was_whole_ = made.steps == steps_;
-    steps_of_epoch_ = made.steps;
-    return across_ranks(made.losses / static_cast<double>(made.samples), ReduceOp::kAvg);
+    if (made_.epoch != epoch) made_ = {.epoch = epoch, .first = epoch * steps_};
+    const std::int64_t before = made_.steps;
+    if (DistributedDataParallel* const wrapper = strategy_.wrapper())
+      wrapper->begin_epoch(std::min(steps_ - before, allowed));
+    is_in_epoch_ = true;
+    while (made_.steps < steps_ && !is_at_end()) train_rest_of_pass(made_);
+    was_whole_ = made_.steps == steps_ && !trainer_.is_preempted_;
+    if (!was_whole_) impl_.position = position();
+    is_in_epoch_ = false;
+    timed_steps_ = made_.steps - before;
+    return trainer_.is_preempted_ ? 0 : across_ranks(made_.losses / static_cast<double>(made_.samples), ReduceOp::kAvg);
   }
-
-  struct Epoch {
-    std::int64_t first;                   // counting all steps of this and earlier epochs
-    std::int64_t steps = 0, samples = 0;  // samples: over all ranks
-    double losses = 0;                    // sum of the steps' losses, each times the step's samples
-  };
 
   // Trains until the epoch or the current pass over the set ends. An epoch with fewer steps than the set continues
   // where the previous one ended.
-  void train_rest_of_pass(Epoch& made) {
+  void train_rest_of_pass(EpochSums& made) {
     const std::int64_t pass = (made.first + made.steps) / batches_;
     std::int64_t next = (made.first + made.steps) % batches_;
     auto in_order = training_->epoch(pass, {.place = place_,
@@ -229,7 +271,8 @@ class Trainer::Impl::Fit {
       progress_->step(made.first + ++made.steps, loss, samples);
       const Logs logs = {{"loss", loss}};
       tell([&](Callback& callback) { callback.on_step_end(trainer_, trainer_.step_, logs); });
-      if (made.steps == steps_ || has_made_all_steps()) break;
+      tell([&](Callback& callback) { callback.on_step_checkpoint(trainer_, trainer_.step_); });
+      if (made.steps == steps_ || is_at_end()) break;
     }
   }
 
@@ -274,6 +317,7 @@ class Trainer::Impl::Fit {
   void agree_to_stop() { trainer_.stops_ = across_ranks(trainer_.stops_ ? 1 : 0, ReduceOp::kMax) != 0; }
   std::int64_t steps_made() const { return trainer_.step_ - first_step_; }
   bool has_made_all_steps() const { return options_.max_steps > 0 && steps_made() >= options_.max_steps; }
+  bool is_at_end() const { return has_made_all_steps() || trainer_.is_preempted_; }
 
   Trainer& trainer_;
   Impl& impl_;
@@ -283,10 +327,12 @@ class Trainer::Impl::Fit {
   const std::shared_ptr<ProcessGroup> group_;  // null: the strategy has no ranks
   const std::int64_t first_step_;
   std::optional<data::Pipeline> training_, validation_;
-  bool drops_ = false;                                         // whether a pass leaves out the last, smaller batch
-  std::int64_t steps_ = 0, batches_ = 0, steps_of_epoch_ = 0;  // per epoch, per pass over the set, of the last epoch
+  bool drops_ = false;                                      // whether a pass leaves out the last, smaller batch
+  std::int64_t steps_ = 0, batches_ = 0, timed_steps_ = 0;  // per epoch, per pass over the set, of the last epoch here
   std::optional<Progress> progress_;
-  bool was_whole_ = true;  // whether the last epoch was complete; max_steps may end one early
+  EpochSums made_;                                             // of the epoch in progress, or of the last one
+  std::optional<std::vector<std::int64_t>> continued_counts_;  // from a checkpoint, until the epoch begins
+  bool is_in_epoch_ = false, was_whole_ = true;  // was_whole_: the last epoch; max_steps may end one early
 };
 
 const History& Trainer::fit(const data::Pipeline& training, const FitOptions& options) {

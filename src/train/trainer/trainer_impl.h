@@ -56,6 +56,9 @@ struct Trainer::Impl {
   const std::vector<std::shared_ptr<Callback>>* callbacks = nullptr;  // of the fit in progress
   std::vector<SavedCallback> states = {};                             // of the last fit's callbacks, or as loaded
   bool states_are_loaded = false;                                     // and not yet used by a fit
+  // Of the epoch that the last fit() has not completed, or as loaded.
+  std::optional<EpochPosition> position = {};
+  std::function<std::optional<EpochPosition>()> position_now = {};  // of the fit in progress; collective
 
   Tensor loss(nn::Module& model, const Tensor& outputs, const Tensor& targets);
   std::vector<Metric*> training_metrics() const;

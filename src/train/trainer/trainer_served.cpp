@@ -69,6 +69,7 @@ std::string Trainer::Impl::served(Trainer& trainer, const std::function<std::str
     }
     trainer.step_ = state.at("step");
     trainer.epoch_ = state.at("epoch");
+    trainer.is_preempted_ = state.at("is_preempted");
     trainer.history_ =
         trainer_state_of({state.at("history").get<std::string>(), {}}, std::numeric_limits<std::int64_t>::max(), "")
             .history;
@@ -84,9 +85,11 @@ std::string Trainer::Impl::served(Trainer& trainer, const std::function<std::str
     end_failed_call(*worker, std::current_exception());
     throw;
   }
-  worker->end_call(with_header(
-      {{"step", trainer.step_}, {"epoch", trainer.epoch_}, {"history", program_state_of({trainer.history_, {}}).text}},
-      bytes));
+  worker->end_call(with_header({{"step", trainer.step_},
+                                {"epoch", trainer.epoch_},
+                                {"is_preempted", trainer.is_preempted_},
+                                {"history", program_state_of({trainer.history_, {}}).text}},
+                               bytes));
   return bytes;
 }
 

@@ -2,6 +2,9 @@
 //   {"trainer": 1, "history": {"epochs": [0, 1], "values": [["loss", [2.5, 1.5]], ["val_loss", ["nan", 1.75]]]},
 //    "callbacks": [{"name": "EarlyStopping(val_loss, less)", "numbers": {"best": 1.75}, "text": "",
 //                   "tensors": ["out.weight"]}]}
+// with "position" if an epoch is not complete (version 2 then),
+//   {"set": "a set of 50000 samples in batches of 128, 391 steps", "epoch": 2, "steps": 120, "samples": 15360,
+//    "losses": [20480.5, 20471.25], "counts": [9817, 15360]}
 // and the callbacks' tensors, as "<number of the callback>.<name>". Infinities and NaN, which JSON does not have, are
 // strings.
 #include "src/train/trainer/trainer_state.h"
@@ -25,7 +28,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kForm = "trainer";
-constexpr int kVersion = 1;
+constexpr int kVersion = 1, kVersionWithPosition = 2;
 
 ordered_json json_of(double value) {
   if (std::isnan(value)) return "nan";
@@ -93,6 +96,21 @@ SavedCallback callback_of(const ordered_json& json, std::size_t number,
   return callback;
 }
 
+ordered_json json_of(const EpochPosition& position) {
+  ordered_json losses = ordered_json::array();
+  for (const double loss : position.losses) losses.push_back(json_of(loss));
+  return {{"set", position.set},         {"epoch", position.epoch},     {"steps", position.steps},
+          {"samples", position.samples}, {"losses", std::move(losses)}, {"counts", position.counts}};
+}
+
+EpochPosition read_position(const ordered_json& json) {
+  EpochPosition position{json.at("set").get<std::string>(), json.at("epoch").get<std::int64_t>(),
+                         json.at("steps").get<std::int64_t>(), json.at("samples").get<std::int64_t>()};
+  for (const ordered_json& loss : json.at("losses")) position.losses.push_back(number_of(loss));
+  position.counts = json.at("counts").get<std::vector<std::int64_t>>();
+  return position;
+}
+
 // Returns each callback's state name, "" for one without a state.
 std::vector<std::string> names_of(const std::vector<std::shared_ptr<Callback>>& callbacks) {
   std::vector<std::string> names;
@@ -129,8 +147,10 @@ ProgramState program_state_of(const TrainerState& state) {
   ordered_json callbacks = ordered_json::array();
   for (std::size_t i = 0; i < state.callbacks.size(); ++i)
     callbacks.push_back(json_of(state.callbacks[i], i, program.tensors));
-  const ordered_json all = {
-      {kForm, kVersion}, {"history", json_of(state.history)}, {"callbacks", std::move(callbacks)}};
+  ordered_json all = {{kForm, state.position ? kVersionWithPosition : kVersion},
+                      {"history", json_of(state.history)},
+                      {"callbacks", std::move(callbacks)}};
+  if (state.position) all["position"] = json_of(*state.position);
   try {
     program.text = all.dump();
   } catch (const ordered_json::type_error& error) {
@@ -143,13 +163,15 @@ TrainerState trainer_state_of(const ProgramState& program, std::int64_t epochs, 
   const ordered_json json = ordered_json::parse(program.text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains(kForm)) return {};
   try {
-    if (const int version = json.at(kForm).get<int>(); version != kVersion)
-      throw FileError("it has version {}, but this version of Lockstep reads {}", version, kVersion);
+    if (const int version = json.at(kForm).get<int>(); version != kVersion && version != kVersionWithPosition)
+      throw FileError("it has version {}, but this version of Lockstep reads {} and {}", version, kVersion,
+                      kVersionWithPosition);
     TrainerState state{history_of(json.at("history"), epochs), {}};
     std::unordered_map<std::string, Tensor> by_name;
     for (const auto& [name, tensor] : program.tensors) by_name.emplace(name, tensor);
     for (const ordered_json& callback : json.at("callbacks"))
       state.callbacks.push_back(callback_of(callback, state.callbacks.size(), by_name));
+    if (json.contains("position")) state.position = read_position(json.at("position"));
     return state;
   } catch (const std::exception& error) {
     throw FileError("{}: the trainer's state cannot be read: {}", folder, error.what());

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/train/callback_base.h"
 #include "lockstep/train/checkpoint.h"
 #include "lockstep/train/history.h"
+#include "src/train/trainer/epoch_position.h"
 
 namespace lockstep::train {
 
@@ -26,6 +28,7 @@ void restore_states(Trainer& trainer, const std::vector<std::shared_ptr<Callback
 struct TrainerState {
   History history;
   std::vector<SavedCallback> callbacks;
+  std::optional<EpochPosition> position = {};  // nullopt: between two epochs
 };
 ProgramState program_state_of(const TrainerState& state);
 // Returns an empty state for a checkpoint that another program wrote. The history has the epochs before number

@@ -52,9 +52,15 @@ TEST_P(MonitoredBarrier, NamesAllWhoAreMissing) {
 }
 
 TEST_P(MonitoredBarrier, SeesAnAbortAtOnce) {
+  std::atomic<int> passed{0};
   run_ranks(3, GetParam(), [&](ProcessGroup& group) {
     group.monitored_barrier(20s);
-    if (group.rank() == 2) return group.abort("the disk is full");
+    passed.fetch_add(1);
+    if (group.rank() == 2) {
+      while (passed.load() < 3)
+        std::this_thread::sleep_for(1ms);  // an abort also ends a barrier that a rank is still in
+      return group.abort("the disk is full");
+    }
     const auto started = std::chrono::steady_clock::now();
     const std::string said = message_of([&] { group.monitored_barrier(20s); });
     EXPECT_NE(said.find("rank 2 aborted the group: the disk is full"), std::string::npos) << said;

@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/should_stop.h"
 #include "lockstep/core/error.h"
 #include "src/core/base/message_text.h"
 #include "src/ddp/checks/replicas.h"
@@ -76,6 +77,8 @@ class ModelParallelRanks : public Strategy, public PipelineStages {
     is_gathered_ = false;
     return end.loss;
   }
+
+  bool should_stop() override { return lockstep::should_stop(group_); }
 
   nn::Module& model() override {
     for (std::size_t rank = 0; rank < cut_.size() && !is_gathered_; ++rank)

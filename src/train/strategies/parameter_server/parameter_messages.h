@@ -30,14 +30,16 @@ struct Notice {
     kComplete,     // to ps:0, with backup workers: all servers have this step's gradients, or will have them
     kFetch,        // it requests the optimizer's state, and unless a step is the same for all, the weights
     kFetchRate,    // to ps:0: it requests the learning rate
+    kFetchStop,    // it requests whether to stop early, and passes on its own signals
     kCallEnded,    // see CallServer and CallWorker
     kFinished,
   };
   Kind kind = Kind::kStep;
   float lr = 0;  // valid if has_lr
   std::int32_t has_lr = 0;
-  std::int32_t has_state = 0;
-  std::int64_t step = 0;  // from 1: this worker's, or with backup workers that of ps:0
+  std::int16_t has_state = 0;
+  std::int16_t is_stop_requested = 0;  // for kFetchStop
+  std::int64_t step = 0;               // from 1: this worker's, or with backup workers that of ps:0
 };
 static_assert(std::is_trivially_copyable_v<Notice> && sizeof(Notice) == 24);
 
@@ -50,7 +52,8 @@ static_assert(std::is_trivially_copyable_v<Answer> && sizeof(Answer) == 16);
 
 // The group belongs to the user: tags that no program uses by chance.
 inline constexpr int kNoticeTag = 0x70730001, kFloatsTag = 0x70730002, kRestTag = 0x70730003, kAnswerTag = 0x70730004,
-                     kStateTag = 0x70730005, kDecisionTag = 0x70730006, kResultTag = 0x70730007, kRateTag = 0x70730008;
+                     kStateTag = 0x70730005, kDecisionTag = 0x70730006, kResultTag = 0x70730007, kRateTag = 0x70730008,
+                     kStopTag = 0x70730009;
 
 // Texts of any length.
 void send_text(const Link& link, std::string_view text, int tag);

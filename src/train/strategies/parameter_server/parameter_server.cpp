@@ -31,6 +31,7 @@
 // another one waiting. A process that dies, fails, stops or leaves ends the group for all, as under any other strategy;
 // with .allow_worker_failures each worker has a group with each server, which ends with it, and the servers go on.
 #include "src/core/base/message_text.h"
+#include "src/core/process/stop_request.h"
 #include "src/train/strategies/parameter_server/server/parameter_clients.h"
 #include "src/train/strategies/parameter_server/server/server_updates.h"
 #include "src/train/strategies/served_calls.h"
@@ -156,6 +157,7 @@ class Server : public Strategy, public ParameterHolder, public CallServer {
       case Notice::Kind::kWeights: take_weights(worker, notice.has_state != 0); break;
       case Notice::Kind::kFetch: send_state(worker); break;
       case Notice::Kind::kFetchRate: clients_.send_rate(worker, shard_.optimizer().lr()); break;
+      case Notice::Kind::kFetchStop: answer_stop(worker, notice.is_stop_requested != 0); break;
       case Notice::Kind::kJoins: client.state = State::kJoins; break;
     }
     clients_.expect_notice(worker);
@@ -181,6 +183,13 @@ class Server : public Strategy, public ParameterHolder, public CallServer {
     if (is_first()) clients_.wait(worker, clients_.send_answer(worker));
     if (!is_synchronous() || has_backup()) clients_.wait(worker, clients_.send_floats(worker, shard_.weights()));
     clients_.send_state(worker, shard_.state());
+  }
+
+  // As in should_stop(), signals end this process until the first request. What one worker has received reaches all.
+  void answer_stop(std::size_t worker, bool is_requested_there) {
+    remember_stop_signals();
+    stop_is_requested_ = stop_is_requested_ || is_requested_there || is_stop_requested();
+    clients_.send_stop(worker, stop_is_requested_);
   }
 
   void take_gradients(std::size_t worker) {
@@ -227,7 +236,7 @@ class Server : public Strategy, public ParameterHolder, public CallServer {
   ParameterClients clients_;
   ServerUpdates updates_;
   std::vector<std::byte> rest_;  // of ps:0: see rest_of()
-  bool has_served_ = false;
+  bool has_served_ = false, stop_is_requested_ = false;
 };
 
 }  // namespace

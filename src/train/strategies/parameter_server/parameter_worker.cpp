@@ -6,6 +6,7 @@
 // normalisation) are each worker's own; save worker 0's, like rank 0's under ddp.
 #include <cmath>
 #include <exception>
+#include <span>
 
 #include "src/core/base/message_text.h"
 #include "src/core/process/progress_page.h"
@@ -114,6 +115,16 @@ class Worker : public Strategy, public ParameterWorker, public PartLosses, publi
     });
   }
 
+  bool should_stop() override {
+    std::int32_t is_requested = 0;
+    job_.tasks.with_names([&] {
+      is_requested = links_.fetch_stop_request(notice(Notice::Kind::kFetchStop)) ? 1 : 0;
+      if (!job_.options.allow_worker_failures)
+        job_.workers->all_reduce(std::span(&is_requested, 1), ReduceOp::kMax, {.purpose = {"stop request"}});
+    });
+    return is_requested != 0;
+  }
+
   std::int64_t global_step() const override { return answer_.global_step; }
   std::int64_t dropped_gradients() const override { return answer_.dropped; }
 
@@ -211,7 +222,7 @@ class Worker : public Strategy, public ParameterWorker, public PartLosses, publi
     return {.kind = kind,
             .lr = lr_.value_or(0),
             .has_lr = lr_ ? 1 : 0,
-            .has_state = gives_state() ? 1 : 0,
+            .has_state = static_cast<std::int16_t>(gives_state() ? 1 : 0),
             .step = (has_backup() ? answer_.global_step : steps_) + 1};
   }
 

@@ -87,6 +87,11 @@ void ParameterClients::send_rate(std::size_t worker, float lr) {
   sent_ += sizeof lr;
 }
 
+void ParameterClients::send_stop(std::size_t worker, bool is_requested) {
+  const std::int32_t stop = is_requested ? 1 : 0;
+  over_link(worker, [&](const Link& link) { link.group->send(&stop, 1, DType::kInt32, link.peer, kStopTag); });
+}
+
 void ParameterClients::receive_floats(std::size_t worker, const Tensor& floats) {
   over_link(worker, [&](const Link& link) {
     link.group->recv(floats.data<float>(), static_cast<std::size_t>(floats.count()), DType::kFloat32, link.peer,

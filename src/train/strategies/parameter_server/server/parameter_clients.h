@@ -94,6 +94,7 @@ class ParameterClients {
   Work send_rest(std::size_t worker, const std::vector<std::byte>& rest);
   void send_state(std::size_t worker, const std::string& state);
   void send_rate(std::size_t worker, float lr);
+  void send_stop(std::size_t worker, bool is_requested);
   void receive_floats(std::size_t worker, const Tensor& floats);
   void receive_rest(std::size_t worker, std::vector<std::byte>& rest);
   std::string receive_state(std::size_t worker);

@@ -1,5 +1,7 @@
 #include "src/train/strategies/parameter_server/worker/server_links.h"
 
+#include "src/core/process/stop_request.h"
+
 namespace lockstep::train {
 
 // If workers may fail, the link's group of two does not know the tasks.
@@ -105,6 +107,20 @@ float ServerLinks::receive_rate() {
   over_link(0, [&](const Link& link) { link.group->recv(&lr, 1, DType::kFloat32, link.peer, kRateTag, patient()); });
   received_ += sizeof lr;
   return lr;
+}
+
+bool ServerLinks::fetch_stop_request(Notice request) {
+  remember_stop_signals();
+  bool is_requested = is_stop_requested();
+  request.is_stop_requested = is_requested ? 1 : 0;
+  notify_all(request);
+  for (std::size_t server = 0; server < size(); ++server) {
+    std::int32_t answer = 0;
+    over_link(server,
+              [&](const Link& link) { link.group->recv(&answer, 1, DType::kInt32, link.peer, kStopTag, patient()); });
+    is_requested = is_requested || answer != 0;
+  }
+  return is_requested;
 }
 
 void ServerLinks::wait(const Works& works) const {

@@ -36,6 +36,8 @@ class ServerLinks {
   Work receive_rest(std::vector<std::byte>& rest);              // of ps:0
   std::string receive_state(std::size_t server);
   float receive_rate();  // of ps:0
+  // Whether a server, or this process, is to stop early.
+  bool fetch_stop_request(Notice request);
 
   void wait(const Works& works) const;
   void wait(std::size_t server, const Work& work) const;
