@@ -56,7 +56,7 @@ TEST(KubernetesFile, FieldsAgree) {
 
 class KubernetesJob : public Restart {
  protected:
-  std::unique_ptr<Child> pod(int index) const {
+  std::unique_ptr<Child> pod(int index, const std::string& pause) const {
     Words command = command_of_pod(index);
     EXPECT_EQ(command.front(), "lockrun");
     EXPECT_EQ(command.back(), "/app/train");
@@ -68,7 +68,7 @@ class KubernetesJob : public Restart {
     }
     command.insert(command.end(),
                    {"--no-fold", "--no-prefix", "--master-port", port_, RESUME_RANK, "loop=own", "preempt=1",
-                    "pause_ms=50", "folder=" + folder() + "/run", "losses=" + folder() + "/losses"});
+                    "pause_ms=" + pause, "epochs=40", "folder=" + folder() + "/run", "losses=" + folder() + "/losses"});
     return std::make_unique<Child>(command,
                                    ChildOptions{.environment = {{"LOCKSTEP_TOKEN", "a secret of the cluster"}}});
   }
@@ -87,18 +87,18 @@ class KubernetesJob : public Restart {
 
 TEST_F(KubernetesJob, APodThatHasToGoIsPreemptedWithTheOtherAndBothContinue) {
   {
-    const auto first = pod(0), second = pod(1);
+    const auto first = pod(0, "50"), second = pod(1, "50");
     ASSERT_TRUE(makes_steps(3)) << first->errors() << second->errors();
     second->signal(SIGTERM);
     EXPECT_EQ(first->wait(kLong), kPreemptedExitCode) << first->errors();
     EXPECT_EQ(second->wait(kLong), kPreemptedExitCode) << second->errors();
   }
-  const auto first = pod(0), second = pod(1);
+  const auto first = pod(0, "0"), second = pod(1, "0");
   EXPECT_EQ(first->wait(kLong), 0) << first->errors();
   EXPECT_EQ(second->wait(kLong), 0) << second->errors();
-  EXPECT_TRUE(makes_steps(28));
+  EXPECT_TRUE(makes_steps(280));
   std::ifstream file(folder() + "/losses");
-  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(file), {}, '\n'), 28) << "each step once";
+  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(file), {}, '\n'), 280) << "each step once";
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST_F(FaultTable, ARankHangsAndTheJobRestarts) {
 // A supervisor, such as systemd with Restart=on-failure, starts lockrun again.
 TEST_F(FaultTable, LockrunIsKilledAndStartedAgain) {
   Child supervisor(
-      {"sh", "-c", "until" + quoted(restarting(under_lockrun(3, {"resume=1", "steps=200"}))) + "; do :; done"});
+      {"sh", "-c", "until" + quoted(restarting(under_lockrun(3, {"resume=1", "steps=1000"}))) + "; do :; done"});
   ASSERT_NO_FATAL_FAILURE(await_training(supervisor));
   const std::vector<pid_t> lockruns = processes_of(supervisor, LOCKRUN);  // its guard has the same name and came later
   ASSERT_FALSE(lockruns.empty());
@@ -80,7 +80,7 @@ TEST_F(FaultTable, LockrunIsKilledAndStartedAgain) {
   ASSERT_EQ(::kill(*std::min_element(lockruns.begin(), lockruns.end()), SIGKILL), 0);
   expect_restart(supervisor, fault, "rank 0 of 3");
   expect_nothing_left({&supervisor}, /*killed_amid_saving=*/true);
-  EXPECT_EQ(load_training(checkpoints()), 200);
+  EXPECT_EQ(load_training(checkpoints()), 1000);
 }
 
 // Two nodes, of two ranks and of one. The lockrun of one is killed, and its ranks with it; a supervisor starts it
@@ -126,24 +126,24 @@ class FaultTableNodes {
 };
 
 TEST_F(FaultTable, ANodeIsLostAndComesBack) {
-  FaultTableNodes nodes(training({"resume=1", "steps=200"}));
+  FaultTableNodes nodes(training({"resume=1", "steps=1000"}));
   ASSERT_NO_FATAL_FAILURE(await_training(nodes[0]));
   const auto fault = nodes.lose(1);
   expect_restart(nodes[0], fault, "rank 0 of 3");
   EXPECT_EQ(nodes[1].wait(kLong), 0) << nodes[1].errors();
   expect_nothing_left({&nodes[0], &nodes[1]}, /*killed_amid_saving=*/true);
-  EXPECT_EQ(load_training(checkpoints()), 200);
+  EXPECT_EQ(load_training(checkpoints()), 1000);
 }
 
 // Node 0's lockrun has the store.
 TEST_F(FaultTable, TheStoresHostIsLostAndComesBack) {
-  FaultTableNodes nodes(training({"resume=1", "steps=200"}));
+  FaultTableNodes nodes(training({"resume=1", "steps=1000"}));
   ASSERT_NO_FATAL_FAILURE(await_training(nodes[1], "2"));
   const auto fault = nodes.lose(0);
   expect_restart(nodes[1], fault, "rank 2 of 3");
   EXPECT_EQ(nodes[0].wait(kLong), 0) << nodes[0].errors();
   expect_nothing_left({&nodes[0], &nodes[1]}, /*killed_amid_saving=*/true);
-  EXPECT_EQ(load_training(checkpoints()), 200);
+  EXPECT_EQ(load_training(checkpoints()), 1000);
 }
 
 }  // namespace

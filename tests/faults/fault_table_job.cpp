@@ -124,7 +124,8 @@ void FaultTable::expect_full_disk(const Words& how) {
 }
 
 void FaultTable::expect_restart(Child& job, FaultClock::time_point fault, const std::string& rank) {
-  EXPECT_TRUE(poll_until([&] { return count(job.output(), rank + " is running") >= 2; }, limit())) << job.errors();
+  const auto left = std::chrono::duration_cast<milliseconds>(fault + limit() - FaultClock::now());
+  EXPECT_TRUE(poll_until([&] { return count(job.output(), rank + " is running") >= 2; }, left)) << job.errors();
   seen_ = seconds_since(fault);
   EXPECT_THAT(row_.exit_codes, ::testing::Contains(job.wait(60s))) << job.errors();
   expect_messages(job);

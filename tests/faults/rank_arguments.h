@@ -7,7 +7,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <string>
 #include <thread>
@@ -55,8 +54,10 @@ inline bool go_wrong(const std::string& how) {
   if (how == "segv") die_by(SIGSEGV);
   if (how == "kill") die_by(SIGKILL);
   if (how == "stop") std::raise(SIGSTOP);
-  if (how == "memory")
-    for (constexpr std::size_t kBytes = 1 << 20;;) std::memset(new char[kBytes], 1, kBytes);
+  for (constexpr std::size_t kBytes = 1 << 20; how == "memory";) {
+    volatile char* const memory = new char[kBytes];
+    for (std::size_t i = 0; i < kBytes; i += 4096) memory[i] = 1;
+  }
   if (how == "stay_away") std::this_thread::sleep_for(std::chrono::minutes(10));
   return how == "leave";
 }

@@ -2,11 +2,11 @@
 //
 //   resume_rank loop=own|trainer|servers folder=DIR losses=FILE epochs=4 save_every=5 pause_ms=2 background=1 preempt=1
 //
-// Dropout, augmentation, a loader with workers, Adam with a schedule and a LossScaler, averages of the weights, and a hook
-// that sends the largest gradients and keeps the rest, which differs from rank to rank; once by DistributedDataParallel,
-// once by a Trainer. loop=servers is a Trainer over parameter servers, which have no LossScaler and no hook. Rank 0
-// appends "STEP LOSS" to `losses` in each step, with all bits of the loss. At the end each rank prints "weights HASH", of
-// the weights and their averages; rank 0 of a Trainer also its history.
+// Dropout, augmentation, a loader with workers, Adam with a schedule and a LossScaler, averages of the weights, and a
+// hook that sends the largest gradients and keeps the rest, which differs from rank to rank; once by
+// DistributedDataParallel, once by a Trainer. loop=servers is a Trainer over parameter servers, which have no
+// LossScaler and no hook. Rank 0 appends "STEP LOSS" to `losses` in each step, with all bits of the loss. At the end
+// each rank prints "weights HASH", of the weights and their averages; rank 0 of a Trainer also its history.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -51,9 +51,7 @@ std::unique_ptr<ls::nn::Module> make_net() {
   return net;
 }
 
-ls::DistributedDataParallelOptions ddp_options() {
-  return {.comm_hook = ls::hooks::top_k({.ratio = 0.2})};
-}
+ls::DistributedDataParallelOptions ddp_options() { return {.comm_hook = ls::hooks::top_k({.ratio = 0.2})}; }
 
 std::unique_ptr<ls::optim::Adam> make_adam(std::vector<ls::NamedTensor> parameters, ls::optim::LossScaler* scaler) {
   return std::make_unique<ls::optim::Adam>(std::move(parameters),

@@ -202,8 +202,8 @@ TEST_F(Slurm, AJobThatIsSignalledBeforeItsTimeLimitIsQueuedAgainAndContinues) {
   std::string script = contents_of(LOCKSTEP_SLURM_SCRIPT);
   for (const auto& [what, by] :
        {std::pair<std::string, std::string>{"srun lockrun -n 4", "srun " LOCKRUN " -n 1 --no-prefix"},
-        {"./train",
-         RESUME_RANK " loop=own preempt=1 pause_ms=100 folder=" + home + "/run losses=" + home + "/losses"}}) {
+        {"./train", RESUME_RANK " loop=own preempt=1 pause_ms=100 epochs=20 folder=" + home + "/run losses=" + home +
+                        "/losses"}}) {
     ASSERT_EQ(count(script, what), 1) << what;
     script = replaced(script, what, by);
   }
@@ -216,12 +216,12 @@ TEST_F(Slurm, AJobThatIsSignalledBeforeItsTimeLimitIsQueuedAgainAndContinues) {
   EXPECT_EQ(job->wait(kSlow), 0) << job->errors();
   ASSERT_TRUE(poll_until([&] { return made() >= 3; }, kSlow)) << contents_of(home + "/job.out");
   lab_->ask({"scancel", "--name=requeued", "--signal=USR2"});
-  EXPECT_TRUE(poll_until([&] { return made() == 28; }, kSlow)) << contents_of(home + "/job.out");
+  EXPECT_TRUE(poll_until([&] { return made() == 140; }, kSlow)) << contents_of(home + "/job.out");
   EXPECT_TRUE(lab_->becomes_idle());
   const std::string jobs = lab_->ask({"scontrol", "show", "jobs"});
   EXPECT_FALSE(find_match(jobs, "JobName=requeued[^]*?JobState=COMPLETED[^]*?Restarts=1").empty())
       << "not queued again: " << jobs << contents_of(home + "/job.out");
-  EXPECT_EQ(made(), 28) << "each step once";
+  EXPECT_EQ(made(), 140) << "each step once";
   std::filesystem::remove_all(home);
 }
 

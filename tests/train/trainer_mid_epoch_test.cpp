@@ -9,7 +9,7 @@
 #include "tests/ddp/ranks.h"
 #include "tests/support/message_of.h"
 #include "tests/train/checkpoint_folder.h"
-#include "tests/train/trainer_parts.h"
+#include "tests/train/mid_epoch_parts.h"
 
 namespace lockstep::train::trainer_mid_epoch {
 namespace {
@@ -18,53 +18,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::Folder;
 using ::testing::HasSubstr;
-using Callbacks = std::vector<std::shared_ptr<Callback>>;
-using Group = std::shared_ptr<ProcessGroup>;
-
-// The last step of an epoch has 6 samples.
-constexpr std::int64_t kSamples = 66, kBatch = 12, kSteps = 6, kEpochs = 3;
-
-std::unique_ptr<nn::Module> make_net_with_dropout() {
-  manual_seed(5);
-  auto net = std::make_unique<nn::Sequential>();
-  net->append<nn::Linear>(2, 16, nn::LinearLayerOptions{.activation = Activation::kReLU});
-  net->append<nn::Dropout>(0.25F);
-  net->append<nn::Linear>(16, 4);
-  return net;
-}
-
-CompileOptions options_for(const std::string& strategy, const Group& group) {
-  CompileOptions options = classifying(strategy);
-  options.metrics.push_back({"loss_of_samples", Mean(cross_entropy_of_samples)});
-  options.strategy_options.group = group;
-  return options;
-}
-
-std::unique_ptr<Trainer> made(const CompileOptions& options) {
-  auto trainer = std::make_unique<Trainer>(make_net_with_dropout);
-  trainer->compile(options);
-  return trainer;
-}
-
-data::Pipeline points() { return data::Pipeline(Quadrants(kSamples)).shuffle().batch(kBatch); }
-
-FitOptions fitting(Callbacks callbacks = {}, std::int64_t initial_epoch = 0) {
-  return {.epochs = kEpochs,
-          .initial_epoch = initial_epoch,
-          .validation = data::Pipeline(Quadrants(20, 7)).batch(10),
-          .callbacks = std::move(callbacks),
-          .progress = false};
-}
-
-std::shared_ptr<Callback> every_step(const std::string& folder) {
-  return std::make_shared<ModelCheckpoint>(folder, CheckpointOptions{.every_steps = 1, .keep = 1000});
-}
-
-std::vector<std::vector<double>> values_of(const History& history) {
-  std::vector<std::vector<double>> values;
-  for (const std::string& name : history.names()) values.push_back(history.values(name));
-  return values;
-}
 
 // Continues from each step's checkpoint of a training, and compares with it.
 void expect_same_bits_from_each_step(const CompileOptions& options, const std::string& folder) {
@@ -74,7 +27,7 @@ void expect_same_bits_from_each_step(const CompileOptions& options, const std::s
     const auto resumed = made(options);
     const auto state = resumed->load(folder + fmt::format("/step-{:08}", step));
     ASSERT_TRUE(state) << step;
-    EXPECT_EQ(state->epoch, (step - 1) / kSteps) << "the epochs that were complete";
+    EXPECT_EQ(state->epoch, step / kSteps) << "the epochs that were complete";
     std::int64_t steps = 0;
     resumed->fit(points(), fitting({std::make_shared<CountSteps>(steps)}, state->epoch));
     EXPECT_EQ(steps, kEpochs * kSteps - step);
@@ -187,9 +140,11 @@ TEST(TrainerMidEpoch, AnotherSetOrOtherMetricsAreRefusedOnAllRanks) {
                       HasSubstr("this fit has: a set of 66 samples, shuffled with seed 0, in batches of 6, 11 steps")));
     EXPECT_THAT(refusal(data::Pipeline(Quadrants(kSamples)).shuffle(0, 9).batch(kBatch), fitting({}, 1)),
                 HasSubstr("shuffled with seed 9"));
+    EXPECT_THAT(refusal(data::Pipeline(Quadrants(kSamples)).shuffle(10).batch(kBatch), fitting({}, 1)),
+                HasSubstr("shuffled with seed 0 and a buffer of 10"));
     FitOptions without_metrics = fitting({}, 1);
     without_metrics.training_metrics = false;
-    EXPECT_THAT(refusal(points(), without_metrics), HasSubstr("counts of training metrics, and this fit needs 0"));
+    EXPECT_THAT(refusal(points(), without_metrics), HasSubstr("counts of training metrics; this fit has 0"));
     std::int64_t steps = 0;
     trainer->fit(points(), fitting({std::make_shared<CountSteps>(steps)}, 1));
     EXPECT_EQ(steps, 10) << "the position is not lost by a refused call";
@@ -249,7 +204,66 @@ TEST(TrainerMidEpoch, PreemptEndsAFitBetweenTwoSteps) {
       EXPECT_FALSE(resumed->is_preempted());
       EXPECT_EQ(values_of(resumed->history()), values_of(straight->history())) << step;
       EXPECT_EQ(train::values_of(resumed->model()), train::values_of(straight->model())) << step;
+      trainer->fit(points(), fitting({}, 1));  // and so does another fit in the same process
+      EXPECT_FALSE(trainer->is_preempted());
+      EXPECT_EQ(trainer->step(), kEpochs * kSteps);
     }
+}
+
+// The end of a fit with max_steps is within an epoch, also for a callback that saves at the epoch's end.
+TEST(TrainerMidEpoch, ModelCheckpointOfAPartOfAnEpochHasItsPosition) {
+  const Folder folder;
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](Group group) {
+    const auto straight = made(options_for("ddp", group));
+    straight->fit(points(), fitting());
+    const auto trainer = made(options_for("ddp", group));
+    FitOptions part = fitting({every_step(folder.path())});
+    part.max_steps = 8;
+    trainer->fit(points(), part);
+    const auto resumed = made(options_for("ddp", group));
+    const auto state = resumed->load(folder.path());
+    ASSERT_TRUE(state);
+    EXPECT_EQ(state->step, 8);
+    std::int64_t steps = 0;
+    resumed->fit(points(), fitting({std::make_shared<CountSteps>(steps)}, state->epoch));
+    EXPECT_EQ(steps, 10);
+    EXPECT_EQ(values_of(resumed->history()), values_of(straight->history()));
+    EXPECT_EQ(train::values_of(resumed->model()), train::values_of(straight->model()));
+  }));
+}
+
+class StopsAfterEpoch : public Callback {
+ public:
+  void on_step_end(Trainer& trainer, std::int64_t step, const Logs&) override {
+    if (step == 8 && trainer.is_first_rank()) trainer.stop();
+  }
+};
+
+// stop() ends the training after the epoch, also if the training continues in between.
+TEST(TrainerMidEpoch, StopIsRememberedWithinTheEpoch) {
+  const Folder folder;
+  testing::expect_all_well(testing::run_ranks(2, "threads", [&](Group group) {
+    const auto trainer = made(options_for("ddp", group));
+    trainer->fit(points(), fitting({std::make_shared<StopsAfterEpoch>(), every_step(folder.path())}));
+    EXPECT_EQ(trainer->step(), 12);
+    const auto resumed = made(options_for("ddp", group));
+    ASSERT_TRUE(resumed->load(folder.path() + "/step-00000010"));
+    resumed->fit(points(), fitting({}, 1));
+    EXPECT_EQ(resumed->step(), 12);
+  }));
+}
+
+TEST(TrainerMidEpoch, AFitWithoutEpochsKeepsThePosition) {
+  const Folder folder;
+  made(options_for("ddp", nullptr))->fit(points(), fitting({every_step(folder.path())}));
+  const auto trainer = made(options_for("ddp", nullptr));
+  ASSERT_TRUE(trainer->load(folder.path() + "/step-00000008"));
+  FitOptions none = fitting({}, 1);
+  none.epochs = 1;
+  trainer->fit(points(), none);
+  std::int64_t steps = 0;
+  trainer->fit(points(), fitting({std::make_shared<CountSteps>(steps)}, 1));
+  EXPECT_EQ(steps, 10);
 }
 
 TEST(TrainerMidEpoch, OptionsOfItsCallbacksAreChecked) {

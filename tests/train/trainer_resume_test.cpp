@@ -233,7 +233,7 @@ TEST(TrainerResume, ADamagedTrainersStateIsNamed) {
   const Folder folder;
   const auto trainer = made();
   for (const char* const text :
-       {R"({"trainer": 2})", R"({"trainer": 1, "history": {"epochs": [0], "values": [["loss", []]]}, "callbacks": []})",
+       {R"({"trainer": 3})", R"({"trainer": 1, "history": {"epochs": [0], "values": [["loss", []]]}, "callbacks": []})",
         R"({"trainer": 1, "history": {"epochs": [], "values": []}, "callbacks": [{"name": "a", "numbers": {},
                                     "text": "", "tensors": ["b"]}]})"}) {
     ProgramState program{text};

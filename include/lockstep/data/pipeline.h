@@ -95,6 +95,7 @@ class Pipeline {
   std::int64_t size() const { return set_->size(); }
   bool is_shuffled() const { return shuffles_; }
   std::uint64_t shuffle_seed() const { return seed_; }     // 0 if it is not shuffled
+  std::int64_t shuffle_buffer() const { return buffer_; }  // samples; 0: the entire set
   std::int64_t batch_size() const { return batch_size_; }  // over all ranks; 0 without batch()
   const Collate& collate() const { return collate_; }
   std::int64_t repeats() const { return repeats_; }  // 0: endless

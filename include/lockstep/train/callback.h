@@ -21,7 +21,7 @@ struct CheckpointOptions {
   Mode mode = Mode::kAuto;
   bool best_only = false;  // save only epochs that are the best so far
   std::int64_t every_epochs = 1;
-  std::int64_t every_steps = 0;  // saves also within epochs, after so many steps; 0: not. Not with best_only
+  std::int64_t every_steps = 0;  // also saves within epochs, every so many steps; 0: at their ends only
   int keep = 2;                  // number of checkpoints that are kept
   SaveOptions save = {};         // .background, .on_error, .keep_for
 };
@@ -31,6 +31,7 @@ struct CheckpointOptions {
 // is kStop.
 class ModelCheckpoint : public Callback {
  public:
+  // InvalidArgument: every_epochs or keep below 1, every_steps below 0 or with best_only.
   explicit ModelCheckpoint(std::string folder, const CheckpointOptions& options = {});
   void check(const Trainer& trainer) override;
   void on_train_begin(Trainer& trainer) override;
@@ -47,19 +48,19 @@ class ModelCheckpoint : public Callback {
 };
 
 struct PreemptionOptions {
-  std::int64_t every_steps = 1;  // steps between two checks, of which each is a small all-reduce
+  std::int64_t every_steps = 1;  // steps between two calls of Strategy::should_stop()
   int keep = 2;                  // number of checkpoints that are kept
-  SaveOptions save = {};
+  SaveOptions save = {};         // .on_error, .keep_for; the training waits for the save in any case
 };
 
 // Ends a training that a scheduler interrupts without losing work: once a rank, or lockrun, has received SIGTERM or
-// SIGUSR2 (comm/should_stop.h), all ranks save a checkpoint after the same step, and fit() returns.
-//
+// SIGUSR2 (comm/should_stop.h), all ranks save a checkpoint after the same step, and fit() returns. A signal before
+// on_train_begin() ends the rank as usual. The step, or validation, in progress has to fit into the grace period.
 //   trainer.fit(set, {.callbacks = {std::make_shared<train::Preemption>("run/ckpt")}});
 //   if (trainer.is_preempted()) return ls::kPreemptedExitCode;   // started again, it continues: see Trainer::load()
 class Preemption : public Callback {
  public:
-  explicit Preemption(std::string folder, const PreemptionOptions& options = {});
+  explicit Preemption(std::string folder, const PreemptionOptions& options = {});  // InvalidArgument: below 1
   void on_train_begin(Trainer& trainer) override;
   void on_step_checkpoint(Trainer& trainer, std::int64_t step) override;
 
@@ -113,8 +114,8 @@ struct ReduceOnPlateauOptions {
   float factor = 0.1F, min_lr = 0;
 };
 
-// Multiplies the learning rate by `factor` after `patience` epochs without a better value, but never below min_lr; a
-// smaller rate is not changed. Each fit() starts a new count, unless it resumes from a checkpoint.
+// Multiplies the learning rate by `factor` after `patience` epochs without a better value, down to min_lr. Each fit()
+// starts a new count, unless it resumes from a checkpoint.
 class ReduceOnPlateau : public Callback {
  public:
   explicit ReduceOnPlateau(const ReduceOnPlateauOptions& options = {});  // InvalidArgument: a factor outside (0, 1)
@@ -131,9 +132,8 @@ class ReduceOnPlateau : public Callback {
   std::int64_t waited_ = 0;
 };
 
-// Writes each epoch's logs as scalars ("loss/train", "loss/validation", "lr") with a SummaryWriter that it creates when
-// the training begins. TensorBoard drops the folder's data from the first epoch on, such as that of a run that was
-// killed after its last checkpoint.
+// Writes each epoch's logs as scalars ("loss/train", "loss/validation", "lr") with a SummaryWriter. When the training
+// begins, TensorBoard drops the folder's data from that epoch on.
 class TensorBoard : public Callback {
  public:
   explicit TensorBoard(std::string log_dir) : log_dir_(std::move(log_dir)), writer_(SummaryWriter::none()) {}

@@ -120,8 +120,9 @@ class Strategy {
   // workers, null on a server; null if one process drives all devices.
   virtual std::shared_ptr<ProcessGroup> workers() const { return nullptr; }
   virtual DistributedDataParallel* wrapper() { return nullptr; }  // of ddp, zero and local_sgd
-  // lockstep::should_stop() (comm/should_stop.h) for all ranks of the strategy. On a worker of parameter_server: also
-  // whether a server has received the signal; with .allow_worker_failures each worker calls it by itself.
+  // lockstep::should_stop() (comm/should_stop.h) for all ranks of the strategy. parameter_server: call it on the
+  // workers; a signal to a server counts. With .staleness or .backup_workers each worker calls it, and gets an answer,
+  // by itself.
   virtual bool should_stop();
 
   // The losses of the last step, on the samples of this process's first device: "loss", which Training::loss returned,

@@ -83,15 +83,18 @@ class Trainer {
   // A checkpoint that was saved within an epoch continues after its last step, in the middle of the epoch: no sample is
   // lost or repeated, and the epoch's loss and metrics include the steps before. With the same number of ranks all bits
   // are those of a training without interruption. fit() must have the same set and steps per epoch, else it throws
-  // InvalidArgument with the difference.
+  // InvalidArgument with the difference. FitOptions::max_steps counts the steps of each call.
   std::string save(const std::string& folder, int keep = 2, const SaveOptions& options = {});
   std::optional<CheckpointState> load(const std::string& folder);
 
   // For callbacks: fit() ends after this epoch, on all ranks if one of them calls it.
   void stop() { stops_ = true; }
   // For callbacks, on all ranks in the same step: fit() returns after this step, in the middle of the epoch, without
-  // validation and without on_train_end(). The epoch is not in the history.
+  // validation and without on_train_end(). The epoch is not in the history. If only some ranks call it, the others'
+  // next collective call ends with MismatchError or PeerLost.
   void preempt() { is_preempted_ = true; }
+  // For on_step_end() and on_step_checkpoint(): whether the step is the last one of its epoch.
+  bool is_last_step() const { return is_last_step_; }
   // Whether preempt() ended the last fit(), also on servers. A program then ends with kPreemptedExitCode.
   bool is_preempted() const { return is_preempted_; }
   // Copies the weights of model(), which the caller has changed, to all replicas. Call it on all ranks.
@@ -116,7 +119,7 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
   History history_;
   std::int64_t step_ = 0, epoch_ = 0;
-  bool stops_ = false, is_preempted_ = false;
+  bool stops_ = false, is_preempted_ = false, is_last_step_ = false;
 };
 
 }  // namespace lockstep::train

@@ -45,7 +45,9 @@ struct FitOptions {
   std::int64_t steps_per_epoch = 0;
   // true, or batch(n, {.drop_remainder = true}): full batches only. false, as in Keras: the last one may be smaller.
   bool drop_remainder = false;
-  std::int64_t max_steps = 0;    // stop after this many steps, as if more were to follow; 0: no limit
+  // Stop after this many steps of this call, as if more were to follow; 0: no limit. on_epoch_end() is called for a
+  // part of an epoch, too, and again when the epoch is continued from a checkpoint.
+  std::int64_t max_steps = 0;
   bool training_metrics = true;  // computed from the training outputs, with dropout and changing weights
   bool progress = true;          // rank 0 prints Keras' lines, see docs/trainer.md
   std::int64_t log_every = 20;   // steps between two lines of a log

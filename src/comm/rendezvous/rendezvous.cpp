@@ -117,8 +117,7 @@ void check_attempt(const JobEnvironment& job, Store& store, const Endpoint& endp
   if (job.attempt_id.empty() || store.get(kAttemptKey, timeout) == job.attempt_id) return;
   throw RendezvousError(
       "the store at {} serves another attempt of this job, and this process belongs to attempt {}, which has ended: "
-      "end "
-      "this process",
+      "end this process",
       endpoint.text(), job.attempt);
 }
 

@@ -26,7 +26,7 @@ namespace lockstep::launch {
 namespace {
 
 constexpr int kNotExecutable = 126, kNotFound = 127;  // as in a shell
-constexpr int kEndedByError = 1, kWronglyUsed = 2;             // as run_main
+constexpr int kEndedByError = 1, kWronglyUsed = 2;    // as run_main
 
 std::optional<int> output_width() {
   if (::isatty(STDOUT_FILENO) == 0 || is_rank(env::text))
@@ -67,9 +67,12 @@ NodeReport report_of(const StartFailure& failure, const std::string& program, co
   return report;
 }
 
-}  // namespace
-
-namespace {
+Attempt::End end_by(int exit_code, bool is_interrupted, bool has_failure) {
+  if (exit_code == 0) return Attempt::End::kFinished;
+  if (exit_code == kPreemptedExitCode) return Attempt::End::kPreempted;
+  if (is_interrupted) return Attempt::End::kInterrupted;
+  return has_failure ? Attempt::End::kFailed : Attempt::End::kNotStarted;
+}
 
 // The guard is forked first, so that it inherits nothing of the job; signals are caught before.
 SignalGate& gate_of(JobBase& base) { return base.signals ? *base.signals : base.signals.emplace(); }
@@ -122,11 +125,8 @@ void JobAttempt::judge(NodeReport& decision) {
   ended.failure = decision.failure;
   ended.step = decision.step;
   ended.saved_step = saved_step();
-  ended.end = decision.kind == NodeReport::Kind::kInterrupted ? Attempt::End::kInterrupted
-              : decision.exit_code == kPreemptedExitCode      ? Attempt::End::kPreempted
-              : decision.kind == NodeReport::Kind::kFinished  ? Attempt::End::kFinished
-              : decision.failure                              ? Attempt::End::kFailed
-                                                              : Attempt::End::kNotStarted;
+  const bool is_interrupted = decision.kind == NodeReport::Kind::kInterrupted;
+  ended.end = end_by(decision.exit_code, is_interrupted, decision.failure.has_value());
   const RestartPolicy::Answer answer = base_.policy.judge(ended);
   decision.restarts = answer.restarts;
   decision.pause_s = static_cast<int>(answer.pause.count());
@@ -239,15 +239,12 @@ JobEnd JobAttempt::end_of(const Supervisor& supervisor, Attempt attempt) {
   const bool was_interrupted = supervisor.was_interrupted();
   const bool is_interrupted =
       was_interrupted || (decision != nullptr && decision->kind == NodeReport::Kind::kInterrupted);
-  attempt.end = attempt.exit_code == 0                    ? Attempt::End::kFinished
-                : attempt.exit_code == kPreemptedExitCode ? Attempt::End::kPreempted
-                : is_interrupted                          ? Attempt::End::kInterrupted
-                                                          : Attempt::End::kFailed;
+  attempt.end = end_by(attempt.exit_code, is_interrupted, /*has_failure=*/true);  // the ranks had started
   JobEnd end{std::move(attempt), {}};
   if (decision != nullptr && !nodes_->has_lost_coordinator()) {
     if (facts_.node != 0) static_cast<void>(base_.policy.judge(end.attempt));  // if node 0 is lost later
     end.answer = {decision->restarts, std::chrono::seconds(decision->pause_s),
-                   facts_.node == 0 ? decision->why_no_restart : ""};
+                  facts_.node == 0 ? decision->why_no_restart : ""};
   } else {  // one node; or node 0 is lost, and this node may wait for its return
     end.answer = base_.policy.judge(end.attempt);
   }

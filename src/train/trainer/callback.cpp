@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 #include <utility>
 
 #include "lockstep/core/error.h"
@@ -54,7 +56,9 @@ void ModelCheckpoint::check(const Trainer& trainer) {
 void ModelCheckpoint::on_train_begin(Trainer& trainer) { prepare_checkpoint_folder(folder_, trainer.group()); }
 
 void ModelCheckpoint::on_step_checkpoint(Trainer& trainer, std::int64_t step) {
-  if (options_.every_steps > 0 && step % options_.every_steps == 0) trainer.save(folder_, options_.keep, options_.save);
+  if (options_.every_steps == 0 || step % options_.every_steps != 0) return;
+  const bool epoch_is_saved = (trainer.epoch() + 1) % options_.every_epochs == 0;
+  if (!trainer.is_last_step() || !epoch_is_saved) trainer.save(folder_, options_.keep, options_.save);
 }
 
 void ModelCheckpoint::on_checkpoint(Trainer& trainer, std::int64_t epoch, const Logs& logs) {
@@ -77,13 +81,33 @@ Preemption::Preemption(std::string folder, const PreemptionOptions& options)
     throw InvalidArgument("Preemption: every_steps {} and keep {} must be positive", options.every_steps, options.keep);
 }
 
-void Preemption::on_train_begin(Trainer& trainer) { prepare_checkpoint_folder(folder_, trainer.group()); }
+namespace {
+
+// The workers of an asynchronous parameter_server get an answer each; here they are all after the same step.
+bool should_stop_together(Trainer& trainer) {
+  std::int32_t stops = trainer.strategy().should_stop() ? 1 : 0;
+  if (trainer.strategy().as<ParameterWorker>() != nullptr)
+    trainer.group()->all_reduce(std::span(&stops, 1), ReduceOp::kMax, {.purpose = {"stop request"}});
+  return stops != 0;
+}
+
+}  // namespace
+
+// From here on signals are remembered.
+void Preemption::on_train_begin(Trainer& trainer) {
+  prepare_checkpoint_folder(folder_, trainer.group());
+  static_cast<void>(should_stop_together(trainer));
+}
 
 void Preemption::on_step_checkpoint(Trainer& trainer, std::int64_t step) {
-  if (step % options_.every_steps != 0 || !trainer.strategy().should_stop()) return;
-  trainer.save(folder_, options_.keep, options_.save);
-  if (trainer.is_first_rank())
-    log::info("Trainer::fit: a signal ends this training after step {}; {} has its checkpoint", step, folder_);
+  if (step % options_.every_steps != 0 || !should_stop_together(trainer)) return;
+  SaveOptions saving = options_.save;
+  saving.background = false;
+  const std::string saved = trainer.save(folder_, options_.keep, saving);
+  if (trainer.is_first_rank() && !saved.empty())
+    log::info("Trainer::fit: a signal ends this training after step {}, which {} has", step, saved);
+  if (trainer.is_first_rank() && saved.empty())
+    log::error("Trainer::fit: a signal ends this training after step {}, which is not saved", step);
   trainer.preempt();
 }
 

@@ -1,14 +1,19 @@
 #include "src/train/trainer/epoch_position.h"
 
 #include <numeric>
+#include <utility>
 
 #include "lockstep/core/error.h"
 
 namespace lockstep::train {
 
-EpochPosition position_of(const EpochSums& sums, std::span<Metric* const> metrics, const std::string& set,
+EpochPosition position_of(const EpochSums& sums, std::span<Metric* const> metrics, EpochPosition begun,
                           ProcessGroup* group) {
-  EpochPosition position{set, sums.epoch, sums.steps, sums.samples, {sums.losses}};
+  EpochPosition position = std::move(begun);
+  position.epoch = sums.epoch;
+  position.steps = sums.steps;
+  position.samples = sums.samples;
+  position.losses = {sums.losses};
   for (Metric* const metric : metrics) {
     const auto counts = metric->counts();
     position.counts.insert(position.counts.end(), counts.begin(), counts.end());
@@ -16,7 +21,10 @@ EpochPosition position_of(const EpochSums& sums, std::span<Metric* const> metric
   if (group == nullptr || group->world_size() == 1) return position;
   position.losses.resize(static_cast<std::size_t>(group->world_size()));
   group->all_gather(&sums.losses, position.losses.data(), 1, DType::kFloat64);
-  if (!position.counts.empty()) group->all_reduce(std::span(position.counts), ReduceOp::kSum);
+  position.counts.push_back(position.stops ? 1 : 0);  // so that one call is enough
+  group->all_reduce(std::span(position.counts), ReduceOp::kSum);
+  position.stops = position.counts.back() != 0;
+  position.counts.pop_back();
   return position;
 }
 
@@ -36,9 +44,9 @@ void check_counts(std::span<Metric* const> metrics, const std::vector<std::int64
   for (Metric* const metric : metrics) needed += metric->counts().size();
   if (needed != counts.size())
     throw InvalidArgument(
-        "Trainer::fit: the checkpoint, which was saved within an epoch, has {} counts of training metrics, and this "
-        "fit "
-        "needs {}: compile() with the same metrics, and set .training_metrics alike",
+        "Trainer::fit: the checkpoint, which was saved within an epoch, has {} counts of training metrics; this fit "
+        "has "
+        "{}: compile() with the same metrics, and set .training_metrics alike",
         counts.size(), needed);
 }
 

@@ -21,14 +21,15 @@ struct EpochSums {
 
 // In a checkpoint.
 struct EpochPosition {
-  std::string set;  // the set, its batches and the steps per epoch, which a fit() must have that continues the epoch
+  std::string set;     // the set, its batches and the steps per epoch, which a fit() must have that continues the epoch
+  bool stops = false;  // Trainer::stop() has been called, on any rank
   std::int64_t epoch = 0, steps = 0, samples = 0;
   std::vector<double> losses = {};        // EpochSums::losses by rank
   std::vector<std::int64_t> counts = {};  // of the training metrics, one after the other, over all ranks
 };
 
-// Collective; null: one process.
-EpochPosition position_of(const EpochSums& sums, std::span<Metric* const> metrics, const std::string& set,
+// `begun` has set and stops. Collective; null: one process.
+EpochPosition position_of(const EpochSums& sums, std::span<Metric* const> metrics, EpochPosition begun,
                           ProcessGroup* group);
 
 // Each rank takes its own losses, so that the epoch's loss gets the same bits as without interruption; with another

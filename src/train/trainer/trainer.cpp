@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/core/log.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/train/files/bare_name.h"
 #include "src/train/strategies/strategy_options.h"
@@ -212,6 +213,7 @@ void Trainer::compile(CompileOptions options) {
   impl_ = std::move(next);
   history_ = {};
   step_ = epoch_ = 0;
+  is_preempted_ = false;
 }
 
 Logs Trainer::evaluate(const data::Pipeline& set, const PredictOptions& options) {
@@ -237,6 +239,12 @@ Tensor Trainer::predict(const data::Pipeline& set, const PredictOptions& options
 std::string Trainer::save(const std::string& folder, int keep, const SaveOptions& options) {
   Strategy& strategy = impl_->compiled("save");
   std::string path;  // "" on a server, as on all ranks but the first
+  if (impl_->has_failed_step && is_first_rank())
+    log::warn(
+        "Trainer::save: the last step has failed: this checkpoint's weights are those of a part of epoch {}, which a "
+        "fit() "
+        "that loads it trains from its beginning",
+        epoch_);
   impl_->served(*this, [&] {
     ProgramState program =
         program_state_of({history_, impl_->callbacks != nullptr ? states_of(*impl_->callbacks) : impl_->states,
@@ -272,6 +280,7 @@ std::optional<CheckpointState> Trainer::load(const std::string& folder) {
     if (impl_->callbacks == nullptr) {  // those of a fit in progress continue as they are
       impl_->states = std::move(own.callbacks);
       impl_->position = std::move(own.position);
+      impl_->has_failed_step = false;
       impl_->states_are_loaded = true;
     }
     step_ = state->step;

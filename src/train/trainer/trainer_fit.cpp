@@ -94,9 +94,19 @@ class Trainer::Impl::Fit {
   }
 
   void run() {
-    const Callbacks callbacks(impl_, options_.callbacks, [this] { return position(); });
-    begin();
-    train();
+    // A fit without epochs changes nothing for a later one, which continues in the epoch that was loaded.
+    if (options_.initial_epoch >= options_.epochs && impl_.states_are_loaded && impl_.position) return;
+    Callbacks callbacks(impl_, options_.callbacks, [this] { return position(); });
+    const std::int64_t epoch_before = trainer_.epoch_;
+    try {
+      begin();
+      callbacks.have_begun();
+      train();
+    } catch (...) {
+      if (!callbacks.begun()) trainer_.epoch_ = epoch_before;
+      keep_position_after_error();
+      throw;
+    }
     wait_for_saves(impl_.group());
   }
 
@@ -105,23 +115,31 @@ class Trainer::Impl::Fit {
     for (std::int64_t epoch = options_.initial_epoch;
          epoch < options_.epochs && !trainer_.stops_ && !has_made_all_steps(); ++epoch) {
       tell([&](Callback& callback) { callback.on_epoch_begin(trainer_, epoch); });
+      if (std::exchange(stops_after_epoch_, false)) trainer_.stops_ = true;
       progress_->message(fmt::format("Epoch {}/{}", epoch + 1, options_.epochs));
       const auto begin = std::chrono::steady_clock::now();
       const Logs logs = logs_of(epoch);
-      if (trainer_.is_preempted_) return;
+      if (trainer_.is_preempted_) {
+        impl_.states_are_loaded = true;  // another fit() continues, as after load()
+        return;
+      }
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
       trainer_.history_.add(epoch, logs);
-      if (was_whole_) trainer_.epoch_ = epoch + 1;
+      if (was_whole_) {
+        trainer_.epoch_ = epoch + 1;
+        impl_.position.reset();
+      }
       progress_->message(epoch_text(made_.steps, steps_, seconds.count(), timed_steps_, logs));
       tell([&](Callback& callback) { callback.on_epoch_end(trainer_, epoch, logs); });
       tell([&](Callback& callback) { callback.on_checkpoint(trainer_, epoch, logs); });
+      if (trainer_.is_preempted_) return;
       agree_to_stop();
     }
     tell([&](Callback& callback) { callback.on_train_end(trainer_); });
   }
 
   // While it is alive, save() saves the state of these callbacks and the position that `position` returns; afterwards
-  // the callbacks' last state, also after an exception.
+  // the callbacks' last state, also after an exception. If they have not begun, loaded states stay.
   class Callbacks {
    public:
     Callbacks(Impl& impl, const std::vector<std::shared_ptr<Callback>>& callbacks,
@@ -132,8 +150,9 @@ class Trainer::Impl::Fit {
     }
     ~Callbacks() {
       const auto* const callbacks = std::exchange(impl_.callbacks, nullptr);
-      impl_.states.clear();
       impl_.position_now = {};
+      if (!begun_) return;
+      impl_.states.clear();
       try {
         impl_.states = states_of(*callbacks);
       } catch (const std::exception& error) {
@@ -142,21 +161,23 @@ class Trainer::Impl::Fit {
     }
     Callbacks(const Callbacks&) = delete;
     Callbacks& operator=(const Callbacks&) = delete;
+    void have_begun() { begun_ = true; }
+    bool begun() const { return begun_; }
 
    private:
     Impl& impl_;
+    bool begun_ = false;
   };
 
   void begin() {
-    trainer_.stops_ = trainer_.is_preempted_ = false;
+    trainer_.stops_ = impl_.has_failed_step = false;
     const bool goes_on = std::exchange(trainer_.epoch_, options_.initial_epoch) == options_.initial_epoch;
+    const bool has_loaded = impl_.states_are_loaded && (!impl_.states.empty() || impl_.position.has_value());
     if (continues()) {
       made_ = sums_of(*impl_.position, steps_, place_);
       continued_counts_ = impl_.position->counts;
+      stops_after_epoch_ = impl_.position->stops;
     }
-    const bool has_loaded =
-        std::exchange(impl_.states_are_loaded, false) && (!impl_.states.empty() || impl_.position.has_value());
-    impl_.position.reset();
     tell([&](Callback& callback) { callback.on_train_begin(trainer_); });
     if (has_loaded && goes_on)
       restore_states(trainer_, options_.callbacks, impl_.states);
@@ -165,6 +186,7 @@ class Trainer::Impl::Fit {
           "Trainer::fit: begins with epoch {}, but the loaded checkpoint is at another one, so callbacks, and an epoch "
           "that was not complete, start anew; to continue, set .initial_epoch = trainer.epoch()",
           options_.initial_epoch);
+    impl_.states_are_loaded = false;
     agree_to_stop();
   }
 
@@ -188,7 +210,7 @@ class Trainer::Impl::Fit {
     if (continues()) check_counts(counted_metrics(), impl_.position->counts);
   }
 
-  // All that determines the samples of a step.
+  // A set with another text has other samples in its steps. (An order of the program's own data set is unknown.)
   std::string set_text() const {
     return fmt::format("{}, {} steps per epoch{}", sizes_text("", *training_), steps_,
                        drops_ ? ", full batches only" : "");
@@ -200,10 +222,19 @@ class Trainer::Impl::Fit {
            options_.initial_epoch < options_.epochs;
   }
 
-  // Collective. nullopt between two epochs.
+  // Collective. nullopt between two epochs. Between the last step of an epoch and its end: as the last step left it.
   std::optional<EpochPosition> position() const {
-    if (!is_in_epoch_) return std::nullopt;
-    return position_of(made_, counted_metrics(), set_text(), group_.get());
+    if (!is_in_epoch_) return impl_.position;
+    return position_of(made_, counted_metrics(), {set_text(), trainer_.stops_}, group_.get());
+  }
+  // For a save() after an exception. The error of one of several ranks ends their group, so that they save no more.
+  void keep_position_after_error() {
+    if (impl_.ranks() != nullptr) return;
+    impl_.has_failed_step = is_in_step_;
+    if (is_in_step_)
+      impl_.position.reset();
+    else
+      impl_.position = position();
   }
   std::vector<Metric*> counted_metrics() const {
     return options_.training_metrics ? impl_.training_metrics() : std::vector<Metric*>();
@@ -246,7 +277,8 @@ class Trainer::Impl::Fit {
     is_in_epoch_ = true;
     while (made_.steps < steps_ && !is_at_end()) train_rest_of_pass(made_);
     was_whole_ = made_.steps == steps_ && !trainer_.is_preempted_;
-    if (!was_whole_) impl_.position = position();
+    impl_.position.reset();
+    if (!was_whole_ || impl_.ranks() == nullptr) impl_.position = position();
     is_in_epoch_ = false;
     timed_steps_ = made_.steps - before;
     return trainer_.is_preempted_ ? 0 : across_ranks(made_.losses / static_cast<double>(made_.samples), ReduceOp::kAvg);
@@ -269,6 +301,8 @@ class Trainer::Impl::Fit {
       made.losses += static_cast<double>(loss) * share.weight * static_cast<double>(samples);
       made.samples += samples;
       progress_->step(made.first + ++made.steps, loss, samples);
+      is_in_step_ = false;
+      trainer_.is_last_step_ = made.steps == steps_;
       const Logs logs = {{"loss", loss}};
       tell([&](Callback& callback) { callback.on_step_end(trainer_, trainer_.step_, logs); });
       tell([&](Callback& callback) { callback.on_step_checkpoint(trainer_, trainer_.step_); });
@@ -291,6 +325,7 @@ class Trainer::Impl::Fit {
 
   float train_step(const Tensor& inputs, const Tensor& targets, const Share& share) {
     tell([&](Callback& callback) { callback.on_step_begin(trainer_, trainer_.step_); });
+    is_in_step_ = true;
     float loss = 0;
     if (share.samples == inputs.shape()[0]) {
       loss = strategy_.weighted_step(inputs, targets, share.weight);
@@ -332,11 +367,14 @@ class Trainer::Impl::Fit {
   std::optional<Progress> progress_;
   EpochSums made_;                                             // of the epoch in progress, or of the last one
   std::optional<std::vector<std::int64_t>> continued_counts_;  // from a checkpoint, until the epoch begins
+  bool stops_after_epoch_ = false;                             // the same: stop() had been called
+  bool is_in_step_ = false;                                    // whose samples may count in part
   bool is_in_epoch_ = false, was_whole_ = true;  // was_whole_: the last epoch; max_steps may end one early
 };
 
 const History& Trainer::fit(const data::Pipeline& training, const FitOptions& options) {
   impl_->compiled("fit");
+  is_preempted_ = false;
   impl_->served(*this, [&] {
     Impl::Fit fit(*this, training, options);
     impl_->guarded([&] { fit.run(); });

@@ -31,11 +31,15 @@ Tensor tensor_of_result(const std::string& result);
 std::string result_of(const std::optional<CheckpointState>& state);
 std::optional<CheckpointState> state_of_result(const std::string& result);
 
-// Returns a line for the comparison of the ranks' arguments.
+// Returns a line for comparisons.
 inline std::string sizes_text(const char* kind, const data::Pipeline& set) {
-  return fmt::format("{}a set of {} samples{} in batches of {}{}", kind, set.size(),
-                     set.is_shuffled() ? fmt::format(", shuffled with seed {},", set.shuffle_seed()) : "",
-                     set.batch_size(), set.drops_remainder() ? ", without the remainder" : "");
+  return fmt::format(
+      "{}a set of {} samples{} in batches of {}{}", kind, set.size(),
+      set.is_shuffled()
+          ? fmt::format(", shuffled with seed {}{},", set.shuffle_seed(),
+                        set.shuffle_buffer() > 0 ? fmt::format(" and a buffer of {}", set.shuffle_buffer()) : "")
+          : "",
+      set.batch_size(), set.drops_remainder() ? ", without the remainder" : "");
 }
 
 struct Trainer::Impl {
@@ -56,8 +60,9 @@ struct Trainer::Impl {
   const std::vector<std::shared_ptr<Callback>>* callbacks = nullptr;  // of the fit in progress
   std::vector<SavedCallback> states = {};                             // of the last fit's callbacks, or as loaded
   bool states_are_loaded = false;                                     // and not yet used by a fit
-  // Of the epoch that the last fit() has not completed, or as loaded.
+  // In the epoch that the last fit() has not completed, or as loaded.
   std::optional<EpochPosition> position = {};
+  bool has_failed_step = false;                                     // the last fit() ended in the middle of a step
   std::function<std::optional<EpochPosition>()> position_now = {};  // of the fit in progress; collective
 
   Tensor loss(nn::Module& model, const Tensor& outputs, const Tensor& targets);

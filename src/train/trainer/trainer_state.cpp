@@ -3,8 +3,8 @@
 //    "callbacks": [{"name": "EarlyStopping(val_loss, less)", "numbers": {"best": 1.75}, "text": "",
 //                   "tensors": ["out.weight"]}]}
 // with "position" if an epoch is not complete (version 2 then),
-//   {"set": "a set of 50000 samples in batches of 128, 391 steps", "epoch": 2, "steps": 120, "samples": 15360,
-//    "losses": [20480.5, 20471.25], "counts": [9817, 15360]}
+//   {"set": "a set of 50000 samples in batches of 128, 391 steps", "stops": false, "epoch": 2, "steps": 120,
+//    "samples": 15360, "losses": [20480.5, 20471.25], "counts": [9817, 15360]}
 // and the callbacks' tensors, as "<number of the callback>.<name>". Infinities and NaN, which JSON does not have, are
 // strings.
 #include "src/train/trainer/trainer_state.h"
@@ -99,13 +99,15 @@ SavedCallback callback_of(const ordered_json& json, std::size_t number,
 ordered_json json_of(const EpochPosition& position) {
   ordered_json losses = ordered_json::array();
   for (const double loss : position.losses) losses.push_back(json_of(loss));
-  return {{"set", position.set},         {"epoch", position.epoch},     {"steps", position.steps},
-          {"samples", position.samples}, {"losses", std::move(losses)}, {"counts", position.counts}};
+  return {{"set", position.set},      {"stops", position.stops},     {"epoch", position.epoch},
+          {"steps", position.steps},  {"samples", position.samples}, {"losses", std::move(losses)},
+          {"counts", position.counts}};
 }
 
 EpochPosition read_position(const ordered_json& json) {
-  EpochPosition position{json.at("set").get<std::string>(), json.at("epoch").get<std::int64_t>(),
-                         json.at("steps").get<std::int64_t>(), json.at("samples").get<std::int64_t>()};
+  EpochPosition position{json.at("set").get<std::string>(), json.at("stops").get<bool>(),
+                         json.at("epoch").get<std::int64_t>(), json.at("steps").get<std::int64_t>(),
+                         json.at("samples").get<std::int64_t>()};
   for (const ordered_json& loss : json.at("losses")) position.losses.push_back(number_of(loss));
   position.counts = json.at("counts").get<std::vector<std::int64_t>>();
   return position;

@@ -119,7 +119,7 @@ class Worker : public Strategy, public ParameterWorker, public PartLosses, publi
     std::int32_t is_requested = 0;
     job_.tasks.with_names([&] {
       is_requested = links_.fetch_stop_request(notice(Notice::Kind::kFetchStop)) ? 1 : 0;
-      if (!job_.options.allow_worker_failures)
+      if (is_synchronous())
         job_.workers->all_reduce(std::span(&is_requested, 1), ReduceOp::kMax, {.purpose = {"stop request"}});
     });
     return is_requested != 0;
@@ -137,6 +137,7 @@ class Worker : public Strategy, public ParameterWorker, public PartLosses, publi
  private:
   bool is_first() const { return job_.tasks.own.index == 0; }
   bool has_backup() const { return job_.options.backup_workers > 0; }
+  bool is_synchronous() const { return job_.options.staleness == 0 && !has_backup(); }
 
   void abort(const std::string& reason) {
     job_.abort(
