@@ -6,6 +6,7 @@
 
 #include "tests/faults/fault_table_job.h"
 #include "tests/faults/memory_group.h"
+#include "tests/faults/node_job.h"
 #include "tests/faults/private_mounts.h"
 #include "tests/faults/rank_process.h"
 #include "tests/faults/training_net.h"
@@ -100,25 +101,7 @@ class FaultTableNodes {
   Child& operator[](int node) const { return *nodes_[static_cast<std::size_t>(node)]; }
 
  private:
-  std::unique_ptr<Child> start(int node) const {
-    Words words = {LOCKRUN,
-                   "--no-fold",
-                   "-n",
-                   node == 0 ? "2" : "1",
-                   "--nnodes",
-                   "2",
-                   "--node-rank",
-                   std::to_string(node),
-                   "--master-addr",
-                   "127.0.0.1",
-                   "--master-port",
-                   port_,
-                   "--max-restarts",
-                   "3"};
-    words.insert(words.end(), training_.begin(), training_.end());
-    return std::make_unique<Child>(words, ChildOptions{.environment = {{"LOCKSTEP_TOKEN", "a token of this test"},
-                                                                       {"LOCKSTEP_NODE", std::to_string(node)}}});
-  }
+  std::unique_ptr<Child> start(int node) const { return start_restarting_node(node, port_, {}, training_); }
 
   const Words training_;
   const std::string port_ = free_port();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,5 +54,32 @@ class NodeJob {
   std::string port_ = free_port();
   std::deque<Child> nodes_;  // references stay valid
 };
+
+// One of two nodes, of two ranks and of one, that a test starts, kills and starts again as a supervisor such as systemd
+// would. `patience`: the seconds for which the nodes wait for each other.
+inline std::unique_ptr<Child> start_restarting_node(int node, const std::string& port,
+                                                    const std::vector<std::string>& flags,
+                                                    const std::vector<std::string>& program,
+                                                    const std::string& patience = "60") {
+  std::vector<std::string> words = {LOCKRUN,
+                                    "--no-fold",
+                                    "-n",
+                                    node == 0 ? "2" : "1",
+                                    "--nnodes",
+                                    "2",
+                                    "--node-rank",
+                                    std::to_string(node),
+                                    "--master-addr",
+                                    "127.0.0.1",
+                                    "--master-port",
+                                    port,
+                                    "--max-restarts",
+                                    "3"};
+  words.insert(words.end(), flags.begin(), flags.end());
+  words.insert(words.end(), program.begin(), program.end());
+  return std::make_unique<Child>(words, ChildOptions{.environment = {{"LOCKSTEP_TOKEN", "a token of this test"},
+                                                                     {"LOCKSTEP_STORE_TIMEOUT_S", patience},
+                                                                     {"LOCKSTEP_NODE", std::to_string(node)}}});
+}
 
 }  // namespace lockstep::testing

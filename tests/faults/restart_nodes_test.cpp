@@ -104,29 +104,10 @@ TEST_F(Restart, NodeZeroDecidesForAllNodes) {
   EXPECT_THAT(job[0].errors(), HasSubstr("no restart: the same failure has ended two attempts at step 12, 0 and 1"));
 }
 
-// Two nodes, which the test starts, kills and starts again as a supervisor such as systemd would.
 class RestartOfNodes : public Restart {
  protected:
-  std::unique_ptr<Child> start(int node, const Words& program, const std::string& patience = "60") const {
-    Words words = {LOCKRUN,
-                   "--no-fold",
-                   "-n",
-                   node == 0 ? "2" : "1",
-                   "--nnodes",
-                   "2",
-                   "--node-rank",
-                   std::to_string(node),
-                   "--master-addr",
-                   "127.0.0.1",
-                   "--master-port",
-                   port_,
-                   "--max-restarts",
-                   "3"};
-    if (node == 0) words.insert(words.end(), {"--report", report_file()});
-    words.insert(words.end(), program.begin(), program.end());
-    return std::make_unique<Child>(words, ChildOptions{.environment = {{"LOCKSTEP_TOKEN", "a token of this test"},
-                                                                       {"LOCKSTEP_STORE_TIMEOUT_S", patience},
-                                                                       {"LOCKSTEP_NODE", std::to_string(node)}}});
+  std::unique_ptr<Child> start(int node, const Words& program) const {
+    return start_restarting_node(node, port_, node == 0 ? Words{"--report", report_file()} : Words(), program);
   }
 
  private:
