@@ -50,6 +50,7 @@ std::map<std::string, std::string> files_of(const std::string& folder) {
   }
   auto manifest = nlohmann::json::parse(files["manifest.json"]);
   EXPECT_EQ(manifest.erase("sequence"), 1u) << "the number of the save";
+  EXPECT_EQ(manifest.erase("saved_at"), 1u);
   files["manifest.json"] = manifest.dump();
   return files;
 }

@@ -118,9 +118,8 @@ void report(Saver& saver, const std::vector<SaveOfRank>& ends, int rank) {
 
 std::string slow_text(std::int64_t step, std::chrono::milliseconds waited) {
   return fmt::format(
-      "save_checkpoint: the checkpoint of step {} is still being written, after a wait of {:.0f} s: the disk is too "
-      "slow "
-      "for this many saves, or does not answer",
+      "save_checkpoint: the checkpoint of step {} is still being written, after a wait of {:.0f} s: the disk is "
+      "too slow for this many saves, or does not answer",
       step, std::chrono::duration<double>(waited).count());
 }
 
@@ -144,8 +143,11 @@ std::string settle_last_save(const CallGroup& group) {
   const std::shared_ptr<Saver> saver = Saver::find(group);
   if (!saver) return "";
   const auto longest = within_calls(group, kLongestWait);
-  saver->await(longest);
-  const std::vector<SaveOfRank> ends = gather_ends(group, saver->last(), false);
+  const bool has_ended = saver->await(longest);
+  const LastSave last = saver->last();
+  // Threads without a group share this object, and another one has begun its save since then.
+  if (has_ended && last.is_running && group.get() == nullptr) return "";
+  const std::vector<SaveOfRank> ends = gather_ends(group, last, false);
   if (const LastSave* const running = running_in(ends)) return slow_text(running->step, longest);
   report(*saver, ends, group.rank());
   return "";

@@ -213,7 +213,7 @@ LastSave Saver::last() const {
 
 void Saver::forget_last() {
   const std::lock_guard lock(mutex_);
-  last_ = {};
+  if (!last_.is_running) last_ = {};  // a thread without a group may have begun another one
 }
 
 }  // namespace lockstep::train::checkpoint
