@@ -56,11 +56,10 @@ class NodeJob {
 };
 
 // One of two nodes, of two ranks and of one, that a test starts, kills and starts again as a supervisor such as systemd
-// would. `patience`: the seconds for which the nodes wait for each other.
+// would.
 inline std::unique_ptr<Child> start_restarting_node(int node, const std::string& port,
                                                     const std::vector<std::string>& flags,
-                                                    const std::vector<std::string>& program,
-                                                    const std::string& patience = "60") {
+                                                    const std::vector<std::string>& program) {
   std::vector<std::string> words = {LOCKRUN,
                                     "--no-fold",
                                     "-n",
@@ -78,7 +77,7 @@ inline std::unique_ptr<Child> start_restarting_node(int node, const std::string&
   words.insert(words.end(), flags.begin(), flags.end());
   words.insert(words.end(), program.begin(), program.end());
   return std::make_unique<Child>(words, ChildOptions{.environment = {{"LOCKSTEP_TOKEN", "a token of this test"},
-                                                                     {"LOCKSTEP_STORE_TIMEOUT_S", patience},
+                                                                     {"LOCKSTEP_STORE_TIMEOUT_S", "60"},
                                                                      {"LOCKSTEP_NODE", std::to_string(node)}}});
 }
 

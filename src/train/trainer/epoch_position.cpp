@@ -45,8 +45,7 @@ void check_counts(std::span<Metric* const> metrics, const std::vector<std::int64
   if (needed != counts.size())
     throw InvalidArgument(
         "Trainer::fit: the checkpoint, which was saved within an epoch, has {} counts of training metrics; this fit "
-        "has "
-        "{}: compile() with the same metrics, and set .training_metrics alike",
+        "has {}: compile() with the same metrics, and set .training_metrics alike",
         counts.size(), needed);
 }
 

@@ -242,8 +242,7 @@ std::string Trainer::save(const std::string& folder, int keep, const SaveOptions
   if (impl_->has_failed_step && is_first_rank())
     log::warn(
         "Trainer::save: the last step has failed: this checkpoint's weights are those of a part of epoch {}, which a "
-        "fit() "
-        "that loads it trains from its beginning",
+        "fit() that loads it trains from its beginning",
         epoch_);
   impl_->served(*this, [&] {
     ProgramState program =
