@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <thread>
@@ -37,6 +38,12 @@ class RankArguments {
  private:
   std::map<std::string, std::string> values_;
 };
+
+// Waits while the file exists that the argument `hold` names.
+inline void wait_while_held(const RankArguments& arguments) {
+  for (const std::string file = arguments.text("hold"); !file.empty() && std::filesystem::exists(file);)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
 
 [[noreturn]] inline void die_by(int signal) {
   const rlimit no_core{0, 0};

@@ -1,10 +1,10 @@
 // One process of a training by any strategy that continues from its checkpoint:
 //
-//   restart_rank strategy=ddp folder=DIR steps=1000 save_every=5 pause_ms=2 background=1
+//   restart_rank strategy=ddp folder=DIR steps=1000 save_every=5 pause_ms=2 background=1 hold=FILE
 //
 // strategy: ddp, zero, model_parallel (a stage for each rank) or parameter_server (under lockrun --ps --workers). The
-// samples of a step depend on its number and the rank, and the net has dropout. At the end rank 0, or worker 0, prints
-// the hash of its weights.
+// samples of a step depend on its number and the rank, and the net has dropout. The last step is not made while the file
+// `hold` exists. At the end rank 0, or worker 0, prints the hash of its weights.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -75,6 +75,7 @@ int train(const RankArguments& arguments) {
                                       .on_error = ls::train::OnSaveError::kStop};
   const std::int64_t steps = arguments.number("steps", 100), save_every = arguments.number("save_every", 5);
   while (step < steps) {
+    if (step + 1 == steps) ls::testing::wait_while_held(arguments);
     const auto [inputs, targets] = samples_of(step, has_stages ? 0 : workers->rank());
     strategy->step(inputs, targets);
     if (++step % save_every == 0) ls::train::save_checkpoint(folder, parts(), saving);

@@ -1,12 +1,14 @@
 // One rank of a training with all the state that a training can have, which continues from its checkpoint:
 //
-//   resume_rank loop=own|trainer|servers folder=DIR losses=FILE epochs=4 save_every=5 pause_ms=2 background=1 preempt=1
+//   resume_rank loop=own|trainer|servers folder=DIR losses=FILE epochs=4 save_every=5 pause_ms=2 background=1
+//     preempt=1 hold=FILE
 //
 // Dropout, augmentation, a loader with workers, Adam with a schedule and a LossScaler, averages of the weights, and a
 // hook that sends the largest gradients and keeps the rest, which differs from rank to rank; once by
 // DistributedDataParallel, once by a Trainer. loop=servers is a Trainer over parameter servers, which have no
-// LossScaler and no hook. Rank 0 appends "STEP LOSS" to `losses` in each step, with all bits of the loss. At the end
-// each rank prints "weights HASH", of the weights and their averages; rank 0 of a Trainer also its history.
+// LossScaler and no hook. The last step is not made while the file `hold` exists. Rank 0 appends "STEP LOSS" to
+// `losses` in each step, with all bits of the loss. At the end each rank prints "weights HASH", of the weights and their
+// averages; rank 0 of a Trainer also its history.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -62,17 +64,20 @@ float rate_of(std::int64_t step) { return 0.01F / static_cast<float>(1 + step % 
 
 class Records {
  public:
-  Records(const RankArguments& arguments, bool is_first) : pause_(arguments.number("pause_ms", 0)) {
+  Records(const RankArguments& arguments, bool is_first)
+      : arguments_(arguments), last_(arguments.number("epochs", 4) * kSamples / kBatch) {
     if (is_first && !arguments.text("losses").empty()) losses_.open(arguments.text("losses"), std::ios::app);
   }
   void note(std::int64_t step, float loss) {
     losses_ << fmt::format("{} {:a}\n", step, loss) << std::flush;
-    std::this_thread::sleep_for(std::chrono::milliseconds(pause_));
+    std::this_thread::sleep_for(std::chrono::milliseconds(arguments_.number("pause_ms", 0)));
+    if (step + 1 == last_) ls::testing::wait_while_held(arguments_);
   }
 
  private:
+  RankArguments arguments_;
+  std::int64_t last_;
   std::ofstream losses_;
-  int pause_;
 };
 
 ls::train::SaveOptions saving(const RankArguments& arguments) {
