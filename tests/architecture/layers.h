@@ -21,6 +21,7 @@ inline const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"reduce", {"core", "comm"}},
     {"ddp", {"core", "comm", "reduce", "tensor", "autograd", "nn", "optim"}},
     {"train", {"core", "comm", "reduce", "tensor", "autograd", "nn", "optim", "data", "ddp"}},
+    {"models", {"core", "comm", "reduce", "tensor", "autograd", "nn", "optim", "data", "ddp", "train"}},
     {"launch", {"core", "comm"}},
     {"diagnose", {"core", "comm"}},
 };

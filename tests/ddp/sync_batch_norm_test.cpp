@@ -114,7 +114,7 @@ TEST_P(SyncBatchNorm, IsBatchNormOverTheJoinedBatch) {
         expect_near(pass.y, part_of(expected.y, *group), "y");
         expect_near(pass.x_grad, part_of(expected.x_grad, *group), "gradient of x");
         expect_near(norm.running_mean, alone.running_mean, "running mean");
-        expect_near(norm.running_variance, alone.running_variance, "running variance");
+        expect_near(norm.running_var, alone.running_var, "running variance");
         check_replicas_equal(*group, norm.named_buffers(), "running statistics");
         if (!options.affine) return;
         for (const auto& [own, all] :

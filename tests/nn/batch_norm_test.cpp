@@ -16,7 +16,7 @@ TEST(BatchNormLayer, HasParametersThatAreTrainedAndBuffersThatAreNot) {
   for (const NamedTensor& each : norm.named_parameters()) parameters.push_back(each.name);
   for (const NamedTensor& each : norm.named_buffers()) buffers.push_back(each.name);
   EXPECT_THAT(parameters, ElementsAre("weight", "bias"));
-  EXPECT_THAT(buffers, ElementsAre("running_mean", "running_variance"));
+  EXPECT_THAT(buffers, ElementsAre("running_mean", "running_var"));
   EXPECT_TRUE(BatchNorm2d(3, {.affine = false}).named_parameters().empty());
   EXPECT_THROW(BatchNorm2d(0), InvalidArgument);
 }
@@ -29,7 +29,7 @@ TEST(BatchNormLayer, RunningStatisticsComeToThoseOfTheData) {
   for (int pass = 0; pass < 20; ++pass) norm(x);
   for (int channel = 0; channel < 2; ++channel) {
     EXPECT_NEAR(norm.running_mean.span<float>()[channel], 3, 0.3);
-    EXPECT_NEAR(norm.running_variance.span<float>()[channel], 4, 0.6);
+    EXPECT_NEAR(norm.running_var.span<float>()[channel], 4, 0.6);
   }
   // Then evaluation computes the same as training, except for the variance's factor 1024 / 1023.
   const Tensor trained = norm(x);

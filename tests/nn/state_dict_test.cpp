@@ -8,6 +8,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
+#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "tests/support/message_of.h"
 
@@ -215,6 +216,27 @@ TEST(StateDict, AFilesTensorsMayBeRenamedInPlace) {
               HasSubstr(".convolution_weights = ConvolutionWeights::kOihw"));
   net.load_state_dict(file, {.convolution_weights = nn::ConvolutionWeights::kOihw});
   EXPECT_EQ(net.parameters()[0].data<float>()[0], 2);
+}
+
+TEST(StateDict, BatchNormTakesPyTorchsNamesAndThoseOfEarlierVersions) {
+  struct Net : nn::Module {
+    nn::BatchNorm norm{2};
+    Net() { add("norm", norm); }
+  } net;
+  EXPECT_THAT(state_names(net.state_dict()),
+              ElementsAre("norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"));
+  const Tensor variance = Tensor::full({2}, 3);
+  std::vector<NamedTensor> earlier = copied(net);
+  earlier[3] = {"norm.running_variance", variance};
+  net.load_state_dict(earlier);
+  EXPECT_EQ(net.norm.running_var.data<float>()[1], 3);
+
+  std::vector<NamedTensor> pytorchs = copied(net);
+  pytorchs.push_back({"norm.num_batches_tracked", Tensor::zeros({}, DType::kInt64)});
+  net.load_state_dict(pytorchs);
+  pytorchs.push_back({"num_batches_tracked", Tensor::zeros({}, DType::kInt64)});
+  EXPECT_THAT(message_of([&] { net.load_state_dict(pytorchs); }),
+              HasSubstr("1 unexpected in the state dict: 'num_batches_tracked'"));
 }
 
 TEST(StateDict, WithoutStrictReturnsWhatItLeftOut) {

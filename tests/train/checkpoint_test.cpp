@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/core/error.h"
+#include "lockstep/nn/batch_norm.h"
 #include "src/core/process/fd.h"
 #include "src/train/checkpoint/folder/folder_lock.h"
 #include "src/train/files/durable_file.h"
@@ -204,6 +205,30 @@ TEST(Checkpoint, TheFirstDifferenceFromAnotherModelIsNamed) {
   EXPECT_NE(
       file_error_of([&] { load_checkpoint(folder.path(), {.model = run.net, .optimizer = plain}); }).find("momentum"),
       std::string::npos);
+}
+
+// A layer that saves as nn::BatchNorm did when its buffer was called running_variance.
+struct EarlierNorm : nn::Module {
+  Tensor weight = Tensor::full({2}, 5), bias = Tensor::full({2}, 6), mean = Tensor::full({2}, 7),
+         variance = Tensor::full({2}, 8);
+  EarlierNorm() {
+    add_parameter("weight", weight), add_parameter("bias", bias);
+    add_buffer("running_mean", mean), add_buffer("running_variance", variance);
+  }
+};
+template <typename Norm> struct NormNet : nn::Module {
+  Norm norm;
+  template <typename... Args> explicit NormNet(Args... args) : norm(args...) { add("norm", norm); }
+};
+
+TEST(Checkpoint, OfEarlierVersionsStillLoadWithBatchNorm) {
+  const Folder folder;
+  NormNet<EarlierNorm> earlier;
+  save_checkpoint(folder.path(), {.model = earlier, .step = 3});
+  NormNet<nn::BatchNorm> today(2);
+  ASSERT_TRUE(load_checkpoint(folder.path(), {.model = today}).has_value());
+  EXPECT_EQ(today.norm.running_mean.data<float>()[0], 7);
+  EXPECT_EQ(today.norm.running_var.data<float>()[1], 8);
 }
 
 TEST(Checkpoint, AFullDiskLeavesThePreviousCheckpointAndNothingUnfinished) {

@@ -42,7 +42,7 @@ struct BatchNormOptions {
 // * running + momentum * batch, with the unbiased variance (PyTorch's rule); the running statistics (C) may be
 // undefined then. Training needs at least two values per channel, in all parts together.
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-                  const Tensor& running_variance, const BatchNormOptions& options = {});
+                  const Tensor& running_var, const BatchNormOptions& options = {});
 
 // Normalisation of each sample. x is float32, float16 or bfloat16, and the result has its type. An undefined weight
 // counts as 1, an undefined bias as 0.

@@ -18,8 +18,9 @@ struct BatchNormLayerOptions {
 };
 
 // Normalises activations (N, ..., C). Parameters weight and bias (C), buffers running_mean (initially 0) and
-// running_variance (initially 1), as in PyTorch. Training uses the batch's statistics and updates the running ones;
-// evaluation uses the running ones.
+// running_var (initially 1), as in PyTorch. Training uses the batch's statistics and updates the running ones;
+// evaluation uses the running ones. Loading a state dict of PyTorch skips its num_batches_tracked, which only a momentum
+// of None needs; and a state dict of earlier versions may call running_var running_variance.
 class BatchNorm : public Module {
  public:
   explicit BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options = {});
@@ -32,7 +33,7 @@ class BatchNorm : public Module {
   void exchange_statistics(std::shared_ptr<StatisticsExchange> exchange) { exchange_ = std::move(exchange); }
   bool exchanges_statistics() const { return exchange_ != nullptr; }
 
-  Tensor weight, bias, running_mean, running_variance;
+  Tensor weight, bias, running_mean, running_var;
 
  private:
   BatchNormLayerOptions options_;

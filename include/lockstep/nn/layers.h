@@ -64,13 +64,20 @@ struct LinearLayerOptions {
 class Linear : public Module {
  public:
   Linear(std::int64_t in_features, std::int64_t out_features, const LinearLayerOptions& options = {});
+  ~Linear() override;
   Tensor forward(const Tensor& x) override;
   std::string kind() const override { return "Linear"; }
   std::string extra_repr() const override;
   Tensor weight, bias;
 
+  // For nn/lora.h: a layer with low-rank matrices adds their product to the weight.
+  struct LowRank;
+  const LowRank* low_rank() const { return low_rank_.get(); }
+  void set_low_rank(std::unique_ptr<LowRank> low_rank);  // null removes it
+
  private:
   Activation activation_;
+  std::unique_ptr<LowRank> low_rank_;
 };
 
 class MaxPool2d : public Module {

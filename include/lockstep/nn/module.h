@@ -103,6 +103,7 @@ class Module {
   // Names must be unique within the module and contain no dot, and a child must not contain this module;
   // InvalidArgument otherwise.
   void add(const std::string& name, Module& child);
+  void remove(const std::string& name);  // a child, before it is destroyed; InvalidArgument if there is none
   Tensor& add_parameter(const std::string& name, Tensor& parameter);  // marks it as requiring a gradient
   Tensor& add_buffer(const std::string& name, Tensor& buffer);
   // For forward_all(): throws InvalidArgument with kind() and both counts.

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "lockstep/autograd/extend.h"
+#include "lockstep/autograd/shapes.h"
+#include "src/autograd/layers/attention_products.h"
 
 namespace lockstep {
 
@@ -40,13 +42,59 @@ void check_width(const Tensor& q, std::int64_t width) {
                           kMostCudaWidth, width, q.shape().text());
 }
 
+// The sizes of one call: N, T, S, H.
+struct Sizes { std::int64_t batch, queries, keys, heads; };
+
+void check_mask(const Tensor& mask, const Tensor& q, const Sizes& s) {
+  check_place(kName, "mask", mask, kAnyDims, &q.device());
+  const DType type = mask.dtype();
+  if (type != DType::kUInt8 && type != DType::kInt8) check_activation(kName, "mask", mask);
+  const Shape scores{s.batch, s.heads, s.queries, s.keys};
+  const std::size_t dims = mask.shape().dims();
+  bool fits = dims <= 4;
+  for (std::size_t d = 0; d < dims && fits; ++d) {
+    const std::int64_t extent = mask.shape()[d];
+    fits = extent == 1 || extent == scores[4 - dims + d];
+  }
+  if (!fits)
+    throw InvalidArgument("{}: the mask is broadcast to (N, H, T, S) = {}, got {}", kName, scores.text(),
+                          mask.shape().text());
+}
+
+void check_options(const AttentionOptions& options, const Tensor& q, const Sizes& s) {
+  if (!std::isfinite(options.scale)) throw InvalidArgument("{}: scale must be finite, got {}", kName, options.scale);
+  if (!(options.dropout >= 0 && options.dropout < 1))
+    throw InvalidArgument("{}: dropout must be in [0, 1), got {}", kName, options.dropout);
+  if (options.causal && options.causal_alignment == CausalAlignment::kEqualLengths && s.keys != s.queries)
+    throw InvalidArgument(
+        "{}: causal attention of {} queries and {} keys: expected as many keys as queries, or an option "
+        "causal_alignment (kLowerRight if the queries are the last positions, kUpperLeft for PyTorch's is_causal)",
+        kName, s.queries, s.keys);
+  if (!options.key_lengths.empty() && static_cast<std::int64_t>(options.key_lengths.size()) != s.batch)
+    throw InvalidArgument("{}: expected one key length for each of {} samples, got {}", kName, s.batch,
+                          options.key_lengths.size());
+  for (std::size_t n = 0; n < options.key_lengths.size(); ++n)
+    if (options.key_lengths[n] < 0 || options.key_lengths[n] > s.keys)
+      throw InvalidArgument("{}: key_lengths[{}] must be in [0, {}], the number of keys, got {}", kName, n, s.keys,
+                            options.key_lengths[n]);
+  if (s.keys == 0 && s.queries > 0)
+    throw InvalidArgument("{}: {} of {} queries has no keys to attend to", kName, name_argument("q", q), s.queries);
+  if (options.mask.defined()) check_mask(options.mask, q, s);
+}
+
+float factor_of(const AttentionOptions& options, std::int64_t width) {
+  return options.scale == 0 && width > 0 ? 1 / std::sqrt(static_cast<float>(width)) : options.scale;
+}
+
+// Whether only attention_by_products() computes this.
+bool needs_products(const AttentionOptions& options, const Sizes& s, bool is_grouped) {
+  return options.mask.defined() || options.dropout > 0 || !options.key_lengths.empty() || is_grouped ||
+         (options.causal && s.keys != s.queries);
+}
+
 Tensor attention(std::vector<Tensor> inputs, const Shape& result, const AttentionOptions& options) {
   const Tensor& q = inputs.front();
-  const std::int64_t width = result[3];
-  check_width(q, width);
-  if (!std::isfinite(options.scale)) throw InvalidArgument("{}: scale must be finite, got {}", kName, options.scale);
-  const float scale = options.scale == 0 && width > 0 ? 1 / std::sqrt(static_cast<float>(width)) : options.scale;
-  const AttentionParams params{scale, options.causal};
+  const AttentionParams params{factor_of(options, result[3]), options.causal};
   const Tensor y = empty_like(q, result), log_sums = empty_like(q, {result[0], result[2], result[1]}, DType::kFloat32);
   const bool packed = inputs.size() == 1;
   kernels_of(q).attention(params, q, packed ? InputView() : InputView(inputs[1]),
@@ -70,16 +118,18 @@ Tensor scaled_dot_product_attention(const Tensor& queries, const Tensor& keys, c
   check_alike(kName, "k", k, q);
   check_alike(kName, "v", v, q);
   const Shape &q_shape = q.shape(), &k_shape = k.shape();
-  if (k_shape != v.shape() || k_shape[0] != q_shape[0] || k_shape[2] != q_shape[2] || k_shape[3] != q_shape[3])
-    throw InvalidArgument("{}: q (N, T, H, D), k and v (N, S, H, D) expected, got {} {}, {} {}, {} {}", kName,
-                          name_argument("q", queries), q_shape.text(), name_argument("k", keys), k_shape.text(),
-                          name_argument("v", values), v.shape().text());
-  if (options.causal && k_shape[1] != q_shape[1])
-    throw InvalidArgument("{}: causal attention needs as many keys as queries, got {} {}, {} {}", kName,
-                          name_argument("q", queries), q_shape.text(), name_argument("k", keys), k_shape.text());
-  if (k_shape[1] == 0 && q_shape[1] > 0)
-    throw InvalidArgument("{}: {} {} has no keys to attend to: {} {}", kName, name_argument("q", queries),
-                          q_shape.text(), name_argument("k", keys), k_shape.text());
+  const std::int64_t key_heads = k_shape[2];
+  if (k_shape != v.shape() || k_shape[0] != q_shape[0] || k_shape[3] != q_shape[3] ||
+      (key_heads == 0 ? q_shape[2] != 0 : q_shape[2] % key_heads != 0))
+    throw InvalidArgument(
+        "{}: q (N, T, H, D), k and v (N, S, K, D) expected, where K divides H; got {} {}, {} {}, {} {}", kName,
+        name_argument("q", queries), q_shape.text(), name_argument("k", keys), k_shape.text(),
+        name_argument("v", values), v.shape().text());
+  const Sizes sizes{q_shape[0], q_shape[1], k_shape[1], q_shape[2]};
+  check_options(options, q, sizes);
+  check_width(q, q_shape[3]);
+  if (needs_products(options, sizes, key_heads != q_shape[2]) && q_shape.count() > 0)
+    return attention_by_products(q, k, v, options, factor_of(options, q_shape[3]));
   return attention({q, k, v}, q_shape, options);
 }
 
@@ -89,7 +139,14 @@ Tensor scaled_dot_product_attention(const Tensor& given, const AttentionOptions&
   const Shape& shape = qkv.shape();
   if (shape[2] != 3)
     throw InvalidArgument("{}: qkv (N, T, 3, H, D) expected, got {}", kName, name_argument(shape.text(), given));
-  return attention({qkv}, {shape[0], shape[1], shape[3], shape[4]}, options);
+  const Sizes sizes{shape[0], shape[1], shape[1], shape[3]};
+  check_options(options, qkv, sizes);
+  check_width(qkv, shape[4]);
+  const Shape result{shape[0], shape[1], shape[3], shape[4]};
+  if (!needs_products(options, sizes, /*is_grouped=*/false) || result.count() == 0)
+    return attention({qkv}, result, options);
+  const auto part = [&](std::int64_t which) { return squeeze(slice(qkv, 2, {which, which + 1}), 2); };
+  return attention_by_products(part(0), part(1), part(2), options, factor_of(options, shape[4]));
 }
 
 }  // namespace lockstep

@@ -144,23 +144,23 @@ void follow(const Tensor& running, const Tensor& of_batch, float momentum, float
 }  // namespace
 
 Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& running_mean,
-                  const Tensor& running_variance, const BatchNormOptions& options) {
+                  const Tensor& running_var, const BatchNormOptions& options) {
   check_activation("batch_norm", "x (..., C)", x);
   if (x.shape().dims() < 2)
     throw InvalidArgument("batch_norm: x must have 2 dimensions or more, got {}", x.shape().text());
   check_channels("weight (C)", weight, x);
   check_channels("bias (C)", bias, x);
   check_channels("running_mean (C)", running_mean, x);
-  check_channels("running_variance (C)", running_variance, x);
+  check_channels("running_var (C)", running_var, x);
   const std::int64_t channels = x.shape()[x.shape().dims() - 1], rows = channels == 0 ? 0 : x.count() / channels;
-  if (running_mean.defined() != running_variance.defined())
-    throw InvalidArgument("batch_norm: running_mean and running_variance must both be defined, or neither");
+  if (running_mean.defined() != running_var.defined())
+    throw InvalidArgument("batch_norm: running_mean and running_var must both be defined, or neither");
   if (!options.training && !running_mean.defined())
-    throw InvalidArgument("batch_norm: evaluation needs running_mean and running_variance, which are undefined");
+    throw InvalidArgument("batch_norm: evaluation needs running_mean and running_var, which are undefined");
   if (!(options.eps >= 0)) throw InvalidArgument("batch_norm: eps must not be negative, got {}", options.eps);
   if (!(options.momentum >= 0 && options.momentum <= 1))
     throw InvalidArgument("batch_norm: momentum must be in [0, 1], got {}", options.momentum);
-  Tensor mean = running_mean, variance = running_variance;
+  Tensor mean = running_mean, variance = running_var;
   std::int64_t all_rows = rows;
   if (options.training) {
     mean = empty_like(x, {channels}, DType::kFloat32);
@@ -174,7 +174,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
           x.shape().text(), all_rows, options.exchange ? ", on all ranks together" : "");
     if (running_mean.defined() && !recomputing()) {
       follow(running_mean, mean, options.momentum, 1);
-      follow(running_variance, variance, options.momentum,
+      follow(running_var, variance, options.momentum,
              static_cast<float>(all_rows) / static_cast<float>(all_rows - 1));
     }
   }

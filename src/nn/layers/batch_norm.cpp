@@ -14,14 +14,14 @@ BatchNorm::BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options
     add_parameter("bias", bias);
   }
   running_mean = Tensor::zeros({channels});
-  running_variance = Tensor::full({channels}, 1);
+  running_var = Tensor::full({channels}, 1);
   add_buffer("running_mean", running_mean);
-  add_buffer("running_variance", running_variance);
+  add_buffer("running_var", running_var);
 }
 
 Tensor BatchNorm::forward(const Tensor& x) {
   const bool relu = options_.activation == Activation::kReLU;
-  const Tensor y = batch_norm(x, weight, bias, running_mean, running_variance,
+  const Tensor y = batch_norm(x, weight, bias, running_mean, running_var,
                               {is_training(), options_.momentum, options_.eps, relu, exchange_});
   return relu ? y : activate(y, options_.activation);
 }

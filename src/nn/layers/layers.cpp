@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "src/nn/layers/layer_parts.h"
+#include "src/nn/layers/low_rank.h"
 #include "src/nn/module/option_text.h"
 
 namespace lockstep::nn {
@@ -80,7 +81,18 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, const Linear
   }
 }
 
-Tensor Linear::forward(const Tensor& x) { return linear(x, weight, bias, activation_); }
+Linear::~Linear() = default;
+
+void Linear::set_low_rank(std::unique_ptr<LowRank> low_rank) {
+  if (low_rank_) remove(kLoraA), remove(kLoraB);
+  low_rank_ = std::move(low_rank);
+  if (low_rank_) add(kLoraA, low_rank_->a), add(kLoraB, low_rank_->b);
+}
+
+Tensor Linear::forward(const Tensor& x) {
+  if (!low_rank_) return linear(x, weight, bias, activation_);
+  return activate(linear(x, weight, bias) + low_rank_->product(x, is_training()), activation_);
+}
 
 std::string Linear::extra_repr() const {
   return fmt::format("{}, {}{}", weight.shape()[1], weight.shape()[0], options_text(activation_, bias));

@@ -163,6 +163,11 @@ void Module::add(const std::string& name, Module& child) {
   for (const NamedTensor& parameter : child.named_parameters()) set_name(parameter.tensor, name + "." + parameter.name);
 }
 
+void Module::remove(const std::string& name) {
+  if (std::erase_if(children_, [&](const auto& child) { return child.first == name; }) == 0)
+    throw InvalidArgument("{}::remove: there is no child '{}'", kind(), name);
+}
+
 Tensor& Module::add_parameter(const std::string& name, Tensor& parameter) {
   check_name(name);
   if (!parameter.defined())

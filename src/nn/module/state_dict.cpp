@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "lockstep/autograd/ops.h"
-#include "lockstep/autograd/shapes.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module.h"
+#include "src/nn/module/convolutions.h"
+#include "src/nn/module/older_names.h"
 
 namespace lockstep::nn {
 
@@ -56,18 +58,15 @@ std::string listed(const char* what, const std::vector<std::string>& entries) {
   throw InvalidArgument("{}", text);
 }
 
-// The names of convolution weights: those of the layers, and all with two spatial dimensions in a user's own module.
-void collect_convolutions(const Module& module, const std::string& path, std::set<std::string>& names) {
-  if (dynamic_cast<const Conv1d*>(&module) != nullptr) names.insert(path + "weight");
-  for (const auto& [name, child] : module.children()) collect_convolutions(*child, path + name + ".", names);
+// The paths of the layers of batch normalisation, each with a dot at its end.
+void collect_batch_norms(const Module& module, const std::string& path, std::set<std::string>& paths) {
+  if (dynamic_cast<const BatchNorm*>(&module) != nullptr) paths.insert(path);
+  for (const auto& [name, child] : module.children()) collect_batch_norms(*child, path + name + ".", paths);
 }
-
-std::set<std::string> convolutions_of(const Module& module) {
-  std::set<std::string> names;
-  collect_convolutions(module, "", names);
-  for (const auto& [name, tensor] : module.named_parameters())
-    if (tensor.defined() && tensor.shape().dims() == 4) names.insert(name);
-  return names;
+std::set<std::string> batch_norms_of(const Module& module) {
+  std::set<std::string> paths;
+  collect_batch_norms(module, "", paths);
+  return paths;
 }
 
 bool is_floating(DType type) {
@@ -86,15 +85,11 @@ Tensor converted(const Tensor& source, DType type) {
   return cast(floats, type);
 }
 
-// (out, in, height, width) as (out, height, width, in); likewise with one dimension.
-Tensor channels_last(const Tensor& weight) {
-  return weight.shape().dims() == 4 ? permute(weight, {0, 2, 3, 1}) : permute(weight, {0, 2, 1});
-}
-
 // One call of load_state_dict().
 class Loading {
  public:
-  Loading(const Module& module, ConvolutionWeights layout) : convolutions_(convolutions_of(module)), layout_(layout) {}
+  Loading(const Module& module, ConvolutionWeights layout)
+      : convolutions_(convolutions_of(module)), batch_norms_(batch_norms_of(module)), layout_(layout) {}
 
   void take(const std::vector<NamedTensor>& entries) {
     for (const auto& [name, tensor] : entries)
@@ -102,7 +97,8 @@ class Loading {
   }
 
   void match(const std::string& name, const Tensor& own) {
-    const auto at = given_.find(name);
+    auto at = given_.find(name);
+    if (const auto older = older_name_of(name); older && at == given_.end()) at = given_.find(*older);
     if (at == given_.end()) {
       missing_.push_back({name, own});
       return;
@@ -143,7 +139,7 @@ class Loading {
       found_.missing.push_back(fmt::format("'{}' {}", name, type_and_shape(own)));
     }
     for (const auto& [name, tensor] : entries)  // in their order
-      if (given_.erase(name) != 0) {
+      if (given_.erase(name) != 0 && !is_count_of_batches(name)) {
         keys.unexpected_keys.push_back(name);
         found_.unexpected.push_back(tensor.defined() ? fmt::format("'{}' {}", name, type_and_shape(tensor))
                                                      : fmt::format("'{}'", name));
@@ -179,7 +175,13 @@ class Loading {
                 : "";
   }
 
-  const std::set<std::string> convolutions_;
+  // PyTorch's batch norm counts its batches, for a momentum that Lockstep does not have.
+  bool is_count_of_batches(const std::string& name) const {
+    constexpr std::string_view kCount = "num_batches_tracked";
+    return last_part(name) == kCount && batch_norms_.count(name.substr(0, name.size() - kCount.size())) != 0;
+  }
+
+  const std::set<std::string> convolutions_, batch_norms_;
   const ConvolutionWeights layout_;
   std::unordered_map<std::string, const Tensor*> given_;
   std::vector<NamedTensor> missing_;

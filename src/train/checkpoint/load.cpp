@@ -12,6 +12,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/tensor/random.h"
 #include "src/ddp/checks/replicas.h"
+#include "src/nn/module/older_names.h"
 #include "src/optim/swapped_weights.h"
 #include "src/train/checkpoint/background/background_save.h"
 #include "src/train/checkpoint/checkpoint_plan.h"
@@ -49,6 +50,16 @@ std::vector<Wanted> wanted_of(const std::vector<optim::StatePart>& parts) {
   std::vector<Wanted> wanted;
   for (const optim::StatePart& part : parts) wanted.push_back({part.name, part.values.dtype(), part.whole});
   return wanted;
+}
+
+// Gives tensors of checkpoints of earlier versions the names that they have today.
+void rename_older(std::vector<SavedTensor>& saved, const std::vector<Wanted>& wanted) {
+  for (const Wanted& each : wanted) {
+    const std::optional<std::string> older = nn::older_name_of(each.name);
+    if (!older || SavedByName(saved).find(each.name) != nullptr) continue;
+    for (SavedTensor& tensor : saved)
+      if (tensor.name == *older) tensor.name = each.name;
+  }
 }
 
 // Throws FileError with `meaning` and the first difference unless `saved` has exactly the wanted tensors.
@@ -261,6 +272,7 @@ std::vector<SavedTensor> own_tensors_in(const CallGroup& group, const std::vecto
     if (group.rank() == 0) return saved;  // they are in the files of the model, the optimizer and the averages
     const std::string path = folder + "/" + rank_name(group.rank(), group.world_size());
     saved = parse_file(file, path).tensors;
+    rename_older(saved, wanted_of(own.all()));
     check_names(saved, wanted_of(own.all()), path, kAnotherModel);
     return saved;
   });
@@ -285,6 +297,7 @@ ReadResult read_for_all_ranks(const char* operation, const std::string& folder, 
     return result;
   }
   if (parts.optimizer) spread_counts_of_groups(*loaded, *parts.optimizer.get());
+  rename_older(loaded->model, wanted_of(parts.model.state_dict()));
   check_against(*loaded, parts);
   json& state = result.state = loaded->state;
   state["folder"] = loaded->folder;

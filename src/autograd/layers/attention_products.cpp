@@ -1,0 +1,91 @@
+#include "src/autograd/layers/attention_products.h"
+
+#include <limits>
+
+#include "lockstep/autograd/dropout.h"
+#include "lockstep/autograd/matmul.h"
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/softmax.h"
+
+namespace lockstep {
+
+namespace {
+
+// Replaces hidden scores. Finite, so that a row of hidden scores alone has a softmax.
+constexpr float kHiddenScore = -1e30F;
+
+// (N, L, K, D) to (N, K, L, D).
+Tensor heads_first(const Tensor& x) { return permute(x, {0, 2, 1, 3}); }
+
+// What the causal mask and the key lengths leave visible, (N or 1, 1, T or 1, S) uint8; undefined: everything.
+Tensor visible_keys(const Shape& scores, const AttentionOptions& options, Device& device) {
+  const bool has_lengths = !options.key_lengths.empty();
+  if (!options.causal && !has_lengths) return {};
+  const std::int64_t batch = has_lengths ? scores[0] : 1, queries = options.causal ? scores[2] : 1, keys = scores[3];
+  const std::int64_t offset =
+      options.causal_alignment == CausalAlignment::kLowerRight ? keys - scores[2] : std::int64_t{0};
+  std::vector<std::uint8_t> visible;
+  visible.reserve(static_cast<std::size_t>(batch * queries * keys));
+  for (std::int64_t n = 0; n < batch; ++n)
+    for (std::int64_t t = 0; t < queries; ++t)
+      for (std::int64_t s = 0; s < keys; ++s)
+        visible.push_back(
+            (!options.causal || s <= t + offset) &&
+            (!has_lengths || s < options.key_lengths[static_cast<std::size_t>(n)]));
+  return Tensor::from(std::span<const std::uint8_t>(visible), {batch, 1, queries, keys}, device);
+}
+
+// Scores, and then probabilities, of which masks hide some.
+class MaskedScores {
+ public:
+  MaskedScores(const Tensor& scores, const AttentionOptions& options) : scores_(scores) {
+    hide(visible_keys(scores.shape(), options, scores.device()));
+    if (!options.mask.defined()) return;
+    if (options.mask.dtype() == DType::kUInt8 || options.mask.dtype() == DType::kInt8) {
+      hide(options.mask);
+    } else {
+      const Tensor mask = cast(options.mask, DType::kFloat32);
+      const Tensor visible = gt(mask, -std::numeric_limits<float>::infinity());
+      scores_ = add(scores_, where(visible, mask, constant(0)));
+      hide(visible);
+    }
+  }
+
+  // 0 where a key is hidden, also in a row without any visible key.
+  Tensor probabilities() const {
+    Tensor p = softmax(scores_);
+    for (const Tensor& visible : masks_) p = where(visible, p, constant(0));
+    return p;
+  }
+
+ private:
+  Tensor constant(float value) const { return Tensor::full({1}, value, scores_.device()); }
+  void hide(const Tensor& visible) {
+    if (!visible.defined()) return;
+    scores_ = where(visible, scores_, constant(kHiddenScore));
+    masks_.push_back(visible);
+  }
+
+  Tensor scores_;
+  std::vector<Tensor> masks_;
+};
+
+}  // namespace
+
+Tensor attention_by_products(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                             float scale_of_scores) {
+  const std::int64_t batch = q.shape()[0], queries = q.shape()[1], heads = q.shape()[2], width = q.shape()[3];
+  const std::int64_t keys = k.shape()[1], key_heads = k.shape()[2], rows = heads / key_heads * queries;
+  const auto widened = [](const Tensor& x) { return heads_first(cast(x, DType::kFloat32)); };
+  // The queries of all heads that read the same keys are the rows of one product.
+  const Tensor all_queries = reshape(scale(widened(q), scale_of_scores), {batch * key_heads, rows, width});
+  const Tensor all_keys = reshape(widened(k), {batch * key_heads, keys, width});
+  const Tensor scores = reshape(cast(matmul(all_queries, all_keys, {.transpose_b = true}), DType::kFloat32),
+                                {batch, heads, queries, keys});
+  const Tensor p = dropout(MaskedScores(scores, options).probabilities(), options.dropout);
+  const Tensor y =
+      matmul(reshape(p, {batch * key_heads, rows, keys}), reshape(widened(v), {batch * key_heads, keys, width}));
+  return cast(heads_first(reshape(y, {batch, heads, queries, width})), q.dtype());
+}
+
+}  // namespace lockstep
