@@ -64,7 +64,10 @@ struct BatchNormParams {
 
 struct AttentionParams {
   float scale;  // factor for the scores
-  bool causal;
+  bool causal;  // query t sees the keys 0 to t + causal_offset
+  std::int64_t causal_offset = 0;
+  // One for each sample, in the host's memory: the keys that its queries may see. Null: all.
+  const std::int64_t* key_lengths = nullptr;
 };
 
 // Determines which elements a dropout keeps: a pure function of these values and the element's number.

@@ -28,11 +28,12 @@ void attention_backward(const AttentionParams& params, In q, In k, In v, In y, I
   const AttentionShape s = attention_shape(q, k);
   if (s.empty())
     return reference_kernels().attention_backward(params, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad, stream);
-  in_parallel(s.batch * s.heads, [&](std::int64_t nth) {
+  const auto compute = [&](std::int64_t nth, bool adds_to_keys) {
     const float* const sums = log_sums.floats() + nth * s.queries;
     if (!is_half(q.dtype)) {
       const HeadOperands head(s, params, q, k, v, nth);
-      return fused_attention::head_backward(head, y.floats(), y_grad.floats(), sums, {head, q_grad, k_grad, v_grad});
+      return fused_attention::head_backward(head, y.floats(), y_grad.floats(), sums,
+                                            {head, q_grad, k_grad, v_grad, adds_to_keys});
     }
     const HalfHead half(s, params, q.dtype, nth);
     const std::int64_t of_operands = half.query_floats() + 2 * half.key_floats();
@@ -41,8 +42,12 @@ void attention_backward(const AttentionParams& params, In q, In k, In v, In y, I
     half.widen_result(y, result), half.widen_result(y_grad, result_grad);
     const HeadOperands head = half.operands(q, k, v, operands.data());
     fused_attention::head_backward(head, result, result_grad, sums,
-                                   half.gradients(head, q_grad, k_grad, v_grad, gradients.data()));
+                                   half.gradients(head, q_grad, k_grad, v_grad, adds_to_keys, gradients.data()));
     half.round_gradients(gradients.data(), q_grad, k_grad, v_grad);
+  };
+  // The heads that share keys add to the same gradients, one after the other.
+  in_parallel(s.batch * s.heads_of_keys(), [&](std::int64_t nth) {
+    for (std::int64_t i = 0; i < s.group(); ++i) compute(nth * s.group() + i, i > 0);
   });
 }
 

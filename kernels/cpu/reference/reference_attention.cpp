@@ -30,9 +30,9 @@ struct Head {
   HeadRows q, k, v;
   double scale;
   bool causal;
-  Index keys, width;
+  Index offset, keys, width;  // keys: those that the sample's queries may see
 
-  Index visible(Index t) const { return causal ? std::min(keys, t + 1) : keys; }
+  Index visible(Index t) const { return causal ? std::clamp<Index>(t + offset + 1, 0, keys) : keys; }
   std::vector<double> scores(Index t) const {
     std::vector<double> all(static_cast<std::size_t>(visible(t)));
     for (std::size_t s = 0; s < all.size(); ++s) all[s] = scale * dot(q[t], k[static_cast<Index>(s)], width);
@@ -46,15 +46,19 @@ template <typename Visit> void for_each_head(const AttentionShape& s, Visit&& vi
     for (Index h = 0; h < s.heads; ++h) visit(n, h, h * s.width);
 }
 
+// The offset of a head's keys in a row, from that of its queries.
+Index key_offset(const AttentionShape& s, Index at) { return s.width == 0 ? 0 : at / s.width / s.group() * s.width; }
+
 Head head_of(const AttentionParams& params, const AttentionShape& s, In q, In k, In v, Index n, Index at) {
   const auto from = attention_operands(s, q.floats(), k.floats(), v.floats());
-  const Index row = s.operand_row();
+  const Index row = s.operand_row(), key_row = s.key_row(), key_at = key_offset(s, at);
   return {{from.q + n * s.queries * row + at, row},
-          {from.k + n * s.keys * row + at, row},
-          {from.v + n * s.keys * row + at, row},
+          {from.k + n * s.keys * key_row + key_at, key_row},
+          {from.v + n * s.keys * key_row + key_at, key_row},
           params.scale,
           params.causal,
-          s.keys,
+          params.causal_offset,
+          params.key_lengths == nullptr ? s.keys : std::min(s.keys, params.key_lengths[n]),
           s.width};
 }
 
@@ -72,7 +76,8 @@ void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_s
         for (std::size_t key = 0; key < scores.size(); ++key) total += scores[key] * head.v[static_cast<Index>(key)][d];
         y.floats()[(n * s.queries + t) * s.row() + at + d] = static_cast<float>(scores.empty() ? 0 : total / sum);
       }
-      log_sums.floats()[(n * s.heads + h) * s.queries + t] = static_cast<float>(largest + std::log(sum));
+      log_sums.floats()[(n * s.heads + h) * s.queries + t] =
+          scores.empty() ? 0 : static_cast<float>(largest + std::log(sum));
     }
   });
 }
@@ -93,9 +98,9 @@ void store_rows(const std::vector<double>& sums, Index rows, Index width, float*
       store(to[row * stride + d], sums[static_cast<std::size_t>(row * width + d)], accumulate);
 }
 
-HeadGradients gradients_of(const Head& head, Index queries, const HeadRows& y, const HeadRows& y_grad,
+HeadGradients gradients_of(const Head& head, Index queries, Index all_keys, const HeadRows& y, const HeadRows& y_grad,
                            const float* log_sums) {
-  HeadGradients sums(queries, head.keys, head.width);
+  HeadGradients sums(queries, all_keys, head.width);
   for (Index t = 0; t < queries; ++t) {
     const std::vector<double> scores = head.scores(t);
     const double delta = dot(y_grad[t], y[t], head.width);
@@ -116,18 +121,20 @@ void attention_backward(const AttentionParams& params, In q, In k, In v, In y, I
   const auto to = attention_operands(s, q_grad.floats(), k_grad.floats(), v_grad.floats());
   const bool accumulate_k = (s.packed ? q_grad : k_grad).accumulate,
              accumulate_v = (s.packed ? q_grad : v_grad).accumulate;
-  const Index row = s.operand_row();
-  const auto at_head = [&](float* first, Index n, Index length, Index at) {
-    return first == nullptr ? nullptr : first + n * length * row + at;
+  const Index row = s.operand_row(), key_row = s.key_row();
+  const auto at_head = [&](float* first, Index n, Index length, Index stride, Index at) {
+    return first == nullptr ? nullptr : first + n * length * stride + at;
   };
   for_each_head(s, [&](Index n, Index h, Index at) {
     const Index first = n * s.queries * s.row() + at;
     const HeadGradients sums =
-        gradients_of(head_of(params, s, q, k, v, n, at), s.queries, {y.floats() + first, s.row()},
+        gradients_of(head_of(params, s, q, k, v, n, at), s.queries, s.keys, {y.floats() + first, s.row()},
                      {y_grad.floats() + first, s.row()}, log_sums.floats() + (n * s.heads + h) * s.queries);
-    store_rows(sums.q, s.queries, s.width, at_head(to.q, n, s.queries, at), row, q_grad.accumulate);
-    store_rows(sums.k, s.keys, s.width, at_head(to.k, n, s.keys, at), row, accumulate_k);
-    store_rows(sums.v, s.keys, s.width, at_head(to.v, n, s.keys, at), row, accumulate_v);
+    const Index key_at = key_offset(s, at);
+    const bool adds = h % s.group() != 0;  // to those of an earlier head of the group
+    store_rows(sums.q, s.queries, s.width, at_head(to.q, n, s.queries, row, at), row, q_grad.accumulate);
+    store_rows(sums.k, s.keys, s.width, at_head(to.k, n, s.keys, key_row, key_at), key_row, adds || accumulate_k);
+    store_rows(sums.v, s.keys, s.width, at_head(to.v, n, s.keys, key_row, key_at), key_row, adds || accumulate_v);
   });
 }
 

@@ -17,8 +17,11 @@ constexpr std::int64_t kMostCudaWidth = 256;
 // Inputs: q, k, v, or only qkv. Saved: the inputs, the result, the logarithms of the sums.
 class AttentionNode : public Node {
  public:
-  AttentionNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const AttentionParams& params)
-      : Node(std::move(inputs), std::move(saved)), params_(params) {}
+  AttentionNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const AttentionParams& params,
+                std::vector<std::int64_t> key_lengths)
+      : Node(std::move(inputs), std::move(saved)), params_(params), key_lengths_(std::move(key_lengths)) {
+    if (!key_lengths_.empty()) params_.key_lengths = key_lengths_.data();
+  }
   const char* name() const override { return kName; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
@@ -34,6 +37,7 @@ class AttentionNode : public Node {
   }
 
   AttentionParams params_;
+  const std::vector<std::int64_t> key_lengths_;
 };
 
 void check_width(const Tensor& q, std::int64_t width) {
@@ -86,23 +90,27 @@ float factor_of(const AttentionOptions& options, std::int64_t width) {
   return options.scale == 0 && width > 0 ? 1 / std::sqrt(static_cast<float>(width)) : options.scale;
 }
 
-// Whether only attention_by_products() computes this.
-bool needs_products(const AttentionOptions& options, const Sizes& s, bool is_grouped) {
-  return options.mask.defined() || options.dropout > 0 || !options.key_lengths.empty() || is_grouped ||
-         (options.causal && s.keys != s.queries);
+// Whether only attention_by_products() computes this. The kernels of GPUs have fewer options than those of the CPU.
+bool needs_products(const AttentionOptions& options, const Tensor& q, const Sizes& s, bool is_grouped) {
+  if (options.mask.defined() || options.dropout > 0) return true;
+  return q.device().kind() == DeviceKind::kCuda &&
+         (!options.key_lengths.empty() || is_grouped || (options.causal && s.keys != s.queries));
 }
 
 Tensor attention(std::vector<Tensor> inputs, const Shape& result, const AttentionOptions& options) {
   const Tensor& q = inputs.front();
-  const AttentionParams params{factor_of(options, result[3]), options.causal};
-  const Tensor y = empty_like(q, result), log_sums = empty_like(q, {result[0], result[2], result[1]}, DType::kFloat32);
   const bool packed = inputs.size() == 1;
+  const std::int64_t keys = packed ? q.shape()[1] : inputs[1].shape()[1];
+  AttentionParams params{factor_of(options, result[3]), options.causal};
+  if (options.causal_alignment == CausalAlignment::kLowerRight) params.causal_offset = keys - result[1];
+  if (!options.key_lengths.empty()) params.key_lengths = options.key_lengths.data();
+  const Tensor y = empty_like(q, result), log_sums = empty_like(q, {result[0], result[2], result[1]}, DType::kFloat32);
   kernels_of(q).attention(params, q, packed ? InputView() : InputView(inputs[1]),
                           packed ? InputView() : InputView(inputs[2]), y, log_sums, stream_of(q));
   std::vector<Tensor> saved = inputs;
   saved.push_back(detach(y));
   saved.push_back(log_sums);
-  record<AttentionNode>(y, std::move(inputs), std::move(saved), params);
+  record<AttentionNode>(y, std::move(inputs), std::move(saved), params, options.key_lengths);
   return y;
 }
 
@@ -128,7 +136,7 @@ Tensor scaled_dot_product_attention(const Tensor& queries, const Tensor& keys, c
   const Sizes sizes{q_shape[0], q_shape[1], k_shape[1], q_shape[2]};
   check_options(options, q, sizes);
   check_width(q, q_shape[3]);
-  if (needs_products(options, sizes, key_heads != q_shape[2]) && q_shape.count() > 0)
+  if (needs_products(options, q, sizes, key_heads != q_shape[2]) && q_shape.count() > 0)
     return attention_by_products(q, k, v, options, factor_of(options, q_shape[3]));
   return attention({q, k, v}, q_shape, options);
 }
@@ -143,7 +151,7 @@ Tensor scaled_dot_product_attention(const Tensor& given, const AttentionOptions&
   check_options(options, qkv, sizes);
   check_width(qkv, shape[4]);
   const Shape result{shape[0], shape[1], shape[3], shape[4]};
-  if (!needs_products(options, sizes, /*is_grouped=*/false) || result.count() == 0)
+  if (!needs_products(options, qkv, sizes, /*is_grouped=*/false) || result.count() == 0)
     return attention({qkv}, result, options);
   const auto part = [&](std::int64_t which) { return squeeze(slice(qkv, 2, {which, which + 1}), 2); };
   return attention_by_products(part(0), part(1), part(2), options, factor_of(options, shape[4]));
