@@ -111,17 +111,24 @@ TEST_P(RandomShapes, Matmul) {
   }
 }
 
+// Grouped heads, a causal mask that is shifted, and lengths of the samples, in all combinations.
 TEST_P(RandomShapes, Attention) {
-  for (int i = 0; i < kTimes && !HasFatalFailure(); ++i) {
-    const bool causal = flip(), accumulate = flip(), packed = causal && flip();
-    const Index batch = between(1, 2), heads = between(1, 3), width = size(i % 10 == 0 ? 140 : 70),
-                queries = size(i % 6 == 0 ? 260 : 60), keys = causal ? queries : size(i % 6 == 0 ? 400 : 60);
+  for (int i = 0; i < 2 * kTimes && !HasFatalFailure(); ++i) {
+    const bool causal = flip(), accumulate = flip(), packed = causal && flip(), shifted = causal && !packed && flip();
+    const Index batch = between(1, 2), key_heads = between(1, 3), group = packed ? 1 : between(1, 3),
+                heads = group * key_heads, width = size(i % 10 == 0 ? 140 : 70), queries = size(i % 6 == 0 ? 260 : 60),
+                keys = causal && !shifted ? queries : size(i % 6 == 0 ? 400 : 60);
     const Shape of_q = packed ? Shape{batch, queries, 3, heads, width} : Shape{batch, queries, heads, width},
-                of_k = {batch, keys, heads, width}, of_y = {batch, queries, heads, width};
-    const AttentionParams params{1 / std::sqrt(static_cast<float>(width)), causal};
+                of_k = {batch, keys, key_heads, width}, of_y = {batch, queries, heads, width};
+    AttentionParams params{1 / std::sqrt(static_cast<float>(width)), causal};
+    if (shifted && flip()) params.causal_offset = keys - queries;
+    std::vector<std::int64_t> lengths;
+    for (Index n = 0; n < batch; ++n) lengths.push_back(between(0, keys));
+    const bool has_lengths = flip();
     constexpr Bound kAttended{.value = 2e-5F, .largest = 1e-5F, .absolute = 1e-6F};
-    compare(fmt::format("{} x {} queries, {} keys, {} heads of {}, causal {}, packed {}", batch, queries, keys, heads,
-                        width, causal, packed),
+    compare(fmt::format("{} x {} queries, {} keys, {} heads of {}, {} of keys, causal {} + {}, packed {}, lengths {}",
+                        batch, queries, keys, heads, width, key_heads, causal, params.causal_offset, packed,
+                        has_lengths ? lengths.front() : -1),
             {kAttended}, [=](Bench& b) {
               const auto operand = [&](unsigned seed) { return packed ? InputView() : cases::in(b, of_k, seed); };
               const auto grad = [&](unsigned seed) {
@@ -131,8 +138,11 @@ TEST_P(RandomShapes, Attention) {
               const OutputView y = cases::out(b, of_y, 5), log_sums = cases::out(b, {batch, heads, queries}, 6),
                                q_grad = cases::out(b, of_q, 7, accumulate), k_grad = grad(8), v_grad = grad(9);
               return [=, &b] {
-                b.kernels.attention(params, q, k, v, y, log_sums, b.stream());
-                b.kernels.attention_backward(params, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad, b.stream());
+                AttentionParams with_lengths = params;
+                if (has_lengths) with_lengths.key_lengths = lengths.data();
+                b.kernels.attention(with_lengths, q, k, v, y, log_sums, b.stream());
+                b.kernels.attention_backward(with_lengths, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad,
+                                             b.stream());
               };
             });
   }
