@@ -64,19 +64,17 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens,
                          const std::function<std::string(const std::string&)>& normalize)
     : tokens_(std::move(tokens)) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    const AddedToken& token = tokens_[i];
+    AddedToken& token = tokens_[i];
     if (!by_id_.emplace(token.id, i).second || !by_content_.emplace(token.content, i).second)
       throw InvalidArgument("token '{}' with the id {} has the content or the id of another added token", token.content,
                             token.id);
-    // Special tokens come first, and of equal texts the first counts.
-    if (!token.is_special) continue;
-    token.is_normalized ? in_normalized_.add(normalize(token.content), i) : in_original_.add(token.content, i);
+    token.decoded = token.is_normalized ? normalize(token.content) : token.content;
   }
-  for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    if (tokens_[i].is_special) continue;
-    tokens_[i].is_normalized ? in_normalized_.add(normalize(tokens_[i].content), i)
-                             : in_original_.add(tokens_[i].content, i);
-  }
+  // Special tokens come first, and of equal texts the first counts.
+  for (const bool is_special : {true, false})
+    for (std::size_t i = 0; i < tokens_.size(); ++i)
+      if (tokens_[i].is_special == is_special)
+        (tokens_[i].is_normalized ? in_normalized_ : in_original_).add(tokens_[i].decoded, i);
 }
 
 const AddedToken* AddedTokens::of_id(std::int64_t id) const {

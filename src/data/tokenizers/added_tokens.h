@@ -20,6 +20,7 @@ struct AddedToken {
   bool is_normalized = false;  // it is looked for in the normalized text
   bool is_single_word = false;  // only where no word character is next to it
   bool strips_left = false, strips_right = false;  // it takes the white space next to it
+  std::string decoded = {};  // its text in decoders; AddedTokens sets it: the normalized content if is_normalized
 };
 
 // Finds the longest token at the first place where there is one.

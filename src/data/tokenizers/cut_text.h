@@ -1,6 +1,7 @@
 // A text that pre-tokenizers cut into pieces, the words that a model gets.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -55,13 +56,14 @@ class CutText {
   int next_ = 0;
 };
 
-// Takes the parts of one piece in order, delimiters and what is between, and appends the new pieces to `cuts`.
+// Takes the parts of one piece in order, delimiters and what is between them, and appends the new pieces to `cuts`.
 class PieceCutter {
  public:
   PieceCutter(CutBehavior behavior, std::vector<Span>& cuts) : behavior_(behavior), cuts_(cuts), first_(cuts.size()) {}
 
+  // A delimiter may be empty: it parts its neighbours.
   void add(Span part, bool is_delimiter) {
-    if (part.size() == 0) return;
+    has_empty_ = has_empty_ || part.size() == 0;
     const bool has_last = cuts_.size() > first_;
     const bool joins = (behavior_ == CutBehavior::kContiguous && has_last && is_delimiter == last_is_delimiter_) ||
                        (behavior_ == CutBehavior::kMergedWithPrevious && has_last && is_delimiter &&
@@ -74,11 +76,17 @@ class PieceCutter {
     last_is_delimiter_ = is_delimiter;
   }
 
+  // After the last part: leaves out empty pieces.
+  void finish() {
+    const auto first = cuts_.begin() + static_cast<std::ptrdiff_t>(first_);
+    if (has_empty_) cuts_.erase(std::remove_if(first, cuts_.end(), [](Span cut) { return cut.size() == 0; }), cuts_.end());
+  }
+
  private:
   CutBehavior behavior_;
   std::vector<Span>& cuts_;
   std::size_t first_;
-  bool last_is_delimiter_ = false;
+  bool last_is_delimiter_ = false, has_empty_ = false;
 };
 
 }  // namespace lockstep::data

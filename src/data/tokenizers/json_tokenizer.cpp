@@ -123,7 +123,7 @@ std::string JsonTokenizer::decode(std::span<const std::int64_t> ids, const Decod
     if (added == nullptr)
       tokens.push_back(*steps_.model->vocabulary().token(id));
     else if (!options.skip_special_tokens || !added->is_special)
-      tokens.push_back(added->content);
+      tokens.push_back(added->decoded);
   }
   if (steps_.decoders)
     for (const auto& decoder : *steps_.decoders) decoder->decode(tokens);

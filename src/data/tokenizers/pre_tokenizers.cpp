@@ -26,11 +26,12 @@ class CutAtPattern : public PreTokenizer {
       std::size_t end = piece.begin;
       pattern_.visit_matches(piece.of(text.text()), scratch, [&](Span match) {
         const Span delimiter{piece.begin + match.begin, piece.begin + match.end};
-        cutter.add({end, delimiter.begin}, invert_);
+        if (end < delimiter.begin) cutter.add({end, delimiter.begin}, invert_);
         cutter.add(delimiter, !invert_);
         end = delimiter.end;
       });
-      cutter.add({end, piece.end}, invert_);
+      if (end < piece.end) cutter.add({end, piece.end}, invert_);
+      cutter.finish();
     });
   }
 
@@ -53,11 +54,11 @@ class CutAtCharacters : public PreTokenizer {
         const Span here{at, at + bytes.size()};
         at = here.end;
         if (!is_delimiter_(character)) return;
-        cutter.add({end, here.begin}, false);
+        if (end < here.begin) cutter.add({end, here.begin}, false);
         cutter.add(here, true);
         end = here.end;
       });
-      cutter.add({end, piece.end}, false);
+      if (end < piece.end) cutter.add({end, piece.end}, false);
     });
   }
 
