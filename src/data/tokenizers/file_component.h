@@ -1,6 +1,8 @@
 // A part of a tokenizer.json, with its place for messages. All members throw FileError with file and place.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
