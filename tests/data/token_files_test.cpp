@@ -84,20 +84,22 @@ TEST(TokenFiles, ReadIntegersOfAnySizeFromNpy) {
     text.resize(117, ' ');
     return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + text + "\n" + values;
   };
-  for (const auto& [type, values] : std::vector<std::pair<std::string, std::string>>{
-           {"|u1", bytes_of<std::uint8_t>({1, 2, 3, 200})},
-           {"<i2", bytes_of<std::int16_t>({1, 2, 3, 200})},
-           {"<i4", bytes_of<std::int32_t>({1, 2, 3, 200})},
-           {"<i8", bytes_of<std::int64_t>({1, 2, 3, 200})}}) {
+  for (const auto& [type, values] :
+       std::vector<std::pair<std::string, std::string>>{{"|u1", bytes_of<std::uint8_t>({1, 2, 3, 200})},
+                                                        {"<i2", bytes_of<std::int16_t>({1, 2, 3, 200})},
+                                                        {"<i4", bytes_of<std::int32_t>({1, 2, 3, 200})},
+                                                        {"<i8", bytes_of<std::int64_t>({1, 2, 3, 200})}}) {
     const TestFile file(npy(type, values));
     EXPECT_EQ(ids_of(TokenFiles({file.path()}, {.length = 3}), 0, 1), (Ids{2, 3, 200})) << type;
   }
   const TestFile floats(npy("<f4", std::string(16, '\0'))), cut(npy("<i8", std::string(31, '\0')));
   EXPECT_THAT(message_of([&] { TokenFiles({floats.path()}); }), HasSubstr("has the type '<f4'; expected integers"));
-  EXPECT_THAT(message_of([&] { TokenFiles({cut.path()}); }), HasSubstr("says 4 tokens of 8 bytes, but 31 bytes follow"));
+  EXPECT_THAT(message_of([&] { TokenFiles({cut.path()}); }),
+              HasSubstr("says 4 tokens of 8 bytes, but 31 bytes follow"));
   const TestFile negative(npy("|i1", bytes_of<std::int8_t>({1, -2, 3, 4})));
   const TokenFiles set({negative.path()}, {.length = 3});
-  EXPECT_THAT(message_of([&] { (void)set.get(0, 0); }), HasSubstr(negative.path() + ": token 1 is -2; expected no neg"));
+  EXPECT_THAT(message_of([&] { (void)set.get(0, 0); }),
+              HasSubstr(negative.path() + ": token 1 is -2; expected no neg"));
 }
 
 TEST(TokenFiles, RefuseWhatIsDamaged) {
@@ -121,9 +123,12 @@ TEST(TokenFiles, RefuseWhatIsDamaged) {
 
 TEST(WriteTokens, RefusesIdsThatDoNotFit) {
   const TestFile file("before");
-  EXPECT_THAT(message_of([&] { write_tokens(file.path(), Ids{1, 65'536}); }),
+  EXPECT_THAT(message_of([&] {
+                write_tokens(file.path(), Ids{1, 65'536});
+              }),
               HasSubstr(file.path() + ": token 1 is 65536, which uint16 cannot hold: expected 0 to 65535"));
-  EXPECT_THAT(message_of([&] { write_tokens(file.path(), Ids{-1}, {.type = TokenType::kUint32}); }), HasSubstr("is -1"));
+  EXPECT_THAT(message_of([&] { write_tokens(file.path(), Ids{-1}, {.type = TokenType::kUint32}); }),
+              HasSubstr("is -1"));
   EXPECT_EQ(std::filesystem::file_size(file.path()), 6U) << "the file before is still there";
   EXPECT_FALSE(std::filesystem::exists(file.path() + ".part"));
   EXPECT_THAT(message_of([&] { write_tokens("/nowhere/tokens.bin", Ids{1}); }), HasSubstr("/nowhere/tokens.bin.part"));
@@ -139,7 +144,8 @@ TEST(PackSequences, PutsDocumentsBehindEachOther) {
   EXPECT_EQ(ids_of(set, 1, 0), (Ids{0, 0, 4}));
   EXPECT_EQ(ids_of(set, 2, 1), (Ids{6, 7, 8}));
   EXPECT_THAT(message_of([&] { pack_sequences(documents, {.length = 3}); }), HasSubstr("separator is -1"));
-  EXPECT_THAT(message_of([&] { pack_sequences(documents, {.length = 11, .separator = 0}); }), HasSubstr("got 11 tokens"));
+  EXPECT_THAT(message_of([&] { pack_sequences(documents, {.length = 11, .separator = 0}); }),
+              HasSubstr("got 11 tokens"));
   EXPECT_THAT(message_of([&] { pack_sequences(documents, {.length = 3, .separator = 8, .vocabulary_size = 8}); }),
               HasSubstr("token 3 is 8; expected 0 to 7"));
 }
@@ -160,8 +166,10 @@ TEST(TokenizeFile, GivesWindowsOfAText) {
     EXPECT_EQ(ids_of(set, 1, 0), (Ids{3, 4}));
     EXPECT_EQ(ids_of(set, 1, 1), (Ids{4, 1}));
   }
-  EXPECT_THAT(message_of([&] { tokenize_file(bad.path(), tokenizer); }), HasSubstr(bad.path() + ": byte 6 (line 2), 0xff"));
-  EXPECT_THAT(message_of([&] { tokenize_file(text.path(), tokenizer); }), HasSubstr("has 6 tokens, too few for a window"));
+  EXPECT_THAT(message_of([&] { tokenize_file(bad.path(), tokenizer); }),
+              HasSubstr(bad.path() + ": byte 6 (line 2), 0xff"));
+  EXPECT_THAT(message_of([&] { tokenize_file(text.path(), tokenizer); }),
+              HasSubstr("has 6 tokens, too few for a window"));
 }
 
 }  // namespace

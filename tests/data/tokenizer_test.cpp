@@ -13,8 +13,8 @@
 
 #include "lockstep/core/error.h"
 #include "src/data/token_models/byte_letters.h"
-#include "src/data/tokenizers/text_pattern.h"
-#include "src/data/tokenizers/unicode_text.h"
+#include "src/data/unicode/text_pattern.h"
+#include "src/data/unicode/unicode_text.h"
 #include "tests/data/files_for_tests.h"
 #include "tests/support/heap_count.h"
 #include "tests/support/message_of.h"
@@ -131,13 +131,17 @@ TEST(Tokenizer, ReadsFilesOfOlderVersions) {
 
 TEST(TokenizerMistakes, TextsAndIds) {
   const Tokenizer tokenizer = made(byte_level_file());
-  EXPECT_THAT(message_of([&] { (void)tokenizer.encode("ab\xff"); }), HasSubstr("byte 2 of the text, 0xff, is not UTF-8"));
+  EXPECT_THAT(message_of([&] { (void)tokenizer.encode("ab\xff"); }),
+              HasSubstr("byte 2 of the text, 0xff, is not UTF-8"));
   EXPECT_THAT(message_of([&] { (void)tokenizer.encode_pair("a", "\xc3"); }), HasSubstr("byte 0 of the text, 0xc3"));
-  EXPECT_THAT(message_of([&] { (void)tokenizer.decode(Ids{1, 261}); }),
+  EXPECT_THAT(message_of([&] {
+                (void)tokenizer.decode(Ids{1, 261});
+              }),
               HasSubstr("id 261 at place 1 is not in the vocabulary of"));
   EXPECT_THAT(message_of([&] { (void)tokenizer.decode(Ids{-1}); }), HasSubstr("which has ids 0 to 260"));
   EXPECT_THAT(message_of([&] { (void)tokenizer.token_of(300); }), HasSubstr("id 300 is not in the vocabulary"));
-  EXPECT_THAT(message_of([&] { (void)tokenizer.encode("a", {.begin = true}); }), HasSubstr("are for SentencePiece files"));
+  EXPECT_THAT(message_of([&] { (void)tokenizer.encode("a", {.begin = true}); }),
+              HasSubstr("are for SentencePiece files"));
 }
 
 TEST(TokenizerMistakes, KindsThatAreNotSupported) {
@@ -146,7 +150,8 @@ TEST(TokenizerMistakes, KindsThatAreNotSupported) {
     file[key] = value;
     return refusal(file);
   };
-  EXPECT_THAT(with("model", {{"type", "Unigram"}}), HasSubstr("model: kind 'Unigram' is not supported; supported are BPE"));
+  EXPECT_THAT(with("model", {{"type", "Unigram"}}),
+              HasSubstr("model: kind 'Unigram' is not supported; supported are BPE"));
   EXPECT_THAT(with("normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Nmt"}}}}}),
               HasSubstr("normalizer.normalizers[1]: kind 'Nmt' is not supported; supported are BertNormalizer"));
   EXPECT_THAT(with("pre_tokenizer", {{"type", "UnicodeScripts"}}), HasSubstr("pre_tokenizer: kind 'UnicodeScripts'"));
@@ -171,7 +176,8 @@ TEST(TokenizerMistakes, DamagedFiles) {
   EXPECT_THAT(refusal(file), HasSubstr("model: 'vocab' is missing or empty"));
   file = byte_level_file();
   file["model"]["merges"].push_back("he xx");
-  EXPECT_THAT(refusal(file), HasSubstr("model: merge 4, 'he' with 'xx', needs the token 'xx', which is not in the vocab"));
+  EXPECT_THAT(refusal(file),
+              HasSubstr("model: merge 4, 'he' with 'xx', needs the token 'xx', which is not in the vocab"));
   file["model"]["merges"].back() = "one two three";
   EXPECT_THAT(refusal(file), HasSubstr("model.merges[4]: is \"one two three\"; expected two tokens"));
   file = byte_level_file();
@@ -198,18 +204,20 @@ TEST(TokenizerMistakes, DamagedFiles) {
 
 TEST(TokenizerMistakes, EveryDamagedByteIsReadOrRefused) {
   json file = bert_file();
-  EXPECT_GT(refused_when_damaged(file.dump(), [](const std::string& path) {
-              std::filesystem::copy_file(path, path + ".json", std::filesystem::copy_options::overwrite_existing);
-              const std::string copy = path + ".json";
-              try {
-                (void)Tokenizer(copy).encode("unaffable [CLS] to!");
-              } catch (const FileError& error) {
-                EXPECT_THAT(error.what(), ::testing::StartsWith(copy));
-                std::filesystem::remove(copy);
-                throw FileError("{}: refused", path);
-              }
-              std::filesystem::remove(copy);
-            }),
+  EXPECT_GT(refused_when_damaged(file.dump(),
+                                 [](const std::string& path) {
+                                   std::filesystem::copy_file(path, path + ".json",
+                                                              std::filesystem::copy_options::overwrite_existing);
+                                   const std::string copy = path + ".json";
+                                   try {
+                                     (void)Tokenizer(copy).encode("unaffable [CLS] to!");
+                                   } catch (const FileError& error) {
+                                     EXPECT_THAT(error.what(), ::testing::StartsWith(copy));
+                                     std::filesystem::remove(copy);
+                                     throw FileError("{}: refused", path);
+                                   }
+                                   std::filesystem::remove(copy);
+                                 }),
             500);
 }
 

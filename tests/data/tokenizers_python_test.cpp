@@ -1,5 +1,6 @@
 // Compares Tokenizer with Python's `tokenizers`, `sentencepiece` and `transformers`, which make_tokenizers.py runs.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -10,14 +11,18 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/data/files.h"
 #include "lockstep/data/tokenizer.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary.h"
 
 namespace lockstep::data {
 namespace {
+
+using ::testing::HasSubstr;
 
 class PythonTokenizers : public ::testing::Test {
  protected:
@@ -111,6 +116,38 @@ class PythonTokenizers : public ::testing::Test {
 TEST_F(PythonTokenizers, GiveTheSameIdsAndTextsForTokenizerJson) { EXPECT_GT(compare(".json"), 100); }
 
 TEST_F(PythonTokenizers, GiveTheSameIdsAndTextsForSentencePiece) { EXPECT_GT(compare(".model"), 10); }
+
+TEST_F(PythonTokenizers, ModelsOfSentencePieceHaveTheirTokensAndMistakes) {
+  const std::string path = path_of("bytes.model");
+  const Tokenizer tokenizer(path);
+  ASSERT_TRUE(tokenizer.id_of("<sep>").has_value());
+  EXPECT_EQ(tokenizer.token_of(*tokenizer.id_of("<sep>")), "<sep>");
+  EXPECT_EQ(tokenizer.id_of("there is no such token"), std::nullopt);
+  EXPECT_EQ(tokenizer.special_tokens().size(), 3U) << "<unk>, <s>, </s>";
+  const std::vector<std::int64_t> outside = {0, tokenizer.vocabulary_size()};
+  EXPECT_THAT(message_of([&] { (void)tokenizer.decode(outside); }),
+              HasSubstr("at place 1 is not in the vocabulary of"));
+  EXPECT_THAT(message_of([&] { (void)tokenizer.encode_pair("a", "b"); }),
+              HasSubstr("does not say how two texts are joined"));
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  EXPECT_THAT(message_of([&] { Tokenizer{path}; }), HasSubstr(path + ": is not a model of SentencePiece: "));
+  std::filesystem::resize_file(path, 0);
+  EXPECT_THAT(message_of([&] { Tokenizer{path}; }), HasSubstr("the file is empty"));
+}
+
+TEST_F(PythonTokenizers, ModelsOfSentencePieceServeSeveralThreads) {
+  const Tokenizer tokenizer(path_of("unigram.model"));
+  const std::string text = text_of("languages.txt");
+  const std::vector<std::int64_t> alone = tokenizer.encode(text);
+  std::vector<int> equal(3);
+  std::vector<std::thread> threads;
+  for (int& each : equal)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) each += tokenizer.encode(text) == alone ? 1 : 0;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(equal, ::testing::Each(20));
+}
 
 }  // namespace
 }  // namespace lockstep::data

@@ -22,9 +22,9 @@ class Tokenizer;
 
 enum class TokenType { kUint16, kUint32 };
 enum class TokenFormat {
-  kRaw,  // ids and nothing else, as nanoGPT writes them
+  kRaw,   // ids and nothing else, as nanoGPT writes them
   kLlmC,  // behind llm.c's header of 256 int32: magic number (20240520 for uint16, 20240801 for uint32), version, count
-  kNpy,  // one-dimensional, as numpy.save() writes it
+  kNpy,   // one-dimensional, as numpy.save() writes it
 };
 
 struct TokenWindowOptions {
@@ -37,7 +37,7 @@ struct TokenWindowOptions {
 
 struct TokenFileOptions {
   std::int64_t length = 1024, stride = 0, vocabulary_size = 0;  // as in TokenWindowOptions
-  TokenType type = TokenType::kUint16;  // of raw files, which do not say it
+  TokenType type = TokenType::kUint16;                          // of raw files, which do not say it
 };
 
 // Windows of files that are mapped, not read: their size does not count as memory of the process. Sample i is
@@ -47,8 +47,9 @@ struct TokenFileOptions {
 class TokenFiles : public FixedShapeDataset {
  public:
   // Files of the three formats, in any mixture: the first bytes say which. A .npy has integers of any size, in this
-  // machine's byte order. Throws FileError, with what was expected and found, for a missing file, an odd length, a count
-  // that contradicts the size, and fewer than T + 1 tokens in a file; InvalidArgument for no path and for options below 0.
+  // machine's byte order. Throws FileError, with what was expected and found, for a missing file, an odd length, a
+  // count that contradicts the size, and fewer than T + 1 tokens in a file; InvalidArgument for no path and for options
+  // below 0.
   explicit TokenFiles(const std::vector<std::string>& paths, const TokenFileOptions& options = {});
 
   std::int64_t tokens() const;  // in all files
@@ -91,12 +92,13 @@ struct PackOptions {
 };
 
 // Packs documents, lists of ids, into windows without padding: all documents in their order, each followed by the
-// separator. At most the last T tokens stand in no window. An empty document gives a separator. Throws as TokenSequences.
+// separator. At most the last T tokens stand in no window. An empty document gives a separator. Throws as
+// TokenSequences.
 TokenSequences pack_sequences(std::span<const std::vector<std::int64_t>> documents, const PackOptions& options);
 
 // Reads a UTF-8 text, plain or gzip, and gives the windows of its tokens. No special tokens are added. The default
-// vocabulary_size is the tokenizer's. Throws FileError where read_file() does, for text that is not UTF-8 (with byte and
-// line) and for fewer than T + 1 tokens.
+// vocabulary_size is the tokenizer's. Throws FileError where read_file() does, for text that is not UTF-8 (with byte
+// and line) and for fewer than T + 1 tokens.
 TokenSequences tokenize_file(const std::string& path, const Tokenizer& tokenizer,
                              const TokenWindowOptions& options = {}, std::uint64_t max_bytes = kMaxFileBytes);
 

@@ -7,9 +7,9 @@
 // Two kinds of files:
 // - tokenizer.json of Hugging Face's `tokenizers`, with byte-pair encoding (GPT-2, Llama 3, Qwen2) or WordPiece (BERT).
 //   The ids are those of `tokenizers`, and of PreTrainedTokenizerFast in `transformers`, for all characters of Unicode
-//   8. For marks, punctuation, letters and numbers of later versions, those depend on the version of PCRE2 and utf8proc.
-//   `truncation` and `padding` in a file are ignored. Anything else that a file asks for and that is not supported is a
-//   FileError with file, component, kind and the supported kinds. Needs a build with PCRE2 and utf8proc.
+//   8. For marks, punctuation, letters and numbers of later versions, those depend on the version of PCRE2 and
+//   utf8proc. `truncation` and `padding` in a file are ignored. Anything else that a file asks for and that is not
+//   supported is a FileError with file, component, kind and the supported kinds. Needs a build with PCRE2 and utf8proc.
 // - .model of SentencePiece (Llama 2, T5). Needs a build with libsentencepiece, which is loaded when a file is opened.
 // Without a library, the constructor throws an Error that names the package to install.
 #pragma once
@@ -30,7 +30,8 @@ namespace lockstep::data {
 class TokenizerFile;
 
 struct EncodeOptions {
-  // Add the tokens of the file's post-processor, such as [CLS] and [SEP]. SentencePiece files have none: see begin, end.
+  // Add the tokens of the file's post-processor, such as [CLS] and [SEP]. SentencePiece files have none: see begin,
+  // end.
   bool add_special_tokens = true;
   // Only for SentencePiece files, else InvalidArgument: put the token of the model's bos_id before the ids, and that of
   // eos_id after them. InvalidArgument if the model has none.
@@ -75,7 +76,7 @@ class Tokenizer {
   std::int64_t vocabulary_size() const;
   // Empty if no token is spelled so. A byte-level vocabulary spells a space as U+0120, as its file does.
   std::optional<std::int64_t> id_of(std::string_view token) const;
-  std::string token_of(std::int64_t id) const;  // throws InvalidArgument for an id that is not in the vocabulary
+  std::string token_of(std::int64_t id) const;       // throws InvalidArgument for an id that is not in the vocabulary
   std::vector<SpecialToken> special_tokens() const;  // in the order of their ids
 
   const std::string& path() const;  // the file that was read

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/data/tokenizers/sentencepiece_library.h"
+#include "src/data/sentencepiece/sentencepiece_library.h"
 
 namespace lockstep::data {
 

@@ -25,9 +25,10 @@ class MappedTokens {
       width_ = raw_type == TokenType::kUint16 ? 2 : 4;
       values_ = bytes;
       if (bytes.size() % width_ != 0)
-        refuse(fmt::format("has {} bytes, which are not a multiple of {}, the bytes of a uint{}: is it complete, and of "
-                           "this type?",
-                           bytes.size(), width_, width_ * 8));
+        refuse(
+            fmt::format("has {} bytes, which are not a multiple of {}, the bytes of a uint{}: is it complete, and of "
+                        "this type?",
+                        bytes.size(), width_, width_ * 8));
     }
   }
 
@@ -73,7 +74,8 @@ class MappedTokens {
   void take_npy() {
     const NpyHeader header = npy_header(file_.bytes(), [&](const std::string& why) { refuse(why); });
     const std::string& type = header.type;
-    const bool is_integer = type.size() == 3 && (type[0] == '<' || type[0] == '|') && (type[1] == 'i' || type[1] == 'u') &&
+    const bool is_integer = type.size() == 3 && (type[0] == '<' || type[0] == '|') &&
+                            (type[1] == 'i' || type[1] == 'u') &&
                             (type[2] == '1' || type[2] == '2' || type[2] == '4' || type[2] == '8');
     if (!is_integer)
       refuse(fmt::format("has the type '{}'; expected integers, such as uint16 ('<u2') or int64 ('<i8')", type));
@@ -106,9 +108,10 @@ TokenFiles::TokenFiles(const std::vector<std::string>& paths, const TokenFileOpt
     const Part& part = parts_.emplace_back(Part{std::make_shared<MappedTokens>(path, options.type), size_});
     const std::int64_t windows = windows_of(part.tokens->count(), options_.length, options_.stride);
     if (windows == 0)
-      part.tokens->refuse(fmt::format("has {} tokens, too few for a window of {} and its next token: choose a smaller "
-                                      "length",
-                                      part.tokens->count(), options_.length));
+      part.tokens->refuse(
+          fmt::format("has {} tokens, too few for a window of {} and its next token: choose a smaller "
+                      "length",
+                      part.tokens->count(), options_.length));
     size_ += windows;
   }
 }

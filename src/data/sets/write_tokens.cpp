@@ -19,7 +19,8 @@ std::string token_file_header(std::size_t count, const WriteTokensOptions& optio
   if (options.format == TokenFormat::kNpy) return npy_header_text(is_narrow ? "<u2" : "<u4", count);
   if (options.format == TokenFormat::kRaw) return "";
   if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-    throw InvalidArgument("write_tokens: {} tokens are more than the header of llm.c can say: write several files", count);
+    throw InvalidArgument("write_tokens: {} tokens are more than the header of llm.c can say: write several files",
+                          count);
   const LlmCKind& kind = is_narrow ? kLlmCUint16 : kLlmCUint32;
   LlmCHeader header;
   header.words[0] = kind.magic;
@@ -38,7 +39,8 @@ void write_values(std::ofstream& file, std::span<const std::int64_t> ids, const 
                             ids[at], sizeof(Value) * 8, std::numeric_limits<Value>::max());
     values.push_back(static_cast<Value>(ids[at]));
     if (values.size() < kAtOnce && at + 1 < ids.size()) continue;
-    file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(Value)));
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size() * sizeof(Value)));
     values.clear();
   }
 }
@@ -54,7 +56,8 @@ void write_tokens(const std::string& path, std::span<const std::int64_t> ids, co
                                        : write_values<std::uint32_t>(file, ids, path);
     errno = 0;
     file.close();
-    if (!file) throw FileError("{}: cannot be written: {}", part, errno == 0 ? "the disk refused it" : std::strerror(errno));
+    if (!file)
+      throw FileError("{}: cannot be written: {}", part, errno == 0 ? "the disk refused it" : std::strerror(errno));
     std::error_code failure;
     std::filesystem::rename(part, path, failure);
     if (failure) throw FileError("{}: cannot be renamed to {}: {}", part, path, failure.message());

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kFirstOther = 0x100, kOthers = 0x44;
 
 struct ByteLetters {
-  std::array<std::string, 256> letters;  // of bytes, as UTF-8
+  std::array<std::string, 256> letters;            // of bytes, as UTF-8
   std::array<int, kFirstOther + kOthers> bytes{};  // of letters; -1: spells no byte
 
   ByteLetters() {

@@ -163,7 +163,8 @@ void BytePairModel::merge_few(std::vector<WordSymbol>& symbols, std::vector<Merg
   }
 }
 
-// A merged symbol's right half has the id -1 and stands in no list. A chance whose pair has changed since is passed over.
+// A merged symbol's right half has the id -1 and stands in no list. A chance whose pair has changed since is passed
+// over.
 void BytePairModel::merge_many(std::vector<WordSymbol>& symbols, std::vector<MergeChance>& chances) const {
   const auto symbol = [&](std::int32_t at) -> WordSymbol& { return symbols[static_cast<std::size_t>(at)]; };
   const auto merge_at = [&](std::int32_t at) {

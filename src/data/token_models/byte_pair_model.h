@@ -1,5 +1,6 @@
-// Byte-pair encoding (Sennrich, Haddow and Birch, 2016, Neural Machine Translation of Rare Words with Subword Units): of
-// all neighbours in a word, the pair that comes first in the list of merges becomes one symbol, until no pair is in it.
+// Byte-pair encoding (Sennrich, Haddow and Birch, 2016, Neural Machine Translation of Rare Words with Subword Units):
+// of all neighbours in a word, the pair that comes first in the list of merges becomes one symbol, until no pair is in
+// it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace lockstep::data {
 
 struct BytePairOptions {
   std::vector<std::pair<std::string, std::string>> merges;
-  std::string unknown;  // the token for characters outside the vocabulary, which are left out if it is empty
+  std::string unknown;            // the token for characters outside the vocabulary, which are left out if it is empty
   bool fuse_unknown = false;      // one such token for neighbours
   bool byte_fallback = false;     // their bytes instead, if the vocabulary has <0x00> to <0xFF>
   bool ignore_merges = false;     // a word that is a token is not split

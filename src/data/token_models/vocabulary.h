@@ -19,7 +19,7 @@ class Vocabulary {
   void add(std::string_view token, std::int64_t id);
 
   std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }  // the highest id, plus one
-  std::int32_t find(std::string_view token) const {  // -1: there is no such token
+  std::int32_t find(std::string_view token) const {                                // -1: there is no such token
     const auto found = ids_.find(token);
     return found == ids_.end() ? -1 : found->second;
   }

@@ -1,5 +1,5 @@
-// WordPiece as BERT uses it (tokenization.py of google-research/bert): from left to right the longest token; if no token
-// fits somewhere, the whole word is unknown.
+// WordPiece as BERT uses it (tokenization.py of google-research/bert): from left to right the longest token; if no
+// token fits somewhere, the whole word is unknown.
 #pragma once
 
 #include <cstdint>

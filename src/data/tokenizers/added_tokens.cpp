@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/error.h"
-#include "src/data/tokenizers/unicode_text.h"
+#include "src/data/unicode/unicode_text.h"
 
 namespace lockstep::data {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/data/tokenizers/text_pattern.h"
+#include "src/data/unicode/text_pattern.h"
 
 namespace lockstep::data {
 
@@ -17,8 +17,8 @@ struct AddedToken {
   std::string content;
   std::int64_t id = 0;
   bool is_special = false;
-  bool is_normalized = false;  // it is looked for in the normalized text
-  bool is_single_word = false;  // only where no word character is next to it
+  bool is_normalized = false;                      // it is looked for in the normalized text
+  bool is_single_word = false;                     // only where no word character is next to it
   bool strips_left = false, strips_right = false;  // it takes the white space next to it
   std::string decoded = {};  // its text in decoders; AddedTokens sets it: the normalized content if is_normalized
 };

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "src/data/tokenizers/text_pattern.h"
+#include "src/data/unicode/text_pattern.h"
 
 namespace lockstep::data {
 
-// What becomes of a delimiter, as `tokenizers` names it.
+// The fates of a delimiter, as `tokenizers` names them.
 enum class CutBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 class CutText {
@@ -65,10 +65,10 @@ class PieceCutter {
   void add(Span part, bool is_delimiter) {
     has_empty_ = has_empty_ || part.size() == 0;
     const bool has_last = cuts_.size() > first_;
-    const bool joins = (behavior_ == CutBehavior::kContiguous && has_last && is_delimiter == last_is_delimiter_) ||
-                       (behavior_ == CutBehavior::kMergedWithPrevious && has_last && is_delimiter &&
-                        !last_is_delimiter_) ||
-                       (behavior_ == CutBehavior::kMergedWithNext && has_last && !is_delimiter && last_is_delimiter_);
+    const bool joins =
+        (behavior_ == CutBehavior::kContiguous && has_last && is_delimiter == last_is_delimiter_) ||
+        (behavior_ == CutBehavior::kMergedWithPrevious && has_last && is_delimiter && !last_is_delimiter_) ||
+        (behavior_ == CutBehavior::kMergedWithNext && has_last && !is_delimiter && last_is_delimiter_);
     if (joins)
       cuts_.back().end = part.end;
     else if (behavior_ != CutBehavior::kRemoved || !is_delimiter)
@@ -79,7 +79,8 @@ class PieceCutter {
   // After the last part: leaves out empty pieces.
   void finish() {
     const auto first = cuts_.begin() + static_cast<std::ptrdiff_t>(first_);
-    if (has_empty_) cuts_.erase(std::remove_if(first, cuts_.end(), [](Span cut) { return cut.size() == 0; }), cuts_.end());
+    if (has_empty_)
+      cuts_.erase(std::remove_if(first, cuts_.end(), [](Span cut) { return cut.size() == 0; }), cuts_.end());
   }
 
  private:

@@ -5,7 +5,7 @@
 
 #include "src/data/token_models/byte_letters.h"
 #include "src/data/tokenizers/file_component.h"
-#include "src/data/tokenizers/unicode_text.h"
+#include "src/data/unicode/unicode_text.h"
 
 namespace lockstep::data {
 
@@ -50,7 +50,7 @@ class DecodeWordPiece : public TokenDecoder {
   // As in English: no space before a full stop, or within a contraction.
   static void clean(std::string& token) {
     constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-        {" .", "."},   {" ?", "?"},   {" !", "!"},           {" ,", ","},   {" ' ", "'"},  {" n't", "n't"},
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
         {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     for (const auto& [old, by] : kRules) replace_all(token, old, by);
   }

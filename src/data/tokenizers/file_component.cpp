@@ -29,7 +29,8 @@ FileComponent FileComponent::part(const char* key) const {
 
 const nlohmann::json& FileComponent::required(const char* key, bool (nlohmann::json::*is_kind)() const noexcept,
                                               const char* kind) const {
-  if (!value_.is_object()) refuse(fmt::format("expected a JSON object with '{}', found a JSON {}", key, value_.type_name()));
+  if (!value_.is_object())
+    refuse(fmt::format("expected a JSON object with '{}', found a JSON {}", key, value_.type_name()));
   if (!value_.contains(key)) refuse(fmt::format("'{}' is missing; expected {}", key, kind));
   const nlohmann::json& found = value_.at(key);
   if (!(found.*is_kind)()) refuse(fmt::format("'{}' is a JSON {}; expected {}", key, found.type_name(), kind));
@@ -39,7 +40,8 @@ const nlohmann::json& FileComponent::required(const char* key, bool (nlohmann::j
 std::vector<FileComponent> FileComponent::list(const char* key) const {
   std::vector<FileComponent> parts;
   constexpr std::size_t kLongestPlace = 4096;  // a damaged file nests without end
-  if (place_.size() > kLongestPlace) throw FileError("{}: components are nested too deeply: {}...", file_, place_.substr(0, 80));
+  if (place_.size() > kLongestPlace)
+    throw FileError("{}: components are nested too deeply: {}...", file_, place_.substr(0, 80));
   for (const nlohmann::json& each : required(key, &nlohmann::json::is_array, "a list"))
     parts.emplace_back(each, file_, fmt::format("{}{}{}[{}]", place_, place_.empty() ? "" : ".", key, parts.size()));
   return parts;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/data/tokenizers/text_pattern.h"
+#include "src/data/unicode/text_pattern.h"
 
 namespace lockstep::data {
 

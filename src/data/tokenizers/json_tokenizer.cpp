@@ -43,7 +43,8 @@ JsonTokenizer::JsonTokenizer(const std::string& path, TokenizerSteps steps)
     const std::int32_t known = steps_.model->vocabulary().find(token.content);
     const std::string* const other = steps_.model->vocabulary().token(token.id);
     if (known >= 0 && known != token.id)
-      throw InvalidArgument("token '{}' has the id {}, but {} in the model's vocabulary", token.content, token.id, known);
+      throw InvalidArgument("token '{}' has the id {}, but {} in the model's vocabulary", token.content, token.id,
+                            known);
     if (other != nullptr && *other != token.content)
       throw InvalidArgument("token '{}' has the id {}, which is that of '{}' in the model's vocabulary", token.content,
                             token.id, *other);

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "src/data/tokenizers/file_component.h"
-#include "src/data/tokenizers/unicode_text.h"
+#include "src/data/unicode/unicode_text.h"
 
 namespace lockstep::data {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/data/tokenizers/text_pattern.h"
+#include "src/data/unicode/text_pattern.h"
 
 namespace lockstep::data {
 

@@ -38,7 +38,8 @@ Vocabulary vocabulary_of(const FileComponent& model) {
     model.refuse("'vocab' is missing or empty; expected an object from tokens to ids");
   Vocabulary tokens;
   for (const auto& [token, id] : vocabulary.value().items()) {
-    if (!id.is_number_integer()) vocabulary.refuse(fmt::format("the id of '{}' is {}, not an integer", token, id.dump()));
+    if (!id.is_number_integer())
+      vocabulary.refuse(fmt::format("the id of '{}' is {}, not an integer", token, id.dump()));
     tokens.add(token, id.get<std::int64_t>());
   }
   return tokens;
@@ -115,8 +116,7 @@ TokenizerSteps steps_of(const FileComponent& file) {
                        .added = added_tokens_of(file),
                        .post_processor = post_processor_of(file.part("post_processor"))};
   const FileComponent model = file.part("model"), decoder = file.part("decoder");
-  if (!model.value().is_object())
-    file.refuse("'model' is missing; expected a tokenizer.json as `tokenizers` saves it");
+  if (!model.value().is_object()) file.refuse("'model' is missing; expected a tokenizer.json as `tokenizers` saves it");
   try {
     steps.model = model_of(model, steps.pre_tokenizers);
   } catch (const InvalidArgument& error) {

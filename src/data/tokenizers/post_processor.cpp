@@ -17,7 +17,8 @@ TemplatePart special_part(const FileComponent& component, const char* key, std::
 PostProcessor bert(const FileComponent& component) {
   const TemplatePart begin = special_part(component, "cls", 0);
   const TemplatePart end = special_part(component, "sep", 0), second_end = special_part(component, "sep", 1);
-  return {.single = {begin, {.text = 0}, end}, .pair = {begin, {.text = 0}, end, {.text = 1, .type_id = 1}, second_end}};
+  return {.single = {begin, {.text = 0}, end},
+          .pair = {begin, {.text = 0}, end, {.text = 1, .type_id = 1}, second_end}};
 }
 
 PostProcessor roberta(const FileComponent& component) {

@@ -5,7 +5,7 @@
 
 #include "src/data/token_models/byte_letters.h"
 #include "src/data/tokenizers/file_component.h"
-#include "src/data/tokenizers/unicode_text.h"
+#include "src/data/unicode/unicode_text.h"
 
 namespace lockstep::data {
 
@@ -13,8 +13,7 @@ namespace {
 
 // GPT-2's words (encoder.py of openai/gpt-2): contractions; letters, digits and others, each with a space before;
 // spaces, the last of which belongs to the next word.
-constexpr const char* kWordsOfGpt2 =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kWordsOfGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 class CutAtPattern : public PreTokenizer {
  public:
@@ -105,8 +104,7 @@ class AddPrefixSpace : public PreTokenizer {
 class SpellBytes : public PreTokenizer {
  public:
   void cut(CutText& text, PatternScratch&) const override {
-    text.rewrite_pieces(
-        [&](Span piece, std::string& written) { append_byte_letters(piece.of(text.text()), written); });
+    text.rewrite_pieces([&](Span piece, std::string& written) { append_byte_letters(piece.of(text.text()), written); });
   }
 };
 
@@ -114,8 +112,7 @@ enum class PrependScheme { kAlways, kFirst, kNever };
 
 class Metaspace : public PreTokenizer {
  public:
-  Metaspace(std::string replacement, PrependScheme scheme)
-      : replacement_(std::move(replacement)), scheme_(scheme) {}
+  Metaspace(std::string replacement, PrependScheme scheme) : replacement_(std::move(replacement)), scheme_(scheme) {}
   void cut(CutText& text, PatternScratch&) const override {
     text.rewrite_pieces([&](Span piece, std::string& written) {
       const std::string_view old = piece.of(text.text());
@@ -156,9 +153,9 @@ void add_metaspace(PreTokenizers& all, const FileComponent& component) {
   const std::string replacement = component.text("replacement");
   PrependScheme scheme = component.flag("add_prefix_space", true) ? PrependScheme::kAlways : PrependScheme::kNever;
   if (component.has("prepend_scheme"))
-    scheme = component.choice<PrependScheme>("prepend_scheme", {{"always", PrependScheme::kAlways},
-                                                                {"first", PrependScheme::kFirst},
-                                                                {"never", PrependScheme::kNever}});
+    scheme = component.choice<PrependScheme>(
+        "prepend_scheme",
+        {{"always", PrependScheme::kAlways}, {"first", PrependScheme::kFirst}, {"never", PrependScheme::kNever}});
   all.steps.push_back(std::make_unique<Metaspace>(replacement, scheme));
   if (component.flag("split", true))
     all.steps.push_back(
@@ -176,12 +173,10 @@ void add_pre_tokenizer(PreTokenizers& all, const FileComponent& component) {
   if (kind == "Metaspace") return add_metaspace(all, component);
   if (kind == "Whitespace") return all.steps.push_back(std::make_unique<CutToWords>());
   if (kind == "WhitespaceSplit") return add_characters(all, is_white_space, CutBehavior::kRemoved);
-  if (kind == "Punctuation")
-    return add_characters(all, is_punctuation, behavior_of(component, CutBehavior::kIsolated));
+  if (kind == "Punctuation") return add_characters(all, is_punctuation, behavior_of(component, CutBehavior::kIsolated));
   if (kind == "Digits")
-    return add_characters(all, is_number,
-                          component.flag("individual_digits", false) ? CutBehavior::kIsolated
-                                                                     : CutBehavior::kContiguous);
+    return add_characters(
+        all, is_number, component.flag("individual_digits", false) ? CutBehavior::kIsolated : CutBehavior::kContiguous);
   if (kind == "BertPreTokenizer") {
     add_characters(all, is_white_space, CutBehavior::kRemoved);
     return add_characters(all, is_punctuation, CutBehavior::kIsolated);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/data/tokenizers/cut_text.h"
-#include "src/data/tokenizers/text_pattern.h"
+#include "src/data/unicode/text_pattern.h"
 
 namespace lockstep::data {
 

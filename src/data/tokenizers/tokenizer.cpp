@@ -61,8 +61,9 @@ PairEncoding Tokenizer::encode_pair(std::string_view first, std::string_view sec
 std::string Tokenizer::decode(std::span<const std::int64_t> ids, const DecodeOptions& options) const {
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (!file_->has_id(ids[i]))
-      throw InvalidArgument("Tokenizer: decode: id {} at place {} is not in the vocabulary of {}, which has ids 0 to {}",
-                            ids[i], i, path(), vocabulary_size() - 1);
+      throw InvalidArgument(
+          "Tokenizer: decode: id {} at place {} is not in the vocabulary of {}, which has ids 0 to {}", ids[i], i,
+          path(), vocabulary_size() - 1);
   return file_->decode(ids, options);
 }
 

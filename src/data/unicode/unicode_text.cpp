@@ -1,4 +1,4 @@
-#include "src/data/tokenizers/unicode_text.h"
+#include "src/data/unicode/unicode_text.h"
 
 #include <utf8proc.h>
 
@@ -19,7 +19,9 @@ bool is_within(char32_t character, char32_t first, char32_t last) { return chara
 
 // How many bytes at the start of `bytes`, which do not begin with a character, are the begin of one; at least 1.
 std::size_t maximal_subpart(std::string_view bytes) {
-  const auto byte = [&](std::size_t i) -> unsigned { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0; };
+  const auto byte = [&](std::size_t i) -> unsigned {
+    return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0;
+  };
   const unsigned first = byte(0), second = byte(1);
   if (first < 0xe0 || first > 0xf4) return 1;
   const unsigned low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
@@ -93,9 +95,8 @@ void normalize(std::string_view text, NormalForm form, std::vector<std::int32_t>
   if (is_ascii(text)) return void(result.assign(text));
   const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool is_compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  const auto options =
-      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                                     (is_compatible ? UTF8PROC_COMPAT : 0));
+  const auto options = static_cast<utf8proc_option_t>(
+      UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (is_compatible ? UTF8PROC_COMPAT : 0));
   const auto* const bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
   const auto size = static_cast<utf8proc_ssize_t>(text.size());
   if (scratch.size() < text.size()) scratch.resize(text.size());

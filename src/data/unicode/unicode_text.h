@@ -10,13 +10,13 @@
 
 namespace lockstep::data {
 
-bool is_white_space(char32_t character);       // the property White_Space
-bool is_punctuation(char32_t character);       // the categories P, and ASCII's punctuation, some of which are symbols
-bool is_number(char32_t character);            // the categories N
-bool is_word_character(char32_t character);    // letters, marks, digits, connectors and joiners (UTS #18, \w)
-bool is_mark(char32_t character);              // the categories M
-bool is_nonspacing_mark(char32_t character);   // Mn
-bool is_control_or_format(char32_t character); // Cc, Cf, Co, Cs; not the unassigned characters
+bool is_white_space(char32_t character);        // the property White_Space
+bool is_punctuation(char32_t character);        // the categories P, and ASCII's punctuation, some of which are symbols
+bool is_number(char32_t character);             // the categories N
+bool is_word_character(char32_t character);     // letters, marks, digits, connectors and joiners (UTS #18, \w)
+bool is_mark(char32_t character);               // the categories M
+bool is_nonspacing_mark(char32_t character);    // Mn
+bool is_control_or_format(char32_t character);  // Cc, Cf, Co, Cs; not the unassigned characters
 
 void append_lower_case(std::string& text, char32_t character);
 

@@ -1,7 +1,7 @@
 // Patterns of tokenizer files: a plain string, or a regular expression.
 //
-// `tokenizers` has its regular expressions matched by Oniguruma, whose classes and flags are not all those of PCRE2. The
-// differences are translated; a construct without a translation is refused.
+// `tokenizers` has its regular expressions matched by Oniguruma, whose classes and flags are not all those of PCRE2.
+// The differences are translated; a construct without a translation is refused.
 #pragma once
 
 #include <cstddef>
@@ -39,10 +39,9 @@ class TextPattern {
   static TextPattern string(std::string text);
   static TextPattern regex(const std::string& expression);  // throws InvalidArgument
 
-  // Calls visit(Span) for each match, in order. Matches do not overlap; an empty one is left out directly behind another.
-  // An empty string matches nowhere. Throws Error if matching takes more steps than PCRE2 allows.
-  template <typename Visit>
-  void visit_matches(std::string_view text, PatternScratch& scratch, Visit&& visit) const {
+  // Calls visit(Span) for each match, in order. Matches do not overlap; an empty one is left out directly behind
+  // another. An empty string matches nowhere. Throws Error if matching takes more steps than PCRE2 allows.
+  template <typename Visit> void visit_matches(std::string_view text, PatternScratch& scratch, Visit&& visit) const {
     std::size_t at = 0, last_end = std::string_view::npos;
     for (Span match; at <= text.size() && find(text, at, scratch, match);) {
       const bool is_new = match.size() > 0 || match.begin != last_end;

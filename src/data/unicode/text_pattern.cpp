@@ -1,4 +1,4 @@
-#include "src/data/tokenizers/text_pattern.h"
+#include "src/data/unicode/text_pattern.h"
 
 #include <new>
 

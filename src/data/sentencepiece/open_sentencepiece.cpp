@@ -8,7 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
-#include "src/data/tokenizers/sentencepiece_library.h"
+#include "src/data/sentencepiece/sentencepiece_library.h"
 #include "src/data/tokenizers/tokenizer_file.h"
 
 namespace lockstep::data {
@@ -18,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 TextSink sink(std::string& text) {
-  return {&text, [](void* to, const char* more, std::size_t bytes) { static_cast<std::string*>(to)->append(more, bytes); }};
+  return {&text,
+          [](void* to, const char* more, std::size_t bytes) { static_cast<std::string*>(to)->append(more, bytes); }};
 }
 
 IdSink sink(std::vector<std::int64_t>& ids) {
@@ -58,13 +59,17 @@ SentencePieceOpen load_module(const std::string& path) {
     if (handle != nullptr || folder.empty() || !fs::exists(file, failure)) continue;
     handle = ::dlopen(file.c_str(), kLoadFlags);
     if (handle == nullptr)
-      throw Error("Tokenizer: {}: {} cannot be loaded: {}: install libsentencepiece0, or the package of your system "
-                  "that has libsentencepiece", path, file.string(), ::dlerror());
+      throw Error(
+          "Tokenizer: {}: {} cannot be loaded: {}: install libsentencepiece0, or the package of your system "
+          "that has libsentencepiece",
+          path, file.string(), ::dlerror());
   }
   if (handle == nullptr && (handle = ::dlopen(kSentencePieceFile, kLoadFlags)) == nullptr)
     throw Error(
-        "Tokenizer: {}: SentencePiece's files need {}, which cannot be loaded ({}): install libsentencepiece-dev, configure "
-        "the build of Lockstep again (meson configure BUILD -Dsentencepiece=enabled) and compile it; or put the module's "
+        "Tokenizer: {}: SentencePiece's files need {}, which cannot be loaded ({}): install libsentencepiece-dev, "
+        "configure "
+        "the build of Lockstep again (meson configure BUILD -Dsentencepiece=enabled) and compile it; or put the "
+        "module's "
         "folder into LD_LIBRARY_PATH",
         path, kSentencePieceFile, ::dlerror());
   const auto open = reinterpret_cast<SentencePieceOpen>(::dlsym(handle, kSentencePieceOpen));
@@ -123,8 +128,7 @@ class SentencePieceFile : public TokenizerFile {
 
  private:
   int required(int id, const char* option, const char* name) const {
-    if (id < 0)
-      throw InvalidArgument("Tokenizer: EncodeOptions::{} is set, but {} has no {}", option, path(), name);
+    if (id < 0) throw InvalidArgument("Tokenizer: EncodeOptions::{} is set, but {} has no {}", option, path(), name);
     return id;
   }
   [[noreturn]] void fail(const char* operation, const std::string& error) const {
@@ -141,8 +145,9 @@ std::shared_ptr<const TokenizerFile> open_sentencepiece(const std::string& path)
   static const SentencePieceOpen kOpen = load_module(path);  // after a failure the next call tries again
   std::string error;
   SentencePieceModel* const model =
-      bytes.empty() ? nullptr
-                    : kOpen(kSentencePieceVersion, reinterpret_cast<const char*>(bytes.data()), bytes.size(), sink(error));
+      bytes.empty()
+          ? nullptr
+          : kOpen(kSentencePieceVersion, reinterpret_cast<const char*>(bytes.data()), bytes.size(), sink(error));
   if (model == nullptr)
     throw FileError("{}: is not a model of SentencePiece: {}", path, bytes.empty() ? "the file is empty" : error);
   return std::make_shared<SentencePieceFile>(path, model);
