@@ -27,8 +27,8 @@ TEST(TokenizerDocExamples, FromTextsToWindows) {
   const ls::data::Tokenizer tokenizer(model);  // tokenizer.json, a .model, or the folder with it
   std::vector<std::vector<std::int64_t>> documents;
   for (const std::string& article : articles) documents.push_back(tokenizer.encode(article));
-  const auto packed =
-      ls::data::pack_sequences(documents, {.length = 4, .separator = *tokenizer.id_of("<|endoftext|>")});
+  const std::int64_t end = tokenizer.id_of("<|endoftext|>").value();
+  const auto packed = ls::data::pack_sequences(documents, {.length = 4, .separator = end});
   const auto windows = ls::data::tokenize_file(text, tokenizer, {.length = 4});
 
   ls::data::write_tokens(tokens, tokenizer.encode(articles[0]));  // uint16, as nanoGPT reads them

@@ -103,9 +103,9 @@ class PythonTokenizers : public ::testing::Test {
         << tokenizer.decode(std::span(wanted).subspan(static_cast<std::size_t>(std::max<std::int64_t>(at - 20, 0)),
                                                       static_cast<std::size_t>(std::min<std::int64_t>(at, 20))))
         << "'";
-    if (expected.contains("differs")) return;  // what `transformers` gives was compared with `tokenizers`
-    EXPECT_TRUE(tokenizer.decode(wanted) == text_of(expected.at("decoded")));
-    EXPECT_TRUE(tokenizer.decode(wanted, {.skip_special_tokens = false}) == text_of(expected.at("decoded_all")));
+    if (expected.contains("decoded")) EXPECT_TRUE(tokenizer.decode(wanted) == text_of(expected.at("decoded")));
+    if (expected.contains("decoded_all"))
+      EXPECT_TRUE(tokenizer.decode(wanted, {.skip_special_tokens = false}) == text_of(expected.at("decoded_all")));
   }
 
   static inline std::string reason_, folder_;
