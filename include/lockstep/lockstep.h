@@ -47,6 +47,8 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/sampler_state.h"
 #include "lockstep/data/text.h"
+#include "lockstep/data/token_files.h"
+#include "lockstep/data/tokenizer.h"
 #include "lockstep/data/weighted_sampler.h"
 #include "lockstep/ddp/ddp.h"
 #include "lockstep/ddp/model_averager.h"

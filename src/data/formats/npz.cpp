@@ -1,28 +1,17 @@
-// The .npy format is described in numpy/lib/format.py: a magic string, a version, a Python dictionary as text, values.
 #include "src/data/formats/npz.h"
 
-#include <charconv>
 #include <cstring>
 #include <string_view>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
+#include "src/data/formats/npy.h"
 #include "src/data/formats/pickle.h"
 #include "src/data/formats/zip.h"
 
 namespace lockstep::data {
 
 namespace {
-
-constexpr std::string_view kMagic = "\x93NUMPY";
-
-// The text between `begin` and `end` in a header such as "{'descr': '<i8', 'fortran_order': False, 'shape': (12,), }".
-std::string between(const std::string& header, std::string_view begin, char end) {
-  const std::size_t at = header.find(begin);
-  if (at == std::string::npos) return {};
-  const std::size_t from = at + begin.size(), to = header.find(end, from);
-  return to == std::string::npos ? std::string() : header.substr(from, to - from);
-}
 
 // The elements in the state of a pickled array: (version, shape, dtype, is Fortran's order, list of the elements).
 const PickleValue* elements_of(const PickleValue& value) {
@@ -44,18 +33,11 @@ void NpzFile::refuse(const std::string& name, const std::string& why) const {
 
 NpzFile::Array NpzFile::array(const std::string& name) const {
   const std::vector<std::uint8_t> member = unzip(archive_, name + ".npy", path_, max_bytes_);
-  const std::string_view text(reinterpret_cast<const char*>(member.data()), member.size());
-  const std::size_t length_bytes = member.size() > 6 && member[6] >= 2 ? 4 : 2, begin = 8 + length_bytes;
-  if (!text.starts_with(kMagic) || member.size() < begin) refuse(name, "does not begin as a .npy file");
-  std::size_t length = 0;
-  for (std::size_t i = 0; i < length_bytes; ++i) length |= std::size_t{member[8 + i]} << (8 * i);
-  if (length > member.size() - begin) refuse(name, "is truncated");
-  const std::string header(text.substr(begin, length)), shape = between(header, "'shape': (", ')');
-  Array array{between(header, "'descr': '", '\'')};
-  const auto [end, failure] = std::from_chars(shape.data(), shape.data() + shape.size(), array.count);
-  if (failure != std::errc() || std::string_view(end, shape.data() + shape.size()) != "," || array.count > max_bytes_)
-    refuse(name, fmt::format("has the shape ({}); expected one dimension, such as (12,)", shape));
-  array.values.assign(member.begin() + static_cast<std::ptrdiff_t>(begin + length), member.end());
+  const NpyHeader header = npy_header(member, [&](const std::string& why) { refuse(name, why); });
+  if (header.count > max_bytes_)
+    refuse(name, fmt::format("has the shape ({},), more than the reader takes", header.count));
+  Array array{header.type, header.count};
+  array.values.assign(member.begin() + static_cast<std::ptrdiff_t>(header.bytes), member.end());
   return array;
 }
 

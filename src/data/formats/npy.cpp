@@ -1,0 +1,56 @@
+// The .npy format is described in numpy/lib/format.py: a magic string, a version, a Python dictionary as text, values.
+#include "src/data/formats/npy.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string_view>
+
+namespace lockstep::data {
+
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+
+// The text between `begin` and `end` in a header such as "{'descr': '<i8', 'fortran_order': False, 'shape': (12,), }".
+std::string between(const std::string& header, std::string_view begin, char end) {
+  const std::size_t at = header.find(begin);
+  if (at == std::string::npos) return {};
+  const std::size_t from = at + begin.size(), to = header.find(end, from);
+  return to == std::string::npos ? std::string() : header.substr(from, to - from);
+}
+
+std::string_view text_of_bytes(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+bool is_npy(std::span<const std::uint8_t> bytes) { return text_of_bytes(bytes).starts_with(kMagic); }
+
+NpyHeader npy_header(std::span<const std::uint8_t> bytes, const std::function<void(const std::string&)>& refuse) {
+  const std::size_t length_bytes = bytes.size() > 6 && bytes[6] >= 2 ? 4 : 2, begin = 8 + length_bytes;
+  if (!is_npy(bytes) || bytes.size() < begin) refuse("does not begin as a .npy file");
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < length_bytes; ++i) length |= std::size_t{bytes[8 + i]} << (8 * i);
+  if (length > bytes.size() - begin) refuse("is truncated");
+  const std::string text(text_of_bytes(bytes).substr(begin, length)), shape = between(text, "'shape': (", ')');
+  NpyHeader header{.type = between(text, "'descr': '", '\''), .bytes = begin + length};
+  const auto [end, failure] = std::from_chars(shape.data(), shape.data() + shape.size(), header.count);
+  if (failure != std::errc() || std::string_view(end, shape.data() + shape.size()) != ",")
+    refuse(fmt::format("has the shape ({}); expected one dimension, such as (12,)", shape));
+  return header;
+}
+
+std::string npy_header_text(const std::string& type, std::size_t count) {
+  constexpr std::size_t kAlignment = 64, kFirst = 10;  // magic string, version 1.0, two bytes of length
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}", type, count);
+  text.resize((kFirst + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kFirst, ' ');
+  text.back() = '\n';
+  std::string header(kMagic);
+  for (const std::size_t byte : {std::size_t{1}, std::size_t{0}, text.size() % 256, text.size() / 256})
+    header.push_back(static_cast<char>(byte));
+  return header + text;
+}
+
+}  // namespace lockstep::data
