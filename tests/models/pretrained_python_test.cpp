@@ -2,6 +2,7 @@
 // weights and with low-rank ones, and files that both sides read.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "lockstep/nn/lora.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/optim/adam.h"
+#include "tests/faults/child.h"
 #include "tests/models/reference_files.h"
 
 namespace lockstep::models {
@@ -181,6 +183,20 @@ TEST_F(ReferenceModels, ShardsAreReadTogether) {
   for (std::size_t i = 0; i < a.size(); ++i)
     for (std::int64_t j = 0; j < a[i].tensor.count(); ++j)
       ASSERT_EQ(a[i].tensor.data<float>()[j], b[i].tensor.data<float>()[j]) << a[i].name;
+}
+
+TEST_F(ReferenceModels, TheExampleTunesAModelOnTwoRanks) {
+  testing::Child job({LOCKRUN, "-n", "2", "--no-prefix", GPT2_LORA, "--model", folder("gpt2"), "--text",
+                      folder("gpt2") + "/text.txt", "--length", "24", "--steps", "30", "--lr", "0.01", "--save",
+                      folder("gpt2") + "/tuned"});
+  ASSERT_EQ(job.wait(std::chrono::seconds(120)), 0) << job.errors() << job.output();
+  const std::string output = job.output();
+  EXPECT_NE(output.find("2048 of 36"), std::string::npos) << output;
+  ASSERT_NE(output.rfind(" in the first step, "), std::string::npos) << output;
+  float first = 0, last = 0;
+  const std::string line = output.substr(output.rfind("\nloss ", output.rfind(" in the first step, ")) + 1);
+  ASSERT_EQ(std::sscanf(line.c_str(), "loss %f in the first step, %f in the last", &first, &last), 2) << output;
+  EXPECT_LT(last, first - 0.1F) << output;
 }
 
 // Tests run in the order of their definition: the others have written the models.

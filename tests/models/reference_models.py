@@ -8,13 +8,14 @@ with Lockstep's result.
 import os
 import sys
 
+import tokenizers
 import torch
 import torchvision
 import transformers
 from safetensors.torch import load_file, save_file
 
 torch.set_num_threads(1)
-VOCABULARY, BATCH, LENGTH, STEPS = 96, 3, 12, 50
+VOCABULARY, BATCH, LENGTH, STEPS = 300, 3, 12, 50
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
 
 
@@ -158,6 +159,19 @@ def make_resnet(name, folder):
         return {"images": images.permute(0, 2, 3, 1).contiguous(), "logits": model(images)}
 
 
+def make_tokenizer(folder):
+    """Byte-level pairs, and a text to tune on."""
+    words = "the model reads a short text and learns its words one after the other".split()
+    generator = torch.Generator().manual_seed(3)
+    picks = torch.randint(0, len(words), (4000,), generator=generator).tolist()
+    text = " ".join(words[pick] for pick in picks)
+    with open(folder + "/text.txt", "w", encoding="utf-8") as file:
+        file.write(text)
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([text], vocab_size=VOCABULARY, show_progress=False)
+    tokenizer.save(folder + "/tokenizer.json")
+
+
 def make(root):
     for name in [*DECODERS, "bert", *RESNETS]:
         folder = os.path.join(root, name)
@@ -168,12 +182,15 @@ def make(root):
         else:
             expected = make_resnet(name, folder)
         save_file({key: value.contiguous() for key, value in expected.items()}, folder + "/expected.safetensors")
+    make_tokenizer(os.path.join(root, "gpt2"))
     sharded = os.path.join(root, "sharded")
     DECODERS["llama"]().save_pretrained(sharded, max_shard_size="20KB")
 
 
 def check(root):
     failures = 0
+    tuned = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(root, "gpt2", "tuned"))
+    print(f"gpt2_lora: {sum(p.numel() for p in tuned.parameters())} parameters")
     for name in [*DECODERS, "bert", *RESNETS]:
         folder = os.path.join(root, name)
         expected = load_file(folder + "/expected.safetensors")
