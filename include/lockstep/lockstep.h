@@ -4,9 +4,12 @@
 
 #include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/creation.h"
+#include "lockstep/autograd/einsum.h"
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/extend.h"
+#include "lockstep/autograd/indexing.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/normalization.h"
 #include "lockstep/autograd/ops.h"

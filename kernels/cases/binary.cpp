@@ -38,11 +38,11 @@ Floats some(const Shape& shape, unsigned seed) {
   return values;
 }
 
-constexpr BinaryFunction kFunctions[] = {BinaryFunction::kAdd, BinaryFunction::kSub, BinaryFunction::kMul,
-                                         BinaryFunction::kDiv};
+constexpr BinaryFunction kFunctions[] = {BinaryFunction::kAdd, BinaryFunction::kSub,     BinaryFunction::kMul,
+                                         BinaryFunction::kDiv, BinaryFunction::kMaximum, BinaryFunction::kMinimum};
 constexpr Comparison kComparisons[] = {Comparison::kEqual, Comparison::kNotEqual, Comparison::kGreater,
                                        Comparison::kGreaterEqual};
-constexpr const char* kFunctionNames[] = {"a + b", "a - b", "a * b", "a / b"};
+constexpr const char* kFunctionNames[] = {"a + b", "a - b", "a * b", "a / b", "maximum", "minimum"};
 
 constexpr BinaryFunction kPowers[] = {BinaryFunction::kPow, BinaryFunction::kPowBaseSlope,
                                       BinaryFunction::kPowExponentSlope};
@@ -102,6 +102,17 @@ Work raise_special(BinaryFunction power) {
   };
 }
 
+// Of numbers that are often equal, and NaN.
+Work maximum_slope(Index count) {
+  return [=](Bench& b) {
+    Floats values = whole_numbers(count, 1);
+    for (std::size_t i = 0; i < values.size(); i += 5) values[i] = kNan;
+    const InputView x = b.in({count}, values), y = b.in({count}, whole_numbers(count, 2));
+    const OutputView out = b.out({count}, uniform(count, 3));
+    return [=, &b] { b.kernels.binary(BinaryFunction::kMaximumSlope, x, y, out, b.stream()); };
+  };
+}
+
 Work in_place(BinaryFunction function, Index count) {
   return [=](Bench& b) {
     const OutputView first = b.out({count}, uniform(count, 1)), second = b.out({count}, uniform(count, 2));
@@ -144,9 +155,9 @@ Work compare_all(const Broadcast& of) {
 
 void binary(Cases& cases) {
   for (const Broadcast& of : operand_shapes())
-    for (const BinaryFunction function : kFunctions)
-      cases.test(fmt::format("{} of {}", kFunctionNames[static_cast<int>(function)], text_of(of)), {kExact},
-                 compute(function, of));
+    for (std::size_t i = 0; i < std::size(kFunctions); ++i)
+      cases.test(fmt::format("{} of {}", kFunctionNames[i], text_of(of)), {kExact}, compute(kFunctions[i], of));
+  cases.test("slope of the maximum", {kExact}, maximum_slope(1003));
   for (const BinaryFunction function : kFunctions) {
     cases.test("one element off", {kExact}, compute(function, {{1024}, {1024}, {1024}}, Place::kOneElementOff));
     cases.test("in place", {kExact}, in_place(function, 1024));
@@ -161,9 +172,8 @@ void binary(Cases& cases) {
   const Index n = cases.sizes.elements;
   for (std::size_t i = 0; i < std::size(kPowers); ++i)
     cases.large_row(kPowerNames[i], 3 * cases.element_bytes(), raise(kPowers[i], {{n}, {n}, {n}}));
-  for (const BinaryFunction function : kFunctions)
-    cases.large_row(kFunctionNames[static_cast<int>(function)], 3 * cases.element_bytes(),
-                    compute(function, {{n}, {n}, {n}}));
+  for (std::size_t i = 0; i < std::size(kFunctions); ++i)
+    cases.large_row(kFunctionNames[i], 3 * cases.element_bytes(), compute(kFunctions[i], {{n}, {n}, {n}}));
   const Index rows = n / 256;
   const double bytes = 2 * cases.element_bytes();
   cases.large_row("a * b, b a row of 256", bytes, compute(BinaryFunction::kMul, {{rows, 256}, {256}, {rows, 256}}));

@@ -44,6 +44,9 @@ std::vector<NamedCopy> copies() {
                                 part({8, 64}, {8, 32}, {8, 32}, 16, 0, 1),
                                 part({8, 30}, {8, 7}, {8, 50}, 9, 3, 1),
                                 part({6, 4, 5}, {3, 2, 5}, {5, 4, 5}, 4, 23, 2)};
+  all.push_back({"a row backwards", {{9}, {-1}, {1}, 8, 0}, {9}, {9}});
+  all.push_back({"columns backwards", {{3, 40, 33}, {1320, 33, -1}, {1320, 33, 1}, 32, 0}, {3, 40, 33}, {3, 40, 33}});
+  all.push_back({"rows backwards", {{3, 40, 32}, {1280, -32, 1}, {1280, 32, 1}, 39 * 32, 0}, {3, 40, 32}, {3, 40, 32}});
   all.push_back({"a row repeated", {{20, 33}, {0, 1}, strides_of({20, 33})}, {33}, {20, 33}});
   all.push_back({"a scalar repeated", {{70001}, {}, strides_of({70001})}, {}, {70001}});
   return all;
@@ -112,6 +115,17 @@ Work add_back(const Lookup& of, bool outside, bool accumulate) {
   };
 }
 
+// Places are distinct, or the last of several remains; the source has the index's shape, or is a scalar.
+Work put_back(const Lookup& of, bool outside, bool scalar) {
+  return [=](Bench& b) {
+    const Shape source_shape = scalar ? Shape{} : of.index;
+    const InputView index(b.plain_in(places(of, outside)), of.index),
+        source = b.in(source_shape, uniform(source_shape.count(), 3));
+    const OutputView y = b.out(of.x, uniform(of.x.count(), 4));
+    return [=, &b] { b.kernels.scatter(of.dim, index, source, y, b.stream()); };
+  };
+}
+
 }  // namespace
 
 void copy_strided(Cases& cases) {
@@ -151,6 +165,17 @@ void gather_backward(Cases& cases) {
   const Index rows = cases.sizes.elements / 256;
   cases.large_row("gather backward, half of rows of 256", (3 * cases.element_bytes() + 8) / 2,
                   add_back({1, {rows, 256}, {rows, 128}}, false, false));
+}
+
+void scatter(Cases& cases) {
+  for (const Lookup& of : lookups())
+    for (const bool outside : {false, true})
+      for (const bool scalar : {false, true})
+        cases.test(fmt::format("{} by {} along {}, {}, {}", of.x.text(), of.index.text(), of.dim, outside, scalar),
+                   {kExact}, put_back(of, outside, scalar));
+  const Index rows = cases.sizes.elements / 256;
+  cases.large_row("scatter to half of rows of 256", (2 * cases.element_bytes() + 8) / 2,
+                  put_back({1, {rows, 256}, {rows, 128}}, false, false));
 }
 
 }  // namespace lockstep::testing::cases

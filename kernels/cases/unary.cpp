@@ -19,7 +19,8 @@ struct NamedOperation {
 // Every function with its example of a parameter, and the powers that have loops of their own.
 const std::vector<NamedOperation> kOperations = [] {
   std::vector<NamedOperation> all;
-  for (const UnaryFunctionInfo& info : kUnaryFunctions) all.push_back({info.name, {info.function, info.parameter}});
+  for (const UnaryFunctionInfo& info : kUnaryFunctions)
+    all.push_back({info.name, {info.function, info.parameter, info.second}});
   for (const auto& [name, exponent] : {std::pair("square", 2.0F), std::pair("cube", 3.0F), std::pair("constant", 0.0F)})
     all.push_back({name, {UnaryFunction::kPow, exponent}});
   return all;

@@ -190,17 +190,22 @@ template <typename T, typename Number> __global__ void add_lines(DividedLoop<2, 
   }
 }
 
+// Calls `call` with the loop over the lines of the index and of x, and their number.
+template <typename Call> void with_lines(std::size_t dim, const Shape& index, const Shape& x, Call&& call) {
+  Index extents[Shape::kMaxDims] = {};
+  for (std::size_t d = 0; d < index.dims(); ++d) extents[d] = d == dim ? 1 : index[d];
+  const Shape lines(std::span<const Index>(extents, index.dims()));
+  with_divided(StridedLoop<2>(lines, {strides_of(index), strides_of(x)}),
+               [&]<typename Number>(const DividedLoop<2, Number>& loop) { call(loop, lines.count()); });
+}
+
 // x_grad (float32) += y_grad
 void add_gathered(std::size_t dim, In index, In y_grad, float* x_grad, const Shape& x, Stream& stream) {
   if (y_grad.count() == 0) return;
-  Index extents[Shape::kMaxDims] = {};
-  for (std::size_t d = 0; d < index.shape.dims(); ++d) extents[d] = d == dim ? 1 : index.shape[d];
-  const Shape lines(std::span<const Index>(extents, index.shape.dims()));
-  const StridedLoop<2> loop(lines, {strides_of(index.shape), strides_of(x)});
-  with_float(y_grad.dtype, [&]<typename T>(T*) {
-    with_divided(loop, [&]<typename Number>(const DividedLoop<2, Number>& divided) {
-      LOCKSTEP_LAUNCH((add_lines<T, Number>), blocks_for(lines.count()), kThreads, 0, stream, divided,
-                      line_of(dim, index.shape, x), index.as<Index>(), y_grad.as<T>(), x_grad, lines.count());
+  with_lines(dim, index.shape, x, [&]<typename Number>(const DividedLoop<2, Number>& loop, Index lines) {
+    with_float(y_grad.dtype, [&]<typename T>(T*) {
+      LOCKSTEP_LAUNCH((add_lines<T, Number>), blocks_for(lines), kThreads, 0, stream, loop,
+                      line_of(dim, index.shape, x), index.as<Index>(), y_grad.as<T>(), x_grad, lines);
     });
   });
 }
@@ -221,12 +226,40 @@ void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream& s
   });
 }
 
+// One thread per line, which stores in the order of the index: the last of several at one place remains.
+template <typename T, typename Number> __global__ void scatter_lines(DividedLoop<2, Number> loop, Line line,
+                                                                     const Index* index, const T* source,
+                                                                     Index source_step, T* y, Index lines) {
+  for (Index l = first_item(); l < lines; l += stride_of_grid()) {
+    const Offsets<2> at = offsets_at(loop, l);
+    for (Index i = 0; i < line.n; ++i) {
+      const Index from = at.of[0] + i * line.index_step, place = index[from];
+      if (place < 0 || place >= line.bound)
+        write(y[at.of[1]], nanf(""));
+      else
+        y[at.of[1] + place * line.x_step] = source[from * source_step];
+    }
+  }
+}
+
+void scatter(std::size_t dim, In index, In source, Out y, Stream& stream) {
+  if (index.count() == 0 || y.count() == 0) return;
+  with_lines(dim, index.shape, y.shape, [&]<typename Number>(const DividedLoop<2, Number>& loop, Index lines) {
+    with_float(y.dtype, [&]<typename T>(T*) {
+      LOCKSTEP_LAUNCH((scatter_lines<T, Number>), blocks_for(lines), kThreads, 0, stream, loop,
+                      line_of(dim, index.shape, y.shape), index.as<Index>(), source.as<T>(),
+                      source.shape.dims() == 0 ? Index{0} : Index{1}, y.as<T>(), lines);
+    });
+  });
+}
+
 }  // namespace
 
 void use_movement(KernelTable& table) {
   table.copy_strided = copy_strided;
   table.gather = gather_along;
   table.gather_backward = gather_backward;
+  table.scatter = scatter;
 }
 
 }  // namespace lockstep::cuda

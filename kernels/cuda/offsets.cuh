@@ -1,7 +1,8 @@
 // The offsets of a thread's element in a StridedLoop.
 #pragma once
 
-#include <cstdlib>
+#include <algorithm>
+#include <limits>
 
 #include "kernels/cuda/fast_division.cuh"
 #include "kernels/strided_loop.h"
@@ -21,12 +22,13 @@ template <int kArrays, typename Number> struct DividedLoop {
   Number strides[kArrays][Shape::kMaxDims] = {};
 };
 
-// Calls `call` with the DividedLoop of a loop. Indices are short if the loop has so few elements and short strides;
-// offsets never are, because the loop may walk through a part of a larger array.
+// Calls `call` with the DividedLoop of a loop. Indices are short if the loop has so few elements and short strides,
+// none of them negative; offsets never are, because the loop may walk through a part of a larger array.
 template <int kArrays, typename Call> void with_divided(const StridedLoop<kArrays>& loop, Call&& call) {
   Index largest = loop.count();
   for (const auto& strides : loop.strides)
-    for (int dim = 0; dim < loop.dims; ++dim) largest = std::max(largest, std::abs(strides[dim]));
+    for (int dim = 0; dim < loop.dims; ++dim)
+      largest = std::max(largest, strides[dim] < 0 ? std::numeric_limits<Index>::max() : strides[dim]);
   with_index_of(largest, [&]<typename Number>(Number) { call(DividedLoop<kArrays, Number>(loop)); });
 }
 

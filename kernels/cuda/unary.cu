@@ -20,6 +20,14 @@ struct FloatMath {
   LOCKSTEP_HOST_DEVICE static float sqrt(float x) { return sqrtf(x); }
   LOCKSTEP_HOST_DEVICE static float tanh(float x) { return tanhf(x); }
   LOCKSTEP_HOST_DEVICE static float abs(float x) { return fabsf(x); }
+  LOCKSTEP_HOST_DEVICE static float sin(float x) { return sinf(x); }
+  LOCKSTEP_HOST_DEVICE static float cos(float x) { return cosf(x); }
+  LOCKSTEP_HOST_DEVICE static float erf(float x) { return erff(x); }
+  LOCKSTEP_HOST_DEVICE static float log1p(float x) { return log1pf(x); }
+  LOCKSTEP_HOST_DEVICE static float expm1(float x) { return expm1f(x); }
+  LOCKSTEP_HOST_DEVICE static float floor(float x) { return floorf(x); }
+  LOCKSTEP_HOST_DEVICE static float ceil(float x) { return ceilf(x); }
+  LOCKSTEP_HOST_DEVICE static float round(float x) { return rintf(x); }
   LOCKSTEP_HOST_DEVICE static float power(float x, float exponent) { return powf(x, exponent); }
   LOCKSTEP_HOST_DEVICE static float logistic(float x) { return 1.0F / (1.0F + expf(-x)); }
   LOCKSTEP_HOST_DEVICE static float normal_cdf(float x) { return 0.5F * erfcf(x * -0.70710678118654752F); }
@@ -30,6 +38,13 @@ struct FloatMath {
 };
 using Formulas = UnaryFormulas<FloatMath>;
 
+__device__ inline float value_at(const UnaryOperation& f, float x) {
+  return Formulas::value(f.function, x, f.parameter, f.second);
+}
+__device__ inline float slope_at(const UnaryOperation& f, float saved) {
+  return Formulas::slope(f.function, saved, f.parameter, f.second);
+}
+
 template <typename T, int count>
 __global__ void unary_packs(UnaryOperation operation, const T* x, T* y, Index begin, Index packs) {
   for (Index i = first_item(); i < packs; i += stride_of_grid()) {
@@ -37,8 +52,7 @@ __global__ void unary_packs(UnaryOperation operation, const T* x, T* y, Index be
     const auto in = *reinterpret_cast<const Pack<T, count>*>(x + at);
     Pack<T, count> out;
 #pragma unroll
-    for (int j = 0; j < count; ++j)
-      write(out.values[j], Formulas::value(operation.function, widen(in.values[j]), operation.parameter));
+    for (int j = 0; j < count; ++j) write(out.values[j], value_at(operation, widen(in.values[j])));
     *reinterpret_cast<Pack<T, count>*>(y + at) = out;
   }
 }
@@ -54,9 +68,7 @@ template <typename T, int count> __global__ void unary_backward_packs(UnaryOpera
     Pack<T, count> out = accumulate ? *reinterpret_cast<const Pack<T, count>*>(x_grad + at) : grad;
 #pragma unroll
     for (int j = 0; j < count; ++j)
-      store(out.values[j],
-            widen(grad.values[j]) * Formulas::slope(operation.function, widen(in.values[j]), operation.parameter),
-            accumulate);
+      store(out.values[j], widen(grad.values[j]) * slope_at(operation, widen(in.values[j])), accumulate);
     *reinterpret_cast<Pack<T, count>*>(x_grad + at) = out;
   }
 }

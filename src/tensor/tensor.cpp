@@ -1,5 +1,8 @@
 #include "lockstep/tensor/tensor.h"
 
+#include <array>
+#include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "src/core/base/half.h"
@@ -97,24 +100,49 @@ Tensor Tensor::full(const Shape& shape, float value, Device& device) {
   return tensor;
 }
 
-float Tensor::item() const {
-  if (count() != 1) throw InvalidArgument("Tensor::item: shape {} has {} elements, not one", shape().text(), count());
-  check_values_exist("Tensor::item", *this);
-  union {
-    float float32;
-    double float64;
-    Float16 float16;
-    BFloat16 bfloat16;
-  } value{};
+namespace {
+
+// The bytes of the only element, on the host.
+std::array<std::byte, 8> only_element(const Tensor& tensor) {
+  if (tensor.count() != 1)
+    throw InvalidArgument("Tensor::item: shape {} has {} elements, not one", tensor.shape().text(), tensor.count());
+  check_values_exist("Tensor::item", tensor);
+  std::array<std::byte, 8> bytes{};
+  tensor.device().copy(bytes.data(), tensor.buffer().data(), tensor.bytes(), tensor.device().default_stream());
+  tensor.device().default_stream().synchronize();
+  return bytes;
+}
+
+template <typename T> T read_as(const std::array<std::byte, 8>& bytes) {
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+}  // namespace
+
+float Tensor::item() const { return static_cast<float>(floating_item()); }
+
+double Tensor::floating_item() const {
   if (dtype() != DType::kFloat64 && dtype() != DType::kFloat16 && dtype() != DType::kBFloat16)
     check_dtype(DType::kFloat32);
-  device().copy(&value, buffer().data(), bytes(), device().default_stream());
-  device().default_stream().synchronize();
+  const auto bytes = only_element(*this);
   switch (dtype()) {
-    case DType::kFloat64: return static_cast<float>(value.float64);
-    case DType::kFloat16: return widen(value.float16);
-    case DType::kBFloat16: return widen(value.bfloat16);
-    default: return value.float32;
+    case DType::kFloat64: return read_as<double>(bytes);
+    case DType::kFloat16: return double{widen(read_as<Float16>(bytes))};
+    case DType::kBFloat16: return double{widen(read_as<BFloat16>(bytes))};
+    default: return double{read_as<float>(bytes)};
+  }
+}
+
+std::int64_t Tensor::integer_item() const {
+  if (dtype() != DType::kInt8 && dtype() != DType::kUInt8 && dtype() != DType::kInt32) check_dtype(DType::kInt64);
+  const auto bytes = only_element(*this);
+  switch (dtype()) {
+    case DType::kInt8: return read_as<std::int8_t>(bytes);
+    case DType::kUInt8: return read_as<std::uint8_t>(bytes);
+    case DType::kInt32: return read_as<std::int32_t>(bytes);
+    default: return read_as<std::int64_t>(bytes);
   }
 }
 

@@ -1,5 +1,4 @@
-// Elementwise functions: values are compared with formulas in double, gradients with finite differences, broadcasting
-// with index arithmetic.
+// Functions of two tensors: broadcasting is compared with index arithmetic, gradients with finite differences.
 #include "lockstep/autograd/elementwise.h"
 
 #include <gmock/gmock.h>
@@ -19,121 +18,6 @@ namespace lockstep {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-struct UnaryCase {
-  const char* name;
-  std::function<Tensor(const Tensor&)> function;
-  std::function<double(double)> formula;
-  float low, high;          // where the function is smooth
-  bool is_float32 = false;  // under an AutoCast, also of 16-bit input: the table of docs/gpu.md
-};
-
-std::ostream& operator<<(std::ostream& out, const UnaryCase& c) { return out << c.name; }
-
-double normal_cdf(double x) { return (1 + std::erf(x / std::sqrt(2.0))) / 2; }
-
-class Unary : public ::testing::TestWithParam<UnaryCase> {};
-
-TEST_P(Unary, HasTheFormulasValues) {
-  const UnaryCase& c = GetParam();
-  const Tensor x = Tensor::empty({1003});
-  for (std::size_t i = 0; i < 1003; ++i) x.span<float>()[i] = c.low + (c.high - c.low) * static_cast<float>(i) / 1002;
-  const Tensor y = c.function(x);
-  EXPECT_EQ(y.shape(), x.shape());
-  for (std::size_t i = 0; i < 1003; ++i) {
-    const double wanted = c.formula(double{x.span<float>()[i]});
-    ASSERT_NEAR(y.span<float>()[i], wanted, 1e-6 * (1 + std::abs(wanted))) << "x = " << x.span<float>()[i];
-  }
-}
-
-TEST_P(Unary, AgreesWithFiniteDifferences) {
-  manual_seed(1);
-  const Tensor x = random_leaf({3, 5, 7}, GetParam().low, GetParam().high);
-  check_gradients(
-      {x}, [&] { return weigh(GetParam().function(x)); }, 2e-3f);
-  const Tensor none = random_leaf({0, 3});
-  sum(GetParam().function(none)).backward();
-  EXPECT_EQ(grad(none).shape(), (Shape{0, 3}));
-}
-
-// A tensor with two uses: what is saved for backward is read twice.
-TEST_P(Unary, GradientsOfTwoUsesAddUp) {
-  manual_seed(2);
-  const Tensor x = random_leaf({4, 4}, GetParam().low, GetParam().high);
-  check_gradients(
-      {x}, [&] { return weigh(GetParam().function(x)) + weigh(mul(GetParam().function(x), x)); }, 2e-3f);
-}
-
-TEST_P(Unary, ComputesInItsTypeUnderAutoCast) {
-  for (const DType type : {DType::kBFloat16, DType::kFloat16}) {
-    const Tensor narrow = cast(Tensor::full({2, 3}, GetParam().high), type),
-                 wide = Tensor::full({2, 3}, GetParam().high);
-    require_grad(narrow);
-    EXPECT_EQ(GetParam().function(detach(narrow)).dtype(), type) << "without an AutoCast";
-    const AutoCast half(type);
-    const Tensor y = GetParam().function(narrow);
-    EXPECT_EQ(y.dtype(), GetParam().is_float32 ? DType::kFloat32 : type);
-    EXPECT_EQ(GetParam().function(wide).dtype(), DType::kFloat32);
-    y.backward({.gradient = cast(Tensor::full(y.shape(), 1), y.dtype())});
-    EXPECT_EQ(grad(narrow).dtype(), type);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Functions, Unary,
-    ::testing::Values(
-        UnaryCase{"gelu", [](const Tensor& x) { return gelu(x); }, [](double x) { return x * normal_cdf(x); }, -4, 4},
-        UnaryCase{"gelu_tanh", [](const Tensor& x) { return gelu(x, GeluApproximation::kTanh); },
-                  [](double x) {
-                    return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
-                  },
-                  -4, 4},
-        UnaryCase{"silu", [](const Tensor& x) { return silu(x); }, [](double x) { return x / (1 + std::exp(-x)); }, -6,
-                  6},
-        UnaryCase{"tanh", [](const Tensor& x) { return tanh(x); }, [](double x) { return std::tanh(x); }, -3, 3},
-        UnaryCase{"sigmoid", [](const Tensor& x) { return sigmoid(x); },
-                  [](double x) { return 1 / (1 + std::exp(-x)); }, -5, 5},
-        UnaryCase{"leaky_relu_above", [](const Tensor& x) { return leaky_relu(x, 0.2f); }, [](double x) { return x; },
-                  0.1f, 2},
-        UnaryCase{"leaky_relu_below", [](const Tensor& x) { return leaky_relu(x, 0.2f); },
-                  [](double x) { return 0.2 * x; }, -2, -0.1f},
-        UnaryCase{"exp", [](const Tensor& x) { return exp(x); }, [](double x) { return std::exp(x); }, -3, 2, true},
-        UnaryCase{"ln", [](const Tensor& x) { return ln(x); }, [](double x) { return std::log(x); }, 0.3f, 5, true},
-        UnaryCase{"sqrt", [](const Tensor& x) { return sqrt(x); }, [](double x) { return std::sqrt(x); }, 0.3f, 5},
-        UnaryCase{"square", [](const Tensor& x) { return pow(x, 2); }, [](double x) { return x * x; }, -2, 2, true},
-        UnaryCase{"cube", [](const Tensor& x) { return pow(x, 3); }, [](double x) { return x * x * x; }, -2, 2, true},
-        UnaryCase{"pow", [](const Tensor& x) { return pow(x, -1.5f); }, [](double x) { return std::pow(x, -1.5); },
-                  0.5f, 3, true},
-        UnaryCase{"abs", [](const Tensor& x) { return abs(x); }, [](double x) { return -x; }, -2, -0.1f},
-        UnaryCase{"neg", [](const Tensor& x) { return -x; }, [](double x) { return -x; }, -2, 2},
-        UnaryCase{"reciprocal", [](const Tensor& x) { return 3.f / x; }, [](double x) { return 3 / x; }, 0.5f, 3, true},
-        UnaryCase{"subtract_from", [](const Tensor& x) { return 3.f - x; }, [](double x) { return 3 - x; }, -3, 3},
-        UnaryCase{"affine", [](const Tensor& x) { return (x - 1.f) / 4.f + 2.f; },
-                  [](double x) { return (x - 1) / 4 + 2; }, -3, 3}),
-    [](const auto& test) { return test.param.name; });
-
-TEST(UnaryFunctions, AtTheEndsOfTheirDomains) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  const auto at = [](auto function, float x) { return function(Tensor::full({}, x)).item(); };
-  EXPECT_EQ(at([](const Tensor& x) { return exp(x); }, 100), infinity);
-  EXPECT_EQ(at([](const Tensor& x) { return exp(x); }, -infinity), 0);
-  EXPECT_EQ(at([](const Tensor& x) { return ln(x); }, 0), -infinity);
-  EXPECT_EQ(at([](const Tensor& x) { return ln(x); }, infinity), infinity);
-  EXPECT_TRUE(std::isnan(at([](const Tensor& x) { return ln(x); }, -1)));
-  EXPECT_EQ(at([](const Tensor& x) { return tanh(x); }, -infinity), -1);
-  EXPECT_EQ(at([](const Tensor& x) { return sigmoid(x); }, infinity), 1);
-  EXPECT_EQ(at([](const Tensor& x) { return gelu(x); }, 50), 50);
-  EXPECT_EQ(at([](const Tensor& x) { return gelu(x); }, -50), 0);
-  EXPECT_EQ(at([](const Tensor& x) { return silu(x); }, -200), 0);
-  for (const auto& function :
-       {gelu(Tensor::full({}, kNan)), silu(Tensor::full({}, kNan)), tanh(Tensor::full({}, kNan)),
-        exp(Tensor::full({}, kNan)), ln(Tensor::full({}, kNan)), leaky_relu(Tensor::full({}, kNan))})
-    EXPECT_TRUE(std::isnan(function.item()));
-  const Tensor zero = Tensor::zeros({1});
-  require_grad(zero);
-  sum(abs(zero)).backward();
-  EXPECT_EQ(grad(zero).item(), 0);
-}
 
 // The element of a row-major array that corresponds to an element of the broadcast result.
 float at(const Tensor& x, const Shape& result, std::int64_t element) {
@@ -303,6 +187,75 @@ TEST(Where, KeepsNanOfWhatIsNotChosenOutOfTheGradient) {
   sum(where(gt(x, 0), x, Tensor::full({}, kNan))).backward();
   EXPECT_EQ(grad(x).span<float>()[0], 0);
   EXPECT_EQ(grad(x).span<float>()[1], 1);
+}
+
+TEST(Extremes, OfTwoTensorsArePyTorchs) {
+  manual_seed(9);
+  for (const BroadcastCase& c : kBroadcasts) {
+    SCOPED_TRACE(c.name);
+    const Tensor a = spaced_leaf(c.a, 1), b = spaced_leaf(c.b, 2);
+    const Tensor larger = maximum(a, b), smaller = minimum(a, b);
+    ASSERT_EQ(larger.shape(), c.result);
+    for (std::int64_t i = 0; i < larger.count(); ++i) {
+      ASSERT_EQ(larger.data<float>()[i], std::max(at(a, c.result, i), at(b, c.result, i)));
+      ASSERT_EQ(smaller.data<float>()[i], std::min(at(a, c.result, i), at(b, c.result, i)));
+    }
+  }
+  const Tensor a = spaced_leaf({3, 40}, 3), b = Tensor::empty({40});
+  for (std::size_t i = 0; i < 40; ++i) b.span<float>()[i] = 0.01F * static_cast<float>(i % 7) - 0.03F;
+  require_grad(b);
+  check_gradients(
+      {a, b}, [&] { return weigh(maximum(a, b)) + weigh(minimum(b, a)) + weigh(minimum(a, b) * a); }, 1e-4f, 2e-2);
+  // values and gradients of torch.maximum([1, 2, nan, 3], [1, 3, 1, nan]), and of torch.minimum
+  const Tensor x = Tensor::from<float>(std::array{1.0F, 2.0F, kNan, 3.0F}, {4}),
+               y = Tensor::from<float>(std::array{1.0F, 3.0F, 1.0F, kNan}, {4});
+  require_grad(x), require_grad(y);
+  const Tensor larger = maximum(x, y);
+  EXPECT_EQ(larger.span<float>()[1], 3);
+  EXPECT_TRUE(std::isnan(larger.span<float>()[2]) && std::isnan(larger.span<float>()[3]));
+  larger.backward({.gradient = Tensor::full({4}, 1)});
+  EXPECT_THAT(grad(x).span<float>(), ::testing::ElementsAre(0.5F, 0, 1, 1));
+  EXPECT_THAT(grad(y).span<float>(), ::testing::ElementsAre(0.5F, 1, 1, 1));
+  clear_grad(x), clear_grad(y);
+  minimum(x, y).backward({.gradient = Tensor::full({4}, 1)});
+  EXPECT_THAT(grad(x).span<float>(), ::testing::ElementsAre(0.5F, 1, 1, 1));
+  EXPECT_THAT(grad(y).span<float>(), ::testing::ElementsAre(0.5F, 0, 1, 1));
+}
+
+TEST(Comparisons, AsOperators) {
+  const Tensor a = Tensor::from<float>(std::array{1.0F, 2.0F, 3.0F}, {3}), b = Tensor::full({3}, 2);
+  const auto is = [](const Tensor& mask, std::array<std::uint8_t, 3> wanted) {
+    return std::equal(wanted.begin(), wanted.end(), mask.span<std::uint8_t>().begin());
+  };
+  EXPECT_TRUE(is(a > b, {0, 0, 1}) && is(a >= b, {0, 1, 1}) && is(a < b, {1, 0, 0}) && is(a <= b, {1, 1, 0}));
+  EXPECT_TRUE(is(a > 2, {0, 0, 1}) && is(a >= 2, {0, 1, 1}) && is(a < 2, {1, 0, 0}) && is(a <= 2, {1, 1, 0}));
+  EXPECT_TRUE(is(2 < a, {0, 0, 1}) && is(2 <= a, {0, 1, 1}) && is(2 > a, {1, 0, 0}) && is(2 >= a, {1, 1, 0}));
+}
+
+TEST(CompoundAssignment, RebindsTheHandle) {
+  manual_seed(10);
+  const Tensor leaf = random_leaf({3, 4}), row = random_leaf({4}, 1, 2);
+  check_gradients({leaf, row}, [&] {
+    Tensor x = leaf * 2;
+    const Tensor before = x;
+    x += row, x *= row, x -= leaf, x /= row;
+    x += 1, x *= 3, x -= 0.5F, x /= 2;
+    EXPECT_FALSE(x.is_same(before));
+    EXPECT_EQ(before.span<float>()[5], 2 * leaf.span<float>()[5]);  // the old values stay
+    return weigh(x);
+  });
+  Tensor weight = leaf;
+  const auto add_to_leaf = [&] { weight += row; };
+  set_name(leaf, "hidden.weight");
+  EXPECT_THAT(refusal(add_to_leaf), ::testing::HasSubstr("+=: parameter 'hidden.weight' of shape (3, 4) requires"));
+  const NoGrad no_grad;
+  EXPECT_THAT(refusal(add_to_leaf), ::testing::HasSubstr("let an optimizer update it, or copy_from()"));
+  EXPECT_TRUE(weight.is_same(leaf));
+  Tensor small = Tensor::zeros({4});
+  EXPECT_THAT(refusal([&] {
+                small -= Tensor::zeros({3, 4});
+              }),
+              ::testing::HasSubstr("-=: the left side is (4), the result would be (3, 4)"));
 }
 
 TEST(Comparisons, WithAConstantAndNan) {

@@ -143,7 +143,7 @@ TEST(LayerNorm, TakesHalvesAndKeepsItsParametersInFloat) {
   }
 }
 
-std::vector<float> floats_of(const Tensor& x) {
+std::vector<float> floats_in(const Tensor& x) {
   const Tensor wide = cast(x, DType::kFloat32);
   return {wide.span<float>().begin(), wide.span<float>().end()};
 }
@@ -166,8 +166,8 @@ TEST(AddLayerNorm, IsTheTwoCallsThatItReplaces) {
           y = layer_norm(sum, {width}, weight, bias);
         }
         weigh(cast(y, DType::kFloat32) * cast(sum, DType::kFloat32)).backward();
-        std::vector<std::vector<float>> all = {floats_of(sum), floats_of(y)};
-        for (const Tensor& each : {a, b, weight, bias}) all.push_back(floats_of(grad(each)));
+        std::vector<std::vector<float>> all = {floats_in(sum), floats_in(y)};
+        for (const Tensor& each : {a, b, weight, bias}) all.push_back(floats_in(grad(each)));
         return all;
       };
       EXPECT_EQ(run(true), run(false)) << name_of(type) << ", " << width;
@@ -178,8 +178,8 @@ TEST(AddLayerNorm, OfDifferentShapesOrTypesIsTheTwoCalls) {
   manual_seed(8);
   const Tensor a = random_leaf({2, 3, 4}), row = random_leaf({4});
   const auto [sum, y] = add_layer_norm(a, row, {4});
-  EXPECT_EQ(floats_of(sum), floats_of(a + row));
-  EXPECT_EQ(floats_of(y), floats_of(layer_norm(a + row, {4})));
+  EXPECT_EQ(floats_in(sum), floats_in(a + row));
+  EXPECT_EQ(floats_in(y), floats_in(layer_norm(a + row, {4})));
   EXPECT_THAT(message_of([&] { add_layer_norm(a, a, {3}); }),
               HasSubstr("add_layer_norm: the last dimensions of x must be (3)"));
 }

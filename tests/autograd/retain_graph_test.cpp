@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-std::vector<float> floats_of(const Tensor& tensor) {
+std::vector<float> elements_of(const Tensor& tensor) {
   return {tensor.span<float>().begin(), tensor.span<float>().end()};
 }
 
@@ -25,8 +25,8 @@ Tensor leaf_from(const std::vector<float>& values, const Shape& shape) {
 TEST(BackwardOfATensor, MultipliesTheGradientWithTheJacobian) {
   const Tensor x = leaf_from({-1, 2, 3}, {3}), gradient = Tensor::from<float>(std::vector<float>{5, 7, 11}, {3});
   relu(scale(x, 2)).backward({.gradient = gradient});
-  EXPECT_EQ(floats_of(grad(x)), (std::vector<float>{0, 14, 22}));
-  EXPECT_EQ(floats_of(gradient), (std::vector<float>{5, 7, 11}))
+  EXPECT_EQ(elements_of(grad(x)), (std::vector<float>{0, 14, 22}));
+  EXPECT_EQ(elements_of(gradient), (std::vector<float>{5, 7, 11}))
       << "relu masks its gradient in place: not the caller's memory";
   EXPECT_EQ(gradient.version(), Tensor::from<float>(std::vector<float>{5, 7, 11}, {3}).version());
 }
@@ -43,7 +43,7 @@ TEST(BackwardOfATensor, ALeafReceivesTheGradientItself) {
   const HookHandle hook = register_grad_hook(x, [&](const Tensor&) { ++calls; });
   x.backward({.gradient = Tensor::full({2}, 4)});
   x.backward({.gradient = Tensor::full({2}, 1)});
-  EXPECT_EQ(floats_of(grad(x)), (std::vector<float>{5, 5}));
+  EXPECT_EQ(elements_of(grad(x)), (std::vector<float>{5, 5}));
   EXPECT_EQ(calls, 2);
 }
 
@@ -51,7 +51,7 @@ TEST(BackwardOfATensor, AResultOf16BitsTakesAGradientOfItsType) {
   const Tensor x = leaf_from({1, 2}, {2});
   const Tensor half = cast(scale(x, 3), DType::kBFloat16);
   half.backward({.gradient = cast(Tensor::full({2}, 2), DType::kBFloat16)});
-  EXPECT_EQ(floats_of(grad(x)), (std::vector<float>{6, 6}));
+  EXPECT_EQ(elements_of(grad(x)), (std::vector<float>{6, 6}));
   EXPECT_NE(
       message_of([&] { cast(x, DType::kBFloat16).backward({.gradient = Tensor::full({2}, 2)}); }).find("got float32"),
       std::string::npos);
@@ -92,10 +92,10 @@ TEST(RetainGraph, EachPassGivesTheSameBitsAndTheLastOneFrees) {
   const std::vector<Tensor> weights = net_weights();
   const Tensor x = random_leaf({2, 4, 4, 2});
   const auto gradients_now = [&] {
-    std::vector<std::vector<float>> all = {floats_of(grad(x))};
+    std::vector<std::vector<float>> all = {elements_of(grad(x))};
     clear_grad(x);
     for (const Tensor& weight : weights) {
-      all.push_back(floats_of(grad(weight)));
+      all.push_back(elements_of(grad(weight)));
       clear_grad(weight);
     }
     return all;
@@ -199,10 +199,10 @@ TEST(ResultGradHooks, MayKeepTheGradient) {
         register_result_grad_hook(shaped, [&, &keep = keep](const Tensor& g) { of_shaped = keep(g); }),
         register_result_grad_hook(middle, [&, &keep = keep](const Tensor& g) { of_middle = keep(g); })};
     add(sum(shaped), sum(other)).backward();
-    EXPECT_EQ(floats_of(of_shaped), (std::vector<float>{1, 1})) << name;
-    EXPECT_EQ(floats_of(of_masked), (std::vector<float>{1, 1})) << name;
-    EXPECT_EQ(floats_of(of_middle), (std::vector<float>{10, 11})) << name;
-    EXPECT_EQ(floats_of(grad(x)), (std::vector<float>{30, 33})) << name;
+    EXPECT_EQ(elements_of(of_shaped), (std::vector<float>{1, 1})) << name;
+    EXPECT_EQ(elements_of(of_masked), (std::vector<float>{1, 1})) << name;
+    EXPECT_EQ(elements_of(of_middle), (std::vector<float>{10, 11})) << name;
+    EXPECT_EQ(elements_of(grad(x)), (std::vector<float>{30, 33})) << name;
   }
 }
 

@@ -260,26 +260,27 @@ TEST_P(RandomShapes, Elementwise) {
   for (int i = 0; i < kTimes && !HasFatalFailure(); ++i) {
     const Index count = i % 10 == 0 ? size(5000) : size(100);
     const auto& info = kUnaryFunctions[static_cast<std::size_t>(i) % std::size(kUnaryFunctions)];
-    const UnaryOperation function{info.function, info.parameter};
+    const UnaryOperation function{info.function, info.parameter, info.second};
     const bool accumulate = flip();
     const Shape of = {count};
-    compare(
-        fmt::format("{} elements, function {}", count, static_cast<int>(info.function)),
-        {kExact, kExact, kExact, {.value = 1e-5F, .absolute = 1e-6F}}, [=](Bench& b) {
-          Floats values = uniform(count, 1);
-          for (float& value : values) value = 2 * value + 3;
-          const InputView x = cases::in(b, of, 2), y = cases::in(b, of, 3), above_1 = b.in(of, std::move(values));
-          const OutputView sum = cases::out(b, of, 4), scaled = cases::out(b, of, 5, accumulate),
-                           clamped = cases::out(b, of, 6), result = cases::out(b, of, 7), grad = cases::out(b, of, 8);
-          return [=, &b] {
-            b.kernels.add(x, y, sum, b.stream());
-            b.kernels.scale(x, 0.7F, scaled, b.stream());
-            b.kernels.relu(x, clamped, b.stream());
-            b.kernels.unary(function, above_1, result, b.stream());
-            b.kernels.unary_backward(function, info_of(info.function).is_differentiated_by_result ? result : above_1, y,
-                                     grad, b.stream());
-          };
-        });
+    compare(fmt::format("{} elements, function {}", count, static_cast<int>(info.function)),
+            {kExact, kExact, kExact, {.value = 1e-5F, .absolute = 1e-6F}}, [=](Bench& b) {
+              Floats values = uniform(count, 1);
+              for (float& value : values) value = 2 * value + 3;
+              const InputView x = cases::in(b, of, 2), y = cases::in(b, of, 3), above_1 = b.in(of, std::move(values));
+              const OutputView sum = cases::out(b, of, 4), scaled = cases::out(b, of, 5, accumulate),
+                               clamped = cases::out(b, of, 6), result = cases::out(b, of, 7),
+                               grad = cases::out(b, of, 8);
+              return [=, &b] {
+                b.kernels.add(x, y, sum, b.stream());
+                b.kernels.scale(x, 0.7F, scaled, b.stream());
+                b.kernels.relu(x, clamped, b.stream());
+                b.kernels.unary(function, above_1, result, b.stream());
+                b.kernels.unary_backward(function,
+                                         info_of(info.function).slope_from == SlopeFrom::kResult ? result : above_1, y,
+                                         grad, b.stream());
+              };
+            });
   }
 }
 

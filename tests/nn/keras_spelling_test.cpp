@@ -24,8 +24,9 @@ Tensor random_rows(const Shape& shape) {
 
 // Each activation of a layer is that function of the layer without it, in values and gradients.
 TEST(KerasSpelling, EveryActivationGoesIntoEveryLayerByItsKerasName) {
-  for (const char* name : {"linear", "relu", "sigmoid", "tanh", "softmax", "log_softmax", "gelu", "silu", "swish",
-                           "leaky_relu", "exponential"}) {
+  for (const char* name :
+       {"linear", "relu", "sigmoid", "tanh", "softmax", "log_softmax", "gelu", "silu", "swish", "leaky_relu",
+        "exponential", "elu", "softplus", "hard_swish", "hard_silu", "relu6", "mish"}) {
     SCOPED_TRACE(name);
     const Activation activation = activation_named(name);
     const auto check = [&](nn::Module& plain, nn::Module& active, const Tensor& x) {
@@ -53,8 +54,8 @@ TEST(KerasSpelling, EveryActivationGoesIntoEveryLayerByItsKerasName) {
     nn::BatchNorm norm(3), active_norm(3, {.activation = activation});
     check(norm, active_norm, random_rows({6, 3}));
   }
-  EXPECT_THAT(message_of([] { activation_named("elu"); }),
-              AllOf(HasSubstr("there is no activation 'elu', expected one of linear, relu"), HasSubstr("forward()")));
+  EXPECT_THAT(message_of([] { activation_named("celu"); }),
+              AllOf(HasSubstr("there is no activation 'celu', expected one of linear, relu"), HasSubstr("forward()")));
   std::ostringstream text;
   text << nn::Linear(2, 46, {.activation = Activation::kSoftmax});
   EXPECT_EQ(text.str(), "Linear(2, 46, activation=softmax)");

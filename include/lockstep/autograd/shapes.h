@@ -42,6 +42,21 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim = 0);  // along a new d
 std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, int dim = 0);
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim = 0);
 
+// At most `chunks` parts of equal size, the last one possibly smaller.
+std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, int dim = 0);
+
+// The elements in reverse order along each of the dimensions.
+Tensor flip(const Tensor& x, const std::vector<int>& dims);
+// Element i goes to place i + shift along `dim`, and from the end to the begin.
+Tensor roll(const Tensor& x, std::int64_t shift, int dim);
+
+// Float types. repeat: the whole of x, `times` as often along each dimension; more numbers than dimensions are for new
+// dimensions in front. tile: fewer numbers than dimensions are for the last ones. repeat_interleave: each slice along
+// `dim` is repeated, next to itself.
+Tensor repeat(const Tensor& x, const std::vector<std::int64_t>& times);
+Tensor tile(const Tensor& x, const std::vector<std::int64_t>& times);
+Tensor repeat_interleave(const Tensor& x, std::int64_t times, int dim);
+
 // `widths`: numbers of elements with `value` to insert before and after, one pair per dimension (numpy.pad's order),
 // not negative. Float types only.
 Tensor pad(const Tensor& x, const std::vector<std::array<std::int64_t, 2>>& widths, float value = 0);

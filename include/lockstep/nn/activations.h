@@ -39,17 +39,27 @@ class Sigmoid : public Module {
   std::string kind() const override { return "Sigmoid"; }
 };
 
-// Over the last dimension. For the loss of its result see cross_entropy(..., {.from_logits = false}).
+// For the loss of its result see cross_entropy(..., {.from_logits = false}).
 class Softmax : public Module {
  public:
-  Tensor forward(const Tensor& x) override { return softmax(x); }
+  explicit Softmax(int dim = -1) : dim_(dim) {}
+  Tensor forward(const Tensor& x) override { return softmax(x, dim_); }
   std::string kind() const override { return "Softmax"; }
+  std::string extra_repr() const override;
+
+ private:
+  int dim_;
 };
 
 class LogSoftmax : public Module {
  public:
-  Tensor forward(const Tensor& x) override { return log_softmax(x); }
+  explicit LogSoftmax(int dim = -1) : dim_(dim) {}
+  Tensor forward(const Tensor& x) override { return log_softmax(x, dim_); }
   std::string kind() const override { return "LogSoftmax"; }
+  std::string extra_repr() const override;
+
+ private:
+  int dim_;
 };
 
 class LeakyReLU : public Module {
@@ -61,6 +71,74 @@ class LeakyReLU : public Module {
 
  private:
   float negative_slope_;
+};
+
+class ELU : public Module {
+ public:
+  explicit ELU(float alpha = 1) : alpha_(alpha) {}
+  Tensor forward(const Tensor& x) override { return elu(x, alpha_); }
+  std::string kind() const override { return "ELU"; }
+  std::string extra_repr() const override;
+
+ private:
+  float alpha_;
+};
+
+class Softplus : public Module {
+ public:
+  explicit Softplus(float beta = 1, float threshold = 20) : beta_(beta), threshold_(threshold) {}
+  Tensor forward(const Tensor& x) override { return softplus(x, beta_, threshold_); }
+  std::string kind() const override { return "Softplus"; }
+  std::string extra_repr() const override;
+
+ private:
+  float beta_, threshold_;
+};
+
+class Hardswish : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return hardswish(x); }
+  std::string kind() const override { return "Hardswish"; }
+};
+
+class ReLU6 : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return relu6(x); }
+  std::string kind() const override { return "ReLU6"; }
+};
+
+class Mish : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return mish(x); }
+  std::string kind() const override { return "Mish"; }
+};
+
+// One weight, or one per channel; the channel is the last dimension of x. As in PyTorch, give it no weight decay.
+class PReLU : public Module {
+ public:
+  explicit PReLU(std::int64_t channels = 1, float initial = 0.25f);
+  Tensor forward(const Tensor& x) override { return prelu(x, weight); }
+  std::string kind() const override { return "PReLU"; }
+  std::string extra_repr() const override;
+  Tensor weight;
+};
+
+class GLU : public Module {
+ public:
+  explicit GLU(int dim = -1) : dim_(dim) {}
+  Tensor forward(const Tensor& x) override { return glu(x, dim_); }
+  std::string kind() const override { return "GLU"; }
+  std::string extra_repr() const override;
+
+ private:
+  int dim_;
+};
+
+// Returns its input, for a place that another model fills.
+class Identity : public Module {
+ public:
+  Tensor forward(const Tensor& x) override { return x; }
+  std::string kind() const override { return "Identity"; }
 };
 
 }  // namespace lockstep::nn

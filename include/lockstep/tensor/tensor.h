@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/core/buffer.h"
@@ -19,21 +20,12 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/shape.h"
 #include "lockstep/core/view.h"
+#include "lockstep/tensor/differentiable.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-class Tensor;
-struct BackwardOptions;
-
-// Autograd's state of a tensor; see autograd/variable.h.
-class AutogradMeta {
- public:
-  virtual ~AutogradMeta() = default;
-  virtual void backward(const Tensor& root, const BackwardOptions& options) = 0;
-};
-
-class Tensor {
+class Tensor : public DifferentiableMembers {
  public:
   Tensor() = default;  // undefined: no memory
 
@@ -74,6 +66,11 @@ class Tensor {
 
   // The value of a tensor with one element of a floating type, as float32. Blocks until the device has computed it.
   float item() const;
+  // The same as a T. Throws InvalidArgument unless T and the dtype are both integers, or both floating types.
+  template <typename T> T item() const {
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(integer_item());
+    return static_cast<T>(floating_item());
+  }
 
   // Shares the memory and version() under another shape of equal count. Not recorded by autograd: use reshape() of
   // shapes.h for that.
@@ -118,6 +115,8 @@ class Tensor {
     std::shared_ptr<AutogradMeta> autograd;
   };
   Impl& impl() const;  // throws InvalidArgument if undefined
+  std::int64_t integer_item() const;
+  double floating_item() const;
   void check_dtype(DType wanted) const;
   void check_on_host() const;
 

@@ -15,6 +15,7 @@
 #include "kernels/cpu/math/unary_math.h"
 #include "kernels/cpu/math/vector_math.h"
 #include "kernels/cpu/math/vector_power.h"
+#include "kernels/cpu/math/vector_sine.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "kernels/cpu/simd/transpose.h"
 #include "kernels/dropout_rule.h"

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_table.h"
@@ -17,6 +18,7 @@
 #include "kernels/cpu/math/vector_inverse_root.h"
 #include "kernels/cpu/math/vector_math.h"
 #include "kernels/cpu/simd/by_isa.h"
+#include "kernels/order_bits.h"
 #include "kernels/reduction_plan.h"
 #include "kernels/windows.h"
 
@@ -33,6 +35,8 @@
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_loss.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_lrn.inc"
+#include "kernels/cpu/simd/for_each_isa.h"
+#define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_ordered.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_pool.inc"
 #include "kernels/cpu/simd/for_each_isa.h"

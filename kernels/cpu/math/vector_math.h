@@ -28,14 +28,15 @@ LOCKSTEP_ALWAYS_INLINE std::uint32_t place_among_normals(float x) {
   return std::bit_cast<std::uint32_t>(x) - kSmallestNormalBits;
 }
 
-// e^r for |r| <= ln(2) / 2, to 3e-9: 1 + r + r^2 (t[0] + t[1] r + ...).
+// e^r - 1 for |r| <= ln(2) / 2, to 3e-9: r + r^2 (t[0] + t[1] r + ...).
 constexpr float kExpTerms[] = {4.99999934105e-1F, 1.6666520088e-1F, 4.16683946205e-2F, 8.36878225034e-3F,
                                1.38144474311e-3F};
-LOCKSTEP_ALWAYS_INLINE float exp_polynomial(float r) {
+LOCKSTEP_ALWAYS_INLINE float expm1_polynomial(float r) {
   const float square = r * r;
   const float p01 = fma(kExpTerms[1], r, kExpTerms[0]), p23 = fma(kExpTerms[3], r, kExpTerms[2]);
-  return fma(fma(fma(kExpTerms[4], square, p23), square, p01), square, r) + 1.0F;
+  return fma(fma(fma(kExpTerms[4], square, p23), square, p01), square, r);
 }
+LOCKSTEP_ALWAYS_INLINE float exp_polynomial(float r) { return expm1_polynomial(r) + 1.0F; }
 
 // Within 1.1 units in the last place; underflows to 0 and overflows to infinity where float32 ends; subnormal results
 // included.
@@ -68,6 +69,17 @@ LOCKSTEP_ALWAYS_INLINE float normal_exp(float x) {
   return exp_polynomial(r) * std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + kOne);
 }
 
+// e^x - 1 within 2 units in the last place: 2^n (e^r - 1) + (2^n - 1), half of it at a time, because 2^n may overflow.
+LOCKSTEP_ALWAYS_INLINE float expm1(float x) {
+  float limited = x > 89.0F ? 89.0F : x;
+  limited = limited < -25.0F ? -25.0F : limited;
+  const float shifted = fma(limited, 1.44269504088896341F, kRounder);
+  const float whole = shifted - kRounder;
+  const float r = fma(whole, 2.12194440e-4F, fma(whole, -0.693359375F, limited));
+  const float half = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + (kOne - 0x00800000U));
+  return 2.0F * fma(half, expm1_polynomial(r), half - 0.5F);
+}
+
 // Within 2 units in the last place; -infinity for 0, NaN for negative numbers; infinity and NaN stay.
 //   x = 2^e (1 + m) with 2/3 <= 1 + m < 4/3; log(1 + m) = m + m^2 q(m). Using a single float for ln 2 costs 0.05 units
 // where e is not 0.
@@ -88,6 +100,14 @@ LOCKSTEP_ALWAYS_INLINE float log(float x) {
   result = x == infinity ? x : result;
   const float of_others = x == 0 ? -infinity : nan;
   return x > 0 ? result : of_others;
+}
+
+// log(1 + x) within 3 units in the last place: the logarithm of the rounded sum, and what rounding lost, divided by it.
+LOCKSTEP_ALWAYS_INLINE float log1p(float x) {
+  const float sum = 1.0F + x, of_sum = log(sum), lost = x - (sum - 1.0F);
+  const bool is_exact =
+      (lost == 0) | !(sum < std::bit_cast<float>(0x7f800000U));  // then 0 / 0 must not reach the result
+  return is_exact ? of_sum : of_sum + lost / sum;
 }
 
 // Returns `magnitude`, which is not negative, with the sign of `sign`.

@@ -108,6 +108,14 @@ struct DoubleMath {
   static double sqrt(double x) { return std::sqrt(x); }
   static double tanh(double x) { return std::tanh(x); }
   static double abs(double x) { return std::abs(x); }
+  static double sin(double x) { return std::sin(x); }
+  static double cos(double x) { return std::cos(x); }
+  static double erf(double x) { return std::erf(x); }
+  static double log1p(double x) { return std::log1p(x); }
+  static double expm1(double x) { return std::expm1(x); }
+  static double floor(double x) { return std::floor(x); }
+  static double ceil(double x) { return std::ceil(x); }
+  static double round(double x) { return std::nearbyint(x); }
   static double power(double x, double exponent) { return std::pow(x, exponent); }
   static double logistic(double x) { return 1 / (1 + std::exp(-x)); }
   static double normal_cdf(double x) { return std::erfc(-x / std::numbers::sqrt2) / 2; }
@@ -119,14 +127,16 @@ void unary(const UnaryOperation& operation, In x, Out y, Stream&) {
   const float* const from = x.floats();
   float* const to = y.floats();
   for (Index i = 0; i < y.count(); ++i)
-    to[i] = static_cast<float>(UnaryFormulas<DoubleMath>::value(operation.function, from[i], operation.parameter));
+    to[i] = static_cast<float>(
+        UnaryFormulas<DoubleMath>::value(operation.function, from[i], operation.parameter, operation.second));
 }
 
 void unary_backward(const UnaryOperation& operation, In saved, In y_grad, Out x_grad, Stream&) {
   const float *const at = saved.floats(), *const from = y_grad.floats();
   float* const to = x_grad.floats();
   for (Index i = 0; i < x_grad.count(); ++i)
-    store(to[i], from[i] * UnaryFormulas<DoubleMath>::slope(operation.function, at[i], operation.parameter),
+    store(to[i],
+          from[i] * UnaryFormulas<DoubleMath>::slope(operation.function, at[i], operation.parameter, operation.second),
           x_grad.accumulate);
 }
 

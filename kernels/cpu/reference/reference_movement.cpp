@@ -74,12 +74,28 @@ void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream&) 
   });
 }
 
+void scatter(std::size_t dim, In index, In source, Out y, Stream&) {
+  if (index.count() == 0 || y.count() == 0) return;
+  const Index n = index.shape[dim], bound = y.shape[dim], index_step = strides_of(index.shape)[dim];
+  const Index y_step = strides_of(y.shape)[dim], source_step = source.shape.dims() == 0 ? 0 : 1;
+  for_each_outer(lines_of(dim, index.shape, y.shape), 0, [&](const auto& at) {
+    for (Index i = 0; i < n; ++i) {
+      const Index from = at[0] + i * index_step, place = index.as<Index>()[from];
+      if (place < 0 || place >= bound)
+        y.floats()[at[1]] = std::numeric_limits<float>::quiet_NaN();
+      else
+        y.floats()[at[1] + place * y_step] = source.floats()[from * source_step];
+    }
+  });
+}
+
 }  // namespace
 
 void use_movement(KernelTable& table) {
   table.copy_strided = copy_strided;
   table.gather = any_float<gather>;
   table.gather_backward = any_float<gather_backward>;
+  table.scatter = any_float<scatter>;
 }
 
 }  // namespace lockstep::reference

@@ -8,19 +8,37 @@
 
 namespace lockstep::reference {
 
-// -- sums over any dimensions, and maxima with their positions
+// -- sums over any dimensions, extremes with their positions, products
 
 namespace {
 
-void sum(In x, float factor, Out y, Stream&) {
+template <typename Map> void sum_of(const Map& map, In x, float factor, Out y) {
   std::vector<double> sums(static_cast<std::size_t>(y.count()));
   const float* from = x.floats();
   const StridedLoop<1> loop(x.shape, {broadcast_strides(y.shape, x.shape)});
-  for_each_outer(loop, 0, [&](const auto& at) { sums[static_cast<std::size_t>(at[0])] += *from++; });
+  for_each_outer(loop, 0, [&](const auto& at) { sums[static_cast<std::size_t>(at[0])] += map(double{*from++}); });
   for (Index i = 0; i < y.count(); ++i) store(y.floats()[i], sums[static_cast<std::size_t>(i)] * factor, y.accumulate);
 }
 
-void max(In x, Out values, Out indices, Stream&) {
+void sum(In x, float factor, Out y, Stream&) {
+  sum_of([](double value) { return value; }, x, factor, y);
+}
+
+void absolute_sum(bool squares, In x, float factor, Out y, Stream&) {
+  sum_of([=](double value) { return squares ? value * value : std::abs(value); }, x, factor, y);
+}
+
+void prod(In x, Out y, Stream&) {
+  const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
+  for (Index o = 0; o < outer; ++o)
+    for (Index c = 0; c < inner; ++c) {
+      double product = 1;
+      for (Index i = 0; i < n; ++i) product *= x.floats()[(o * n + i) * inner + c];
+      y.floats()[o * inner + c] = static_cast<float>(product);
+    }
+}
+
+template <bool is_min> void extreme(In x, Out values, Out indices, Stream&) {
   const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
   float* value = values.floats();
   auto* place = indices.as<std::int64_t>();
@@ -30,7 +48,7 @@ void max(In x, Out values, Out indices, Stream&) {
       *place = 0;
       for (Index i = 1; i < n; ++i) {
         const float best = line[*place * inner], next = line[i * inner];
-        if (next > best || (std::isnan(next) && !std::isnan(best))) *place = i;
+        if ((is_min ? next < best : next > best) || (std::isnan(next) && !std::isnan(best))) *place = i;
       }
       *value = line[*place * inner];
     }
@@ -40,7 +58,10 @@ void max(In x, Out values, Out indices, Stream&) {
 
 void use_reduction(KernelTable& table) {
   table.sum = any_float<sum>;
-  table.max = any_float<max>;
+  table.absolute_sum = any_float<absolute_sum>;
+  table.max = any_float<extreme<false>>;
+  table.min = any_float<extreme<true>>;
+  table.prod = any_float<prod>;
 }
 
 // -- softmax of rows, and its logarithm

@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 constexpr const char* binary_name(BinaryFunction function) {
-  constexpr const char* kNames[] = {"add", "sub", "mul", "div", "pow", "pow", "pow"};
+  constexpr const char* kNames[] = {"add", "sub", "mul", "div", "pow", "pow", "pow", "maximum", "minimum", "maximum"};
   return kNames[static_cast<int>(function)];
 }
 
@@ -96,6 +96,28 @@ class PowNode : public Node {
   }
 };
 
+// Saved: a, b. The minimum's derivative with respect to one operand is the maximum's with respect to the other.
+class ExtremeNode : public Node {
+ public:
+  ExtremeNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, bool is_maximum)
+      : Node(std::move(inputs), std::move(saved)), is_maximum_(is_maximum) {}
+  const char* name() const override { return is_maximum_ ? "maximum" : "minimum"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    for (const std::size_t input : {0, 1})
+      if (targets[input])
+        give_sum(targets[input], times_slope(result_grad, is_maximum_ == (input == 0)), saved(input).shape());
+  }
+
+ private:
+  Tensor times_slope(const Tensor& result_grad, bool of_first) const {
+    const Tensor slope = compute(BinaryFunction::kMaximumSlope, saved(of_first ? 0 : 1), saved(of_first ? 1 : 0));
+    kernels_of(slope).binary(BinaryFunction::kMul, result_grad, slope, slope, stream_of(slope));
+    return slope;
+  }
+
+  bool is_maximum_;
+};
+
 // Saved: the condition.
 class WhereNode : public Node {
  public:
@@ -121,6 +143,24 @@ class WhereNode : public Node {
 void check_operands(const char* name, const Tensor& a, const Tensor& b) {
   check_activation(name, "a", a);
   check_alike(name, "b", b, a);
+}
+
+// For x += y and the others.
+void check_rebinds(const char* name, const Tensor& x) {
+  check_place(name, "the left side", x);
+  if (requires_grad(x) && node_of(x) == nullptr)
+    throw InvalidArgument(
+        "{}: {} requires a gradient, and would be replaced by a result that the module and the optimizer do not know; "
+        "let an optimizer update it, or copy_from() new values into it",
+        name, describe(x));
+}
+Tensor& rebind_to(const char* name, Tensor& x, Tensor&& result) {
+  if (result.shape() != x.shape())
+    throw InvalidArgument(
+        "{}: the left side is {}, the result would be {}; expected a right side that is repeated to {}", name,
+        x.shape().text(), result.shape().text(), x.shape().text());
+  x = std::move(result);
+  return x;
 }
 
 Tensor compare(const char* name, Comparison comparison, const Tensor& a, const Tensor& b) {
@@ -191,6 +231,37 @@ Tensor pow(float base, const Tensor& given) {
   const Tensor exponent = autocast_to_float32(given);  // before the base is rounded to its type
   return pow(constant_like(exponent, base), exponent);
 }
+
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return maximum(wide->first, wide->second);
+  check_operands("maximum", a, b);
+  const Tensor y = compute(BinaryFunction::kMaximum, a, b);
+  record<ExtremeNode>(y, {a, b}, std::vector{a, b}, true);
+  return y;
+}
+
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  if (const auto wide = autocast_to_widest(a, b)) return minimum(wide->first, wide->second);
+  check_operands("minimum", a, b);
+  const Tensor y = compute(BinaryFunction::kMinimum, a, b);
+  record<ExtremeNode>(y, {a, b}, std::vector{a, b}, false);
+  return y;
+}
+
+#define LOCKSTEP_REBINDING(assignment, operation)           \
+  Tensor& operator assignment(Tensor& x, const Tensor& y) { \
+    check_rebinds(#assignment, x);                          \
+    return rebind_to(#assignment, x, x operation y);        \
+  }                                                         \
+  Tensor& operator assignment(Tensor& x, float constant) {  \
+    check_rebinds(#assignment, x);                          \
+    return rebind_to(#assignment, x, x operation constant); \
+  }
+LOCKSTEP_REBINDING(+=, +)
+LOCKSTEP_REBINDING(-=, -)
+LOCKSTEP_REBINDING(*=, *)
+LOCKSTEP_REBINDING(/=, /)
+#undef LOCKSTEP_REBINDING
 
 Tensor eq(const Tensor& a, const Tensor& b) { return compare("eq", Comparison::kEqual, a, b); }
 Tensor ne(const Tensor& a, const Tensor& b) { return compare("ne", Comparison::kNotEqual, a, b); }

@@ -43,4 +43,22 @@ Tensor constant_like(const Tensor& x, float value) {
   return rounded;
 }
 
+void check_index(std::string_view operation, const Tensor& index, std::int64_t bound) {
+  if (index.device().kind() != DeviceKind::kCpu) return;
+  const auto values = index.span<std::int64_t>();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] < 0 || values[i] >= bound)
+      throw InvalidArgument("{}: index {} at position {} is outside 0..{}", operation, values[i], i, bound - 1);
+}
+
+void fill_with(const OutputView& out, const Tensor& scalar) {
+  kernels_of(scalar).copy_strided({out.shape, {}, strides_of(out.shape)}, scalar, out, stream_of(scalar));
+}
+
+Tensor filled_like(const Tensor& x, float value) {
+  const Tensor y = empty_like(x);
+  fill_with(y, constant_like(x, value));
+  return y;
+}
+
 }  // namespace lockstep

@@ -19,6 +19,13 @@ Shape broadcast_shape(std::string_view operation, const Shape& a, const Shape& b
 
 // A scalar on x's device, of x's float type.
 Tensor constant_like(const Tensor& x, float value);
+// Throws InvalidArgument for an index outside 0 .. bound - 1. Only on the CPU: on a GPU the host would have to wait.
+void check_index(std::string_view operation, const Tensor& index, std::int64_t bound);
+
+// Fills `out` with a scalar of its type on its device.
+void fill_with(const OutputView& out, const Tensor& scalar);
+// A tensor like x, a float type, filled with the value.
+Tensor filled_like(const Tensor& x, float value);
 
 // The same memory under another shape of equal count.
 inline InputView viewed(const Tensor& x, const Shape& shape) { return {x.buffer().data(), x.dtype(), shape}; }

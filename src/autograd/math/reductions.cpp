@@ -1,52 +1,12 @@
-#include <array>
 #include <vector>
 
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
-#include "src/autograd/math/dimensions.h"
+#include "src/autograd/math/reduced.h"
 
 namespace lockstep {
 
 namespace {
-
-// The dimensions of x that are reduced.
-class Reduced {
- public:
-  Reduced(const char* operation, const Shape& x, const Dims& dims) : x_(x) {
-    if (dims.list.empty()) reduced_.fill(true);
-    for (const int given : dims.list) {
-      bool& is_reduced = reduced_[dimension_of(operation, given, x)];
-      if (is_reduced) throw InvalidArgument("{}: dimension {} of shape {} is given twice", operation, given, x.text());
-      is_reduced = true;
-    }
-  }
-
-  // x's shape without the reduced dimensions, or with extents of 1 in their place if `keepdim`.
-  Shape shape(bool keepdim) const {
-    std::vector<std::int64_t> extents;
-    for (std::size_t dim = 0; dim < x_.dims(); ++dim)
-      if (keepdim || !reduced_[dim]) extents.push_back(reduced_[dim] ? 1 : x_[dim]);
-    return Shape(std::span<const std::int64_t>(extents));
-  }
-  // The number of elements that are combined into one.
-  std::int64_t count() const {
-    std::int64_t product = 1;
-    for (std::size_t dim = 0; dim < x_.dims(); ++dim) product *= reduced_[dim] ? x_[dim] : 1;
-    return product;
-  }
-  // The dimensions that are kept, followed by those that are reduced.
-  std::vector<int> kept_first() const {
-    std::vector<int> order;
-    for (const bool wanted : {false, true})
-      for (std::size_t dim = 0; dim < x_.dims(); ++dim)
-        if (reduced_[dim] == wanted) order.push_back(static_cast<int>(dim));
-    return order;
-  }
-
- private:
-  Shape x_;
-  std::array<bool, Shape::kMaxDims> reduced_{};
-};
 
 // y = factor * sum of x: x_grad = factor * y_grad, repeated. `kept` is y's shape with extents of 1 where x was summed.
 class ReduceNode : public Node {
@@ -76,23 +36,12 @@ Tensor reduce_sum(const char* name, const Tensor& x, const Reduced& reduced, boo
   return y;
 }
 
-// x as (outer, n, inner), reduced over the middle dimension.
-struct Middle {
-  std::int64_t outer = 1, n = 1, inner = 1;
-
-  Middle(const Shape& x, std::size_t dim) {
-    for (std::size_t d = 0; d < x.dims(); ++d) (d < dim ? outer : d == dim ? n : inner) *= x[d];
-  }
-  Shape whole() const { return {outer, n, inner}; }
-  Shape reduced() const { return {outer, 1, inner}; }
-};
-
 // Saved: the indices.
-class MaxNode : public Node {
+class ExtremeOfLineNode : public Node {
  public:
-  MaxNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Middle& place)
-      : Node(std::move(inputs), std::move(saved)), place_(place) {}
-  const char* name() const override { return "max"; }
+  ExtremeOfLineNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const Middle& place)
+      : Node(std::move(inputs), std::move(saved)), name_(name), place_(place) {}
+  const char* name() const override { return name_; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     OutputView x_grad = targets[0];
     x_grad.shape = place_.whole();
@@ -102,28 +51,63 @@ class MaxNode : public Node {
   }
 
  private:
+  const char* name_;
   Middle place_;
 };
 
-MaxResult max_in_middle(const char* name, const Tensor& x, const Middle& place, const Shape& result) {
+struct Extreme {
+  void (*KernelTable::*kernel)(In, Out, Out, Stream&);
+  const char *name, *of_many, *noun;
+};
+constexpr Extreme kMax{&KernelTable::max, "max", "amax", "maximum"};
+constexpr Extreme kMin{&KernelTable::min, "min", "amin", "minimum"};
+
+MaxResult extreme_in_middle(const Extreme& extreme, const char* name, const Tensor& x, const Middle& place,
+                            const Shape& result) {
   if (place.n == 0 && result.count() > 0)
-    throw InvalidArgument("{}: x {} is empty, so it has no maximum", name, x.shape().text());
+    throw InvalidArgument("{}: x {} is empty, so it has no {}", name, x.shape().text(), extreme.noun);
   const Tensor values = empty_like(x, result), indices = empty_like(x, result, DType::kInt64);
-  if (result.count() > 0) kernels_of(x).max(viewed(x, place.whole()), values, indices, stream_of(x));
-  record<MaxNode>(values, {x}, std::vector{indices}, place);
+  if (result.count() > 0) (kernels_of(x).*extreme.kernel)(viewed(x, place.whole()), values, indices, stream_of(x));
+  record<ExtremeOfLineNode>(values, {x}, std::vector{indices}, extreme.name, place);
   return {values, indices};
 }
 
-MaxResult max_along(const char* name, const Tensor& x, int dim, bool keepdim) {
+MaxResult extreme_along(const Extreme& extreme, const char* name, const Tensor& x, int dim, bool keepdim) {
   check_activation(name, "x", x);
   const std::size_t along = dimension_of(name, dim, x.shape());
-  return max_in_middle(name, x, Middle(x.shape(), along), Reduced(name, x.shape(), dim).shape(keepdim));
+  return extreme_in_middle(extreme, name, x, Middle(x.shape(), along), Reduced(name, x.shape(), dim).shape(keepdim));
 }
 
-MaxResult max_of_all(const char* name, const Tensor& x) {
+MaxResult extreme_of_all(const Extreme& extreme, const char* name, const Tensor& x) {
   check_activation(name, "x", x);
-  return max_in_middle(name, x, Middle({x.count()}, 0), {});
+  return extreme_in_middle(extreme, name, x, Middle({x.count()}, 0), {});
 }
+
+Tensor extreme_of_dims(const Extreme& extreme, const Tensor& x, const Dims& dims, bool keepdim) {
+  check_activation(extreme.of_many, "x", x);
+  return reduce_as_one(
+      x, Reduced(extreme.of_many, x.shape(), dims), keepdim, [&](const Tensor& ordered, const Middle& middle) {
+        return extreme_in_middle(extreme, extreme.of_many, ordered, middle, {middle.outer, middle.inner}).values;
+      });
+}
+
+// With P the product of the factors that are not 0, the gradient is P / x where no factor is 0; where one is, P for
+// that factor and 0 for the others; else 0. Saved: x as (outer, n, inner).
+class ProdNode : public Node {
+ public:
+  using Node::Node;
+  const char* name() const override { return "prod"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    const NoGrad no_grad;
+    const Tensor x = saved(0), zero = constant_like(x, 0), one = constant_like(x, 1), is_zero = eq(x, zero);
+    const Tensor zeros = sum(where(is_zero, one, zero), 1, true), others = where(is_zero, one, x);
+    const Tensor product = reshape(prod(others, 1), zeros.shape());
+    const Tensor of_zero = where(eq(zeros, one), product, zero),
+                 of_other = where(eq(zeros, zero), product / others, zero);
+    const Tensor slope = where(is_zero, of_zero, of_other);
+    targets[0].give(slope * reshape(result_grad, zeros.shape()));
+  }
+};
 
 }  // namespace
 
@@ -139,24 +123,39 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   return reduce_sum("mean", x, reduced, keepdim, 1 / static_cast<float>(reduced.count()));
 }
 
-MaxResult max(const Tensor& x, int dim, bool keepdim) { return max_along("max", x, dim, keepdim); }
-Tensor max(const Tensor& x) { return max_of_all("max", x).values; }
-
-Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) {
-  check_activation("amax", "x", x);
-  const Reduced reduced("amax", x.shape(), dims);
-  const Shape kept = reduced.shape(false);
-  const Tensor last = reshape(permute(x, reduced.kept_first()), {kept.count(), reduced.count()});
-  return reshape(max_along("amax", last, 1, false).values, reduced.shape(keepdim));
-}
+MaxResult max(const Tensor& x, int dim, bool keepdim) { return extreme_along(kMax, "max", x, dim, keepdim); }
+MaxResult min(const Tensor& x, int dim, bool keepdim) { return extreme_along(kMin, "min", x, dim, keepdim); }
+Tensor max(const Tensor& x) { return extreme_of_all(kMax, "max", x).values; }
+Tensor min(const Tensor& x) { return extreme_of_all(kMin, "min", x).values; }
+Tensor amax(const Tensor& x, const Dims& dims, bool keepdim) { return extreme_of_dims(kMax, x, dims, keepdim); }
+Tensor amin(const Tensor& x, const Dims& dims, bool keepdim) { return extreme_of_dims(kMin, x, dims, keepdim); }
 
 Tensor argmax(const Tensor& x, int dim, bool keepdim) {
   const NoGrad no_grad;
-  return max_along("argmax", x, dim, keepdim).indices;
+  return extreme_along(kMax, "argmax", x, dim, keepdim).indices;
+}
+Tensor argmin(const Tensor& x, int dim, bool keepdim) {
+  const NoGrad no_grad;
+  return extreme_along(kMin, "argmin", x, dim, keepdim).indices;
 }
 Tensor argmax(const Tensor& x) {
   const NoGrad no_grad;
-  return max_of_all("argmax", x).indices;
+  return extreme_of_all(kMax, "argmax", x).indices;
+}
+Tensor argmin(const Tensor& x) {
+  const NoGrad no_grad;
+  return extreme_of_all(kMin, "argmin", x).indices;
+}
+
+Tensor prod(const Tensor& given, const Dims& dims, bool keepdim) {
+  check_activation("prod", "x", given);
+  const Tensor x = autocast_to_float32(given);
+  return reduce_as_one(x, Reduced("prod", x.shape(), dims), keepdim, [](const Tensor& ordered, const Middle& middle) {
+    const Tensor lines = reshape(ordered, middle.whole()), y = empty_like(lines, {middle.outer, middle.inner});
+    kernels_of(lines).prod(lines, y, stream_of(lines));
+    record<ProdNode>(y, {lines}, std::vector{lines});
+    return y;
+  });
 }
 
 }  // namespace lockstep

@@ -17,10 +17,6 @@ StridedCopy reversed(const StridedCopy& copy) {
   return {copy.extents, copy.out_strides, copy.in_strides, copy.out_offset, copy.in_offset};
 }
 
-void fill_with(const OutputView& out, const Tensor& scalar) {
-  kernels_of(scalar).copy_strided({out.shape, {}, strides_of(out.shape)}, scalar, out, stream_of(scalar));
-}
-
 class CopyNode : public Node {
  public:
   CopyNode(std::vector<Tensor> inputs, const char* name, std::vector<StridedCopy> copies, Reads reads)
@@ -109,15 +105,6 @@ void check_like_first(const char* name, const Tensor& x, const Tensor& first, st
         "{}: {} is {} {}, but the first one is {} {}: types, and extents in dimensions other than {}, must be equal",
         name, what, lockstep::name_of(x.dtype()), x.shape().text(), lockstep::name_of(first.dtype()),
         first.shape().text(), along);
-}
-
-// Checks the indices only on the CPU. On a GPU the host would have to wait for them.
-void check_index(const Tensor& index, std::int64_t bound) {
-  if (index.device().kind() != DeviceKind::kCpu) return;
-  const auto values = index.span<std::int64_t>();
-  for (std::size_t i = 0; i < values.size(); ++i)
-    if (values[i] < 0 || values[i] >= bound)
-      throw InvalidArgument("gather: index {} at position {} is outside 0..{}", values[i], i, bound - 1);
 }
 
 }  // namespace
@@ -323,11 +310,77 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
     if (d != along && index.shape()[d] > x.shape()[d])
       throw InvalidArgument("gather: index {} is larger than x {} in dimension {}", index.shape().text(),
                             x.shape().text(), d);
-  check_index(index, x.shape()[along]);
+  check_index("gather", index, x.shape()[along]);
   const Tensor y = empty_like(x, index.shape());
   kernels_of(x).gather(along, x, index, y, stream_of(x));
   record<GatherNode>(y, {x}, std::vector{index}, along);
   return y;
+}
+
+Tensor flip(const Tensor& x, const std::vector<int>& dims) {
+  check_place("flip", "x", x);
+  StridedCopy copy{x.shape(), strides_of(x.shape()), strides_of(x.shape())};
+  std::array<bool, Shape::kMaxDims> seen{};
+  for (const int given : dims) {
+    const std::size_t dim = dimension_of("flip", given, x.shape());
+    if (std::exchange(seen[dim], true))
+      throw InvalidArgument("flip: dimension {} of shape {} is given twice", given, x.shape().text());
+    copy.in_offset += copy.in_strides[dim] * std::max<std::int64_t>(0, x.shape()[dim] - 1);
+    copy.in_strides[dim] *= -1;
+  }
+  return copied("flip", x, x.shape(), copy, Reads::kAll);
+}
+
+Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
+  check_place("roll", "x", x);
+  const std::int64_t extent = x.shape()[dimension_of("roll", dim, x.shape())];
+  if (extent == 0 || shift % extent == 0) return reshape(x, x.shape());
+  const std::int64_t split_at = extent - (shift % extent + extent) % extent;
+  return concat({slice(x, dim, {split_at, extent}), slice(x, dim, {0, split_at})}, dim);
+}
+
+Tensor repeat(const Tensor& x, const std::vector<std::int64_t>& times) {
+  check_activation("repeat", "x", x);
+  if (times.size() < x.shape().dims())
+    throw InvalidArgument("repeat: got {} numbers for x {}, expected one per dimension, or more for new ones in front",
+                          times.size(), x.shape().text());
+  for (const std::int64_t each : times)
+    if (each < 0) throw InvalidArgument("repeat: got {} times, expected 0 or more", each);
+  Extents extents(times.size() - x.shape().dims(), 1);
+  for (const std::int64_t extent : x.shape().extents()) extents.push_back(extent);
+  Tensor y = reshape(x, shape_of(extents));
+  for (std::size_t dim = 0; dim < times.size(); ++dim) {
+    if (times[dim] == 1) continue;
+    Extents before(extents.begin(), extents.begin() + static_cast<std::ptrdiff_t>(dim));
+    const std::int64_t outer = shape_of(before).count(), rest = outer == 0 ? 0 : y.count() / outer;
+    extents[dim] *= times[dim];
+    y = reshape(broadcast_to(reshape(y, {outer, 1, rest}), {outer, times[dim], rest}), shape_of(extents));
+  }
+  return y;
+}
+Tensor tile(const Tensor& x, const std::vector<std::int64_t>& times) {
+  check_activation("tile", "x", x);
+  Extents all(times.size() < x.shape().dims() ? x.shape().dims() - times.size() : 0, 1);
+  all.insert(all.end(), times.begin(), times.end());
+  return repeat(x, all);
+}
+
+Tensor repeat_interleave(const Tensor& x, std::int64_t times, int dim) {
+  check_activation("repeat_interleave", "x", x);
+  if (times < 0) throw InvalidArgument("repeat_interleave: got {} times, expected 0 or more", times);
+  const std::size_t along = dimension_of("repeat_interleave", dim, x.shape());
+  Extents extents = extents_of(x);
+  const Extents upto(extents.begin(), extents.begin() + static_cast<std::ptrdiff_t>(along) + 1);
+  const std::int64_t outer = shape_of(upto).count(), rest = outer == 0 ? 0 : x.count() / outer;
+  extents[along] *= times;
+  return reshape(broadcast_to(reshape(x, {outer, 1, rest}), {outer, times, rest}), shape_of(extents));
+}
+
+std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, int dim) {
+  check_place("chunk", "x", x);
+  if (chunks < 1) throw InvalidArgument("chunk: got {} chunks, expected 1 or more", chunks);
+  const std::int64_t extent = x.shape()[dimension_of("chunk", dim, x.shape())];
+  return split(x, std::max<std::int64_t>(1, (extent + chunks - 1) / chunks), dim);
 }
 
 }  // namespace lockstep

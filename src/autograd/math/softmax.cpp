@@ -1,5 +1,7 @@
 #include "lockstep/autograd/softmax.h"
 
+#include "lockstep/autograd/shapes.h"
+#include "src/autograd/math/dimensions.h"
 #include "src/autograd/math/row_views.h"
 
 namespace lockstep {
@@ -23,7 +25,7 @@ class SoftmaxNode : public Node {
   bool log_;
 };
 
-Tensor softmax_of(const char* operation, const Tensor& given, bool log) {
+Tensor softmax_of_rows(const char* operation, const Tensor& given, bool log) {
   check_activation(operation, "x", given);
   const Tensor x = autocast_to_float32(given);
   const Shape rows = rows_of(operation, x);
@@ -33,9 +35,17 @@ Tensor softmax_of(const char* operation, const Tensor& given, bool log) {
   return y;
 }
 
+Tensor softmax_along(const char* operation, const Tensor& x, int dim, bool log) {
+  if (dim == -1) return softmax_of_rows(operation, x, log);
+  check_activation(operation, "x", x);
+  const auto along = static_cast<int>(dimension_of(operation, dim, x.shape()));
+  if (along == static_cast<int>(x.shape().dims()) - 1) return softmax_of_rows(operation, x, log);
+  return transpose(softmax_of_rows(operation, transpose(x, along, -1), log), along, -1);
+}
+
 }  // namespace
 
-Tensor softmax(const Tensor& x) { return softmax_of("softmax", x, false); }
-Tensor log_softmax(const Tensor& x) { return softmax_of("log_softmax", x, true); }
+Tensor softmax(const Tensor& x, int dim) { return softmax_along("softmax", x, dim, false); }
+Tensor log_softmax(const Tensor& x, int dim) { return softmax_along("log_softmax", x, dim, true); }
 
 }  // namespace lockstep

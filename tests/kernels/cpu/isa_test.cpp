@@ -33,7 +33,8 @@ void take_functions(const KernelTable& kernels, const Take& take) {
   Floats x = uniform(kCount, 5), y(kCount), grad(kCount), loss(1), filters(70 * 9);
   for (float& value : x) value *= 6;
   std::vector<UnaryOperation> operations = {{UnaryFunction::kPow, -3}, {UnaryFunction::kPow, 0.3F}};
-  for (const UnaryFunctionInfo& info : kUnaryFunctions) operations.push_back({info.function, info.parameter});
+  for (const UnaryFunctionInfo& info : kUnaryFunctions)
+    operations.push_back({info.function, info.parameter, info.second});
   for (const UnaryOperation& operation : operations) {
     kernels.unary(operation, in(x), out(y), stream()), take(y);
     kernels.unary_backward(operation, in(x), in(y), out(grad), stream()), take(grad);
@@ -75,8 +76,9 @@ void take_short_arrays(const KernelTable& kernels, const Take& take) {
     const Floats a = step(count, 1), b = step(count, 2);
     Floats y(static_cast<std::size_t>(count)), grad = y;
     for (const UnaryFunctionInfo& info : kUnaryFunctions) {
-      kernels.unary({info.function, info.parameter}, in(a), out(y), stream()), take(y);
-      kernels.unary_backward({info.function, info.parameter}, in(a), in(b), out(grad), stream()), take(grad);
+      kernels.unary({info.function, info.parameter, info.second}, in(a), out(y), stream()), take(y);
+      kernels.unary_backward({info.function, info.parameter, info.second}, in(a), in(b), out(grad), stream()),
+          take(grad);
     }
     for (const BinaryFunction function : {BinaryFunction::kAdd, BinaryFunction::kSub, BinaryFunction::kMul,
                                           BinaryFunction::kDiv, BinaryFunction::kPow, BinaryFunction::kPowBaseSlope})

@@ -12,6 +12,7 @@
 #include "kernels/cpu/math/vector_inverse_root.h"
 #include "kernels/cpu/math/vector_normal.h"
 #include "kernels/cpu/math/vector_power.h"
+#include "kernels/cpu/math/vector_sine.h"
 
 namespace lockstep {
 namespace {
@@ -110,6 +111,50 @@ TEST(VectorMath, TheNormalDistribution) {
     EXPECT_EQ(cdf(-x), 0) << x;
     EXPECT_EQ(vm::normal_distribution(x).gaussian, 0) << x;
   }
+}
+
+TEST(VectorMath, ErfIsWithinFourUnits) {
+  const auto erf = [](float x) { return vm::erf(x); };
+  const auto exact = [](double x) { return std::erf(x); };
+  EXPECT_LE(largest_error(-5, 5, erf, exact), 4);
+  EXPECT_LE(largest_error(-1e-3F, 1e-3F, erf, exact), 3);
+  for (const float x : {4.0F, 100.0F, 3e38F, kInfinity}) {
+    EXPECT_EQ(erf(x), 1) << x;
+    EXPECT_EQ(erf(-x), -1) << x;
+  }
+}
+
+TEST(VectorMath, Expm1AndLog1p) {
+  const auto expm1 = [](float x) { return vm::expm1(x); };
+  const auto exact_expm1 = [](double x) { return std::expm1(x); };
+  EXPECT_LE(largest_error(-30, 88.7F, expm1, exact_expm1), 2);
+  EXPECT_LE(largest_error(-1, 1, expm1, exact_expm1), 2);
+  EXPECT_LE(largest_error(-1e-6F, 1e-6F, expm1, exact_expm1), 1);
+  EXPECT_EQ(vm::expm1(88.8F), kInfinity);
+  for (const float x : {-25.0F, -3e38F, -kInfinity}) EXPECT_EQ(vm::expm1(x), -1) << x;
+  const auto log1p = [](float x) { return vm::log1p(x); };
+  const auto exact_log1p = [](double x) { return std::log1p(x); };
+  EXPECT_LE(largest_error(-0.999F, 3, log1p, exact_log1p), 3);
+  EXPECT_LE(largest_error(-1e-3F, 1e-3F, log1p, exact_log1p), 3);
+  EXPECT_LE(largest_error(1, 3e38F, log1p, exact_log1p), 3);
+  EXPECT_EQ(vm::log1p(-1), -kInfinity);
+  EXPECT_EQ(vm::log1p(kInfinity), kInfinity);
+  EXPECT_TRUE(std::isnan(vm::log1p(-1.5F)));
+}
+
+TEST(VectorMath, SineAndCosineOfModerateAngles) {
+  for (float x = -vm::kLargestAngle; x <= vm::kLargestAngle; x += 0.37F) {
+    ASSERT_NEAR(double{vm::sin(x)}, std::sin(double{x}), 2.4e-7 * std::abs(std::sin(double{x})) + 1e-12) << x;
+    ASSERT_NEAR(double{vm::cos(x)}, std::cos(double{x}), 2.4e-7 * std::abs(std::cos(double{x})) + 1e-12) << x;
+  }
+  EXPECT_LE(largest_error(
+                -1, 1, [](float x) { return vm::sin(x); }, [](double x) { return std::sin(x); }),
+            2);
+  EXPECT_LE(largest_error(
+                -8, 8, [](float x) { return vm::cos(x); }, [](double x) { return std::cos(x); }),
+            2);
+  EXPECT_EQ(vm::sin(0), 0);
+  EXPECT_EQ(vm::cos(0), 1);
 }
 
 // The function that GELU uses: the same cdf without a division, whose error below -5.5 is far below the rounding errors
@@ -223,8 +268,8 @@ TEST(VectorMath, NanStaysNan) {
     const auto x = std::bit_cast<float>(bits);
     for (const float value :
          {vm::exp(x), vm::normal_exp(x), vm::log(x), vm::tanh(x), vm::sigmoid(x), vm::normal_distribution(x).cdf,
-          vm::normal_distribution(x).gaussian, vm::normal_cdf(x), vm::power(x, vm::power_rule(-1.5)),
-          vm::power(x, vm::power_rule(3)), vm::power(x, 3.0F), vm::power(2.0F, x)})
+          vm::normal_distribution(x).gaussian, vm::normal_cdf(x), vm::power(x, vm::power_rule(-1.5)), vm::erf(x),
+          vm::expm1(x), vm::log1p(x), vm::power(x, vm::power_rule(3)), vm::power(x, 3.0F), vm::power(2.0F, x)})
       EXPECT_TRUE(std::isnan(value)) << std::hex << bits;
   }
 }

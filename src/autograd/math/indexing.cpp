@@ -1,0 +1,107 @@
+#include "lockstep/autograd/indexing.h"
+
+#include <vector>
+
+#include "lockstep/autograd/extend.h"
+#include "lockstep/autograd/ops.h"
+#include "src/autograd/math/dimensions.h"
+
+namespace lockstep {
+
+namespace {
+
+// Of x: y_grad, with 0 at the places that were replaced. Of the source: y_grad at its places. Saved: the index.
+class ScatterNode : public Node {
+ public:
+  ScatterNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim, bool adds)
+      : Node(std::move(inputs), std::move(saved)), dim_(dim), adds_(adds) {}
+  const char* name() const override { return adds_ ? "scatter_add" : "scatter"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    const KernelTable& kernels = kernels_of(result_grad);
+    Stream& stream = stream_of(result_grad);
+    if (targets.size() > 1 && targets[1]) kernels.gather(dim_, result_grad, saved(0), targets[1], stream);
+    if (!targets[0]) return;
+    if (!adds_) kernels.scatter(dim_, saved(0), constant_like(result_grad, 0), result_grad, stream);
+    targets[0].give(result_grad);
+  }
+
+ private:
+  std::size_t dim_;
+  bool adds_;
+};
+
+std::size_t check_scatter(const char* name, const Tensor& x, int dim, const Tensor& index) {
+  check_activation(name, "x", x);
+  const std::size_t along = dimension_of(name, dim, x.shape());
+  check_input(name, "index", index, static_cast<int>(x.shape().dims()), &x.device(), DType::kInt64);
+  for (std::size_t d = 0; d < x.shape().dims(); ++d)
+    if (d != along && index.shape()[static_cast<std::int64_t>(d)] > x.shape()[static_cast<std::int64_t>(d)])
+      throw InvalidArgument("{}: index {} is larger than x {} in dimension {}", name, index.shape().text(),
+                            x.shape().text(), d);
+  check_index(name, index, x.shape()[static_cast<std::int64_t>(along)]);
+  return along;
+}
+
+// The part of the source that has the index's shape.
+Tensor source_for(const char* name, const Tensor& x, const Tensor& index, const Tensor& source) {
+  check_alike(name, "source", source, x, static_cast<int>(x.shape().dims()));
+  if (source.shape() == index.shape()) return source;
+  std::vector<Range> ranges;
+  for (std::size_t d = 0; d < index.shape().dims(); ++d) {
+    const auto at = static_cast<std::int64_t>(d);
+    if (index.shape()[at] > source.shape()[at])
+      throw InvalidArgument("{}: index {} is larger than source {} in dimension {}", name, index.shape().text(),
+                            source.shape().text(), d);
+    ranges.push_back({0, index.shape()[at]});
+  }
+  return slice(source, ranges);
+}
+
+}  // namespace
+
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& given) {
+  const std::size_t along = check_scatter("scatter", x, dim, index);
+  const Tensor source = source_for("scatter", x, index, given), y = x.clone();
+  kernels_of(x).scatter(along, index, source, y, stream_of(x));
+  record<ScatterNode>(y, {x, source}, std::vector{index}, along, false);
+  return y;
+}
+
+Tensor scatter(const Tensor& x, int dim, const Tensor& index, float value) {
+  const std::size_t along = check_scatter("scatter", x, dim, index);
+  const Tensor y = x.clone();
+  kernels_of(x).scatter(along, index, constant_like(x, value), y, stream_of(x));
+  record<ScatterNode>(y, {x}, std::vector{index}, along, false);
+  return y;
+}
+
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& given) {
+  const std::size_t along = check_scatter("scatter_add", x, dim, index);
+  const Tensor source = source_for("scatter_add", x, index, given), y = x.clone();
+  OutputView sums = y;
+  sums.accumulate = true;
+  kernels_of(x).gather_backward(along, index, source, sums, stream_of(x));
+  record<ScatterNode>(y, {x, source}, std::vector{index}, along, true);
+  return y;
+}
+
+Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
+  check_activation("index_select", "x", x);
+  const std::size_t along = dimension_of("index_select", dim, x.shape());
+  check_input("index_select", "index", index, 1, &x.device(), DType::kInt64);
+  check_index("index_select", index, x.shape()[static_cast<std::int64_t>(along)]);
+  std::vector<std::int64_t> extents(x.shape().extents().begin(), x.shape().extents().end());
+  extents[along] = index.count();
+  const Tensor places = empty_like(index, Shape(std::span<const std::int64_t>(extents)));
+  StridedCopy repeat{places.shape(), {}, strides_of(places.shape())};
+  repeat.in_strides[along] = 1;
+  kernels_of(x).copy_strided(repeat, index, places, stream_of(x));
+  return gather(x, static_cast<int>(along), places);
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, float value) {
+  check_activation("masked_fill", "x", x);
+  return where(mask, constant_like(x, value), x);
+}
+
+}  // namespace lockstep
