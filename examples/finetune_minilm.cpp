@@ -38,7 +38,8 @@ class Articles : public ls::data::FixedShapeDataset {
         if (words.at(word).front() != '<') text += words[word] + " ";
       std::vector<std::int64_t> ids = tokenizer.encode(text);
       const std::int64_t end = ids.back();  // [SEP]
-      if (static_cast<std::int64_t>(ids.size()) > length) ids.resize(static_cast<std::size_t>(length), end), ids.back() = end;
+      if (static_cast<std::int64_t>(ids.size()) > length)
+        ids.resize(static_cast<std::size_t>(length), end), ids.back() = end;
       ids.resize(static_cast<std::size_t>(length), kPadding);
       all_.emplace_back(std::move(ids), record.at("label"));
     }
@@ -131,8 +132,7 @@ int run(int argc, char** argv) {
   const ex::Program program{"finetune_minilm", "Fine-tunes MiniLM for the topics of Reuters articles.",
                             "reuters_{train,test}.jsonl.gz and reuters_vocab.txt"};
   const auto add = [&](cxxopts::OptionAdder& adder) {
-    adder("model", "folder of scripts/fetch-model minilm",
-          cxxopts::value(flags.model)->default_value("data/minilm"));
+    adder("model", "folder of scripts/fetch-model minilm", cxxopts::value(flags.model)->default_value("data/minilm"));
     adder("length", "token ids of an article; the rest is cut off", cxxopts::value(flags.length)->default_value("64"));
     adder("test", "articles of the test set to score; 0: all", cxxopts::value(flags.test)->default_value("0"));
   };

@@ -53,8 +53,8 @@ int train(const Flags& flags) {
   const auto windows = ls::data::tokenize_file(flags.text, tokenizer, {.length = flags.length});
   const ex::Steps steps = steps_of(flags, windows.size());
   ls::train::Progress progress(progress_of(flags, steps, *group, "windows"));
-  progress.message(fmt::format("{} of {} weights are trained", count_of(ddp.parameters()),
-                               count_of(net.named_parameters())));
+  progress.message(
+      fmt::format("{} of {} weights are trained", count_of(ddp.parameters()), count_of(net.named_parameters())));
   ls::optim::AdamW adam(ddp.parameters(), {.lr = flags.lr});
   ls::data::DistributedSampler sampler(windows.size(), group->place(),
                                        {.seed = flags.seed, .remainder = ls::data::Remainder::kDrop});
@@ -84,8 +84,7 @@ int run(int argc, char** argv) {
   flags.steps = 100, flags.batch = 8, flags.lr = 1e-3F;
   const ex::Program program{"gpt2_lora", "Tunes a GPT-2 on a text by low-rank matrices.", "nothing: see --text"};
   const auto add = [&](cxxopts::OptionAdder& adder) {
-    adder("model", "Folder with config.json, model.safetensors and tokenizer.json",
-          cxxopts::value(flags.model));
+    adder("model", "Folder with config.json, model.safetensors and tokenizer.json", cxxopts::value(flags.model));
     adder("text", "A text file, plain or gzip", cxxopts::value(flags.text));
     adder("save", "Folder for the tuned model", cxxopts::value(flags.save));
     adder("rank", "Rank of the matrices", cxxopts::value(flags.rank)->default_value("8"));

@@ -15,7 +15,7 @@ struct AttentionShape {
 
   LOCKSTEP_HOST_DEVICE std::int64_t heads_of_keys() const { return key_heads == 0 ? heads : key_heads; }
   LOCKSTEP_HOST_DEVICE std::int64_t group() const { return heads / heads_of_keys(); }  // heads that read the same keys
-  LOCKSTEP_HOST_DEVICE std::int64_t row() const { return heads * width; }  // elements of a row of y
+  LOCKSTEP_HOST_DEVICE std::int64_t row() const { return heads * width; }              // elements of a row of y
   // The distance, in elements, from one row of q, or of k or v, to the next.
   LOCKSTEP_HOST_DEVICE std::int64_t operand_row() const { return packed ? 3 * row() : row(); }
   LOCKSTEP_HOST_DEVICE std::int64_t key_row() const { return packed ? 3 * row() : heads_of_keys() * width; }

@@ -41,10 +41,11 @@ BertConfig BertConfig::read(const std::string& file_or_folder) {
   config.layers = file.size("num_hidden_layers");
   config.heads = file.size("num_attention_heads");
   config.inner = file.size("intermediate_size");
-  config.eps = file.number("layer_norm_eps", 1e-12F);
+  config.eps = file.positive("layer_norm_eps", 1e-12F);
   config.activation = activation_of(file);
   config.dropout = file.probability("hidden_dropout_prob", 0.1F);
   config.attention_dropout = file.probability("attention_probs_dropout_prob", 0.1F);
+  config.pooler = file.flag("lockstep_pooler", true);
   return config;
 }
 
@@ -61,7 +62,8 @@ std::string BertConfig::json() const {
                                          {"layer_norm_eps", eps},
                                          {"hidden_act", name_of(activation)},
                                          {"hidden_dropout_prob", dropout},
-                                         {"attention_probs_dropout_prob", attention_dropout}};
+                                         {"attention_probs_dropout_prob", attention_dropout},
+                                         {"lockstep_pooler", pooler}};  // not in transformers' files
   return values.dump(2) + "\n";
 }
 
@@ -167,8 +169,7 @@ Tensor mean_pooling(const Tensor& hidden, const std::vector<std::int64_t>& lengt
 
 Tensor normalize(const Tensor& x) {
   check_activation("normalize", "x (N, C)", x, 2);
-  const Tensor norm = sqrt(sum(x * x, -1, true));
-  return x / where(gt(norm, 1e-12F), norm, Tensor::full({1}, 1e-12F, x.device()));
+  return x / clamp(norm(x, 2, -1, true), 1e-12F);
 }
 
 }  // namespace lockstep::models

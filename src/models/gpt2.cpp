@@ -21,31 +21,33 @@ Gpt2Config Gpt2Config::read(const std::string& file_or_folder) {
   config.layers = file.size("n_layer");
   config.heads = file.size("n_head");
   config.inner = file.size("n_inner", 0);
-  config.eps = file.number("layer_norm_epsilon", 1e-5F);
+  config.eps = file.positive("layer_norm_epsilon", 1e-5F);
   config.embedding_dropout = file.probability("embd_pdrop", 0.1F);
   config.attention_dropout = file.probability("attn_pdrop", 0.1F);
   config.dropout = file.probability("resid_pdrop", 0.1F);
   const std::string activation = file.text("activation_function", "gelu_new");
-  if (activation != "gelu_new" && activation != "gelu") file.refuse("activation_function", activation, "gelu_new or gelu");
+  if (activation != "gelu_new" && activation != "gelu")
+    file.refuse("activation_function", activation, "gelu_new or gelu");
   config.gelu = activation == "gelu" ? GeluApproximation::kNone : GeluApproximation::kTanh;
   return config;
 }
 
 std::string Gpt2Config::json() const {
-  const nlohmann::ordered_json values = {{"model_type", "gpt2"},
-                                         {"architectures", {"GPT2LMHeadModel"}},
-                                         {"vocab_size", vocabulary},
-                                         {"n_positions", positions},
-                                         {"n_embd", width},
-                                         {"n_layer", layers},
-                                         {"n_head", heads},
-                                         {"n_inner", inner == 0 ? nlohmann::json() : nlohmann::json(inner)},
-                                         {"layer_norm_epsilon", eps},
-                                         {"activation_function", gelu == GeluApproximation::kTanh ? "gelu_new" : "gelu"},
-                                         {"embd_pdrop", embedding_dropout},
-                                         {"attn_pdrop", attention_dropout},
-                                         {"resid_pdrop", dropout},
-                                         {"tie_word_embeddings", true}};
+  const nlohmann::ordered_json values = {
+      {"model_type", "gpt2"},
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"vocab_size", vocabulary},
+      {"n_positions", positions},
+      {"n_embd", width},
+      {"n_layer", layers},
+      {"n_head", heads},
+      {"n_inner", inner == 0 ? nlohmann::json() : nlohmann::json(inner)},
+      {"layer_norm_epsilon", eps},
+      {"activation_function", gelu == GeluApproximation::kTanh ? "gelu_new" : "gelu"},
+      {"embd_pdrop", embedding_dropout},
+      {"attn_pdrop", attention_dropout},
+      {"resid_pdrop", dropout},
+      {"tie_word_embeddings", true}};
   return values.dump(2) + "\n";
 }
 

@@ -21,21 +21,27 @@ std::int64_t key_heads_of(const LlamaConfig& config) {
 // rope_theta and rope_scaling of transformers before version 5, which writes both into rope_parameters.
 void read_rope(const ConfigFile& file, LlamaConfig& config) {
   const nlohmann::json *const parameters = file.object("rope_parameters"), *const older = file.object("rope_scaling");
-  config.rope_theta = file.number("rope_theta", 10000);
+  config.rope_theta = file.positive("rope_theta", 10000);
   const nlohmann::json* const rope = parameters != nullptr ? parameters : older;
   if (rope == nullptr) return;
   const auto number = [&](const char* key, float otherwise) {
     const auto found = rope->find(key);
     if (found == rope->end() || found->is_null()) return otherwise;
-    if (!found->is_number()) file.refuse(std::string("rope_parameters.") + key, *found, "a number");
-    return found->get<float>();
+    const float value = found->is_number() ? found->get<float>() : -1.0F;
+    if (!(value > 0 && std::isfinite(value)))
+      file.refuse(std::string("rope_parameters.") + key, *found, "a positive number");
+    return value;
   };
   config.rope_theta = number("rope_theta", config.rope_theta);
-  const std::string type = rope->value("rope_type", rope->value("type", std::string("default")));
+  const auto type_at = rope->contains("rope_type") ? rope->find("rope_type") : rope->find("type");
+  const nlohmann::json type = type_at == rope->end() ? nlohmann::json("default") : *type_at;
   if (type == "default") return;
-  if (type != "llama3") file.refuse("rope_type", type, "default or llama3");
-  config.rope_scaling = {number("factor", 1), number("low_freq_factor", 1), number("high_freq_factor", 4),
-                         static_cast<std::int64_t>(number("original_max_position_embeddings", 8192))};
+  if (type != "llama3") file.refuse("rope_type", type, "\"default\" or \"llama3\"");
+  config.rope_scaling = {
+      number("factor", 1), number("low_freq_factor", 1), number("high_freq_factor", 4),
+      static_cast<std::int64_t>(std::min(number("original_max_position_embeddings", 8192), 0x1p24F))};
+  if (config.rope_scaling.low_freq_factor >= config.rope_scaling.high_freq_factor)
+    file.refuse("rope_parameters.low_freq_factor", config.rope_scaling.low_freq_factor, "less than high_freq_factor");
 }
 
 // Long wave lengths are stretched by `factor`, short ones stay, and those between are interpolated.
@@ -74,7 +80,7 @@ LlamaConfig LlamaConfig::read(const std::string& file_or_folder) {
   config.heads = file.size("num_attention_heads");
   config.key_value_heads = file.size("num_key_value_heads", 0);
   config.head_width = file.size("head_dim", config.family == "qwen3" ? 128 : 0);
-  config.eps = file.number("rms_norm_eps", 1e-6F);
+  config.eps = file.positive("rms_norm_eps", 1e-6F);
   config.attention_bias = file.flag("attention_bias", config.family == "qwen2");
   config.tied_embeddings = file.flag("tie_word_embeddings", false);
   read_rope(file, config);
@@ -137,8 +143,8 @@ Tensor LlamaAttention::run(const Tensor& x, const Tensor& cosines, const Tensor&
     if (cache->keys.defined()) k = concat({cache->keys, k}, 1), v = concat({cache->values, v}, 1);
     *cache = {k, v};
   }
-  return o_proj(join_heads(scaled_dot_product_attention(
-      q, k, v, {.causal = true, .causal_alignment = CausalAlignment::kLowerRight})));
+  return o_proj(join_heads(
+      scaled_dot_product_attention(q, k, v, {.causal = true, .causal_alignment = CausalAlignment::kLowerRight})));
 }
 
 LlamaMlp::LlamaMlp(const LlamaConfig& config)
@@ -168,8 +174,11 @@ Llama::Llama(const LlamaConfig& config)
     : embed_tokens(config.vocabulary, config.width), norm(config.width, config.eps), config_(config) {
   const std::int64_t head_width = head_width_of(config), key_heads = key_heads_of(config);
   if (head_width < 2 || head_width % 2 != 0 || config.heads % key_heads != 0)
-    throw InvalidArgument("Llama: {} heads of {} and {} heads of keys: an even width and a divisor of the heads expected",
-                          config.heads, head_width, key_heads);
+    throw InvalidArgument(
+        "Llama: expected an even head width and key heads that divide the {} heads, got width {} and {} key heads",
+        config.heads, head_width, key_heads);
+  if (config.family == "qwen2" && !config.attention_bias)
+    throw InvalidArgument("Llama: models of the family qwen2 have biases: set attention_bias");
   for (std::int64_t i = 0; i < config.layers; ++i) layers.append(config);
   model_.add("embed_tokens", embed_tokens), model_.add("layers", layers), model_.add("norm", norm);
   add("model", model_);
@@ -224,8 +233,11 @@ Tensor Llama::forward(const Tensor& ids) {
 Tensor Llama::next(const Tensor& ids, KeyValueCache& cache) {
   check_ids("Llama::next", ids, config_.positions, cache.length);
   if (cache.layers.size() != layers.size())
-    throw InvalidArgument("Llama::next: a cache of {} layers for {}: use make_cache()", cache.layers.size(),
+    throw InvalidArgument("Llama::next: got a cache of {} layers, expected {}: use make_cache()", cache.layers.size(),
                           layers.size());
+  if (cache.length > 0 && cache.layers.front().keys.shape()[0] != ids.shape()[0])
+    throw InvalidArgument("Llama::next: the cache has {} samples, ids {} have {}", cache.layers.front().keys.shape()[0],
+                          ids.shape().text(), ids.shape()[0]);
   if (ids.shape()[1] == 0) throw InvalidArgument("Llama::next: ids {} have no positions", ids.shape().text());
   const Tensor x = hidden(ids, &cache);
   return logits(slice(x, 1, {.start = x.shape()[1] - 1}));

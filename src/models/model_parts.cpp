@@ -2,28 +2,37 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "lockstep/autograd/extend.h"
+#include "lockstep/data/files.h"
+#include "src/data/formats/json_depth.h"
 
 namespace lockstep::models {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string text_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError("{}: cannot be opened", path);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) throw FileError("{}: cannot be read", path);
+std::string json_text_of(const std::string& path) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
+  const std::vector<std::uint8_t> bytes = data::read_file(path, kMostBytes);
+  std::string text(bytes.begin(), bytes.end());
+  data::check_json_depth(text, path);
   return text;
 }
 
+namespace {
+
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+}  // namespace
+
 ConfigFile::ConfigFile(const std::string& path, const std::vector<std::string>& model_types)
-    : path_(fs::is_directory(path) ? path + "/config.json" : path) {
+    : path_(is_folder(path) ? path + "/config.json" : path) {
   try {
-    values_ = json::parse(text_of_file(path_));
+    values_ = json::parse(json_text_of(path_));
   } catch (const json::exception& error) {
     throw FileError("{}: is not JSON: {}", path_, error.what());
   }
@@ -43,7 +52,8 @@ const json* ConfigFile::find(const char* key) const {
 }
 
 void ConfigFile::refuse(const std::string& key, const json& found, const std::string& expected) const {
-  throw FileError("{}: {}: expected {}, found {}", path_, key, expected, found.is_null() ? "nothing" : found.dump());
+  throw FileError("{}: {}: expected {}, found {}", path_, key, expected,
+                  found.is_null() ? "nothing" : found.dump().substr(0, 200));
 }
 
 std::int64_t ConfigFile::size(const char* key) const {
@@ -60,8 +70,14 @@ std::int64_t ConfigFile::size(const char* key, std::int64_t otherwise) const {
 float ConfigFile::number(const char* key, float otherwise) const {
   const json* const found = find(key);
   if (found == nullptr) return otherwise;
-  if (!found->is_number() || !std::isfinite(found->get<double>())) refuse(key, *found, "a finite number");
+  if (!found->is_number() || !std::isfinite(found->get<float>())) refuse(key, *found, "a finite number");
   return found->get<float>();
+}
+
+float ConfigFile::positive(const char* key, float otherwise) const {
+  const float value = number(key, otherwise);
+  if (!(value > 0)) refuse(key, value, "a positive number");
+  return value;
 }
 
 float ConfigFile::probability(const char* key, float otherwise) const {
@@ -103,7 +119,8 @@ void check_ids(const char* model, const Tensor& ids, std::int64_t positions, std
 }
 
 void check_heads(const char* model, std::int64_t width, std::int64_t heads) {
-  if (heads < 1 || width % heads != 0) throw InvalidArgument("{}: {} heads do not divide a width of {}", model, heads, width);
+  if (heads < 1 || width % heads != 0)
+    throw InvalidArgument("{}: {} heads do not divide a width of {}", model, heads, width);
 }
 
 }  // namespace lockstep::models

@@ -21,7 +21,8 @@ class ConfigFile {
   // A positive whole number. The first of the keys that exists counts; without a default one of them must exist.
   std::int64_t size(const char* key) const;
   std::int64_t size(const char* key, std::int64_t otherwise) const;
-  float number(const char* key, float otherwise) const;       // finite
+  float number(const char* key, float otherwise) const;  // finite as a float
+  float positive(const char* key, float otherwise) const;
   float probability(const char* key, float otherwise) const;  // in [0, 1)
   bool flag(const char* key, bool otherwise) const;
   std::string text(const char* key, const std::string& otherwise) const;
@@ -40,8 +41,8 @@ class ConfigFile {
   nlohmann::json values_;
 };
 
-// The whole text of a small file; FileError with the path.
-std::string text_of_file(const std::string& path);
+// The whole text of a JSON file, at most 64 MiB and 64 levels deep; FileError with the path.
+std::string json_text_of(const std::string& path);
 
 // (N, T, heads * width) to (N, T, heads, width).
 inline Tensor split_heads(const Tensor& x, std::int64_t heads) {

@@ -22,10 +22,10 @@ std::regex compiled(const std::string& pattern) {
 void check_image(const Tensor& weight, const WeightLayout& layout, const std::string& name) {
   const auto [channels, height, width] = layout.image;
   if (weight.shape().dims() != 2 || weight.shape()[1] != channels * height * width)
-    refuse_shape(weight, name,
-                 fmt::format("(out, {}) for images of {} channels, {} x {}", channels * height * width, channels, height,
-                             width)
-                     .c_str());
+    refuse_shape(
+        weight, name,
+        fmt::format("(out, {}) for images of {} channels, {} x {}", channels * height * width, channels, height, width)
+            .c_str());
 }
 
 }  // namespace
@@ -39,7 +39,13 @@ NameTranslator::NameTranslator(const NameMapping& mapping) {
   }
 }
 
+// Matching recurses for each character.
+constexpr std::size_t kLongestName = 1000;
+
 TranslatedName NameTranslator::to_module(const std::string& name_in_file) const {
+  if (name_in_file.size() > kLongestName)
+    throw FileError("a tensor's name has {} bytes, expected at most {}: '{}...'", name_in_file.size(), kLongestName,
+                    name_in_file.substr(0, 60));
   std::smatch match;
   for (const Rule& rule : rules_)
     if (std::regex_match(name_in_file, match, rule.in_file))
@@ -80,7 +86,7 @@ NameMapping gpt2_names() {
   const std::string transposed = R"((h\.\d+\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight))";
   return {.model_type = "gpt2",
           .rules = {{.in_file = R"((?:transformer\.)?h\.\d+\.attn\.(?:masked_)?bias)"},  // causal masks
-                    {.in_file = R"(lm_head\.weight)"},                                       // shares wte's memory
+                    {.in_file = R"(lm_head\.weight)"},                                   // shares wte's memory
                     {.in_file = R"((?:transformer\.)?)" + transposed,
                      .in_module = "$1",
                      .layout = {WeightLayout::kTransposed},

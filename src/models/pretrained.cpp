@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <unordered_map>
 
 #include "lockstep/autograd/ops.h"
@@ -27,14 +28,14 @@ namespace {
 // -- loading
 
 void check_model_type(const PretrainedFiles& files, const std::string& expected) {
-  if (expected.empty() || files.config.empty()) return;
+  if (expected.empty() || files.config.empty()) return;  // a file alone says nothing of its architecture
   json found;
   try {
     found = json::parse(files.config).value("model_type", json());
   } catch (const json::exception& error) {
     throw FileError("{}: is not a JSON object: {}", files.config_path, error.what());
   }
-  if (!found.is_null() && found != expected)
+  if (found != expected)
     throw FileError("{}: is of another architecture: expected the model_type {}, found {}", files.config_path, expected,
                     found.dump());
 }
@@ -44,8 +45,7 @@ void check_unread(const PretrainedFile& shard, const NameTranslator& names, cons
   for (const auto& [name, reason] : shard.saved.unread) {
     const std::string wanted = names.to_module(name).name;
     for (const NamedTensor& own : module.state_dict())
-      if (own.name == wanted)
-        throw FileError("{}: tensor '{}' cannot be read: {}", shard.file->path(), name, reason);
+      if (own.name == wanted) throw FileError("{}: tensor '{}' cannot be read: {}", shard.file->path(), name, reason);
   }
 }
 
@@ -64,10 +64,10 @@ FileTensors translated(const PretrainedFiles& files, const NameTranslator& names
     if (layout_of_convolutions(shard.saved) != tensors.convolution_weights)
       throw FileError("{}: has another layout of convolution weights than the first shard", shard.file->path());
     for (const train::SavedTensor& saved : shard.saved.tensors) {
-      const TranslatedName to = names.to_module(saved.name);
-      layout.entries.push_back({saved.name, to.name, saved.dtype, to.layout});
-      if (to.name.empty()) continue;
       try {
+        const TranslatedName to = names.to_module(saved.name);
+        layout.entries.push_back({saved.name, to.name, saved.dtype, to.layout});
+        if (to.name.empty()) continue;
         tensors.push_back({to.name, in_module_layout(tensor_in(shard, saved), to.layout, saved.name)});
       } catch (const FileError& error) {
         throw FileError("{}: {}", shard.file->path(), error.what());
@@ -91,6 +91,9 @@ LoadedPretrained load_here(nn::Module& module, const std::string& path, const Lo
   } catch (const InvalidArgument& error) {
     throw FileError("{}: {}", path, error.what());
   }
+  for (PretrainedLayout::Entry& entry : loaded.layout.entries)
+    if (std::count(loaded.keys.unexpected_keys.begin(), loaded.keys.unexpected_keys.end(), entry.in_module) != 0)
+      entry.in_module.clear();
   return loaded;
 }
 
@@ -127,17 +130,26 @@ Written by_layout(const nn::Module& module, const PretrainedLayout& layout) {
   const bool permutes = order == layout.metadata.end() || order->second != "OHWI";
   std::unordered_map<std::string, Tensor> own;
   for (const NamedTensor& entry : nn::merged_state_dict(module)) own.emplace(entry.name, entry.tensor);
+  if (layout.entries.empty())
+    throw InvalidArgument(
+        "save_pretrained: the layout is empty: only load_pretrained() on the rank that reads fills it");
   Written written{{}, layout.metadata};
+  std::set<const std::byte*> covered;
   for (const PretrainedLayout::Entry& entry : layout.entries) {
     if (entry.in_module.empty()) continue;
     const auto found = own.find(entry.in_module);
     if (found == own.end())
       throw InvalidArgument("save_pretrained: the module has no tensor '{}', which the layout calls '{}'",
                             entry.in_module, entry.in_file);
+    covered.insert(found->second.buffer().data());
     const bool is_convolution = permutes && convolutions.count(entry.in_module) != 0;
     written.tensors.push_back(
         {entry.in_file, for_file(found->second, is_convolution, entry.layout, entry.dtype, entry.in_file)});
   }
+  for (const auto& [name, tensor] : own)
+    if (covered.count(tensor.buffer().data()) == 0)
+      throw InvalidArgument("save_pretrained: the layout has no name for '{}' {}: save without .layout, by .names",
+                            name, tensor.shape().text());
   return written;
 }
 
@@ -173,10 +185,10 @@ LoadedPretrained load_pretrained(nn::Module& module, const std::string& path, co
   const auto read = [&]() -> std::string {
     if (group.rank() != 0) return "";
     loaded = load_here(module, path, options);
-    return json{loaded.keys.missing_keys, loaded.keys.unexpected_keys}.dump();
+    return json::array({json(loaded.keys.missing_keys), json(loaded.keys.unexpected_keys)}).dump();
   };
   const json keys = json::parse(gather_on_all_ranks(group, read, {"loading weights"}).front());
-  loaded.keys = {keys.at(0), keys.at(1)};
+  loaded.keys = {keys.at(0).get<std::vector<std::string>>(), keys.at(1).get<std::vector<std::string>>()};
   replace_by_roots(group, module.state_dict(), "pretrained weights");
   return loaded;
 }
@@ -184,8 +196,8 @@ LoadedPretrained load_pretrained(nn::Module& module, const std::string& path, co
 void save_pretrained(const nn::Module& module, const std::string& folder, const SavePretrainedOptions& options) {
   const NoGrad no_grad;
   if (folder.empty()) throw InvalidArgument("save_pretrained: the folder's name is empty");
-  const Written written = options.layout != nullptr ? by_layout(module, *options.layout)
-                                                    : by_names(module, options.names, options.dtype);
+  const Written written =
+      options.layout != nullptr ? by_layout(module, *options.layout) : by_names(module, options.names, options.dtype);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw FileError("save_pretrained: {}: the folder cannot be made: {}", folder, error.message());

@@ -30,10 +30,11 @@ std::string file_in(const fs::path& folder) {
   for (const char* name : {kModelName, kIndexName})
     if (is_there(folder / name)) return (folder / name).string();
   const bool has_pickle = is_there(folder / "pytorch_model.bin");
-  throw FileError("{}: has neither {} nor {}{}", folder.string(), kModelName, kIndexName,
-                  has_pickle ? "; pytorch_model.bin is a program, which is not run: convert it with Python's "
-                               "safetensors.torch.save_file()"
-                             : "");
+  throw FileError(
+      "{}: has neither {} nor {}{}", folder.string(), kModelName, kIndexName,
+      has_pickle ? "; pytorch_model.bin is a pickle, which could run code, and is not read: convert it with Python's "
+                   "safetensors.torch.save_file()"
+                 : "");
 }
 
 PretrainedFile open_file(const std::string& path) {
@@ -41,9 +42,8 @@ PretrainedFile open_file(const std::string& path) {
   PretrainedFile shard{std::make_shared<const data::MappedFile>(path), {}};
   const auto bytes = std::as_bytes(shard.file->bytes());
   shard.saved = train::parse_safetensors(bytes, path);
-  std::stable_sort(
-      shard.saved.tensors.begin(), shard.saved.tensors.end(),
-      [](const auto& a, const auto& b) { return std::less<>()(a.data.data(), b.data.data()); });
+  std::stable_sort(shard.saved.tensors.begin(), shard.saved.tensors.end(),
+                   [](const auto& a, const auto& b) { return std::less<>()(a.data.data(), b.data.data()); });
   return shard;
 }
 
@@ -51,7 +51,7 @@ PretrainedFile open_file(const std::string& path) {
 std::map<std::string, std::set<std::string>> read_index(const std::string& path) {
   std::map<std::string, std::set<std::string>> of_files;
   try {
-    const json index = json::parse(text_of_file(path));
+    const json index = json::parse(json_text_of(path));
     for (const auto& [tensor, file] : index.at("weight_map").items()) of_files[file.get<std::string>()].insert(tensor);
   } catch (const json::exception& error) {
     throw FileError("{}: is not an index of safetensors: {}", path, error.what());
@@ -85,7 +85,8 @@ std::vector<PretrainedFile> open_shards(const std::string& index_path) {
 PretrainedFiles open_pretrained(const std::string& path) {
   if (path.empty()) throw InvalidArgument("load_pretrained: the path is empty");
   if (!is_there(path)) throw FileError("{}: there is no such file or folder", path);
-  const bool is_folder = fs::is_directory(path);
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(path, ignored);
   const std::string file = is_folder ? file_in(path) : path;
   PretrainedFiles files;
   if (file.ends_with(".index.json"))
@@ -93,9 +94,9 @@ PretrainedFiles open_pretrained(const std::string& path) {
   else
     files.shards.push_back(open_file(file));
   const fs::path config = fs::path(file).parent_path() / kConfigName;
-  if (is_there(config)) {
+  if ((is_folder || file.ends_with(".index.json")) && is_there(config)) {
     files.config_path = config.string();
-    files.config = text_of_file(files.config_path);
+    files.config = json_text_of(files.config_path);
   }
   return files;
 }

@@ -135,15 +135,16 @@ double Tensor::floating_item() const {
   }
 }
 
-std::int64_t Tensor::integer_item() const {
+std::int64_t Tensor::integer_item(std::int64_t least, std::uint64_t most) const {
   if (dtype() != DType::kInt8 && dtype() != DType::kUInt8 && dtype() != DType::kInt32) check_dtype(DType::kInt64);
   const auto bytes = only_element(*this);
-  switch (dtype()) {
-    case DType::kInt8: return read_as<std::int8_t>(bytes);
-    case DType::kUInt8: return read_as<std::uint8_t>(bytes);
-    case DType::kInt32: return read_as<std::int32_t>(bytes);
-    default: return read_as<std::int64_t>(bytes);
-  }
+  const std::int64_t value = dtype() == DType::kInt8    ? read_as<std::int8_t>(bytes)
+                             : dtype() == DType::kUInt8 ? read_as<std::uint8_t>(bytes)
+                             : dtype() == DType::kInt32 ? read_as<std::int32_t>(bytes)
+                                                        : read_as<std::int64_t>(bytes);
+  if (value < least || (value > 0 && static_cast<std::uint64_t>(value) > most))
+    throw InvalidArgument("Tensor::item: the value {} does not fit the type, which holds {} to {}", value, least, most);
+  return value;
 }
 
 Tensor Tensor::reshaped(const Shape& wanted) const {

@@ -1,5 +1,5 @@
-// Compares attention with masks, key lengths, grouped heads, shifted causal masks and dropout with its formula in double
-// and with finite differences.
+// Compares attention with masks, key lengths, grouped heads, shifted causal masks and dropout with its formula in
+// double and with finite differences.
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -152,7 +152,8 @@ TEST(AttentionMasks, OfHalvesHaveTheTypeOfTheQueries) {
     const MaskOperands of(c);
     const std::vector<double> expected = expected_result(c, of);
     for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
-      const Tensor y = scaled_dot_product_attention(cast(of.q, type), cast(of.k, type), cast(of.v, type), of.options(c));
+      const Tensor y =
+          scaled_dot_product_attention(cast(of.q, type), cast(of.k, type), cast(of.v, type), of.options(c));
       ASSERT_EQ(y.dtype(), type);
       const Tensor floats = cast(y, DType::kFloat32);
       for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(floats.data<float>()[i], expected[i], 0.06);
@@ -193,6 +194,19 @@ TEST(AttentionMasks, DropoutKeepsTheMeanOfTheProbabilities) {
   for (std::int64_t i = 0; i < again.count(); ++i) ASSERT_EQ(again.data<float>()[i], repeated.data<float>()[i]);
 }
 
+TEST(AttentionMasks, PaddingMayHoldAnything) {
+  manual_seed(8);
+  const Tensor q = random_leaf({1, 3, 2, 4}), k = random_leaf({1, 5, 2, 4}), v = random_leaf({1, 5, 2, 4});
+  for (const Tensor& each : {k, v})
+    std::fill(each.data<float>() + 3 * 8, each.data<float>() + 5 * 8, std::numeric_limits<float>::quiet_NaN());
+  for (const float p : {0.0F, 0.5F}) {
+    const Tensor y = scaled_dot_product_attention(q, k, v, {.key_lengths = {3}, .dropout = p});
+    for (const float each : y.span<float>()) EXPECT_TRUE(std::isfinite(each)) << "dropout " << p;
+    weigh(y).backward();
+    for (const float each : grad(q).span<float>()) EXPECT_TRUE(std::isfinite(each)) << "dropout " << p;
+  }
+}
+
 TEST(AttentionMasks, AreRefusedUnlessTheyFit) {
   const Tensor q = Tensor::zeros({2, 3, 4, 4}), k = Tensor::zeros({2, 5, 4, 4}), k3 = Tensor::zeros({2, 5, 3, 4});
   const auto refusal = [&](const AttentionOptions& options) {
@@ -202,7 +216,8 @@ TEST(AttentionMasks, AreRefusedUnlessTheyFit) {
               HasSubstr("the mask is broadcast to (N, H, T, S) = (2, 4, 3, 5), got (3, 4)"));
   EXPECT_THAT(refusal({.mask = Tensor::zeros({3, 5}, DType::kInt64)}), HasSubstr("mask"));
   EXPECT_THAT(refusal({.key_lengths = {1}}), HasSubstr("one key length for each of 2 samples, got 1"));
-  EXPECT_THAT(refusal({.key_lengths = {1, 6}}), HasSubstr("key_lengths[1] must be in [0, 5], the number of keys, got 6"));
+  EXPECT_THAT(refusal({.key_lengths = {1, 6}}),
+              HasSubstr("key_lengths[1] must be in [0, 5], the number of keys, got 6"));
   EXPECT_THAT(refusal({.dropout = 1}), HasSubstr("dropout must be in [0, 1), got 1"));
   EXPECT_THAT(refusal({.causal = true}), AllOf(HasSubstr("3 queries and 5 keys"), HasSubstr("causal_alignment")));
   EXPECT_THAT(message_of([&] { scaled_dot_product_attention(q, k3, k3); }), HasSubstr("where K divides H"));

@@ -7,6 +7,7 @@
 
 #include "tests/autograd/gradient_check.h"
 #include "tests/autograd/refusal.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -65,6 +66,19 @@ TEST(Members, RefuseWhatTheFunctionsRefuse) {
   EXPECT_THAT(refusal([&] { x.view({4, -1}); }), HasSubstr("view: x (2, 3) has 6 elements"));
   EXPECT_THAT(refusal([&] { x[0].t(); }), HasSubstr("t: x (rows, columns)"));
   EXPECT_THAT(refusal([&] { Tensor().sum(); }), HasSubstr("sum: x is undefined"));
+}
+
+// x[0] = y would change a copy.
+static_assert(!std::is_assignable_v<Tensor, const Tensor&> && std::is_assignable_v<Tensor&, const Tensor&>);
+
+TEST(Members, ItemRefusesATypeThatCannotHoldTheValue) {
+  const std::int64_t large[] = {std::int64_t{1} << 40}, minus_one[] = {-1};
+  const Tensor x = Tensor::from<std::int64_t>(large, {}), y = Tensor::from<std::int64_t>(minus_one, {});
+  EXPECT_EQ(x.item<std::int64_t>(), large[0]);
+  EXPECT_EQ(y.item<int>(), -1);
+  EXPECT_THAT(message_of([&] { x.item<int>(); }), HasSubstr("the value 1099511627776 does not fit the type"));
+  EXPECT_THAT(message_of([&] { y.item<std::uint8_t>(); }),
+              HasSubstr("the value -1 does not fit the type, which holds 0"));
 }
 
 }  // namespace

@@ -39,9 +39,11 @@ class RankArguments {
   std::map<std::string, std::string> values_;
 };
 
-// Waits while the file exists that the argument `hold` names.
+// Waits while the file exists that the argument `hold` names, at most half an hour: the test may have been killed.
 inline void wait_while_held(const RankArguments& arguments) {
-  for (const std::string file = arguments.text("hold"); !file.empty() && std::filesystem::exists(file);)
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(30);
+  for (const std::string file = arguments.text("hold");
+       !file.empty() && std::filesystem::exists(file) && std::chrono::steady_clock::now() < end;)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 

@@ -3,8 +3,8 @@
 //   restart_rank strategy=ddp folder=DIR steps=1000 save_every=5 pause_ms=2 background=1 hold=FILE
 //
 // strategy: ddp, zero, model_parallel (a stage for each rank) or parameter_server (under lockrun --ps --workers). The
-// samples of a step depend on its number and the rank, and the net has dropout. The last step is not made while the file
-// `hold` exists. At the end rank 0, or worker 0, prints the hash of its weights.
+// samples of a step depend on its number and the rank, and the net has dropout. The last step is not made while the
+// file `hold` exists. At the end rank 0, or worker 0, prints the hash of its weights.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -7,8 +7,8 @@
 // hook that sends the largest gradients and keeps the rest, which differs from rank to rank; once by
 // DistributedDataParallel, once by a Trainer. loop=servers is a Trainer over parameter servers, which have no
 // LossScaler and no hook. The last step is not made while the file `hold` exists. Rank 0 appends "STEP LOSS" to
-// `losses` in each step, with all bits of the loss. At the end each rank prints "weights HASH", of the weights and their
-// averages; rank 0 of a Trainer also its history.
+// `losses` in each step, with all bits of the loss. At the end each rank prints "weights HASH", of the weights and
+// their averages; rank 0 of a Trainer also its history.
 #include <fmt/format.h>
 
 #include <chrono>

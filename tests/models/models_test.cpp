@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/models/bert.h"
@@ -52,7 +54,8 @@ TEST(Models, RefuseWhatTheyCannotBe) {
               HasSubstr("3 heads do not divide a width of 10"));
   LlamaConfig config = small_llama();
   config.key_value_heads = 3;
-  EXPECT_THAT(message_of([&] { Llama net(config); }), HasSubstr("4 heads of 4 and 3 heads of keys"));
+  EXPECT_THAT(message_of([&] { Llama net(config); }),
+              HasSubstr("key heads that divide the 4 heads, got width 4 and 3 key heads"));
   Bert net({.vocabulary = 9, .positions = 4, .width = 8, .layers = 1, .heads = 2, .inner = 8, .pooler = false});
   EXPECT_THAT(message_of([&] { net(some_ids(1, 5, 9)); }), HasSubstr("the model has 4 positions"));
   EXPECT_THAT(message_of([&] {
@@ -82,8 +85,17 @@ TEST(Models, APaddedBatchOfBertDoesNotSeeItsPadding) {
   std::vector<std::int64_t> padded(ids.data<std::int64_t>(), ids.data<std::int64_t>() + 3);
   padded.insert(padded.end(), {8, 8, 8});
   const Tensor together = net.encode(Tensor::from(std::span<const std::int64_t>(padded), {1, 6}), {3});
-  for (std::int64_t i = 0; i < alone.count(); ++i)
-    EXPECT_NEAR(together.data<float>()[i], alone.data<float>()[i], 1e-5);
+  for (std::int64_t i = 0; i < alone.count(); ++i) EXPECT_NEAR(together.data<float>()[i], alone.data<float>()[i], 1e-5);
+}
+
+TEST(Models, ARowOfZerosHasAFiniteGradientWhenItIsNormalized) {
+  const Tensor x = Tensor::zeros({2, 3});
+  x.data<float>()[0] = 3, x.data<float>()[1] = 4;
+  require_grad(x);
+  const Tensor y = normalize(x);
+  EXPECT_NEAR(y.data<float>()[1], 0.8, 1e-6);
+  sum(y * y).backward();
+  for (const float each : grad(x).span<float>()) EXPECT_TRUE(std::isfinite(each)) << each;
 }
 
 // -- low-rank adaptation
@@ -131,9 +143,26 @@ TEST(Lora, MergedWeightsComputeTheSame) {
   nn::merge_lora(net);
   EXPECT_EQ(net.named_parameters().size(), 4U);
   for (TwoLinears* const each : {&plain, &net})
-    for (std::int64_t i = 0; i < y.count(); ++i)
-      EXPECT_NEAR((*each)(x).data<float>()[i], y.data<float>()[i], 1e-5);
+    for (std::int64_t i = 0; i < y.count(); ++i) EXPECT_NEAR((*each)(x).data<float>()[i], y.data<float>()[i], 1e-5);
   EXPECT_THAT(message_of([&] { nn::merge_lora(net); }), HasSubstr("no Linear of TwoLinears has lora_A"));
+}
+
+TEST(Lora, CallsWithOtherTargetsAddToEachOther) {
+  TwoLinears net;
+  nn::add_lora(net, {.rank = 2, .target = "first"});
+  nn::add_lora(net, {.rank = 1, .target = "second"});
+  EXPECT_EQ(trained_names(net).size(), 4U);
+  EXPECT_EQ(describe(net.second.low_rank() != nullptr ? net.parameters().back() : Tensor()),
+            "parameter 'second.lora_B.weight' of shape (3, 1)");
+}
+
+TEST(Lora, TiedWeightsAreRefused) {
+  struct Tied : nn::Module {
+    nn::Linear in{3, 3}, out{3, 3};
+    Tied() { out.weight.rebind(in.weight.buffer()), add("in", in), add("out", out); }
+  } net;
+  EXPECT_THAT(message_of([&] { nn::add_lora(net, {.rank = 1, .target = "out"}); }),
+              HasSubstr("'out.weight' shares its memory with 'in.weight'"));
 }
 
 TEST(Lora, SaysWhatItRefuses) {
@@ -142,7 +171,7 @@ TEST(Lora, SaysWhatItRefuses) {
   EXPECT_THAT(refusal({.rank = 2, .target = "third"}),
               AllOf(HasSubstr("'third' matches the path of no Linear"), HasSubstr("'first'")));
   EXPECT_THAT(refusal({.rank = 2, .target = "("}), HasSubstr("is not a regular expression"));
-  EXPECT_THAT(refusal({.rank = 7}), HasSubstr("rank 7 is larger than both sizes of 'first' (6, 4)") );
+  EXPECT_THAT(refusal({.rank = 7}), HasSubstr("rank 7 is larger than both sizes of 'first' (6, 4)"));
   EXPECT_THAT(refusal({.rank = 0}), HasSubstr("rank must be at least 1"));
   EXPECT_THAT(refusal({.dropout = 1}), HasSubstr("dropout must be in [0, 1)"));
   EXPECT_EQ(trained_names(net).size(), 4U) << "nothing was frozen";

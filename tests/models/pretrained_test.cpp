@@ -133,10 +133,11 @@ TEST(Pretrained, EveryDifferenceIsNamedAndNothingIsChanged) {
   folder.write_model(tensors);
   ImageNet net;
   net.conv.weight.fill(7);
-  EXPECT_THAT(message_of([&] { load_pretrained(net, folder.path(), {.names = image_names()}); }),
-              AllOf(HasSubstr(folder.path()), HasSubstr("'conv.bias' is float32 (3) here, float32 (4) in the state dict"),
-                    HasSubstr("1 missing from the state dict: 'fc.bias' float32 (2)"),
-                    HasSubstr("1 unexpected in the state dict: 'head.bias' float32 (2)")));
+  EXPECT_THAT(
+      message_of([&] { load_pretrained(net, folder.path(), {.names = image_names()}); }),
+      AllOf(HasSubstr(folder.path()), HasSubstr("'conv.bias' is float32 (3) here, float32 (4) in the state dict"),
+            HasSubstr("1 missing from the state dict: 'fc.bias' float32 (2)"),
+            HasSubstr("1 unexpected in the state dict: 'head.bias' float32 (2)")));
   EXPECT_EQ(net.conv.weight.data<float>()[0], 7);
   tensors[1].tensor = counted({3});
   folder.write_model(tensors);
@@ -163,8 +164,9 @@ TEST(Pretrained, FilesThatAreNotThereAreNamed) {
   EXPECT_THAT(message(folder.file("none")), HasSubstr("/none: there is no such file or folder"));
   EXPECT_THAT(message(folder.path()), HasSubstr("has neither model.safetensors nor model.safetensors.index.json"));
   folder.write("pytorch_model.bin", "");
-  EXPECT_THAT(message(folder.path()), HasSubstr("pytorch_model.bin is a program"));
-  folder.write("model.safetensors.index.json", R"({"weight_map": {"weight": "a.safetensors", "bias": "b.safetensors"}})");
+  EXPECT_THAT(message(folder.path()), HasSubstr("pytorch_model.bin is a pickle"));
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map": {"weight": "a.safetensors", "bias": "b.safetensors"}})");
   folder.write_model({{"weight", counted({2, 3})}}, "a.safetensors");
   EXPECT_THAT(message(folder.path()),
               AllOf(HasSubstr("index.json: names the file b.safetensors, which is not there"), HasSubstr("'bias'")));
@@ -202,6 +204,42 @@ TEST(Pretrained, AnotherArchitectureIsRefused) {
   EXPECT_EQ(again.width, 24);
   EXPECT_EQ(again.inner, 7);
   EXPECT_EQ(again.dropout, 0.25F);
+}
+
+// A head that was replaced: names that only one side has.
+TEST(Pretrained, WithoutStrictAJobGetsTheNamesAndALayoutOfWhatItHas) {
+  const PretrainedFolder folder;
+  folder.write_model({{"body.weight", counted({2, 3})},
+                      {"body.bias", counted({2})},
+                      {"old.weight", counted({5, 2})},
+                      {"old.bias", counted({5})}});
+  struct Net : nn::Module {
+    nn::Linear body{3, 2}, head{2, 4};
+    Net() { add("body", body), add("head", head); }
+  };
+  const auto failures = testing::run_ranks(2, "threads", [&](const std::shared_ptr<ProcessGroup>& group) {
+    Net net;
+    const LoadedPretrained loaded = load_pretrained(net, folder.path(), {.strict = false, .group = group});
+    EXPECT_THAT(loaded.keys.missing_keys, ElementsAre("head.weight", "head.bias"));
+    EXPECT_THAT(loaded.keys.unexpected_keys, ::testing::UnorderedElementsAre("old.weight", "old.bias"));
+    EXPECT_THAT(values(net.body.weight), ElementsAre(0, 1, 2, 3, 4, 5));
+    const std::string message =
+        message_of([&] { save_pretrained(net, folder.file("again"), {.layout = &loaded.layout}); });
+    EXPECT_THAT(message, group->rank() == 0 ? HasSubstr("the layout has no name for 'head.weight' (4, 2)")
+                                            : HasSubstr("the layout is empty"));
+  });
+  EXPECT_THAT(failures, ElementsAre("", ""));
+}
+
+TEST(Pretrained, FilesThatWouldExhaustTheStackAreRefused) {
+  const PretrainedFolder folder;
+  nn::Linear layer(3, 2);
+  folder.write_model({{std::string(5000, 'x'), counted({2})}});
+  EXPECT_THAT(message_of([&] { load_pretrained(layer, folder.path(), {.names = gpt2_names()}); }),
+              AllOf(HasSubstr("model.safetensors"), HasSubstr("name has 5000 bytes, expected at most 1000")));
+  folder.write("config.json", R"({"model_type": )" + std::string(100'000, '[') + std::string(100'000, ']') + "}");
+  EXPECT_THAT(message_of([&] { Gpt2Config::read(folder.path()); }),
+              HasSubstr("config.json: its JSON is nested more than 64 levels deep"));
 }
 
 TEST(Pretrained, RankZeroReadsForAJobAndItsErrorReachesAllRanks) {

@@ -21,10 +21,10 @@ inline std::string reference_python() {
 
 inline int run_reference(const std::string& command, const std::string& folder) {
   const std::string log = folder + ".log";
-  const int status = std::system((reference_python() + " " LOCKSTEP_REFERENCE_MODELS " " + command + " " + folder + " >" +
-                                  log + " 2>&1")
+  const int status = std::system(("'" + reference_python() + "' '" LOCKSTEP_REFERENCE_MODELS "' " + command + " '" +
+                                  folder + "' >'" + log + "' 2>&1")
                                      .c_str());
-  if (status != 0) (void)std::system(("tail -n 30 " + log + " >&2").c_str());
+  if (status != 0) (void)std::system(("tail -n 30 '" + log + "' >&2").c_str());
   std::filesystem::remove(log);
   return status;
 }
@@ -45,8 +45,7 @@ inline double relative_error(const Tensor& found, const Tensor& expected) {
 // What the reference has computed.
 class Expected {
  public:
-  explicit Expected(const std::string& folder)
-      : file_(train::load_safetensors(folder + "/expected.safetensors")) {}
+  explicit Expected(const std::string& folder) : file_(train::load_safetensors(folder + "/expected.safetensors")) {}
   Tensor operator[](const std::string& name) const {
     for (const NamedTensor& each : file_.tensors)
       if (each.name == name) return each.tensor;

@@ -217,5 +217,15 @@ TEST(Module, RefusesWhatIsEmptyByName) {
             "register_grad_hook: the hook is empty");
 }
 
+TEST(Module, KeepsItsBuffersWhenAProgramWritesPlusEquals) {
+  struct Counter : nn::Module {
+    Tensor count = Tensor::zeros({1});
+    Counter() { add_buffer("count", count); }
+  } net;
+  EXPECT_NE(message_of([&] { net.count += 1; }).find("is registered in a module"), std::string::npos);
+  net.count.copy_from(net.count + 1);
+  EXPECT_EQ(net.named_buffers()[0].tensor.data<float>()[0], 1);
+}
+
 }  // namespace
 }  // namespace lockstep

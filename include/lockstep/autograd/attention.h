@@ -26,8 +26,8 @@ struct AttentionOptions {
   CausalAlignment causal_alignment = CausalAlignment::kEqualLengths;
   // Sample n has key_lengths[n] keys, and those after them are padding that no query sees. Empty: all keys count.
   std::vector<std::int64_t> key_lengths = {};
-  // Broadcast to (N, H, T, S). uint8 or int8: a query sees the keys where it is not 0. A float type: added to the scaled
-  // scores; -infinity hides a key. Differentiable.
+  // Broadcast to (N, H, T, S). uint8 or int8: a query sees the keys where it is not 0. A float type: added to the
+  // scaled scores; -infinity hides a key. Differentiable.
   Tensor mask = {};
   // The probability with which each of the attention's probabilities becomes 0, while the others are divided by
   // 1 - dropout. Leave it 0 in evaluation.
@@ -36,8 +36,8 @@ struct AttentionOptions {
 
 // Returns softmax(scale * q * k^T) * v for each head, of shape (N, T, H, D). q is (N, T, H, D), k and v are (N, S, K,
 // D), where K divides H: head h reads head h / (H / K) of the keys and values ("grouped-query attention", Ainslie et
-// al. 2023). All three have the same type: float32, float16 or bfloat16. A query that sees no key gives zeros, and so do
-// its gradients. On a GPU, D is at most 256.
+// al. 2023). All three have the same type: float32, float16 or bfloat16. A query that sees no key gives zeros, and so
+// do its gradients. On a GPU, D is at most 256.
 //
 // Memory is linear in T and S, except with a mask or a dropout, and on a GPU also with K < H, key lengths, or a causal
 // mask of other than T keys: then the probabilities (N, H, T, S), float32, are stored for backward.

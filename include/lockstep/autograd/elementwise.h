@@ -105,9 +105,9 @@ inline Tensor operator-(float constant, const Tensor& x) { return add(neg(x), co
 inline Tensor operator/(float numerator, const Tensor& x) { return reciprocal(x, numerator); }
 
 // x += y is x = x + y: the handle x refers to a new result, which is recorded, and the old values stay where other
-// handles see them. In PyTorch it writes to the memory. Throws InvalidArgument, also under NoGrad, for a leaf that
-// requires a gradient, because the module and the optimizer would keep the old tensor (PyTorch refuses it while it
-// records); and if the result would have another shape than x.
+// handles see them; the result has x's type. In PyTorch it writes to the memory. Throws InvalidArgument, also under
+// NoGrad, for a leaf that requires a gradient and for a module's parameter or buffer, because the module and the
+// optimizer would keep the old tensor; and if the result would have another shape than x.
 Tensor& operator+=(Tensor& x, const Tensor& y);
 Tensor& operator-=(Tensor& x, const Tensor& y);
 Tensor& operator*=(Tensor& x, const Tensor& y);

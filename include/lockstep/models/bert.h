@@ -2,7 +2,7 @@
 // computation of transformers' BertModel, and the pooling of sentence encoders.
 //
 //   models::Bert net(models::BertConfig::read("minilm"));
-//   models::load_pretrained(net, "minilm");
+//   models::load_pretrained(net, "minilm", {.names = models::bert_names()});
 //   Tensor sentences = models::mean_pooling(net.encode(ids, lengths), lengths);   // (N, width)
 #pragma once
 
@@ -21,18 +21,18 @@ namespace lockstep::models {
 
 // The defaults are bert-base. In parentheses the names in config.json.
 struct BertConfig {
-  std::int64_t vocabulary = 30522;         // (vocab_size)
-  std::int64_t positions = 512;            // the longest sequence (max_position_embeddings)
-  std::int64_t types = 2;                  // kinds of segments (type_vocab_size)
-  std::int64_t width = 768;                // (hidden_size)
-  std::int64_t layers = 12;                // (num_hidden_layers)
-  std::int64_t heads = 12;                 // (num_attention_heads)
-  std::int64_t inner = 3072;               // (intermediate_size)
-  float eps = 1e-12F;                      // (layer_norm_eps)
+  std::int64_t vocabulary = 30522;            // (vocab_size)
+  std::int64_t positions = 512;               // the longest sequence (max_position_embeddings)
+  std::int64_t types = 2;                     // kinds of segments (type_vocab_size)
+  std::int64_t width = 768;                   // (hidden_size)
+  std::int64_t layers = 12;                   // (num_hidden_layers)
+  std::int64_t heads = 12;                    // (num_attention_heads)
+  std::int64_t inner = 3072;                  // (intermediate_size)
+  float eps = 1e-12F;                         // (layer_norm_eps)
   Activation activation = Activation::kGELU;  // (hidden_act: gelu, relu, silu)
-  float dropout = 0.1F;                    // while training (hidden_dropout_prob)
-  float attention_dropout = 0.1F;          // of the attention's probabilities (attention_probs_dropout_prob)
-  bool pooler = true;                      // has the layer that pools the first position
+  float dropout = 0.1F;                       // while training (hidden_dropout_prob)
+  float attention_dropout = 0.1F;             // of the attention's probabilities (attention_probs_dropout_prob)
+  bool pooler = true;                         // has the layer that pools the first position
 
   // As Gpt2Config::read().
   static BertConfig read(const std::string& file_or_folder);
@@ -58,11 +58,11 @@ class BertLayer : public nn::Module {
   Tensor run(const Tensor& x, const std::vector<std::int64_t>& lengths);
   Tensor forward(const Tensor& x) override { return run(x, {}); }
   std::string kind() const override { return "BertLayer"; }
-  nn::Linear query, key, value;        // "attention.self.query", ...
-  nn::Linear attention_output;         // "attention.output.dense"
-  nn::LayerNorm attention_norm;        // "attention.output.LayerNorm"
-  nn::Linear intermediate, output;     // "intermediate.dense", "output.dense"
-  nn::LayerNorm output_norm;           // "output.LayerNorm"
+  nn::Linear query, key, value;     // "attention.self.query", ...
+  nn::Linear attention_output;      // "attention.output.dense"
+  nn::LayerNorm attention_norm;     // "attention.output.LayerNorm"
+  nn::Linear intermediate, output;  // "intermediate.dense", "output.dense"
+  nn::LayerNorm output_norm;        // "output.LayerNorm"
 
  private:
   nn::ModulePath attention_, self_, attention_output_path_, intermediate_path_, output_path_;

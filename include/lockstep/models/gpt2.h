@@ -1,8 +1,8 @@
-// GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3), with the names and the
-// computation of transformers' GPT2LMHeadModel.
+// GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3), with the names and
+// the computation of transformers' GPT2LMHeadModel.
 //
 //   models::Gpt2 net(models::Gpt2Config::read("gpt2"));   // a folder with config.json
-//   models::load_pretrained(net, "gpt2");                 // and model.safetensors: see models/pretrained.h
+//   models::load_pretrained(net, "gpt2", {.names = models::gpt2_names()});   // and model.safetensors: pretrained.h
 //   Tensor logits = net(ids);
 #pragma once
 
@@ -20,13 +20,13 @@ namespace lockstep::models {
 
 // The defaults are GPT-2 with 124 million parameters. In parentheses the names in config.json.
 struct Gpt2Config {
-  std::int64_t vocabulary = 50257;  // (vocab_size)
-  std::int64_t positions = 1024;    // the longest sequence (n_positions)
-  std::int64_t width = 768;         // (n_embd)
-  std::int64_t layers = 12;         // (n_layer)
-  std::int64_t heads = 12;          // (n_head)
-  std::int64_t inner = 0;           // width of the feed-forward blocks (n_inner); 0: 4 * width
-  float eps = 1e-5F;                // (layer_norm_epsilon)
+  std::int64_t vocabulary = 50257;                    // (vocab_size)
+  std::int64_t positions = 1024;                      // the longest sequence (n_positions)
+  std::int64_t width = 768;                           // (n_embd)
+  std::int64_t layers = 12;                           // (n_layer)
+  std::int64_t heads = 12;                            // (n_head)
+  std::int64_t inner = 0;                             // width of the feed-forward blocks (n_inner); 0: 4 * width
+  float eps = 1e-5F;                                  // (layer_norm_epsilon)
   GeluApproximation gelu = GeluApproximation::kTanh;  // (activation_function: gelu_new or gelu)
   float embedding_dropout = 0.1F;                     // while training (embd_pdrop)
   float attention_dropout = 0.1F;                     // of the attention's probabilities (attn_pdrop)

@@ -3,7 +3,7 @@
 // 2021), grouped heads of keys and values (Ainslie et al. 2023), SwiGLU (Shazeer 2020) and RMSNorm.
 //
 //   models::Llama net(models::LlamaConfig::read("llama"));
-//   models::load_pretrained(net, "llama");
+//   models::load_pretrained(net, "llama", {.names = models::llama_names()});
 //   models::KeyValueCache cache = net.make_cache();        // for sampling: each position is computed once
 //   Tensor logits = net.next(ids, cache);                  // then net.next(the chosen ids (N, 1), cache)
 #pragma once
@@ -42,7 +42,7 @@ struct LlamaConfig {
   float eps = 1e-6F;                 // (rms_norm_eps)
   float rope_theta = 10000;
   RopeScaling rope_scaling = {};
-  bool attention_bias = false;  // of queries, keys and values; and of the output in the family llama
+  bool attention_bias = false;   // of queries, keys and values; and of the output in the family llama
   bool tied_embeddings = false;  // the output layer shares the embedding's weight (tie_word_embeddings)
 
   // As Gpt2Config::read().
@@ -52,7 +52,9 @@ struct LlamaConfig {
 
 // Keys and values of the positions that a model has seen, (N, positions, key heads, head width), for each layer.
 struct KeyValueCache {
-  struct Layer { Tensor keys, values; };
+  struct Layer {
+    Tensor keys, values;
+  };
   std::vector<Layer> layers;
   std::int64_t length = 0;  // positions so far
 };
@@ -95,12 +97,12 @@ class Llama : public nn::Module {
   explicit Llama(const LlamaConfig& config);
   Tensor forward(const Tensor& ids) override;
   KeyValueCache make_cache() const;
-  // Logits (N, 1, vocabulary) for the position after ids (N, T), which follow those that the cache has; adds them to the
-  // cache. Call it inside a NoGrad. Throws InvalidArgument if there are more than `positions` then.
+  // Logits (N, 1, vocabulary) for the position after ids (N, T), which follow those that the cache has; adds them to
+  // the cache. Call it inside a NoGrad. Throws InvalidArgument if there are more than `positions` then.
   Tensor next(const Tensor& ids, KeyValueCache& cache);
   std::string kind() const override { return "Llama"; }
   const LlamaConfig& config() const { return config_; }
-  nn::Embedding embed_tokens;          // "model.embed_tokens", and likewise the next two
+  nn::Embedding embed_tokens;  // "model.embed_tokens", and likewise the next two
   nn::ModuleList<LlamaLayer> layers;
   nn::RMSNorm norm;
   std::unique_ptr<nn::Linear> lm_head;  // null with tied embeddings

@@ -24,8 +24,8 @@ struct WeightLayout {
 // One rule. Patterns are regular expressions (ECMAScript) that a whole name must match; in the replacements $1, $2, ...
 // are their groups.
 struct NameRule {
-  std::string in_file;           // pattern for a name in the file
-  std::string in_module;         // its replacement, the name in the module; empty: the file's tensor is skipped
+  std::string in_file;    // pattern for a name in the file
+  std::string in_module;  // its replacement, the name in the module; empty: the file's tensor is skipped
   WeightLayout layout = {};
   // For save_pretrained(): a pattern for a name in the module, and its replacement. Empty: the rule is not used there.
   std::string written_pattern = {}, written_name = {};
@@ -34,7 +34,7 @@ struct NameRule {
 // The first rule that matches a name applies. A name that no rule matches stays as it is, and the tensor has the
 // module's layout.
 struct NameMapping {
-  // The value of model_type in config.json, without which the file is refused; empty: any.
+  // The value that config.json must have for model_type, if it is read: not next to a single file. Empty: any.
   std::string model_type = {};
   std::vector<NameRule> rules = {};
 };

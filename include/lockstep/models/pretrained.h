@@ -5,8 +5,8 @@
 //   ...
 //   models::save_pretrained(net, "tuned", {.names = models::gpt2_names(), .config = net.config().json()});
 //
-// Files are safetensors. A pytorch_model.bin is refused: it is a program, which load_pretrained() does not run; convert
-// it with Python's safetensors.torch.save_file().
+// Files are safetensors. A pytorch_model.bin is refused: it is a pickle, which could run code; convert it with Python's
+// safetensors.torch.save_file().
 #pragma once
 
 #include <map>
@@ -53,23 +53,24 @@ struct LoadedPretrained {
 //
 // Throws FileError for a file that is missing or damaged, for shards that the index names but that are not there or do
 // not have the tensors that it promises, and for a config.json of another model_type than names.model_type; and for
-// tensors that do not fit, with every name, expected and found shape. The module is not changed then. Blocks until all is
-// read.
-LoadedPretrained load_pretrained(nn::Module& module, const std::string& path, const LoadPretrainedOptions& options = {});
+// tensors that do not fit, with every name, expected and found shape. The module is not changed then. Blocks until all
+// is read.
+LoadedPretrained load_pretrained(nn::Module& module, const std::string& path,
+                                 const LoadPretrainedOptions& options = {});
 
 struct SavePretrainedOptions {
   NameMapping names = {};  // used unless `layout` is given
-  // Of an earlier load_pretrained(): writes the same names, types and order. A module that was only read gives the bytes
-  // of the file that it was read from, if that is one file.
+  // Of an earlier load_pretrained(): writes the same names, types and order. A module that was only read gives the
+  // bytes of the file that it was read from, if that is one file and no rule skips a tensor of it.
   const PretrainedLayout* layout = nullptr;
-  std::string config = {};             // the text of config.json; empty: that of `layout`, or no file
-  DType dtype = DType::kFloat32;       // of floating tensors, unless `layout` is given
+  std::string config = {};        // the text of config.json; empty: that of `layout`, or no file
+  DType dtype = DType::kFloat32;  // of floating tensors, unless `layout` is given
 };
 
 // Writes folder/model.safetensors, and folder/config.json if there is a text for it; makes the folder if it is missing.
 // Low-rank matrices (nn/lora.h) are merged into the weights that are written, and the module stays as it is. In a job,
-// call it only on rank 0. Throws FileError with path and reason, and InvalidArgument if the layout has a tensor that the
-// module lacks. Each file is replaced as a whole or not at all.
+// call it only on rank 0. Throws FileError with path and reason, and InvalidArgument if the layout is empty, has a
+// tensor that the module lacks, or lacks one that the module has. Each file is replaced as a whole or not at all.
 void save_pretrained(const nn::Module& module, const std::string& folder, const SavePretrainedOptions& options = {});
 
 }  // namespace lockstep::models

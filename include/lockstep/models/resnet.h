@@ -1,5 +1,5 @@
-// ResNet (He et al. 2016, "Deep Residual Learning for Image Recognition", table 1), with the names and the computation of
-// torchvision's resnet18 to resnet152. Images are (N, H, W, 3).
+// ResNet (He et al. 2016, "Deep Residual Learning for Image Recognition", table 1), with the names and the computation
+// of torchvision's resnet18 to resnet152. Images are (N, H, W, 3).
 //
 //   models::ResNet net(models::ResNetConfig::resnet50());
 //   models::load_pretrained(net, "resnet50.safetensors", {.names = models::torchvision_resnet_names()});

@@ -19,8 +19,8 @@ struct BatchNormLayerOptions {
 
 // Normalises activations (N, ..., C). Parameters weight and bias (C), buffers running_mean (initially 0) and
 // running_var (initially 1), as in PyTorch. Training uses the batch's statistics and updates the running ones;
-// evaluation uses the running ones. Loading a state dict of PyTorch skips its num_batches_tracked, which only a momentum
-// of None needs; and a state dict of earlier versions may call running_var running_variance.
+// evaluation uses the running ones. Loading a state dict of PyTorch skips its num_batches_tracked, which only a
+// momentum of None needs; and a state dict of earlier versions may call running_var running_variance.
 class BatchNorm : public Module {
  public:
   explicit BatchNorm(std::int64_t channels, const BatchNormLayerOptions& options = {});

@@ -1,5 +1,5 @@
-// Low-rank adaptation of linear layers (Hu et al. 2021, "LoRA", arXiv:2106.09685, section 4.1): a frozen weight W (O, I)
-// is used as W + (alpha / rank) * B * A, of which only A (rank, I) and B (O, rank) are trained.
+// Low-rank adaptation of linear layers (Hu et al. 2021, "LoRA", arXiv:2106.09685, section 4.1): a frozen weight W (O,
+// I) is used as W + (alpha / rank) * B * A, of which only A (rank, I) and B (O, rank) are trained.
 //
 //   nn::add_lora(net, {.rank = 8, .target = ".*\\.c_attn"});   // before DistributedDataParallel and the optimizer
 //   ...
@@ -27,12 +27,15 @@ struct LoraOptions {
 
 // Adds A, as in nn::Linear uniform in +-1/sqrt(I), and B, initially 0, to each Linear within `module` that matches, on
 // the device of its weight. They are parameters of the layer, "PATH.lora_A.weight" and "PATH.lora_B.weight" (names of
-// the PEFT library), so that checkpoints and state dicts have them. Returns the paths. Only calls of the layer use them:
-// a module that passes a layer's weight to a function, such as feed_forward(), computes without.
+// the PEFT library), so that checkpoints and state dicts have them. Returns the paths. Only calls of the layer use
+// them: a module that passes a layer's weight to a function, such as feed_forward(), computes without.
 //
-// Throws InvalidArgument, and changes nothing, if no layer matches, if one that matches has such parameters already, or
-// for a rank below 1 or above both sizes of a weight, an alpha that is not finite, a dropout outside [0, 1), or a
-// target that is no regular expression.
+// Calls with different targets add to each other. alpha and rank are not part of a state dict: give the same ones to
+// the model that loads it.
+//
+// Throws InvalidArgument, and changes nothing, if no layer matches, if one that matches has such parameters already or
+// shares its weight with another name (tied weights), or for a rank below 1 or above both sizes of a weight, an alpha
+// that is not finite, a dropout outside [0, 1), or a target that is no regular expression.
 std::vector<std::string> add_lora(Module& module, const LoraOptions& options = {});
 
 // Adds (alpha / rank) * B * A to the weights, and removes A and B. The weights stay frozen: freeze(false) trains them.

@@ -29,7 +29,7 @@ class AutogradMeta {
 class DifferentiableMembers {
  public:
   // x[i]: index i of the first dimension, which the result lacks. A negative index counts from the end. Throws
-  // InvalidArgument for a scalar or an index outside.
+  // InvalidArgument for a scalar or an index outside. The result is a copy, so that x[i] = y does not compile.
   Tensor operator[](std::int64_t index) const;
 
   Tensor sum() const;
@@ -60,6 +60,12 @@ class DifferentiableMembers {
   std::int64_t size(int dim) const;  // negative dimensions count from the end
   int dim() const;
   std::int64_t numel() const;
+
+ protected:
+  DifferentiableMembers() = default;
+  DifferentiableMembers(const DifferentiableMembers&) = default;
+  DifferentiableMembers& operator=(const DifferentiableMembers&) = default;
+  ~DifferentiableMembers() = default;
 
  private:
   const Tensor& self() const;

@@ -1,12 +1,12 @@
 // Tensor: a contiguous block of numbers with a shape, a dtype and a device. It is a handle: copies share the memory.
 //
-// Images are (N, H, W, C). This header does not depend on autograd: differentiation attaches an AutogradMeta, which
-// autograd/ implements.
+// Images are (N, H, W, C). This header does not depend on autograd, which attaches an AutogradMeta.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <iosfwd>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,9 +28,12 @@ namespace lockstep {
 class Tensor : public DifferentiableMembers {
  public:
   Tensor() = default;  // undefined: no memory
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(const Tensor&) & = default;  // not for results: x[0] = y would change nothing
+  Tensor& operator=(Tensor&&) & noexcept = default;
 
-  // Uninitialised memory from the device's allocator. Without a device: on default_device(), which is the CPU unless
-  // the program chose another one (core/device_scope.h).
+  // Uninitialised memory. default_device() is the CPU unless the program chose another one (core/device_scope.h).
   static Tensor empty(const Shape& shape, DType dtype = DType::kFloat32, Device& device = default_device());
   static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device& device = default_device());
   static Tensor full(const Shape& shape, float value, Device& device = default_device());
@@ -66,10 +69,11 @@ class Tensor : public DifferentiableMembers {
 
   // The value of a tensor with one element of a floating type, as float32. Blocks until the device has computed it.
   float item() const;
-  // The same as a T. Throws InvalidArgument unless T and the dtype are both integers, or both floating types.
+  // The same as a T. Throws InvalidArgument unless T and the dtype are both integers, or both floating types, and for
+  // an integer that a T cannot hold.
   template <typename T> T item() const {
-    if constexpr (std::is_integral_v<T>) return static_cast<T>(integer_item());
-    return static_cast<T>(floating_item());
+    if constexpr (!std::is_integral_v<T>) return static_cast<T>(floating_item());
+    return static_cast<T>(integer_item(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
   }
 
   // Shares the memory and version() under another shape of equal count. Not recorded by autograd: use reshape() of
@@ -85,10 +89,9 @@ class Tensor : public DifferentiableMembers {
   void fill(float value) const;  // float32, else InvalidArgument
 
   // How often the values were changed in place, through this tensor or a view of it: by fill, copy_from, loading, or an
-  // optimizer's step. Backward compares versions, so it never mixes old values with new ones. A result that was changed
-  // can neither be read by a recorded operator nor be the root of backward, because its gradient would belong to the
-  // old values. The bits are not compared: writing the same values again counts as a change. A caller that writes
-  // through data() or span() must call mark_changed().
+  // optimizer's step, also to the same values. Backward compares versions, so it never mixes old values with new ones;
+  // a result that was changed can neither be read by a recorded operator nor be the root of backward. A caller that
+  // writes through data() or span() must call mark_changed().
   std::uint64_t version() const { return *impl().version; }
   void mark_changed() const { ++*impl().version; }
 
@@ -115,7 +118,7 @@ class Tensor : public DifferentiableMembers {
     std::shared_ptr<AutogradMeta> autograd;
   };
   Impl& impl() const;  // throws InvalidArgument if undefined
-  std::int64_t integer_item() const;
+  std::int64_t integer_item(std::int64_t least, std::uint64_t most) const;
   double floating_item() const;
   void check_dtype(DType wanted) const;
   void check_on_host() const;
@@ -125,9 +128,8 @@ class Tensor : public DifferentiableMembers {
 
 using Tensors = std::vector<Tensor>;
 
-// "tensor([[1, 2], [3, 4]], shape=(2, 2), dtype=float32, device=cpu)", one row per line. More than 1000 elements are
-// abbreviated to the edges. Copies the values to the CPU and blocks until the device has computed them; throws as
-// item() does while a step is recorded.
+// "tensor([[1, 2], [3, 4]], shape=(2, 2), dtype=float32, device=cpu)", one row per line; more than 1000 elements are
+// abbreviated. Copies the values to the CPU and blocks until they are computed; throws as item() does in a capture.
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 
 // Options of a backward pass, see autograd/engine.h.

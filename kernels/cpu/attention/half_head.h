@@ -50,8 +50,8 @@ class HalfHead {
       return OutputView(copy, {1, rows, 1, shape_.width}, accumulates);
     };
     const auto of_keys = [&](std::uint16_t* original, Out own, float* copy) {
-      return view(original, adds_to_keys || (shape_.packed ? q : own).accumulate, shape_.keys, shape_.key_row(), key_at_,
-                  copy);
+      return view(original, adds_to_keys || (shape_.packed ? q : own).accumulate, shape_.keys, shape_.key_row(),
+                  key_at_, copy);
     };
     return {head, view(to.q, q.accumulate, shape_.queries, shape_.operand_row(), at_, memory), of_keys(to.k, k, of_k),
             of_keys(to.v, v, of_v)};

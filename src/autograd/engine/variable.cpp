@@ -91,6 +91,8 @@ bool requires_grad(const Tensor& tensor) {
   return state != nullptr && (state->wants_grad || state->node != nullptr);
 }
 
+void mark_registered(const Tensor& tensor) { ensure_variable(tensor).is_registered = true; }
+
 void set_name(const Tensor& leaf, const std::string& name) { ensure_variable(leaf).name = name; }
 
 std::string describe(const Tensor& tensor) {

@@ -27,6 +27,7 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
 
   std::shared_ptr<Node> node;  // null for leaves
   bool wants_grad = false;     // a marked leaf
+  bool is_registered = false;  // a module's parameter or buffer: the module keeps a handle of its own
   std::string name;            // of a leaf; may be empty
   Tensor grad;                 // of a leaf
   bool grad_written = false;
@@ -47,6 +48,9 @@ class VariableState : public AutogradMeta, public std::enable_shared_from_this<V
 
 // The state of a tensor; null if it has none.
 VariableState* variable_of(const Tensor& tensor);
+// A module has registered the tensor, so that operators such as += may not give the program's handle other memory.
+void mark_registered(const Tensor& tensor);
+
 // The state of a tensor; created if it has none.
 VariableState& ensure_variable(const Tensor& tensor);
 

@@ -47,7 +47,9 @@ void check_width(const Tensor& q, std::int64_t width) {
 }
 
 // The sizes of one call: N, T, S, H.
-struct Sizes { std::int64_t batch, queries, keys, heads; };
+struct Sizes {
+  std::int64_t batch, queries, keys, heads;
+};
 
 void check_mask(const Tensor& mask, const Tensor& q, const Sizes& s) {
   check_place(kName, "mask", mask, kAnyDims, &q.device());

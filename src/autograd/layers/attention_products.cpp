@@ -29,9 +29,8 @@ Tensor visible_keys(const Shape& scores, const AttentionOptions& options, Device
   for (std::int64_t n = 0; n < batch; ++n)
     for (std::int64_t t = 0; t < queries; ++t)
       for (std::int64_t s = 0; s < keys; ++s)
-        visible.push_back(
-            (!options.causal || s <= t + offset) &&
-            (!has_lengths || s < options.key_lengths[static_cast<std::size_t>(n)]));
+        visible.push_back((!options.causal || s <= t + offset) &&
+                          (!has_lengths || s < options.key_lengths[static_cast<std::size_t>(n)]));
   return Tensor::from(std::span<const std::uint8_t>(visible), {batch, 1, queries, keys}, device);
 }
 
@@ -45,7 +44,7 @@ class MaskedScores {
       hide(options.mask);
     } else {
       const Tensor mask = cast(options.mask, DType::kFloat32);
-      const Tensor visible = gt(mask, -std::numeric_limits<float>::infinity());
+      const Tensor visible = ne(mask, -std::numeric_limits<float>::infinity());  // NaN is not hidden
       scores_ = add(scores_, where(visible, mask, constant(0)));
       hide(visible);
     }
@@ -72,19 +71,35 @@ class MaskedScores {
 
 }  // namespace
 
+namespace {
+
+// Rows behind a sample's key length are 0: 0 times infinity or NaN would not be 0.
+Tensor without_padding(const Tensor& x, const AttentionOptions& options) {
+  if (options.key_lengths.empty()) return x;
+  std::vector<std::uint8_t> is_key;
+  for (const std::int64_t length : options.key_lengths)
+    for (std::int64_t s = 0; s < x.shape()[1]; ++s) is_key.push_back(s < length);
+  const Tensor condition =
+      Tensor::from(std::span<const std::uint8_t>(is_key), {x.shape()[0], x.shape()[1], 1, 1}, x.device());
+  return where(condition, x, cast(Tensor::full({1}, 0, x.device()), x.dtype()));
+}
+
+}  // namespace
+
 Tensor attention_by_products(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                              float scale_of_scores) {
   const std::int64_t batch = q.shape()[0], queries = q.shape()[1], heads = q.shape()[2], width = q.shape()[3];
   const std::int64_t keys = k.shape()[1], key_heads = k.shape()[2], rows = heads / key_heads * queries;
   const auto widened = [](const Tensor& x) { return heads_first(cast(x, DType::kFloat32)); };
+  const Tensor known_keys = without_padding(k, options), known_values = without_padding(v, options);
   // The queries of all heads that read the same keys are the rows of one product.
   const Tensor all_queries = reshape(scale(widened(q), scale_of_scores), {batch * key_heads, rows, width});
-  const Tensor all_keys = reshape(widened(k), {batch * key_heads, keys, width});
+  const Tensor all_keys = reshape(widened(known_keys), {batch * key_heads, keys, width});
   const Tensor scores = reshape(cast(matmul(all_queries, all_keys, {.transpose_b = true}), DType::kFloat32),
                                 {batch, heads, queries, keys});
   const Tensor p = dropout(MaskedScores(scores, options).probabilities(), options.dropout);
-  const Tensor y =
-      matmul(reshape(p, {batch * key_heads, rows, keys}), reshape(widened(v), {batch * key_heads, keys, width}));
+  const Tensor y = matmul(reshape(p, {batch * key_heads, rows, keys}),
+                          reshape(widened(known_values), {batch * key_heads, keys, width}));
   return cast(heads_first(reshape(y, {batch, heads, queries, width})), q.dtype());
 }
 

@@ -174,8 +174,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, con
           x.shape().text(), all_rows, options.exchange ? ", on all ranks together" : "");
     if (running_mean.defined() && !recomputing()) {
       follow(running_mean, mean, options.momentum, 1);
-      follow(running_var, variance, options.momentum,
-             static_cast<float>(all_rows) / static_cast<float>(all_rows - 1));
+      follow(running_var, variance, options.momentum, static_cast<float>(all_rows) / static_cast<float>(all_rows - 1));
     }
   }
   const BatchNormParams params{options.eps, options.relu, !options.training};

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
+#include "src/autograd/engine/variable_state.h"
 #include "src/autograd/math/dimensions.h"
 #include "src/autograd/math/recorded_sum.h"
 
@@ -148,18 +149,20 @@ void check_operands(const char* name, const Tensor& a, const Tensor& b) {
 // For x += y and the others.
 void check_rebinds(const char* name, const Tensor& x) {
   check_place(name, "the left side", x);
-  if (requires_grad(x) && node_of(x) == nullptr)
+  const VariableState* const state = variable_of(x);
+  const bool is_leaf = requires_grad(x) && node_of(x) == nullptr;
+  if (is_leaf || (state != nullptr && state->is_registered))
     throw InvalidArgument(
-        "{}: {} requires a gradient, and would be replaced by a result that the module and the optimizer do not know; "
-        "let an optimizer update it, or copy_from() new values into it",
-        name, describe(x));
+        "{}: {} {}, and would be replaced by a result that the module and the optimizer do not know; let an optimizer "
+        "update it, or copy_from() new values into it",
+        name, describe(x), is_leaf ? "requires a gradient" : "is registered in a module");
 }
 Tensor& rebind_to(const char* name, Tensor& x, Tensor&& result) {
   if (result.shape() != x.shape())
     throw InvalidArgument(
         "{}: the left side is {}, the result would be {}; expected a right side that is repeated to {}", name,
         x.shape().text(), result.shape().text(), x.shape().text());
-  x = std::move(result);
+  x = cast(result, x.dtype());
   return x;
 }
 

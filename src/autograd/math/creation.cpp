@@ -28,6 +28,8 @@ template <typename IsKept> Tensor part_of_matrix(const char* name, const Tensor&
   return where(kept, x, constant_like(x, 0));
 }
 
+constexpr double kMostNumbers = 0x1p40;
+
 void check_step(double step) {
   if (step == 0 || std::isnan(step)) throw InvalidArgument("arange: got step {}, expected another number than 0", step);
 }
@@ -58,13 +60,21 @@ Tensor ones_like(const Tensor& x) { return full_like(x, 1); }
 Tensor arange_integers(std::int64_t start, std::int64_t end, std::int64_t step, Device& device) {
   check_step(static_cast<double>(step));
   std::vector<std::int64_t> values;
-  for (std::int64_t value = start; step > 0 ? value < end : value > end; value += step) values.push_back(value);
+  const auto is_before_end = [&](std::int64_t value) { return step > 0 ? value < end : value > end; };
+  for (std::int64_t value = start; is_before_end(value);) {
+    values.push_back(value);
+    if (__builtin_add_overflow(value, step, &value)) break;  // the end is nearer than the next value
+  }
   return Tensor::from<std::int64_t>(values, {static_cast<std::int64_t>(values.size())}, device);
 }
 
 Tensor arange_numbers(double start, double end, double step, Device& device) {
   check_step(step);
-  const auto count = static_cast<std::int64_t>(std::max(0.0, std::ceil((end - start) / step)));
+  const double numbers = std::max(0.0, std::ceil((end - start) / step));
+  if (!std::isfinite(start) || !std::isfinite(end) || !(numbers <= kMostNumbers))
+    throw InvalidArgument("arange: expected finite bounds and at most {} numbers, got {} to {} in steps of {}",
+                          kMostNumbers, start, end, step);
+  const auto count = static_cast<std::int64_t>(numbers);
   std::vector<float> values;
   for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(start + static_cast<double>(i) * step));
   return Tensor::from<float>(values, {count}, device);

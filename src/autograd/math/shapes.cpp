@@ -334,7 +334,7 @@ Tensor flip(const Tensor& x, const std::vector<int>& dims) {
 Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
   check_place("roll", "x", x);
   const std::int64_t extent = x.shape()[dimension_of("roll", dim, x.shape())];
-  if (extent == 0 || shift % extent == 0) return reshape(x, x.shape());
+  if (extent == 0) return reshape(x, x.shape());
   const std::int64_t split_at = extent - (shift % extent + extent) % extent;
   return concat({slice(x, dim, {split_at, extent}), slice(x, dim, {0, split_at})}, dim);
 }

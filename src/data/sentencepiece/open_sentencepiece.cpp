@@ -1,5 +1,6 @@
 // Opens SentencePiece's .model files through the module that has the library.
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -38,6 +39,14 @@ constexpr int kLoadFlags = RTLD_NOW | RTLD_LOCAL | (__has_feature(address_saniti
 constexpr int kLoadFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 #endif
 
+// A module of another user than the program's could have been put there by anyone.
+bool has_owner_of_program(const fs::path& file) {
+  struct stat of_file {
+  }, of_program{};
+  return ::stat(file.c_str(), &of_file) == 0 && ::stat("/proc/self/exe", &of_program) == 0 &&
+         (of_file.st_uid == of_program.st_uid || of_file.st_uid == 0);
+}
+
 // In an installation, next to the shared library or on the library path; in a build folder, where it is built.
 std::vector<fs::path> module_places() {
   std::vector<fs::path> places;
@@ -56,7 +65,7 @@ SentencePieceOpen load_module(const std::string& path) {
   for (const fs::path& folder : module_places()) {
     std::error_code failure;
     const fs::path file = folder / kSentencePieceFile;
-    if (handle != nullptr || folder.empty() || !fs::exists(file, failure)) continue;
+    if (handle != nullptr || folder.empty() || !fs::exists(file, failure) || !has_owner_of_program(file)) continue;
     handle = ::dlopen(file.c_str(), kLoadFlags);
     if (handle == nullptr)
       throw Error(

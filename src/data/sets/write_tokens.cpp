@@ -49,7 +49,9 @@ void write_values(std::ofstream& file, std::span<const std::int64_t> ids, const 
 
 void write_tokens(const std::string& path, std::span<const std::int64_t> ids, const WriteTokensOptions& options) {
   const std::string header = token_file_header(ids.size(), options), part = path + ".part";
+  errno = 0;
   std::ofstream file(part, std::ios::binary);
+  if (!file) throw FileError("{}: cannot be made: {}", part, std::strerror(errno));
   try {
     file.write(header.data(), static_cast<std::streamsize>(header.size()));
     options.type == TokenType::kUint16 ? write_values<std::uint16_t>(file, ids, path)

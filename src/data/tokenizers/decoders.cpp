@@ -20,6 +20,7 @@ std::string joined(const std::vector<std::string>& tokens) {
 }
 
 void replace_all(std::string& text, std::string_view old, std::string_view by) {
+  if (old.empty()) return;
   for (std::size_t at = text.find(old); at != std::string::npos; at = text.find(old, at + by.size()))
     text.replace(at, old.size(), by);
 }
@@ -64,7 +65,11 @@ class DecodeMetaspace : public TokenDecoder {
   explicit DecodeMetaspace(const FileComponent& component)
       : replacement_(component.text("replacement")),
         has_prefix_(component.has("prepend_scheme") ? component.text("prepend_scheme") != "never"
-                                                    : component.flag("add_prefix_space", true)) {}
+                                                    : component.flag("add_prefix_space", true)) {
+    std::size_t at = 0;
+    if (!next_character(replacement_, at) || at != replacement_.size())
+      component.refuse(fmt::format("'replacement' is '{}'; expected one character", replacement_));
+  }
   void decode(std::vector<std::string>& tokens) const override {
     for (std::size_t i = 0; i < tokens.size(); ++i)
       replace_all(tokens[i], replacement_, i == 0 && has_prefix_ ? "" : " ");

@@ -4,6 +4,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
 #include "src/core/process/file_kind.h"
+#include "src/data/formats/json_depth.h"
 #include "src/data/formats/utf8.h"
 #include "src/data/token_models/byte_pair_model.h"
 #include "src/data/token_models/word_piece_model.h"
@@ -17,7 +18,9 @@ namespace {
 nlohmann::json parsed_tokenizer(const std::string& path) {
   const std::vector<std::uint8_t> bytes = read_file(path);
   try {
-    return nlohmann::json::parse(without_mark({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    const std::string_view text = without_mark({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    check_json_depth(text, path);
+    return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
     throw FileError("{}: byte {}: is not JSON: is the file complete?{}", path, error.byte,
                     mistaken_download(std::as_bytes(std::span(bytes))));

@@ -151,6 +151,9 @@ void add_byte_level(PreTokenizers& all, const FileComponent& component) {
 
 void add_metaspace(PreTokenizers& all, const FileComponent& component) {
   const std::string replacement = component.text("replacement");
+  std::size_t at = 0;
+  if (!next_character(replacement, at) || at != replacement.size())
+    component.refuse(fmt::format("'replacement' is '{}'; expected one character", replacement));
   PrependScheme scheme = component.flag("add_prefix_space", true) ? PrependScheme::kAlways : PrependScheme::kNever;
   if (component.has("prepend_scheme"))
     scheme = component.choice<PrependScheme>(

@@ -63,6 +63,15 @@ void check_layer(const FoundLinear& found, const LoraOptions& options) {
                           shape.text());
 }
 
+// Merging would change the other name's weight as well.
+void check_alone(const FoundLinear& found, const Module& module) {
+  const std::string own = found.path.empty() ? "weight" : found.path + ".weight";
+  for (const NamedTensor& entry : module.state_dict())
+    if (entry.name != own && entry.tensor.buffer().data() == found.layer->weight.buffer().data())
+      throw InvalidArgument("add_lora: '{}' shares its memory with '{}': choose a target without tied weights", own,
+                            entry.name);
+}
+
 std::vector<FoundLinear> layers_to_adapt(Module& module, const LoraOptions& options) {
   std::vector<FoundLinear> found = linears_of(module);
   if (found.empty()) throw InvalidArgument("add_lora: {} contains no Linear", module.kind());
@@ -74,7 +83,10 @@ std::vector<FoundLinear> layers_to_adapt(Module& module, const LoraOptions& opti
       throw InvalidArgument("add_lora: the target '{}' matches the path of no Linear of {}, such as '{}'",
                             options.target, module.kind(), first);
   }
-  for (const FoundLinear& each : found) check_layer(each, options);
+  for (const FoundLinear& each : found) {
+    check_layer(each, options);
+    check_alone(each, module);
+  }
   return found;
 }
 
@@ -83,19 +95,27 @@ std::vector<FoundLinear> layers_to_adapt(Module& module, const LoraOptions& opti
 std::vector<std::string> add_lora(Module& module, const LoraOptions& options) {
   check_options(options);
   const std::vector<FoundLinear> found = layers_to_adapt(module, options);
-  if (options.freeze_others) module.freeze();
+  if (options.freeze_others) {
+    module.freeze();
+    for (const auto& [path, layer] : linears_of(module))  // of earlier calls
+      if (layer->low_rank() != nullptr)
+        for (const NamedTensor& matrix : layer->named_parameters())
+          if (!matrix.tensor.is_same(layer->weight) && !matrix.tensor.is_same(layer->bias)) require_grad(matrix.tensor);
+  }
   std::vector<std::string> paths;
   const float scale = options.alpha / static_cast<float>(options.rank);
   for (const auto& [path, layer] : found) {
     const Shape& shape = layer->weight.shape();
     auto low_rank = std::make_unique<Linear::LowRank>(shape[1], options.rank, shape[0], scale, options.dropout);
+    const std::string prefix = path.empty() ? "" : path + ".";
     low_rank->a.to(layer->weight.device());
     low_rank->b.to(layer->weight.device());
     layer->set_low_rank(std::move(low_rank));
     layer->train(layer->is_training());
+    for (const NamedTensor& own : layer->named_parameters())
+      if (own.name.starts_with("lora_")) set_name(own.tensor, prefix + own.name);
     paths.push_back(path);
   }
-  for (const NamedTensor& parameter : module.named_parameters()) set_name(parameter.tensor, parameter.name);
   return paths;
 }
 

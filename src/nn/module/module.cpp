@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
+#include "src/autograd/engine/variable_state.h"
 #include "src/nn/module/build_scope.h"
 #include "src/nn/module/forward_observer.h"
 #include "src/nn/module/only_output.h"
@@ -173,6 +174,7 @@ Tensor& Module::add_parameter(const std::string& name, Tensor& parameter) {
   if (!parameter.defined())
     throw InvalidArgument("{}::add_parameter: '{}' is an undefined tensor: initialise it first", kind(), name);
   require_grad(parameter);
+  mark_registered(parameter);
   set_name(parameter, name);
   parameters_.push_back({name, parameter});
   return parameter;
@@ -180,6 +182,7 @@ Tensor& Module::add_parameter(const std::string& name, Tensor& parameter) {
 
 Tensor& Module::add_buffer(const std::string& name, Tensor& buffer) {
   check_name(name);
+  if (buffer.defined()) mark_registered(buffer);
   buffers_.push_back({name, buffer});
   return buffer;
 }
