@@ -3,11 +3,10 @@
 // tokenizer.json, as transformers' save_pretrained() writes it. From the repository's root:
 //
 //   scripts/fetch-data tinyshakespeare
-//   build/launcher/lockrun -n 2 build/examples/gpt2_lora --model gpt2 --text data/tinyshakespeare/input.txt \
-//     --save tuned
+//   build/launcher/lockrun -n 2 build/examples/gpt2_lora --model gpt2 --text data/tinyshakespeare/input.txt --save out
 //
 // It prints the number of trained weights, its progress, and the losses of the first and the last step. The folder
-// `tuned` is a model for transformers, with the matrices merged into its weights.
+// `out` is a model for transformers, with the matrices merged into its weights.
 #include <lockstep/lockstep.h>
 
 #include <filesystem>

@@ -51,8 +51,7 @@ class Tensor : public DifferentiableMembers {
   std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype()); }
   const Buffer& buffer() const { return impl().buffer; }
 
-  // The elements, on the tensor's device; only kernels of that device may dereference the pointer. Throws
-  // InvalidArgument if T is not the dtype.
+  // The elements, for kernels of the tensor's device. Throws InvalidArgument if T is not the dtype.
   template <typename T> T* data() const {
     check_dtype(kDTypeOf<T>);
     return reinterpret_cast<T*>(impl().buffer.data());
@@ -69,11 +68,12 @@ class Tensor : public DifferentiableMembers {
 
   // The value of a tensor with one element of a floating type, as float32. Blocks until the device has computed it.
   float item() const;
-  // The same as a T. Throws InvalidArgument unless T and the dtype are both integers, or both floating types, and for
-  // an integer that a T cannot hold.
+  // The same as a T. Throws InvalidArgument unless both are integers that fit, or both are floating types.
   template <typename T> T item() const {
-    if constexpr (!std::is_integral_v<T>) return static_cast<T>(floating_item());
-    return static_cast<T>(integer_item(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+    if constexpr (std::is_integral_v<T>)
+      return static_cast<T>(integer_item(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+    else
+      return static_cast<T>(floating_item());
   }
 
   // Shares the memory and version() under another shape of equal count. Not recorded by autograd: use reshape() of
