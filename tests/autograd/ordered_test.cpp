@@ -18,7 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(Cumsum, IsTheRunningSumAlongEachDimension) {
   manual_seed(1);
@@ -63,7 +63,8 @@ TEST(Sort, PutsEachLineInOrder) {
 }
 
 TEST(Sort, KeepsTheOrderOfEqualsAndPutsNanLast) {
-  const Tensor x = Tensor::from<float>(std::array{2.0F, kNan, -0.0F, kInfinity, 0.0F, 2.0F, kNan, -kInfinity}, {8});
+  const Tensor x =
+      Tensor::from<float>(std::array{2.0F, kQuietNan, -0.0F, kInfinity, 0.0F, 2.0F, kQuietNan, -kInfinity}, {8});
   EXPECT_THAT(argsort(x).span<std::int64_t>(), ElementsAre(7, 2, 4, 0, 5, 3, 1, 6));
   EXPECT_THAT(argsort(x, 0, true).span<std::int64_t>(), ElementsAre(1, 6, 3, 0, 5, 2, 4, 7));
   EXPECT_TRUE(std::signbit(sort(x).values.span<float>()[1]));
