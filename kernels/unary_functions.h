@@ -85,7 +85,7 @@ template <typename Math> struct UnaryFormulas {
       case UnaryFunction::kExpm1: return y + 1;
       case UnaryFunction::kRsqrt: return y * y * y * (-kOne / 2);
       case UnaryFunction::kSoftplus: return p * x > q ? kOne : Math::logistic(p * x);
-      case UnaryFunction::kElu: return x > 0 ? kOne : p * Math::exp(x);
+      case UnaryFunction::kElu: return elu_slope(x, p);
       case UnaryFunction::kHardswish: return x <= -3 ? kZero : x < 3 ? Math::fma(x, kOne / 3, kOne / 2) : kOne;
       case UnaryFunction::kHardsigmoid: return (x > -3) & (x < 3) ? kOne / 6 : kZero;
       case UnaryFunction::kMish: return mish_slope(x);
@@ -109,6 +109,12 @@ template <typename Math> struct UnaryFormulas {
   LOCKSTEP_FORMULA static Number clamp(Number x, Number low, Number high) {
     const Number raised = x < low ? low : x;
     return raised > high ? high : raised;
+  }
+
+  // e^x is computed also where it is not used, because compilers do not vectorise a branch.
+  LOCKSTEP_FORMULA static Number elu_slope(Number x, Number p) {
+    const Number below = p * Math::exp(x > 0 ? kZero : x);
+    return x > 0 ? kOne : below;
   }
 
   LOCKSTEP_FORMULA static Number softplus(Number z) {

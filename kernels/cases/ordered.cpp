@@ -8,7 +8,7 @@ namespace lockstep::testing::cases {
 namespace {
 
 const std::vector<Shape>& shapes_of_lines() {
-  static const std::vector<Shape> kShapes = {{1, 1, 1},   {3, 7, 1}, {2, 5, 3}, {9, 130, 1}, {1, 5003, 1}, {1, 300, 20},
+  static const std::vector<Shape> kShapes = {{1, 1, 1},   {3, 7, 1}, {2, 5, 3}, {3, 130, 1}, {1, 2100, 1}, {1, 300, 3},
                                              {100, 2, 1}, {0, 3, 4}, {4, 3, 0}, {2, 4, 300}, {3, 0, 2}};
   return kShapes;
 }
