@@ -16,23 +16,20 @@
 #pragma once
 
 #include "kernels/always_inline.h"
+#include "kernels/gelu_formulas.h"
 #include "lockstep/core/elementwise_functions.h"
 
 namespace lockstep {
 
-// Both follow from the same exponential function. For the first alone there may be a faster way: normal_cdf().
-template <typename Number> struct NormalDistribution {
-  Number cdf, gaussian;  // P(X <= x), e^(-x^2 / 2)
-};
-
 template <typename Math> struct UnaryFormulas {
   using Number = typename Math::Number;
+  using Gelu = GeluFormulas<Math>;
 
   // f(x); p and q are UnaryOperation's parameters.
   LOCKSTEP_FORMULA static Number value(UnaryFunction function, Number x, Number p, Number q) {
     switch (function) {
       case UnaryFunction::kGelu: return x * Math::normal_cdf(x);
-      case UnaryFunction::kGeluTanh: return gelu_tanh(x);
+      case UnaryFunction::kGeluTanh: return Gelu::tanh_value(x);
       case UnaryFunction::kSilu: return x * Math::logistic(x);
       case UnaryFunction::kTanh: return Math::tanh(x);
       case UnaryFunction::kSigmoid: return Math::logistic(x);
@@ -68,8 +65,8 @@ template <typename Math> struct UnaryFormulas {
   LOCKSTEP_FORMULA static Number slope(UnaryFunction function, Number saved, Number p, Number q) {
     const Number x = saved, y = saved;
     switch (function) {
-      case UnaryFunction::kGelu: return gelu_slope(x);
-      case UnaryFunction::kGeluTanh: return gelu_tanh_slope(x);
+      case UnaryFunction::kGelu: return Gelu::slope(x);
+      case UnaryFunction::kGeluTanh: return Gelu::tanh_slope(x);
       case UnaryFunction::kSilu: return silu_slope(x);
       case UnaryFunction::kTanh: return 1 - y * y;
       case UnaryFunction::kSigmoid: return y * (1 - y);
@@ -88,7 +85,7 @@ template <typename Math> struct UnaryFormulas {
       case UnaryFunction::kExpm1: return y + 1;
       case UnaryFunction::kRsqrt: return y * y * y * (-kOne / 2);
       case UnaryFunction::kSoftplus: return p * x > q ? kOne : Math::logistic(p * x);
-      case UnaryFunction::kElu: return x > 0 ? kOne : p * Math::exp(x);
+      case UnaryFunction::kElu: return elu_slope(x, p);
       case UnaryFunction::kHardswish: return x <= -3 ? kZero : x < 3 ? Math::fma(x, kOne / 3, kOne / 2) : kOne;
       case UnaryFunction::kHardsigmoid: return (x > -3) & (x < 3) ? kOne / 6 : kZero;
       case UnaryFunction::kMish: return mish_slope(x);
@@ -114,6 +111,12 @@ template <typename Math> struct UnaryFormulas {
     return raised > high ? high : raised;
   }
 
+  // e^x is computed also where it is not used, because compilers do not vectorise a branch.
+  LOCKSTEP_FORMULA static Number elu_slope(Number x, Number p) {
+    const Number below = p * Math::exp(x > 0 ? kZero : x);
+    return x > 0 ? kOne : below;
+  }
+
   LOCKSTEP_FORMULA static Number softplus(Number z) {
     return (z > 0 ? z : kZero) + Math::log1p(Math::exp(-Math::abs(z)));
   }
@@ -126,28 +129,7 @@ template <typename Math> struct UnaryFormulas {
   // Its derivative is 4 e (1 + e) / (n + 2)^2.
   LOCKSTEP_FORMULA static Number mish_slope(Number x) {
     const Number limited = x > 20 ? Number{20} : x, e = Math::exp(limited), n = e * (e + 2), inverse = 1 / (n + 2);
-    return Math::fma(4 * limited * (e * inverse), (1 + e) * inverse, n * inverse);
-  }
-
-  LOCKSTEP_FORMULA static Number gelu_slope(Number x) {
-    constexpr auto kDensity = static_cast<Number>(0.398942280401432678);  // 1 / sqrt(2 pi)
-    const auto normal = Math::normal_distribution(x);
-    return Math::fma(x * kDensity, normal.gaussian, normal.cdf);
-  }
-
-  // (1 + tanh(u)) / 2 is the logistic function of 2 u, which stays precise where tanh is near -1.
-  //   2 u = a (x + 0.044715 x^3), a = 2 sqrt(2 / pi)
-  static constexpr auto kA = static_cast<Number>(1.59576912160573072), kCubic = static_cast<Number>(0.044715);
-  LOCKSTEP_FORMULA static Number gelu_tanh(Number x) {
-    return x * Math::logistic(kA * Math::fma(kCubic * x * x, x, x));
-  }
-  // 2 u = x (a + b x^2), and its derivative is a + 3 b x^2. Where the logistic function is 0 or 1, so is the slope,
-  // because x^2 may overflow there. NaN stays NaN.
-  LOCKSTEP_FORMULA static Number gelu_tanh_slope(Number x) {
-    constexpr Number kB = kA * kCubic;
-    const Number square = x * x, s = Math::logistic(x * Math::fma(kB, square, kA)), s_slope = s * (1 - s);
-    const Number factor = x * Math::fma(3 * kB, square, kA);
-    return Math::fma(s_slope, s_slope == 0 ? kZero : factor, s);
+    return Math::fma(limited * (e * inverse), 4 * (1 + e) * inverse, n * inverse);
   }
 
   LOCKSTEP_FORMULA static Number silu_slope(Number x) {

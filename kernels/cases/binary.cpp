@@ -102,7 +102,7 @@ Work raise_special(BinaryFunction power) {
   };
 }
 
-// Of numbers that are often equal, and NaN.
+// For numbers that are often equal, and NaN.
 Work maximum_slope(Index count) {
   return [=](Bench& b) {
     Floats values = whole_numbers(count, 1);

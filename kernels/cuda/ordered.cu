@@ -16,32 +16,44 @@ namespace lockstep::cuda {
 
 namespace {
 
+constexpr int kScanWarps = kThreads / 32;
+
+// The sum over this thread's value and those of the earlier threads of the block; `total` is that of all.
+__device__ inline double sum_up_to_thread(double value, double& total) {
+  __shared__ double of_warps[kScanWarps];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const double before = __shfl_up_sync(0xffffffffu, value, distance);
+    if (lane >= distance) value += before;
+  }
+  if (lane == 31) of_warps[warp] = value;
+  __syncthreads();
+  total = 0;
+  double before = 0;
+  for (int each = 0; each < kScanWarps; ++each) {
+    if (each == warp) before = total;
+    total += of_warps[each];
+  }
+  __syncthreads();
+  return before + value;
+}
+
 // One block per row, which adds a tile at a time to the sum of the earlier ones; `reversed` from the end.
 template <typename T>
 __global__ void cumsum_rows(const T* x, Index rows, Index n, bool reversed, T* y, bool accumulate) {
-  __shared__ double sums[kThreads];
-  const int thread = static_cast<int>(threadIdx.x);
   for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
     double before = 0;
     for (Index begin = 0; begin < n; begin += kThreads) {
-      const Index k = begin + thread, at = row * n + (reversed ? n - 1 - k : k);
-      double sum = k < n ? static_cast<double>(widen(x[at])) : 0;
-      for (int distance = 1; distance < kThreads; distance *= 2) {
-        sums[thread] = sum;
-        __syncthreads();
-        if (thread >= distance) sum += sums[thread - distance];
-        __syncthreads();
-      }
+      const Index k = begin + threadIdx.x, at = row * n + (reversed ? n - 1 - k : k);
+      double total = 0;
+      const double sum = sum_up_to_thread(k < n ? static_cast<double>(widen(x[at])) : 0, total);
       if (k < n) store(y[at], static_cast<float>(before + sum), accumulate);
-      if (thread == kThreads - 1) sums[0] = before + sum;
-      __syncthreads();
-      before = sums[0];
-      __syncthreads();
+      before += total;
     }
   }
 }
 
-// One thread per column.
+// One thread per column, or per short row.
 template <typename T>
 __global__ void cumsum_columns(const T* x, Index outer, Index n, Index inner, bool reversed, T* y, bool accumulate) {
   for (Index i = first_item(); i < outer * inner; i += stride_of_grid()) {
@@ -57,9 +69,10 @@ __global__ void cumsum_columns(const T* x, Index outer, Index n, Index inner, bo
 
 void cumsum(bool reversed, In x, Out y, Stream& stream) {
   const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
+  constexpr Index kShort = 32;
   if (x.count() == 0) return;
   with_float(x.dtype, [&]<typename T>(T*) {
-    if (inner == 1)
+    if (inner == 1 && n > kShort)
       LOCKSTEP_LAUNCH((cumsum_rows<T>), blocks_for(outer, 1), kThreads, 0, stream, x.as<T>(), outer, n, reversed,
                       y.as<T>(), y.accumulate);
     else

@@ -22,7 +22,7 @@ struct Cut {
   __device__ Index first(Index part) const { return n / parts * part + (part < n % parts ? part : n % parts); }
 };
 
-// What is summed.
+// The function of an element that is summed.
 enum class Summed { kValue, kMagnitude, kSquare };
 template <Summed what, typename T> __device__ float summed(T element) {
   const float x = widen(element);

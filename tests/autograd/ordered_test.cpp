@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "lockstep/autograd/autocast.h"
 #include "tests/autograd/gradient_check.h"
@@ -18,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(Cumsum, IsTheRunningSumAlongEachDimension) {
   manual_seed(1);
@@ -63,7 +64,8 @@ TEST(Sort, PutsEachLineInOrder) {
 }
 
 TEST(Sort, KeepsTheOrderOfEqualsAndPutsNanLast) {
-  const Tensor x = Tensor::from<float>(std::array{2.0F, kNan, -0.0F, kInfinity, 0.0F, 2.0F, kNan, -kInfinity}, {8});
+  const Tensor x =
+      Tensor::from<float>(std::array{2.0F, kQuietNan, -0.0F, kInfinity, 0.0F, 2.0F, kQuietNan, -kInfinity}, {8});
   EXPECT_THAT(argsort(x).span<std::int64_t>(), ElementsAre(7, 2, 4, 0, 5, 3, 1, 6));
   EXPECT_THAT(argsort(x, 0, true).span<std::int64_t>(), ElementsAre(1, 6, 3, 0, 5, 2, 4, 7));
   EXPECT_TRUE(std::signbit(sort(x).values.span<float>()[1]));
@@ -74,6 +76,25 @@ TEST(Sort, KeepsTheOrderOfEqualsAndPutsNanLast) {
   }
   EXPECT_EQ(sort(Tensor::zeros({3, 0})).indices.shape(), (Shape{3, 0}));
   EXPECT_THAT(refusal([] { sort(Tensor::zeros({})); }), HasSubstr("sort: dimension -1 does not exist in shape ()"));
+}
+
+TEST(Sort, OfLongLinesIsTheStandardLibrarys) {
+  for (const std::int64_t n : {127, 128, 4095, 4096, 30000})
+    for (const bool descending : {false, true}) {
+      const Tensor x = Tensor::empty({n});
+      Philox random(7, static_cast<std::uint64_t>(n));
+      for (float& value : x.span<float>()) value = std::round(random.normal() * 300) / 8;  // many are equal
+      std::vector<std::int64_t> wanted(static_cast<std::size_t>(n));
+      std::iota(wanted.begin(), wanted.end(), 0);
+      const auto value_at = [&](std::int64_t i) { return x.span<float>()[static_cast<std::size_t>(i)]; };
+      std::stable_sort(wanted.begin(), wanted.end(), [&](std::int64_t a, std::int64_t b) {
+        return descending ? value_at(a) > value_at(b) : value_at(a) < value_at(b);
+      });
+      const Tensor places = argsort(x, 0, descending);
+      ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), places.span<std::int64_t>().begin())) << n;
+      const Tensor first = topk(x, n / 5, 0, descending).indices;
+      ASSERT_TRUE(std::equal(wanted.begin(), wanted.begin() + n / 5, first.span<std::int64_t>().begin())) << n;
+    }
 }
 
 TEST(TopK, IsTheBeginOfTheSortedLine) {

@@ -44,7 +44,7 @@ struct UnaryOperation {
   float parameter = 0, second = 0;
 };
 
-// What the derivative is computed from; with kNothing it is a constant.
+// The value that the derivative is computed from; with kNothing it is a constant.
 enum class SlopeFrom : std::uint8_t { kArgument, kResult, kNothing };
 
 // Properties of a unary function, for its callers and tests.

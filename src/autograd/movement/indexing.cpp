@@ -10,7 +10,8 @@ namespace lockstep {
 
 namespace {
 
-// Of x: y_grad, with 0 at the places that were replaced. Of the source: y_grad at its places. Saved: the index.
+// The gradient of x is y_grad, with 0 at the places that were replaced; that of the source is y_grad at its places.
+// Saved: the index.
 class ScatterNode : public Node {
  public:
   ScatterNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim, bool adds)
