@@ -1,4 +1,4 @@
-// What several models share: reading config.json, and attention over separate queries, keys and values.
+// The parts that several models share: reading config.json, and attention over separate queries, keys and values.
 #pragma once
 
 #include <cstdint>

@@ -125,6 +125,11 @@ constexpr RankWord kRankWords[] = {
     {"src/core/base/batch_position.h", "the loader's position, which ddp compares"},
     {"include/lockstep/core/device.h", "local_device(): the GPU of a local rank"},
     {"src/core/device/", "local_device(): the GPU of a local rank"},
+    {"include/lockstep/nn/lora.h", "the rank of a matrix"},
+    {"include/lockstep/nn/layers.h", "the rank of a matrix"},
+    {"src/nn/layers/layers.cpp", "the rank of a matrix"},
+    {"src/nn/layers/lora.cpp", "the rank of a matrix"},
+    {"src/nn/layers/low_rank.h", "the rank of a matrix"},
 };
 
 // The code without its comments and literals.

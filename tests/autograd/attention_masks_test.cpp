@@ -72,7 +72,7 @@ struct MaskOperands {
   }
 };
 
-// What is added to a score.
+// The number that is added to a score.
 double bias_of(const MaskCase& c, const MaskOperands& of, std::int64_t n, std::int64_t h, std::int64_t t,
                std::int64_t s) {
   const std::int64_t offset = c.options.causal_alignment == kLowerRight ? c.keys - c.queries : 0;

@@ -42,7 +42,7 @@ inline double relative_error(const Tensor& found, const Tensor& expected) {
   return difference / largest;
 }
 
-// What the reference has computed.
+// The results of the reference.
 class Expected {
  public:
   explicit Expected(const std::string& folder) : file_(train::load_safetensors(folder + "/expected.safetensors")) {}

@@ -1,4 +1,4 @@
-// The part of a Tensor that differentiation adds: its state, and members that read as PyTorch's. autograd/ implements both,
+// The part of a Tensor that differentiation adds: state, and members that read as PyTorch's. autograd/ implements both,
 // so that tensor/ does not depend on it; programs that call a member include an autograd header or lockstep.h.
 #pragma once
 

@@ -17,7 +17,7 @@ constexpr float kHiddenScore = -1e30F;
 // (N, L, K, D) to (N, K, L, D).
 Tensor heads_first(const Tensor& x) { return permute(x, {0, 2, 1, 3}); }
 
-// What the causal mask and the key lengths leave visible, (N or 1, 1, T or 1, S) uint8; undefined: everything.
+// The keys that the causal mask and the key lengths leave visible, (N or 1, 1, T or 1, S) uint8; undefined: everything.
 Tensor visible_keys(const Shape& scores, const AttentionOptions& options, Device& device) {
   const bool has_lengths = !options.key_lengths.empty();
   if (!options.causal && !has_lengths) return {};
