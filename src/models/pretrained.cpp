@@ -129,7 +129,8 @@ Written by_layout(const nn::Module& module, const PretrainedLayout& layout) {
   const auto order = layout.metadata.find("convolution_weights");
   const bool permutes = order == layout.metadata.end() || order->second != "OHWI";
   std::unordered_map<std::string, Tensor> own;
-  for (const NamedTensor& entry : nn::merged_state_dict(module)) own.emplace(entry.name, entry.tensor);
+  const std::vector<NamedTensor> all = nn::merged_state_dict(module);
+  for (const NamedTensor& entry : all) own.emplace(entry.name, entry.tensor);
   if (layout.entries.empty())
     throw InvalidArgument(
         "save_pretrained: the layout is empty: only load_pretrained() on the rank that reads fills it");
@@ -146,7 +147,7 @@ Written by_layout(const nn::Module& module, const PretrainedLayout& layout) {
     written.tensors.push_back(
         {entry.in_file, for_file(found->second, is_convolution, entry.layout, entry.dtype, entry.in_file)});
   }
-  for (const auto& [name, tensor] : own)
+  for (const auto& [name, tensor] : all)
     if (covered.count(tensor.buffer().data()) == 0)
       throw InvalidArgument("save_pretrained: the layout has no name for '{}' {}: save without .layout, by .names",
                             name, tensor.shape().text());

@@ -33,7 +33,7 @@ class Tensor : public DifferentiableMembers {
   Tensor& operator=(const Tensor&) & = default;  // not for results: x[0] = y would change nothing
   Tensor& operator=(Tensor&&) & noexcept = default;
 
-  // Uninitialised memory. default_device() is the CPU unless the program chose another one (core/device_scope.h).
+  // Uninitialised memory from the device's allocator. default_device(): see core/device_scope.h.
   static Tensor empty(const Shape& shape, DType dtype = DType::kFloat32, Device& device = default_device());
   static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, Device& device = default_device());
   static Tensor full(const Shape& shape, float value, Device& device = default_device());
