@@ -18,8 +18,8 @@ LOCKSTEP_FORMULA float value_of(BinaryFunction function, float a, float b) {
     case BinaryFunction::kPow: return powf(a, b);
     case BinaryFunction::kPowBaseSlope: return b == 0 ? 0 : b * powf(a, b - 1);
     case BinaryFunction::kPowExponentSlope: return a == 0 && b >= 0 ? 0 : powf(a, b) * logf(a);
-    case BinaryFunction::kMaximum: return (a > b) | (a != a) ? a : b;
-    case BinaryFunction::kMinimum: return (a < b) | (a != a) ? a : b;
+    case BinaryFunction::kMaximum: return ((a > b) | (a != a)) ? a : b;
+    case BinaryFunction::kMinimum: return ((a < b) | (a != a)) ? a : b;
     case BinaryFunction::kMaximumSlope: return a < b ? 0.0F : a == b ? 0.5F : 1.0F;
   }
   return 0;

@@ -87,9 +87,9 @@ template <typename Math> struct UnaryFormulas {
       case UnaryFunction::kSoftplus: return p * x > q ? kOne : Math::logistic(p * x);
       case UnaryFunction::kElu: return elu_slope(x, p);
       case UnaryFunction::kHardswish: return x <= -3 ? kZero : x < 3 ? Math::fma(x, kOne / 3, kOne / 2) : kOne;
-      case UnaryFunction::kHardsigmoid: return (x > -3) & (x < 3) ? kOne / 6 : kZero;
+      case UnaryFunction::kHardsigmoid: return ((x > -3) & (x < 3)) ? kOne / 6 : kZero;
       case UnaryFunction::kMish: return mish_slope(x);
-      case UnaryFunction::kClamp: return (x > p) & (x < q) ? kOne : kZero;
+      case UnaryFunction::kClamp: return ((x > p) & (x < q)) ? kOne : kZero;
       case UnaryFunction::kSign: return 0;
       case UnaryFunction::kFloor: return 0;
       case UnaryFunction::kCeil: return 0;
