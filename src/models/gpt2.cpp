@@ -99,11 +99,9 @@ Gpt2::Gpt2(const Gpt2Config& config)
       ln_f(config.width, {.eps = config.eps}),
       config_(config),
       dropout_(config.embedding_dropout) {
-  add("wte", wte), add("wpe", wpe), add("drop", dropout_), add("h", h), add("ln_f", ln_f);
   for (std::int64_t i = 0; i < config.layers; ++i) h.append(config);
-  // The names of parameters begin with the path of their module, which the blocks did not know yet.
+  add("wte", wte), add("wpe", wpe), add("drop", dropout_), add("h", h), add("ln_f", ln_f);
   for (const NamedTensor& parameter : named_parameters()) {
-    set_name(parameter.tensor, parameter.name);
     if (parameter.tensor.shape().dims() < 2) continue;
     const bool is_projection = parameter.name.ends_with("c_proj.weight");
     const float deviation = is_projection ? 0.02F / std::sqrt(2 * static_cast<float>(config.layers)) : 0.02F;

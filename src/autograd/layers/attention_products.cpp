@@ -69,10 +69,6 @@ class MaskedScores {
   std::vector<Tensor> masks_;
 };
 
-}  // namespace
-
-namespace {
-
 // Rows behind a sample's key length are 0: 0 times infinity or NaN would not be 0.
 Tensor without_padding(const Tensor& x, const AttentionOptions& options) {
   if (options.key_lengths.empty()) return x;

@@ -64,9 +64,9 @@ void check_layer(const FoundLinear& found, const LoraOptions& options) {
 }
 
 // Merging would change the other name's weight as well.
-void check_alone(const FoundLinear& found, const Module& module) {
+void check_alone(const FoundLinear& found, const std::vector<NamedTensor>& all) {
   const std::string own = found.path.empty() ? "weight" : found.path + ".weight";
-  for (const NamedTensor& entry : module.state_dict())
+  for (const NamedTensor& entry : all)
     if (entry.name != own && entry.tensor.buffer().data() == found.layer->weight.buffer().data())
       throw InvalidArgument("add_lora: '{}' shares its memory with '{}': choose a target without tied weights", own,
                             entry.name);
@@ -83,9 +83,10 @@ std::vector<FoundLinear> layers_to_adapt(Module& module, const LoraOptions& opti
       throw InvalidArgument("add_lora: the target '{}' matches the path of no Linear of {}, such as '{}'",
                             options.target, module.kind(), first);
   }
+  const std::vector<NamedTensor> all = module.state_dict();
   for (const FoundLinear& each : found) {
     check_layer(each, options);
-    check_alone(each, module);
+    check_alone(each, all);
   }
   return found;
 }
@@ -98,9 +99,8 @@ std::vector<std::string> add_lora(Module& module, const LoraOptions& options) {
   if (options.freeze_others) {
     module.freeze();
     for (const auto& [path, layer] : linears_of(module))  // of earlier calls
-      if (layer->low_rank() != nullptr)
-        for (const NamedTensor& matrix : layer->named_parameters())
-          if (!matrix.tensor.is_same(layer->weight) && !matrix.tensor.is_same(layer->bias)) require_grad(matrix.tensor);
+      if (const Linear::LowRank* const matrices = layer->low_rank())
+        require_grad(matrices->a.weight), require_grad(matrices->b.weight);
   }
   std::vector<std::string> paths;
   const float scale = options.alpha / static_cast<float>(options.rank);
@@ -112,8 +112,8 @@ std::vector<std::string> add_lora(Module& module, const LoraOptions& options) {
     low_rank->b.to(layer->weight.device());
     layer->set_low_rank(std::move(low_rank));
     layer->train(layer->is_training());
-    for (const NamedTensor& own : layer->named_parameters())
-      if (own.name.starts_with("lora_")) set_name(own.tensor, prefix + own.name);
+    set_name(layer->low_rank()->a.weight, prefix + kLoraA + ".weight");
+    set_name(layer->low_rank()->b.weight, prefix + kLoraB + ".weight");
     paths.push_back(path);
   }
   return paths;
