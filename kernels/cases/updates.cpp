@@ -169,6 +169,10 @@ void adam_step(Cases& cases) {
     step_cases<&KernelTable::adam_step>(cases, decoupled ? "adamw" : "adam", 2, [=](const GroupStep& group) {
       return AdamParams{group, 0.9, 0.999, 1e-8F, decoupled};
     });
+  for (const bool decoupled : {false, true})
+    step_tests<&KernelTable::adam_step>(
+        cases, decoupled ? "adamw amsgrad" : "adam amsgrad", 3,
+        [=](const GroupStep& group) { return AdamParams{group, 0.9, 0.999, 1e-8F, decoupled, /*amsgrad=*/true}; });
 }
 
 void nadam_step(Cases& cases) {

@@ -5,8 +5,8 @@
 
 namespace lockstep::updates {
 
-template <bool kDecoupled> struct Adam {
-  static constexpr int kStates = 2;
+template <bool kDecoupled, bool kAmsgrad> struct Adam {
+  static constexpr int kStates = kAmsgrad ? 3 : 2;
 
   Group group;
   float shrink, one_less_beta1, beta2, one_less_beta2, step_size, unbias, eps;
@@ -28,16 +28,26 @@ template <bool kDecoupled> struct Adam {
   }
 
   LOCKSTEP_FORMULA void operator()(float& weight, float grad, float& exp_avg, float& exp_avg_sq) const {
+    float ignored = 0;
+    (*this)(weight, grad, exp_avg, exp_avg_sq, ignored);
+  }
+  LOCKSTEP_FORMULA void operator()(float& weight, float grad, float& exp_avg, float& exp_avg_sq,
+                                   float& max_exp_avg_sq) const {
     const float g = kDecoupled ? grad * group.unscale : grad * group.unscale + group.decay * weight;
     const float w = kDecoupled ? weight * shrink : weight;
     exp_avg = exp_avg + (g - exp_avg) * one_less_beta1;
     exp_avg_sq = exp_avg_sq * beta2 + (g * one_less_beta2) * g;
-    weight = w - step_size * (exp_avg / (sqrtf(exp_avg_sq) * unbias + eps));
+    // As PyTorch's maximum, a NaN is kept.
+    if constexpr (kAmsgrad) max_exp_avg_sq = exp_avg_sq <= max_exp_avg_sq ? max_exp_avg_sq : exp_avg_sq;
+    weight = w - step_size * (exp_avg / (sqrtf(kAmsgrad ? max_exp_avg_sq : exp_avg_sq) * unbias + eps));
   }
 };
 
 template <typename Call> void with_formula(const AdamParams& params, Call&& call) {
-  params.decoupled ? call(Use<Adam<true>>{}) : call(Use<Adam<false>>{});
+  if (params.amsgrad)
+    params.decoupled ? call(Use<Adam<true, true>>{}) : call(Use<Adam<false, true>>{});
+  else
+    params.decoupled ? call(Use<Adam<true, false>>{}) : call(Use<Adam<false, false>>{});
 }
 
 }  // namespace lockstep::updates

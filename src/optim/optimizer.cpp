@@ -56,7 +56,8 @@ Optimizer::Optimizer(std::vector<NamedTensor> parameters, const Description& des
       state_names_(description.states.begin(), description.states.end()),
       counts_steps_(description.counts_steps),
       shares_updates_(description.shares_updates),
-      elementwise_(description.elementwise) {
+      elementwise_(description.elementwise),
+      fewest_dims_(description.fewest_dims) {
   LOCKSTEP_CHECK(state_names_.size() <= std::size(UpdateTensor{}.states), "an update can have at most 3 states");
   if (!is_rate(lr_)) throw InvalidArgument("{}: got lr {}, expected a finite number of 0 or more", kind_, lr_);
   append({.parameters = std::move(parameters)});
@@ -102,6 +103,10 @@ void Optimizer::append(ParameterGroup group) {
           "Optimizer: parameter '{}' is {}, expected float32: keep the weights in float32, and cast() them in "
           "forward()",
           parameter.name, name_of(parameter.tensor.dtype()));
+    if (static_cast<int>(parameter.tensor.shape().dims()) < fewest_dims_)
+      throw InvalidArgument(
+          "{}: parameter '{}' {} has fewer than {} dimensions: give it to another optimizer, such as AdamW", kind_,
+          parameter.name, parameter.tensor.shape().text(), fewest_dims_);
     if (const std::string* const other = names.find(parameter.tensor))
       throw InvalidArgument("{}::add_group: the optimizer already has parameter '{}', as '{}'", kind_, parameter.name,
                             *other);

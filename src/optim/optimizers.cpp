@@ -33,12 +33,16 @@ void SGD::update(std::span<const UpdateTensor> tensors, const GroupStep& group, 
 
 // -- Adam, AdamW
 
+static std::vector<const char*> adam_states(bool amsgrad) {
+  return amsgrad ? std::vector{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"} : std::vector{"exp_avg", "exp_avg_sq"};
+}
+
 Adam::Adam(const char* kind, std::vector<NamedTensor> parameters, const AdamOptions& options, bool decoupled)
     : Optimizer(std::move(parameters), {.kind = kind,
                                         .lr = options.lr,
                                         .weight_decay = options.weight_decay,
                                         .loss_scaler = options.loss_scaler,
-                                        .states = {"exp_avg", "exp_avg_sq"},
+                                        .states = adam_states(options.amsgrad),
                                         .counts_steps = true,
                                         .shares_updates = true}),
       options_(options),
@@ -58,12 +62,14 @@ AdamW::AdamW(std::vector<NamedTensor> parameters, const AdamWOptions& options)
             .beta2 = options.beta2,
             .eps = options.eps,
             .weight_decay = options.weight_decay,
+            .amsgrad = options.amsgrad,
             .loss_scaler = options.loss_scaler},
            true) {}
 
 void Adam::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
                   Stream& stream) {
-  kernels.adam_step(tensors, {group, options_.beta1, options_.beta2, options_.eps, decoupled_}, stream);
+  kernels.adam_step(tensors, {group, options_.beta1, options_.beta2, options_.eps, decoupled_, options_.amsgrad},
+                    stream);
 }
 
 // -- Nadam

@@ -13,9 +13,9 @@ namespace {
 using ::testing::HasSubstr;
 
 // Sample i is the number i.
-class CountedNumbers : public Dataset {
+class CountedReads : public Dataset {
  public:
-  explicit CountedNumbers(std::int64_t size, std::int64_t* failures = nullptr) : size_(size), failures_(failures) {}
+  explicit CountedReads(std::int64_t size, std::int64_t* failures = nullptr) : size_(size), failures_(failures) {}
   std::int64_t size() const override { return size_; }
   Sample get(std::int64_t index, std::int64_t) const override {
     if (failures_ != nullptr && index == 4 && (*failures_)-- > 0) throw Error("sample 4 cannot be read");
@@ -43,7 +43,7 @@ std::vector<std::int64_t> read(Reader& reader, int batches) {
 }
 
 TEST(Reader, ReadsEpochAfterEpochInTheOrderOfThePipeline) {
-  const Pipeline shuffled = Pipeline(CountedNumbers(7)).shuffle(0, 3).batch(2);
+  const Pipeline shuffled = Pipeline(CountedReads(7)).shuffle(0, 3).batch(2);
   std::vector<std::int64_t> expected;
   for (int epoch = 0; epoch < 3; ++epoch)
     for (auto& batch : shuffled.epoch(epoch, {.remainder = Remainder::kDrop}))
@@ -60,7 +60,7 @@ TEST(Reader, ReadsEpochAfterEpochInTheOrderOfThePipeline) {
 }
 
 TEST(Reader, SeeksWithoutReadingWhatComesBefore) {
-  const Pipeline shuffled = Pipeline(CountedNumbers(7)).shuffle(0, 3).repeat().batch(2);
+  const Pipeline shuffled = Pipeline(CountedReads(7)).shuffle(0, 3).repeat().batch(2);
   Reader all(shuffled);
   const std::vector<std::int64_t> expected = read(all, 12);
   for (const std::int64_t batch : {0, 1, 3, 5, 7}) {
@@ -73,7 +73,7 @@ TEST(Reader, SeeksWithoutReadingWhatComesBefore) {
 }
 
 TEST(Reader, RanksShareEachBatch) {
-  const Pipeline set = Pipeline(CountedNumbers(8)).repeat().batch(4);
+  const Pipeline set = Pipeline(CountedReads(8)).repeat().batch(4);
   Reader first(set, {.place = {0, 2, 0, 2}}), second(set, {.place = {1, 2, 1, 2}});
   EXPECT_EQ(read(first, 3), (std::vector<std::int64_t>{0, 2, 4, 6, 0, 2}));
   EXPECT_EQ(read(second, 3), (std::vector<std::int64_t>{1, 3, 5, 7, 1, 3}));
@@ -81,17 +81,17 @@ TEST(Reader, RanksShareEachBatch) {
 
 TEST(Reader, ReadsABatchAgainAfterAnError) {
   std::int64_t failures = 1;
-  Reader reader(Pipeline(CountedNumbers(6, &failures)).batch(2));
+  Reader reader(Pipeline(CountedReads(6, &failures)).batch(2));
   EXPECT_EQ(read(reader, 2), (std::vector<std::int64_t>{0, 1, 2, 3}));
   EXPECT_THAT(message_of([&] { reader.next(); }), HasSubstr("sample 4 cannot be read"));
   EXPECT_EQ(read(reader, 2), (std::vector<std::int64_t>{4, 5}));
 }
 
 TEST(Reader, RefusesMisuse) {
-  EXPECT_THAT(message_of([] { Reader(Pipeline(CountedNumbers(4))); }), HasSubstr("call batch() first"));
-  EXPECT_THAT(message_of([] { Pipeline(CountedNumbers(4)).repeat(-1); }), HasSubstr("0 for no end"));
-  EXPECT_THAT(message_of([] { Pipeline(CountedNumbers(4)).repeat(2).repeat(); }), HasSubstr("repeats 2 times already"));
-  Reader reader(Pipeline(CountedNumbers(4)).repeat(2).batch(2));
+  EXPECT_THAT(message_of([] { Reader(Pipeline(CountedReads(4))); }), HasSubstr("call batch() first"));
+  EXPECT_THAT(message_of([] { Pipeline(CountedReads(4)).repeat(-1); }), HasSubstr("0 for no end"));
+  EXPECT_THAT(message_of([] { Pipeline(CountedReads(4)).repeat(2).repeat(); }), HasSubstr("repeats 2 times already"));
+  Reader reader(Pipeline(CountedReads(4)).repeat(2).batch(2));
   EXPECT_THAT(message_of([&] { reader.seek(-1); }), HasSubstr("expected a number from 0 to 4"));
   EXPECT_THAT(message_of([&] { reader.seek(5); }), HasSubstr("the batches of 2 epochs"));
   reader.seek(4);

@@ -136,6 +136,15 @@ TEST(Layers, WeightsFillTheirRangeOfOneOverTheRootOfTheFanIn) {
   EXPECT_THROW(nn::Conv2d(3, 4, {5, 0}), InvalidArgument);
 }
 
+TEST(Sequential, IsMadeFromAList) {
+  nn::Sequential net(std::make_unique<nn::Linear>(2, 3), std::make_unique<nn::ReLU>(),
+                     std::make_unique<nn::Linear>(3, 1));
+  EXPECT_EQ(net.size(), 3U);
+  EXPECT_EQ(net(Tensor::zeros({4, 2})).shape(), Shape({4, 1}));
+  EXPECT_EQ(net.named_parameters().back().name, "2.bias");
+  EXPECT_THROW(net.append_module(nullptr), InvalidArgument);
+}
+
 TEST(Sequential, RunsItsModulesInOrderAndNumbersThem) {
   nn::Sequential net;
   net.append<nn::Flatten>();

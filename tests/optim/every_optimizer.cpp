@@ -1,5 +1,6 @@
 #include "tests/optim/every_optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -31,7 +32,7 @@ Formula sgd(double lr, double momentum, bool nesterov, double decay) {
   };
 }
 
-Formula adam(double lr, double beta1, double beta2, double eps, double decay, bool decoupled) {
+Formula adam(double lr, double beta1, double beta2, double eps, double decay, bool decoupled, bool amsgrad = false) {
   return [=](Scalar& s, double g, int t) {
     if (decoupled)
       s.w *= 1 - lr * decay;
@@ -39,7 +40,9 @@ Formula adam(double lr, double beta1, double beta2, double eps, double decay, bo
       g += decay * s.w;
     s.first = beta1 * s.first + (1 - beta1) * g;
     s.second = beta2 * s.second + (1 - beta2) * g * g;
-    const double first = s.first / (1 - std::pow(beta1, t)), second = s.second / (1 - std::pow(beta2, t));
+    s.third = std::max(s.third, s.second);
+    const double first = s.first / (1 - std::pow(beta1, t)),
+                 second = (amsgrad ? s.third : s.second) / (1 - std::pow(beta2, t));
     s.w -= lr * first / (std::sqrt(second) + eps);
   };
 }
@@ -141,6 +144,20 @@ const std::vector<OptimizerCase>& optimizer_cases() {
        {"w.exp_avg", "w.exp_avg_sq", "group0.clock"},
        {1.3038546994158071, -1.3720269515366827, 1.5900842754402964, -1.8321045123734714, 2.2251910009603875,
         -2.3272214279747092, 2.5635922335632659, -2.808986458182932}},
+      {"adam_amsgrad",
+       "torch.optim.Adam(w, lr=1e-2, betas=(0.9, 0.9), weight_decay=0.01, amsgrad=True)",
+       make<Adam>(AdamOptions{.lr = 1e-2F, .beta2 = 0.9, .weight_decay = 0.01F, .amsgrad = true}),
+       adam(1e-2, 0.9, 0.9, 1e-8, 0.01, false, true),
+       {"w.exp_avg", "w.exp_avg_sq", "w.max_exp_avg_sq", "group0.clock"},
+       {1.6742758846848118, -2.0982301279277009, 1.6302719017207812, -1.833510311375087, 2.672427433104529,
+        -2.8889882255031409, 2.5850859868998466, -2.8065746533565252}},
+      {"adamw_amsgrad",
+       "torch.optim.AdamW(w, lr=1e-2, betas=(0.9, 0.9), amsgrad=True)",
+       make<AdamW>(AdamWOptions{.lr = 1e-2F, .beta2 = 0.9, .amsgrad = true}),
+       adam(1e-2, 0.9, 0.9, 1e-8, 1e-2, true, true),
+       {"w.exp_avg", "w.exp_avg_sq", "w.max_exp_avg_sq", "group0.clock"},
+       {1.7026440634085966, -2.5839894617709525, 2.1505064892260908, -3.0810656586430571, 2.7115346508438809,
+        -3.5906104605928002, 3.1024747724146828, -4.0403185859319279}},
       {"adamw",
        "torch.optim.AdamW(w)",
        make<AdamW>(AdamWOptions{}),

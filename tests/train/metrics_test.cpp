@@ -1,5 +1,6 @@
 // Metrics checked by hand, and an evaluation that has the same bits with any number of ranks.
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/regression_metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -141,6 +142,24 @@ TEST(Metrics, SkipIgnoredLabels) {
               padding.update(logits_of({1, 2, 3}, 3), labels_of({3}));
             }),
             "MeanCrossEntropy: the label 3 of sample 0 of the batch is outside 0..2, and is not ignore_index, -100");
+}
+
+TEST(RegressionMetrics, AreMeansOverAllElements) {
+  MeanSquaredError squared;
+  MeanAbsoluteError absolute;
+  EXPECT_TRUE(std::isnan(squared.value()));
+  for (const float offset : {0.0F, 2.0F})
+    for (Metric* const metric : std::initializer_list<Metric*>{&squared, &absolute})
+      metric->update(Tensor::full({2, 2}, 1 + offset), Tensor::full({2, 2}, 2));
+  EXPECT_EQ(squared.value(), 1);
+  EXPECT_EQ(squared.samples(), 8);
+  EXPECT_EQ(absolute.value(), 1);
+  squared.update(Tensor::full({8}, 5), Tensor::full({8}, 2));
+  EXPECT_EQ(squared.value(), 5);
+  EXPECT_EQ(squared.root(), std::sqrt(5.0));
+  EXPECT_EQ(squared.better(), Mode::kLess);
+  EXPECT_EQ(message_of([&] { squared.update(Tensor::full({2}, 1), Tensor::full({3}, 1)); }),
+            "MeanSquaredError: expected outputs and targets of one shape, float32, got float32 (2) and float32 (3)");
 }
 
 // `size` points of three coordinates, in three classes.

@@ -63,6 +63,56 @@ struct BinaryCrossEntropyOptions {
 // from_logits binary_cross_entropy_with_logits(x, target). Shapes are equal; both inputs are differentiated.
 Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BinaryCrossEntropyOptions& options = {});
 
+// With d = x - target: 0.5 * d^2 where |d| < delta, else delta * (|d| - delta / 2) (Huber 1964). smooth_l1_loss is
+// huber_loss / beta with delta = beta, and l1_loss for beta = 0. Shapes are equal; both inputs are differentiated.
+Tensor huber_loss(const Tensor& x, const Tensor& target, float delta = 1, Reduction reduction = Reduction::kMean);
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, float beta = 1, Reduction reduction = Reduction::kMean);
+
+struct KlDivOptions {
+  bool log_target = false;                 // true: `target` holds logarithms, too
+  Reduction reduction = Reduction::kMean;  // kMean: over all elements, which is not the divergence: see batch_mean
+  bool batch_mean = false;                 // the sum divided by the first extent (PyTorch's "batchmean"), with kMean
+};
+// Kullback-Leibler divergence. The loss of an element is target * (ln(target) - log_probabilities), 0 where the target
+// is 0. Shapes are equal; both inputs are differentiated.
+Tensor kl_div(const Tensor& log_probabilities, const Tensor& target, const KlDivOptions& options = {});
+
+struct TripletMarginOptions {
+  float margin = 1;
+  float p = 2;        // the distance is the p-norm
+  float eps = 1e-6f;  // added to each difference, as in PyTorch
+  bool swap = false;  // take the smaller of the distances from anchor and positive to the negative
+  Reduction reduction = Reduction::kMean;
+};
+// max(distance(anchor, positive) - distance(anchor, negative) + margin, 0) of each row; inputs (..., D) of equal
+// shapes, kNone returns (...) (Schroff et al. 2015).
+Tensor triplet_margin_loss(const Tensor& anchor, const Tensor& positive, const Tensor& negative,
+                           const TripletMarginOptions& options = {});
+
+struct CosineEmbeddingOptions {
+  float margin = 0;
+  Reduction reduction = Reduction::kMean;
+};
+// 1 - cos(a, b) of each row whose target is 1, and max(cos(a, b) - margin, 0) of each row whose target is -1; a and b
+// (..., D), target (...), floats, or int64, which the host reads. For any other target the row's loss is 0, as in
+// PyTorch.
+Tensor cosine_embedding_loss(const Tensor& a, const Tensor& b, const Tensor& target,
+                             const CosineEmbeddingOptions& options = {});
+
+struct CtcLossOptions {
+  std::int64_t blank = 0;
+  Reduction reduction = Reduction::kMean;  // kMean: each loss is divided by its target's length (at least 1) before
+  bool zero_infinity = false;              // samples whose target does not fit into their input have loss 0
+};
+// Connectionist temporal classification (Graves et al. 2006): the negative logarithm of the probability of all
+// alignments of a sample's labels. log_probabilities (N, T, C), the result of log_softmax (PyTorch has T first);
+// targets (N, S) int64, of which target_lengths (N) int64 count; input_lengths (N) int64, at most T. kNone returns (N).
+// A target that does not fit has an infinite loss with gradients 0. The host reads targets and lengths, and waits for
+// the device. Throws InvalidArgument for labels that are the blank or not in [0, C), and lengths out of range, with
+// their place.
+Tensor ctc_loss(const Tensor& log_probabilities, const Tensor& targets, const Tensor& input_lengths,
+                const Tensor& target_lengths, const CtcLossOptions& options = {});
+
 // sum(x^2) / 2 (TensorFlow's l2_loss).
 Tensor l2_loss(const Tensor& x);
 

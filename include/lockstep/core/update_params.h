@@ -83,11 +83,12 @@ struct SgdParams {
   bool nesterov = false;
 };
 
-struct AdamParams {  // states: exp_avg, exp_avg_sq
+struct AdamParams {  // states: exp_avg, exp_avg_sq; with amsgrad: max_exp_avg_sq
   GroupStep group;
   double beta1, beta2;
   float eps;
   bool decoupled;  // weight decay: AdamW's
+  bool amsgrad = false;
 };
 
 struct NadamParams {  // states: exp_avg, exp_avg_sq

@@ -1,6 +1,7 @@
 // Layers with parameters, and Sequential. Weights are drawn from this thread's random streams (tensor/random.h).
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
@@ -119,6 +120,12 @@ class Flatten : public Module {
 // "1", ... or by the given name.
 class Sequential : public Module {
  public:
+  Sequential() = default;
+  // From a list: Sequential net(std::make_unique<Linear>(2, 3), std::make_unique<ReLU>()). InvalidArgument for null.
+  template <std::derived_from<Module>... Layers> explicit Sequential(std::unique_ptr<Layers>... layers) {
+    (append_module(std::move(layers)), ...);
+  }
+  void append_module(std::unique_ptr<Module> layer);
   template <typename Layer, typename... Args> Layer& append(Args&&... args) {
     return append_named<Layer>(std::to_string(modules_.size()), std::forward<Args>(args)...);
   }

@@ -13,13 +13,23 @@ namespace lockstep::nn {
 using lockstep::binary_cross_entropy;
 using lockstep::binary_cross_entropy_with_logits;
 using lockstep::BinaryCrossEntropyOptions;
+using lockstep::cosine_embedding_loss;
+using lockstep::CosineEmbeddingOptions;
 using lockstep::CrossEntropyOptions;
+using lockstep::ctc_loss;
+using lockstep::CtcLossOptions;
+using lockstep::huber_loss;
 using lockstep::kIgnoreIndex;
+using lockstep::kl_div;
+using lockstep::KlDivOptions;
 using lockstep::l1_loss;
 using lockstep::mse_loss;
 using lockstep::nll_loss;
 using lockstep::NllLossOptions;
 using lockstep::Reduction;
+using lockstep::smooth_l1_loss;
+using lockstep::triplet_margin_loss;
+using lockstep::TripletMarginOptions;
 inline Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options = {}) {
   return softmax_cross_entropy(logits, targets, options);
 }

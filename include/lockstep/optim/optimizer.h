@@ -79,10 +79,10 @@ class Optimizer {
     std::vector<const char*> states = {};  // at most 3 names, in the formula's order
     bool counts_steps = false;             // whether the formula has an UpdateClock per parameter
     float initial_state = 0;
-    // true: update() passes its tensors to one kernel of the table and never reads `grad`, so they may have
-    // UpdateTensor::shared.
+    // true: update() calls one kernel of the table and never reads `grad`: tensors may have UpdateTensor::shared
     bool shares_updates = false;
     bool elementwise = true;  // false: the update of an element reads others (a norm), so it cannot work on slices
+    int fewest_dims = 0;      // of a parameter; append() refuses others by name
   };
   // A tensor with two names (tied weights) counts once, under the first. Throws InvalidArgument without parameters, for
   // one that does not require a gradient, for two that share memory (with both names), and for a learning rate or decay
@@ -135,7 +135,7 @@ class Optimizer {
   std::vector<NamedTensor> parameters_;
   std::vector<Tensor> states_;  // those of parameter i start at i * state_names_.size(); made on first use
   std::vector<Slice> slices_;   // of the parameters that this optimizer updates; empty: all of them
-  int slice_holders_ = 1;
+  int slice_holders_ = 1, fewest_dims_ = 0;
   std::span<const SharedUpdate> shared_updates_;  // by parameter; owned by the caller of StepParts::share()
   class StepOwner* owner_ = nullptr;              // makes the steps instead of step()
   std::string owner_name_;                        // stays when the owner is gone, for messages

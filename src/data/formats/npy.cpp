@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <utility>
 
 namespace lockstep::data {
 
@@ -20,6 +22,13 @@ std::string between(const std::string& header, std::string_view begin, char end)
   return to == std::string::npos ? std::string() : header.substr(from, to - from);
 }
 
+// "2, 3"
+std::string extents_text(std::span<const std::int64_t> shape) {
+  std::string text;
+  for (const std::int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
+  return text;
+}
+
 std::string_view text_of_bytes(std::span<const std::uint8_t> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -28,23 +37,42 @@ std::string_view text_of_bytes(std::span<const std::uint8_t> bytes) {
 
 bool is_npy(std::span<const std::uint8_t> bytes) { return text_of_bytes(bytes).starts_with(kMagic); }
 
-NpyHeader npy_header(std::span<const std::uint8_t> bytes, const std::function<void(const std::string&)>& refuse) {
+NpyArrayHeader npy_array_header(std::span<const std::uint8_t> bytes,
+                                const std::function<void(const std::string&)>& refuse) {
   const std::size_t length_bytes = bytes.size() > 6 && bytes[6] >= 2 ? 4 : 2, begin = 8 + length_bytes;
   if (!is_npy(bytes) || bytes.size() < begin) refuse("does not begin as a .npy file");
   std::size_t length = 0;
   for (std::size_t i = 0; i < length_bytes; ++i) length |= std::size_t{bytes[8 + i]} << (8 * i);
   if (length > bytes.size() - begin) refuse("is truncated");
   const std::string text(text_of_bytes(bytes).substr(begin, length)), shape = between(text, "'shape': (", ')');
-  NpyHeader header{.type = between(text, "'descr': '", '\''), .bytes = begin + length};
-  const auto [end, failure] = std::from_chars(shape.data(), shape.data() + shape.size(), header.count);
-  if (failure != std::errc() || std::string_view(end, shape.data() + shape.size()) != ",")
-    refuse(fmt::format("has the shape ({}); expected one dimension, such as (12,)", shape));
+  NpyArrayHeader header{.type = between(text, "'descr': '", '\''), .bytes = begin + length};
+  header.is_fortran_order = between(text, "'fortran_order': ", ',').starts_with("True");
+  if (text.find("'shape': (") == std::string::npos) refuse("has a header without a shape: is the file damaged?");
+  for (std::string_view rest = shape; !rest.empty();) {
+    std::int64_t extent = -1;
+    const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), extent);
+    if (failure != std::errc() || extent < 0) refuse(fmt::format("has the shape ({}): is the file damaged?", shape));
+    header.shape.push_back(extent);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    if (rest.empty()) break;
+    if (rest.front() != ',') refuse(fmt::format("has the shape ({}): is the file damaged?", shape));
+    rest.remove_prefix(1);
+    rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  }
   return header;
 }
 
-std::string npy_header_text(const std::string& type, std::size_t count) {
+NpyHeader npy_header(std::span<const std::uint8_t> bytes, const std::function<void(const std::string&)>& refuse) {
+  NpyArrayHeader header = npy_array_header(bytes, refuse);
+  if (header.shape.size() != 1)
+    refuse(fmt::format("has the shape ({}); expected one dimension, such as (12,)", extents_text(header.shape)));
+  return {std::move(header.type), static_cast<std::size_t>(header.shape[0]), header.bytes};
+}
+
+std::string npy_header_text(const std::string& type, std::span<const std::int64_t> shape) {
   constexpr std::size_t kAlignment = 64, kFirst = 10;  // magic string, version 1.0, two bytes of length
-  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}", type, count);
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", type,
+                                 extents_text(shape), shape.size() == 1 ? "," : "");
   text.resize((kFirst + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kFirst, ' ');
   text.back() = '\n';
   std::string header(kMagic);

@@ -1,4 +1,5 @@
 // Writes token files.
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -16,7 +17,8 @@ namespace {
 
 std::string token_file_header(std::size_t count, const WriteTokensOptions& options) {
   const bool is_narrow = options.type == TokenType::kUint16;
-  if (options.format == TokenFormat::kNpy) return npy_header_text(is_narrow ? "<u2" : "<u4", count);
+  if (options.format == TokenFormat::kNpy)
+    return npy_header_text(is_narrow ? "<u2" : "<u4", std::array{static_cast<std::int64_t>(count)});
   if (options.format == TokenFormat::kRaw) return "";
   if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
     throw InvalidArgument("write_tokens: {} tokens are more than the header of llm.c can say: write several files",

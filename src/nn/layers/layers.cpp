@@ -109,6 +109,12 @@ std::string LocalResponseNorm::extra_repr() const {
                      options_.beta);
 }
 
+void Sequential::append_module(std::unique_ptr<Module> layer) {
+  if (layer == nullptr) throw InvalidArgument("Sequential: module {} of the list is null", modules_.size());
+  add(std::to_string(modules_.size()), *layer);
+  modules_.push_back(std::move(layer));
+}
+
 Tensors Sequential::forward_all(const Tensors& inputs) {
   Tensors values = inputs;
   for (const auto& module : modules_) values = (*module)(values);

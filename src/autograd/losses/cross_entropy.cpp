@@ -1,7 +1,7 @@
 #include <string>
 
 #include "lockstep/autograd/ops.h"
-#include "src/autograd/layers/probability_losses.h"
+#include "src/autograd/losses/probability_losses.h"
 #include "src/autograd/math/row_views.h"
 
 namespace lockstep {

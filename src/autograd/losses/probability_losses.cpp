@@ -1,11 +1,12 @@
 // Losses of probabilities, as Keras computes them: with clipped probabilities, so that a wrong prediction of 1 has a
 // finite loss. The losses of logits (cross_entropy.cpp, loss.cpp) are more precise.
-#include "src/autograd/layers/probability_losses.h"
+#include "src/autograd/losses/probability_losses.h"
 
 #include "lockstep/autograd/losses.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
+#include "src/autograd/losses/loss_reduction.h"
 
 namespace lockstep {
 
@@ -17,11 +18,6 @@ constexpr float kEpsilon = 1e-7F;  // keras.config.epsilon()
 Tensor clip(const Tensor& x) {
   const Tensor low = Tensor::full({}, kEpsilon, x.device()), high = Tensor::full({}, 1 - kEpsilon, x.device());
   return where(lt(x, kEpsilon), low, where(gt(x, 1 - kEpsilon), high, x));
-}
-
-Tensor reduced(const Tensor& losses, Reduction reduction) {
-  if (reduction == Reduction::kNone) return losses;
-  return reduction == Reduction::kMean ? mean(losses) : sum(losses);
 }
 
 // Keras normalises the probabilities of a row before it clips them.
@@ -40,7 +36,7 @@ Tensor cross_entropy_of_soft_targets(const Tensor& probabilities, const Tensor& 
     targets = targets * (1 - options.label_smoothing) + options.label_smoothing / classes;
   if (options.weight.defined()) targets = targets * options.weight;
   const Tensor normalised = probabilities / sum(probabilities, -1, /*keepdim=*/true);
-  return reduced(neg(sum(targets * ln(clip(normalised)), -1)), options.reduction);
+  return reduce_losses(neg(sum(targets * ln(clip(normalised)), -1)), options.reduction);
 }
 
 }  // namespace
@@ -68,7 +64,7 @@ Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BinaryC
     throw InvalidArgument("binary_cross_entropy: the probabilities {} are empty, so their mean loss is undefined",
                           x.shape().text());
   const Tensor probabilities = clip(cast(x, DType::kFloat32)), wanted = cast(target, DType::kFloat32);
-  return reduced(neg(wanted * ln(probabilities) + (1 - wanted) * ln(1 - probabilities)), options.reduction);
+  return reduce_losses(neg(wanted * ln(probabilities) + (1 - wanted) * ln(1 - probabilities)), options.reduction);
 }
 
 }  // namespace lockstep

@@ -1,0 +1,96 @@
+// Resizing with a triangle filter, first along rows, then along columns, in the integer arithmetic of Pillow
+// (libImaging/Resample.c), so that a model sees the same pixels as one that torchvision feeds.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "lockstep/core/error.h"
+#include "lockstep/data/image_folder.h"
+
+namespace lockstep::data {
+
+namespace {
+
+constexpr int kWeightBits = 22;  // 32 - 8 of a pixel - 2, so that sums of weighted pixels fit
+constexpr std::int64_t kMaxExtent = std::int64_t{1} << 20;
+
+// The input pixels that each output pixel of one dimension reads, and their weights, all of which sum to 2^kWeightBits
+// up to rounding.
+struct ResizeTaps {
+  struct Range {
+    std::int64_t begin, count;
+  };
+  std::vector<Range> ranges;
+  std::vector<std::int32_t> weights;
+  std::size_t most = 0;  // taps of one output pixel; its weights begin at most * index
+};
+
+ResizeTaps resize_taps(std::int64_t in, std::int64_t out) {
+  const double scale = static_cast<double>(in) / static_cast<double>(out), reach = std::max(scale, 1.0);
+  ResizeTaps taps;
+  taps.most = static_cast<std::size_t>(std::ceil(reach)) * 2 + 1;
+  taps.weights.resize(taps.most * static_cast<std::size_t>(out));
+  std::vector<double> shares(taps.most);
+  for (std::int64_t at = 0; at < out; ++at) {
+    const double centre = (static_cast<double>(at) + 0.5) * scale;
+    const auto begin = std::max<std::int64_t>(static_cast<std::int64_t>(centre - reach + 0.5), 0);
+    const auto end = std::min<std::int64_t>(static_cast<std::int64_t>(centre + reach + 0.5), in);
+    const auto count = static_cast<std::size_t>(end - begin);
+    double sum = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double distance = (static_cast<double>(begin) + static_cast<double>(i) - centre + 0.5) * (1 / reach);
+      shares[i] = std::max(0.0, 1 - std::abs(distance));
+      sum += shares[i];
+    }
+    std::int32_t* const weights = taps.weights.data() + taps.most * static_cast<std::size_t>(at);
+    for (std::size_t i = 0; i < count; ++i)
+      weights[i] = static_cast<std::int32_t>(0.5 + shares[i] / sum * (1 << kWeightBits));
+    taps.ranges.push_back({begin, static_cast<std::int64_t>(count)});
+  }
+  return taps;
+}
+
+std::uint8_t rounded(std::int32_t sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kWeightBits, 0, 255)); }
+
+// x (rows, in, inner) to y (rows, out, inner).
+void resize_middle(const std::uint8_t* x, std::int64_t rows, std::int64_t in, std::int64_t out, std::int64_t inner,
+                   std::uint8_t* y) {
+  const ResizeTaps taps = resize_taps(in, out);
+  std::vector<std::int32_t> sums(static_cast<std::size_t>(inner));
+  for (std::int64_t row = 0; row < rows; ++row, x += in * inner)
+    for (std::int64_t at = 0; at < out; ++at, y += inner) {
+      const auto [begin, count] = taps.ranges[static_cast<std::size_t>(at)];
+      const std::int32_t* const weights = taps.weights.data() + taps.most * static_cast<std::size_t>(at);
+      std::fill(sums.begin(), sums.end(), 1 << (kWeightBits - 1));
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint8_t* const from = x + (begin + i) * inner;
+        for (std::int64_t j = 0; j < inner; ++j) sums[static_cast<std::size_t>(j)] += from[j] * weights[i];
+      }
+      std::transform(sums.begin(), sums.end(), y, rounded);
+    }
+}
+
+}  // namespace
+
+Tensor resize_image(const Tensor& image, std::int64_t height, std::int64_t width) {
+  if (!image.defined() || image.dtype() != DType::kUInt8 || image.shape().dims() != 3 || image.count() == 0)
+    throw InvalidArgument("resize_image: expected a picture (H, W, C) uint8 that is not empty, got {} {}",
+                          image.defined() ? name_of(image.dtype()) : "an undefined tensor",
+                          image.defined() ? image.shape().text() : "");
+  if (height < 1 || width < 1 || height > kMaxExtent || width > kMaxExtent)
+    throw InvalidArgument("resize_image: expected a height and a width from 1 to {}, got {} and {}", kMaxExtent, height,
+                          width);
+  const auto from = image.span<std::uint8_t>();
+  const std::int64_t rows = image.shape()[0], columns = image.shape()[1], channels = image.shape()[2];
+  const Tensor wide = Tensor::empty({rows, width, channels}, DType::kUInt8, cpu_device()),
+               all = Tensor::empty({height, width, channels}, DType::kUInt8, cpu_device());
+  if (width == columns)
+    std::copy(from.begin(), from.end(), wide.span<std::uint8_t>().begin());
+  else
+    resize_middle(from.data(), rows, columns, width, channels, wide.data<std::uint8_t>());
+  if (height == rows) return wide;
+  resize_middle(wide.data<std::uint8_t>(), 1, rows, height, width * channels, all.data<std::uint8_t>());
+  return all;
+}
+
+}  // namespace lockstep::data
