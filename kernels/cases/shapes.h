@@ -32,6 +32,14 @@ inline Conv2dShape in_groups(std::int64_t groups, Conv2dShape shape) {
   return shape;
 }
 
+inline Conv2dShape dilated(std::int64_t height, std::int64_t width, Conv2dShape shape) {
+  shape.dilation_height = height, shape.dilation_width = width;
+  shape.out_height =
+      (shape.in_height + shape.pad_top + shape.pad_bottom - shape.reach_height()) / shape.stride_height + 1;
+  shape.out_width = (shape.in_width + shape.pad_left + shape.pad_right - shape.reach_width()) / shape.stride_width + 1;
+  return shape;
+}
+
 // One channel, primes and multiples of 64, uneven padding, strides larger than the kernel, an empty batch; groups,
 // including depthwise ones.
 inline const std::vector<Conv2dShape>& conv2d_shapes() {
@@ -63,7 +71,14 @@ inline const std::vector<Conv2dShape>& conv2d_shapes() {
       in_groups(6, conv2d_shape(2, 9, 8, 6, 6, 2, 1, 3, 4, {0, 0, 0, 0})),
       in_groups(2, conv2d_shape(2, 9, 8, 4, 6, 2, 3, 3, 4, {0, 1, 0, 1})),
       in_groups(3, conv2d_shape(2, 3, 3, 3, 3, 3, 3, 1, 1, {3, 0, 1, 2})),
-      in_groups(4, conv2d_shape(0, 6, 6, 4, 4, 3, 3, 1, 1, {1, 1, 1, 1}))};
+      in_groups(4, conv2d_shape(0, 6, 6, 4, 4, 3, 3, 1, 1, {1, 1, 1, 1})),
+      dilated(2, 3, conv2d_shape(2, 9, 12, 3, 5, 3, 2, 1, 1, {1, 2, 0, 1})),
+      dilated(2, 2, conv2d_shape(2, 12, 12, 16, 16, 3, 3, 1, 1, {2, 2, 2, 2})),  // Winograd's but for the dilation
+      dilated(1, 3, conv2d_shape(3, 5, 16, 16, 32, 1, 5, 2, 3, {0, 4, 0, 4})),
+      dilated(2, 1, conv2d_shape(1, 9, 24, 2, 6, 2, 11, 1, 1, {1, 0, 1, 0})),
+      dilated(3, 2, in_groups(32, conv2d_shape(2, 9, 8, 32, 32, 3, 3, 1, 1, {3, 2, 3, 2}))),
+      dilated(2, 2, in_groups(3, conv2d_shape(2, 11, 10, 6, 9, 3, 3, 2, 1, {2, 2, 1, 3}))),
+      dilated(4, 4, conv2d_shape(1, 3, 3, 8, 8, 3, 3, 1, 1, {4, 4, 4, 4}))};  // most taps see only padding
   return kShapes;
 }
 
@@ -119,9 +134,10 @@ inline Shape y_shape(const Pool2dShape& s) { return {s.batch, s.out_height, s.ou
 inline Shape x_shape(const LrnParams& p) { return {p.rows, p.channels}; }
 
 inline std::string name_of(const Conv2dShape& s) {
-  return fmt::format("x ({}, {}, {}, {}) kernel {}x{} to {} stride {}x{} pads {} {} {} {}, groups {}", s.batch,
-                     s.in_height, s.in_width, s.in_channels, s.kernel_height, s.kernel_width, s.out_channels,
-                     s.stride_height, s.stride_width, s.pad_top, s.pad_left, s.pad_bottom, s.pad_right, s.groups);
+  return fmt::format("x ({}, {}, {}, {}) kernel {}x{} to {} stride {}x{} pads {} {} {} {}, groups {}, dilation {}x{}",
+                     s.batch, s.in_height, s.in_width, s.in_channels, s.kernel_height, s.kernel_width, s.out_channels,
+                     s.stride_height, s.stride_width, s.pad_top, s.pad_left, s.pad_bottom, s.pad_right, s.groups,
+                     s.dilation_height, s.dilation_width);
 }
 inline std::string name_of(const LinearShape& s) {
   return fmt::format("linear ({}, {}) to {}", s.batch, s.in_features, s.out_features);

@@ -60,6 +60,10 @@ inline Conv2dShape of_part(Conv2dShape shape, const Part& part) {
   shape.batch = part.count;
   return shape;
 }
+inline Resample2dShape of_part(Resample2dShape shape, const Part& part) {
+  shape.batch = part.count;
+  return shape;
+}
 inline DropoutParams of_part(DropoutParams params, const Part& part) {
   const bool has_rows = params.row_elements > 0;
   params.first_element += part.begin * (has_rows ? params.row_elements + params.skipped : 1);
