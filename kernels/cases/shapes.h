@@ -16,27 +16,24 @@ namespace lockstep::testing {
 // Zero, one, primes, multiples of four and their neighbours, more than a block of any kernel.
 inline const std::vector<std::int64_t> kCounts = {0, 1, 7, 16, 17, 64, 1003, 70001};
 
+inline Conv2dShape dilated(std::int64_t height, std::int64_t width, Conv2dShape s) {
+  s.dilation_height = height, s.dilation_width = width;
+  s.out_height = (s.in_height + s.pad_top + s.pad_bottom - s.reach_height()) / s.stride_height + 1;
+  s.out_width = (s.in_width + s.pad_left + s.pad_right - s.reach_width()) / s.stride_width + 1;
+  return s;
+}
+
 inline Conv2dShape conv2d_shape(std::int64_t batch, std::int64_t height, std::int64_t width, std::int64_t channels,
                                 std::int64_t out, std::int64_t kernel_height, std::int64_t kernel_width,
                                 std::int64_t stride_height, std::int64_t stride_width,
                                 std::array<std::int64_t, 4> pads) {
   Conv2dShape shape{batch,        height,        width,        channels, 0,       0,       out,    kernel_height,
                     kernel_width, stride_height, stride_width, pads[0],  pads[1], pads[2], pads[3]};
-  shape.out_height = (height + pads[0] + pads[2] - kernel_height) / stride_height + 1;
-  shape.out_width = (width + pads[1] + pads[3] - kernel_width) / stride_width + 1;
-  return shape;
+  return dilated(1, 1, shape);
 }
 
 inline Conv2dShape in_groups(std::int64_t groups, Conv2dShape shape) {
   shape.groups = groups;
-  return shape;
-}
-
-inline Conv2dShape dilated(std::int64_t height, std::int64_t width, Conv2dShape shape) {
-  shape.dilation_height = height, shape.dilation_width = width;
-  shape.out_height =
-      (shape.in_height + shape.pad_top + shape.pad_bottom - shape.reach_height()) / shape.stride_height + 1;
-  shape.out_width = (shape.in_width + shape.pad_left + shape.pad_right - shape.reach_width()) / shape.stride_width + 1;
   return shape;
 }
 

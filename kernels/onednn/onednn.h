@@ -20,7 +20,7 @@ using Tag = dnnl::memory::format_tag;
 // The descriptors of one convolution; an empty `bias` means none.
 struct ConvolutionDescs {
   Desc x, weight, bias, y;
-  Dims strides, dilates, pad_begin, pad_end;  // a dilation of 0 is none
+  Dims strides, dilates, pad_begin, pad_end;  // dilations begin at 0
 };
 
 // Never destroyed, because buffers and plans of other threads may outlive static destruction.

@@ -189,6 +189,20 @@ TEST(RecurrentLayer, AddsUpOverTwoUses) {
                   [&] { return weigh(gru_layer(gru_layer(x, weights).output, weights).output); });
 }
 
+TEST(RecurrentLayer, ASecondPassOverTheTapeAddsTheSame) {
+  manual_seed(7);
+  const RecurrentWeights lstm = random_weights(4, 5, 6), gru = random_weights(3, 6, 6);
+  const Tensor x = random_leaf({4, 3, 5});
+  const RecurrentOptions options{.lengths = std::vector<std::int64_t>{4, 1, 3}};
+  const Tensor loss = weigh(gru_layer(lstm_layer(x, lstm, options).output, gru, options).output);
+  loss.backward({.retain_graph = true});
+  const Tensor once = grad(x).clone(), weight_once = grad(lstm.weight_hh).clone();
+  loss.backward();
+  for (std::int64_t i = 0; i < x.count(); ++i) EXPECT_EQ(grad(x).data<float>()[i], 2 * once.data<float>()[i]);
+  for (std::int64_t i = 0; i < weight_once.count(); ++i)
+    EXPECT_NEAR(grad(lstm.weight_hh).data<float>()[i], 2 * weight_once.data<float>()[i], 1e-5F);
+}
+
 TEST(RecurrentLayer, SaysWhatItRefuses) {
   const RecurrentWeights weights = random_weights(4, 5, 6);
   const Tensor x = Tensor::zeros({4, 3, 5});

@@ -13,7 +13,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep {
 
-// Of H values of state and G gates: 4 (input, forget, cell, output) for LSTM, 3 (reset, update, new) for GRU.
+// For H values of state and G gates: 4 (input, forget, cell, output) for LSTM, 3 (reset, update, new) for GRU.
 struct RecurrentWeights {
   Tensor weight_ih;         // (G H, I)
   Tensor weight_hh;         // (G H, H)

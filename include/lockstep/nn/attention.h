@@ -13,12 +13,12 @@ struct MultiheadAttentionOptions {
   bool causal = false;  // position t attends only to positions 0 to t
   float dropout = 0;    // of the result, while training
   bool bias = true;
-  // Of the attention's probabilities, while training: PyTorch's dropout. Memory then grows with the square of the
-  // positions.
+  // Applied to the attention's probabilities, while training: PyTorch's dropout. Memory then grows with the square of
+  // the positions.
   float probability_dropout = 0;
 };
 
-// What the queries of a call do not see; see AttentionOptions. In PyTorch's masks true hides a key; here 0 does.
+// Hides keys from the queries of a call; see AttentionOptions. In PyTorch's masks true hides a key; here 0 does.
 struct AttentionMasks {
   bool causal = false;  // also if the module's option is set
   std::vector<std::int64_t> key_lengths = {};

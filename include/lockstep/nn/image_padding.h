@@ -8,7 +8,7 @@
 #pragma GCC visibility push(default)
 namespace lockstep::nn {
 
-// What the classes below have in common.
+// The common part of the classes below.
 template <PaddingMode mode> class Pad2d : public Module {
  public:
   explicit Pad2d(const Padding& padding) : padding_(padding) {}

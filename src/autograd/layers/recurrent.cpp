@@ -27,10 +27,10 @@ class LstmNode : public Node {
     kernels.convert(step_of(result_grad, order_.steps), c_grad, stream);
     for (std::int64_t nth = order_.steps; nth-- > 0;) {
       const std::int64_t step = order_.step(nth), before = order_.step(nth - 1);
-      const OutputView earlier = nth == 0 ? OutputView(h_grad) : written_step(result_grad, before);
+      const OutputView earlier = nth == 0 ? OutputView(h_grad) : writable_step(result_grad, before);
       kernels.lstm_step_backward(step, step_of(gates, step), nth == 0 ? InputView(first_c) : step_of(cells, before),
                                  step_of(cells, step), step_of(result_grad, step), lengths,
-                                 written_step(gates_grad, step), earlier, c_grad, stream);
+                                 writable_step(gates_grad, step), earlier, c_grad, stream);
       if (nth > 0 || targets[1])
         kernels.linear_backward_data(step_of(gates_grad, step), saved(2), added(earlier), stream);
     }
@@ -61,10 +61,10 @@ class GruNode : public Node {
                  h_grad = filled_like(first, 0);
     for (std::int64_t nth = order_.steps; nth-- > 0;) {
       const std::int64_t step = order_.step(nth), before = order_.step(nth - 1);
-      const OutputView earlier = nth == 0 ? OutputView(h_grad) : written_step(result_grad, before);
+      const OutputView earlier = nth == 0 ? OutputView(h_grad) : writable_step(result_grad, before);
       kernels.gru_step_backward(step, step_of(gates, step), nth == 0 ? InputView(first) : step_of(states, before),
-                                step_of(result_grad, step), lengths, written_step(input_grad, step),
-                                written_step(state_grad, step), earlier, stream);
+                                step_of(result_grad, step), lengths, writable_step(input_grad, step),
+                                writable_step(state_grad, step), earlier, stream);
       if (nth > 0 || targets[1])
         kernels.linear_backward_data(step_of(state_grad, step), saved(2), added(earlier), stream);
     }
@@ -141,12 +141,29 @@ struct RecurrentCall {
     h = first_state(operation, "h", options.h, x, width, x.dtype());
     weight_ih = read_as(x, weights.weight_ih), weight_hh = read_as(x, weights.weight_hh);
     bias_ih = read_as(x, weights.bias_ih), bias_hh = read_as(x, weights.bias_hh);
+    turned_weight_hh = turned_for_few_rows();
+  }
+
+  // weight_hh (G H, H) as (H, G H), for the CPU's products of few rows: their time is that of packing the weight, which
+  // a product with rows of the result's width does not need. Undefined if that would not be faster.
+  Tensor turned_for_few_rows() const {
+    constexpr std::int64_t kFewRows = 64, kWorthwhile = 4;
+    if (x.device().kind() != DeviceKind::kCpu || samples >= kFewRows || order.steps < kWorthwhile) return {};
+    return transpose(detach(weight_hh), 0, 1);
+  }
+
+  // The products of a state (N, H), with the bias.
+  void multiply_state(const InputView& state, const Tensor& products) const {
+    const KernelTable& kernels = kernels_of(x);
+    if (!turned_weight_hh.defined()) return kernels.linear(state, weight_hh, bias_hh, false, products, stream_of(x));
+    kernels.linear_backward_data(state, turned_weight_hh, products, stream_of(x));
+    if (bias_hh.defined()) kernels.bias(products, bias_hh, stream_of(x));
   }
 
   // The products of all steps with the input, (T, N, gates * H).
   Tensor of_input(std::int64_t gates) const {
     const Tensor products = empty_like(x, {order.steps, samples, gates * width});
-    kernels_of(x).linear(as_rows(x), weight_ih, bias_ih, false, as_written_rows(products), stream_of(x));
+    kernels_of(x).linear(as_rows(x), weight_ih, bias_ih, false, writable_rows(products), stream_of(x));
     return products;
   }
   Tensor only_valid(const Tensor& states, const SampleLengths& all) const {
@@ -158,7 +175,7 @@ struct RecurrentCall {
     return squeeze(slice(states, 0, {step, step + 1}), 0);
   }
 
-  Tensor x, h, lengths, weight_ih, weight_hh, bias_ih, bias_hh;
+  Tensor x, h, lengths, weight_ih, weight_hh, turned_weight_hh, bias_ih, bias_hh;
   StepOrder order;
   std::int64_t samples = 0, width = 0;
 };
@@ -203,12 +220,12 @@ LstmResult lstm_layer(const Tensor& given, const RecurrentWeights& weights, cons
   for (std::int64_t nth = 0; nth < order.steps; ++nth) {
     const std::int64_t step = order.step(nth), before = order.step(nth - 1);
     const InputView h_before = nth == 0 ? InputView(call.h) : step_of(result, before);
-    kernels_of(x).linear(h_before, call.weight_hh, call.bias_hh, false, products, stream_of(x));
+    call.multiply_state(h_before, products);
     kernels_of(x).lstm_step(step, products, h_before, nth == 0 ? InputView(c) : step_of(cells, before), call.lengths,
-                            written_step(gates, step), written_step(result, step), written_step(cells, step),
+                            writable_step(gates, step), writable_step(result, step), writable_step(cells, step),
                             stream_of(x));
   }
-  kernels_of(x).convert(step_of(cells, order.step(order.steps - 1)), written_step(result, order.steps), stream_of(x));
+  kernels_of(x).convert(step_of(cells, order.step(order.steps - 1)), writable_step(result, order.steps), stream_of(x));
   record<LstmNode>(
       result, {x, call.h, c, weights.weight_ih, weights.weight_hh, weights.bias_ih, weights.bias_hh},
       std::vector{x, call.weight_ih, call.weight_hh, gates, cells, detach(result), call.h, c, call.lengths}, order);
@@ -228,9 +245,9 @@ GruResult gru_layer(const Tensor& given, const RecurrentWeights& weights, const 
   for (std::int64_t nth = 0; nth < order.steps; ++nth) {
     const std::int64_t step = order.step(nth), before = order.step(nth - 1);
     const InputView h_before = nth == 0 ? InputView(call.h) : step_of(result, before);
-    kernels_of(x).linear(h_before, call.weight_hh, call.bias_hh, false, products, stream_of(x));
-    kernels_of(x).gru_step(step, step_of(inputs, step), products, h_before, call.lengths, written_step(gates, step),
-                           written_step(result, step), stream_of(x));
+    call.multiply_state(h_before, products);
+    kernels_of(x).gru_step(step, step_of(inputs, step), products, h_before, call.lengths, writable_step(gates, step),
+                           writable_step(result, step), stream_of(x));
   }
   record<GruNode>(result, {x, call.h, weights.weight_ih, weights.weight_hh, weights.bias_ih, weights.bias_hh},
                   std::vector{x, call.weight_ih, call.weight_hh, gates, detach(result), call.h, call.lengths}, order);

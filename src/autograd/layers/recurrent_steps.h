@@ -20,7 +20,7 @@ inline InputView step_of(const Tensor& x, std::int64_t step) {
   const std::int64_t bytes = step * x.shape()[1] * x.shape()[2] * static_cast<std::int64_t>(size_of(x.dtype()));
   return {x.buffer().data() + bytes, x.dtype(), {x.shape()[1], x.shape()[2]}};
 }
-inline OutputView written_step(const Tensor& x, std::int64_t step) {
+inline OutputView writable_step(const Tensor& x, std::int64_t step) {
   const InputView view = step_of(x, step);
   return {const_cast<void*>(view.data), view.dtype, view.shape};
 }
@@ -34,12 +34,13 @@ inline InputView as_rows(const Tensor& x, std::int64_t first, std::int64_t count
   return {step_of(x, first).data, x.dtype(), {count * x.shape()[1], x.shape()[2]}};
 }
 inline InputView as_rows(const Tensor& x) { return as_rows(x, 0, x.shape()[0]); }
-inline OutputView as_written_rows(const Tensor& x) {
+inline OutputView writable_rows(const Tensor& x) {
   const InputView view = as_rows(x);
   return {const_cast<void*>(view.data), view.dtype, view.shape};
 }
 
-// What a layer read: its input (T, N, I), the weight for it, the states of its steps, and the state before the first.
+// The operands of a layer: its input (T, N, I), the weight for it, the states of its steps, and the state before the
+// first.
 struct RecurrentOperands {
   Tensor x, weight_ih, states, first_state;
 };
