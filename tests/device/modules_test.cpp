@@ -99,7 +99,7 @@ std::vector<std::vector<float>> computed_on(Device& device, nn::Module& module, 
   }
   loss.backward();
   for (const Tensor& input : moved)
-    if (has_grad(input)) all.push_back(values_of(grad(input)));
+    if (input.dtype() == DType::kFloat32) all.push_back(values_of(grad(input)));
   for (const NamedTensor& each : module.named_parameters()) all.push_back(values_of(grad(each.tensor)));
   return all;
 }
