@@ -467,6 +467,52 @@ def attention_backward():
 # --- optimizers -----------------------------------------------------------------------------------------------------------------------
 
 
+def add_recurrent(name, kind):
+    """A layer over 50 steps of 256 values; ours is the same calls of kernels."""
+    title = f"{name} {{}}, {BATCH // 2} x 50 steps of 256"
+
+    def operands():
+        layer, x = kind(256, 256, batch_first=True), rand(BATCH // 2, 50, 256).requires_grad_()
+        return layer, x
+
+    def forward():
+        layer, x = operands()
+        return lambda: layer(x)
+
+    def backward():
+        layer, x = operands()
+        y, _ = layer(x)
+        gradient, wanted = rand(*y.shape), [x, *layer.parameters()]
+        return lambda: torch.autograd.grad(y, wanted, gradient, retain_graph=True)
+
+    ROWS[title.format("forward")] = forward
+    ROWS[title.format("backward")] = backward
+
+
+add_recurrent("lstm", torch.nn.LSTM)
+add_recurrent("gru", torch.nn.GRU)
+
+
+def add_resample(name, call):
+    def forward():
+        x = images(BATCH // 8, 64, 28, 28)
+        return lambda: call(x)
+
+    def backward():
+        x = images(BATCH // 8, 64, 28, 28).requires_grad_()
+        y = call(x)
+        gradient = torch.rand_like(y)
+        return lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)
+
+    ROWS[name + " forward"] = forward
+    ROWS[name + " backward"] = backward
+
+
+add_resample("upsample nearest", lambda x: F.interpolate(x, scale_factor=2))
+add_resample("upsample bilinear", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
+add_resample("adaptive average pool", lambda x: F.adaptive_avg_pool2d(x, 5))
+
+
 def add_optimizer(name, make):
     def prepare():
         parameter = torch.nn.Parameter(rand(ELEMENTS))

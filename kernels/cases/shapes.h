@@ -16,15 +16,20 @@ namespace lockstep::testing {
 // Zero, one, primes, multiples of four and their neighbours, more than a block of any kernel.
 inline const std::vector<std::int64_t> kCounts = {0, 1, 7, 16, 17, 64, 1003, 70001};
 
+inline Conv2dShape dilated(std::int64_t height, std::int64_t width, Conv2dShape s) {
+  s.dilation_height = height, s.dilation_width = width;
+  s.out_height = (s.in_height + s.pad_top + s.pad_bottom - s.reach_height()) / s.stride_height + 1;
+  s.out_width = (s.in_width + s.pad_left + s.pad_right - s.reach_width()) / s.stride_width + 1;
+  return s;
+}
+
 inline Conv2dShape conv2d_shape(std::int64_t batch, std::int64_t height, std::int64_t width, std::int64_t channels,
                                 std::int64_t out, std::int64_t kernel_height, std::int64_t kernel_width,
                                 std::int64_t stride_height, std::int64_t stride_width,
                                 std::array<std::int64_t, 4> pads) {
   Conv2dShape shape{batch,        height,        width,        channels, 0,       0,       out,    kernel_height,
                     kernel_width, stride_height, stride_width, pads[0],  pads[1], pads[2], pads[3]};
-  shape.out_height = (height + pads[0] + pads[2] - kernel_height) / stride_height + 1;
-  shape.out_width = (width + pads[1] + pads[3] - kernel_width) / stride_width + 1;
-  return shape;
+  return dilated(1, 1, shape);
 }
 
 inline Conv2dShape in_groups(std::int64_t groups, Conv2dShape shape) {
@@ -63,7 +68,14 @@ inline const std::vector<Conv2dShape>& conv2d_shapes() {
       in_groups(6, conv2d_shape(2, 9, 8, 6, 6, 2, 1, 3, 4, {0, 0, 0, 0})),
       in_groups(2, conv2d_shape(2, 9, 8, 4, 6, 2, 3, 3, 4, {0, 1, 0, 1})),
       in_groups(3, conv2d_shape(2, 3, 3, 3, 3, 3, 3, 1, 1, {3, 0, 1, 2})),
-      in_groups(4, conv2d_shape(0, 6, 6, 4, 4, 3, 3, 1, 1, {1, 1, 1, 1}))};
+      in_groups(4, conv2d_shape(0, 6, 6, 4, 4, 3, 3, 1, 1, {1, 1, 1, 1})),
+      dilated(2, 3, conv2d_shape(2, 9, 12, 3, 5, 3, 2, 1, 1, {1, 2, 0, 1})),
+      dilated(2, 2, conv2d_shape(2, 12, 12, 16, 16, 3, 3, 1, 1, {2, 2, 2, 2})),  // Winograd's but for the dilation
+      dilated(1, 3, conv2d_shape(3, 5, 16, 16, 32, 1, 5, 2, 3, {0, 4, 0, 4})),
+      dilated(2, 1, conv2d_shape(1, 9, 24, 2, 6, 2, 11, 1, 1, {1, 0, 1, 0})),
+      dilated(3, 2, in_groups(32, conv2d_shape(2, 9, 8, 32, 32, 3, 3, 1, 1, {3, 2, 3, 2}))),
+      dilated(2, 2, in_groups(3, conv2d_shape(2, 11, 10, 6, 9, 3, 3, 2, 1, {2, 2, 1, 3}))),
+      dilated(4, 4, conv2d_shape(1, 3, 3, 8, 8, 3, 3, 1, 1, {4, 4, 4, 4}))};  // most taps see only padding
   return kShapes;
 }
 
@@ -119,9 +131,10 @@ inline Shape y_shape(const Pool2dShape& s) { return {s.batch, s.out_height, s.ou
 inline Shape x_shape(const LrnParams& p) { return {p.rows, p.channels}; }
 
 inline std::string name_of(const Conv2dShape& s) {
-  return fmt::format("x ({}, {}, {}, {}) kernel {}x{} to {} stride {}x{} pads {} {} {} {}, groups {}", s.batch,
-                     s.in_height, s.in_width, s.in_channels, s.kernel_height, s.kernel_width, s.out_channels,
-                     s.stride_height, s.stride_width, s.pad_top, s.pad_left, s.pad_bottom, s.pad_right, s.groups);
+  return fmt::format("x ({}, {}, {}, {}) kernel {}x{} to {} stride {}x{} pads {} {} {} {}, groups {}, dilation {}x{}",
+                     s.batch, s.in_height, s.in_width, s.in_channels, s.kernel_height, s.kernel_width, s.out_channels,
+                     s.stride_height, s.stride_width, s.pad_top, s.pad_left, s.pad_bottom, s.pad_right, s.groups,
+                     s.dilation_height, s.dilation_width);
 }
 inline std::string name_of(const LinearShape& s) {
   return fmt::format("linear ({}, {}) to {}", s.batch, s.in_features, s.out_features);

@@ -1,6 +1,7 @@
 // Convolutions by cuDNN (cudnn_convolution.h), with bias and ReLU in the same graph where cuDNN supports that. If cuDNN
 // has no engine: 16-bit convolutions run in float32; others as a product, see columns.h, or in groups by our own
-// kernels, see grouped.h. Images whose two sides have different padding are padded by our own kernel.
+// kernels, see grouped.h; dilated ones by a kernel with zeros between its taps. Images whose two sides have different
+// padding are padded by our own kernel.
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cudnn_convolution.h"
@@ -42,6 +43,26 @@ void run_in_float32(Direction direction, const Conv2dShape& shape, In x, In weig
     if (each.is_result) convert(each.floats, each.narrow, stream);
 }
 
+// A dilated convolution as one without dilation, whose weights are zero between the taps.
+void run_spread(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
+  Conv2dShape spread = shape;
+  spread.kernel_height = shape.reach_height(), spread.kernel_width = shape.reach_width();
+  spread.dilation_height = spread.dilation_width = 1;
+  const Shape taps{shape.out_channels, shape.kernel_height, shape.kernel_width, shape.group_channels()},
+      all{shape.out_channels, spread.kernel_height, spread.kernel_width, shape.group_channels()};
+  const Scratch memory(stream, static_cast<std::size_t>(all.count()) * sizeof(float));
+  const OutputView zeros(memory.as<float>(), all);
+  Strides among_all = strides_of(all);
+  among_all[1] *= shape.dilation_height, among_all[2] *= shape.dilation_width;
+  if (direction == Direction::kWeights) {
+    run(direction, spread, x, zeros, {}, false, y, stream);
+    return copy_strided({taps, among_all, strides_of(taps)}, zeros, writable(weight), stream);
+  }
+  fill(zeros, 0, stream);
+  copy_strided({taps, strides_of(taps), among_all}, weight, zeros, stream);
+  run(direction, spread, x, zeros, {}, false, y, stream);
+}
+
 void run_in_groups(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
   switch (direction) {
     case Direction::kForward: return grouped_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);
@@ -53,6 +74,7 @@ void run_in_groups(Direction direction, const Conv2dShape& shape, In x, In weigh
 }
 
 void run_as_product(Direction direction, const Conv2dShape& shape, In x, In weight, In y, Stream& stream) {
+  if (shape.is_dilated()) return run_spread(direction, shape, x, weight, y, stream);
   if (shape.groups > 1) return run_in_groups(direction, shape, x, weight, y, stream);
   switch (direction) {
     case Direction::kForward: return product_forward(shape, x.floats(), weight.floats(), writable(y).floats(), stream);

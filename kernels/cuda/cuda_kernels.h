@@ -13,6 +13,8 @@ void relu(In x, Out y, Stream&);
 void unary(const UnaryOperation& f, In x, Out y, Stream&);
 void unary_backward(const UnaryOperation& f, In saved, In y_grad, Out x_grad, Stream&);
 
+void copy_strided(const StridedCopy& copy, In in, Out out, Stream&);
+
 void add_bias(Out y, In bias, Stream&);
 void bias_backward(In y_grad, Out bias_grad, Stream&);
 

@@ -41,9 +41,10 @@ long long ms_since(Clock::time_point start) {
 
 std::string text_of(const ConvolutionKey& key) {
   const Conv2dShape& s = key.shape;
-  return fmt::format("the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}), {}",
+  return fmt::format("the {} convolution of ({}, {}, {}, {}) with ({}, {}, {}, {}), stride ({}, {}){}, {}",
                      name_of(key.type), s.batch, s.in_height, s.in_width, s.in_channels, s.out_channels,
                      s.kernel_height, s.kernel_width, s.group_channels(), s.stride_height, s.stride_width,
+                     s.is_dilated() ? fmt::format(", dilation ({}, {})", s.dilation_height, s.dilation_width) : "",
                      key.direction == Direction::kForward ? "forward"
                      : key.direction == Direction::kData  ? "gradient of the input"
                                                           : "gradient of the weights");
@@ -74,7 +75,7 @@ template <typename Attributes> Attributes with_geometry(const Conv2dShape& s) {
       .set_pre_padding({s.pad_top, s.pad_left})
       .set_post_padding({s.pad_bottom, s.pad_right})
       .set_stride({s.stride_height, s.stride_width})
-      .set_dilation({1, 1});
+      .set_dilation({s.dilation_height, s.dilation_width});
 }
 
 // Properties that an engine must not have. Sums are computed in float32 for 16-bit types, too.

@@ -113,25 +113,6 @@ template <typename T> void run_copy(CopyLoop loop, const void* in_memory, void* 
   }
 }
 
-void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
-  const CopyLoop loop(copy.extents, {copy.in_strides, copy.out_strides});
-  const Index count = loop.count();
-  if (count == 0) return;
-  if (out.accumulate)
-    return with_float(out.dtype, [&]<typename T>(T*) {
-      with_divided(loop, [&]<typename Number>(const DividedLoop<2, Number>& divided) {
-        LOCKSTEP_LAUNCH((add_one<T, Number>), blocks_for(count), kThreads, 0, stream, divided,
-                        in.as<T>() + copy.in_offset, out.as<T>() + copy.out_offset, count);
-      });
-    });
-  switch (size_of(out.dtype)) {
-    case 1: return run_copy<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
-    case 2: return run_copy<std::uint16_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
-    case 4: return run_copy<std::uint32_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
-    default: return run_copy<std::uint64_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
-  }
-}
-
 // Parameters of the kernels along `dim`: strides of the index and of x, and the numbers of indices and positions.
 struct Line {
   Index n, bound, index_step, x_step;
@@ -254,6 +235,25 @@ void scatter(std::size_t dim, In index, In source, Out y, Stream& stream) {
 }
 
 }  // namespace
+
+void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
+  const CopyLoop loop(copy.extents, {copy.in_strides, copy.out_strides});
+  const Index count = loop.count();
+  if (count == 0) return;
+  if (out.accumulate)
+    return with_float(out.dtype, [&]<typename T>(T*) {
+      with_divided(loop, [&]<typename Number>(const DividedLoop<2, Number>& divided) {
+        LOCKSTEP_LAUNCH((add_one<T, Number>), blocks_for(count), kThreads, 0, stream, divided,
+                        in.as<T>() + copy.in_offset, out.as<T>() + copy.out_offset, count);
+      });
+    });
+  switch (size_of(out.dtype)) {
+    case 1: return run_copy<std::uint8_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    case 2: return run_copy<std::uint16_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    case 4: return run_copy<std::uint32_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+    default: return run_copy<std::uint64_t>(loop, in.data, out.data, copy.in_offset, copy.out_offset, stream);
+  }
+}
 
 void use_movement(KernelTable& table) {
   table.copy_strided = copy_strided;

@@ -50,6 +50,7 @@ ConvolutionDescs describe(const Key& key, DType x, DType weight) {
           .bias = key.bias ? plain({s.out_channels}, Tag::a, weight) : Desc(),
           .y = plain({s.batch, s.out_channels, s.out_height, s.out_width}, Tag::nhwc, key.type),
           .strides = {s.stride_height, s.stride_width},
+          .dilates = {s.dilation_height - 1, s.dilation_width - 1},
           .pad_begin = {s.pad_top, s.pad_left},
           .pad_end = {s.pad_bottom, s.pad_right}};
 }

@@ -20,7 +20,7 @@ using Tag = dnnl::memory::format_tag;
 // The descriptors of one convolution; an empty `bias` means none.
 struct ConvolutionDescs {
   Desc x, weight, bias, y;
-  Dims strides, pad_begin, pad_end;
+  Dims strides, dilates, pad_begin, pad_end;  // dilations begin at 0
 };
 
 // Never destroyed, because buffers and plans of other threads may outlive static destruction.
@@ -96,11 +96,11 @@ inline dnnl::convolution_forward::primitive_desc forward_desc(const ConvolutionD
   constexpr auto kKind = dnnl::prop_kind::forward_training;
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
 #if DNNL_VERSION_MAJOR >= 3
-  return Forward::primitive_desc(engine(), kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin,
-                                 d.pad_end, attributes);
+  return Forward::primitive_desc(engine(), kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.dilates,
+                                 d.pad_begin, d.pad_end, attributes);
 #else
-  return {Forward::desc(kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end), attributes,
-          engine()};
+  return {Forward::desc(kKind, kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.dilates, d.pad_begin, d.pad_end),
+          attributes, engine()};
 #endif
 }
 
@@ -121,11 +121,11 @@ inline dnnl::convolution_backward_data::primitive_desc backward_data_desc(const 
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
   const auto forward = forward_desc(hint, attributes);
 #if DNNL_VERSION_MAJOR >= 3
-  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.y, d.strides, d.pad_begin, d.pad_end, forward,
-                                  attributes);
+  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.y, d.strides, d.dilates, d.pad_begin,
+                                  d.pad_end, forward, attributes);
 #else
-  return {Backward::desc(kAlgorithm, d.x, d.weight, d.y, d.strides, d.pad_begin, d.pad_end), attributes, engine(),
-          forward};
+  return {Backward::desc(kAlgorithm, d.x, d.weight, d.y, d.strides, d.dilates, d.pad_begin, d.pad_end), attributes,
+          engine(), forward};
 #endif
 }
 
@@ -135,11 +135,11 @@ inline dnnl::convolution_backward_weights::primitive_desc backward_weights_desc(
   constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
   const auto forward = forward_desc(hint, attributes);
 #if DNNL_VERSION_MAJOR >= 3
-  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end,
-                                  forward, attributes);
+  return Backward::primitive_desc(engine(), kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.dilates, d.pad_begin,
+                                  d.pad_end, forward, attributes);
 #else
-  return {Backward::desc(kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.pad_begin, d.pad_end), attributes,
-          engine(), forward};
+  return {Backward::desc(kAlgorithm, d.x, d.weight, d.bias, d.y, d.strides, d.dilates, d.pad_begin, d.pad_end),
+          attributes, engine(), forward};
 #endif
 }
 

@@ -11,7 +11,9 @@
 
 #include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/image_padding.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/upsample.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/tensor/random.h"
@@ -201,6 +203,10 @@ std::vector<Unary> unary_operators() {
        false},
       {"max_pool1d", [](const Tensor& x) { return max_pool1d(x, 2); }, false},
       {"avg_pool1d", [](const Tensor& x) { return avg_pool1d(x, 2); }, false},
+      {"adaptive_avg_pool1d", [](const Tensor& x) { return adaptive_avg_pool1d(x, 2); }, false},
+      {"adaptive_max_pool1d", [](const Tensor& x) { return adaptive_max_pool1d(x, 2); }, false},
+      {"pad1d", [](const Tensor& x) { return pad1d(x, 1, PaddingMode::kReflect); }, false},
+      {"dropout_channels", [](const Tensor& x) { return dropout_channels(x, 0.5F); }, false},
       {"mse_loss",
        [](const Tensor& x) {
          return mse_loss(x, Tensor::zeros({2, 3, 4}));

@@ -9,15 +9,19 @@
 #include <vector>
 
 #include "lockstep/autograd/attention.h"
+#include "lockstep/autograd/conv_transpose.h"
 #include "lockstep/autograd/dropout.h"
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/embedding.h"
+#include "lockstep/autograd/image_padding.h"
 #include "lockstep/autograd/losses.h"
 #include "lockstep/autograd/matmul.h"
 #include "lockstep/autograd/normalization.h"
+#include "lockstep/autograd/recurrent.h"
 #include "lockstep/autograd/reductions.h"
 #include "lockstep/autograd/shapes.h"
 #include "lockstep/autograd/softmax.h"
+#include "lockstep/autograd/upsample.h"
 #include "tests/autograd/gradient_check.h"
 
 namespace lockstep {
@@ -105,6 +109,33 @@ std::vector<Empty> layers() {
        {{0, 2, 2, 3}},
        [](const Tensors& x) { return local_response_norm(x[0], {}); },
        {0, 2, 2, 3}},
+      {"lstm_layer of no samples",
+       {{4, 0, 3}, {8, 3}, {8, 2}},
+       [](const Tensors& x) {
+         return lstm_layer(x[0], {x[1], x[2], {}, {}}).output;
+       },
+       {4, 0, 2}},
+      {"gru_layer of no samples",
+       {{4, 0, 3}, {6, 3}, {6, 2}},
+       [](const Tensors& x) {
+         return gru_layer(x[0], {x[1], x[2], {}, {}}).output;
+       },
+       {4, 0, 2}},
+      {"conv_transpose2d",
+       {{0, 4, 4, 3}, {3, 2, 2, 5}, {5}},
+       [](const Tensors& x) { return conv_transpose2d(x[0], x[1], x[2], {.stride = 2}); },
+       {0, 8, 8, 5}},
+      {"upsample", {{0, 4, 4, 3}}, [](const Tensors& x) { return upsample(x[0], {.scale = 2}); }, {0, 8, 8, 3}},
+      {"adaptive_avg_pool2d",
+       {{0, 4, 4, 3}},
+       [](const Tensors& x) { return adaptive_avg_pool2d(x[0], 3); },
+       {0, 3, 3, 3}},
+      {"adaptive_max_pool2d",
+       {{0, 4, 4, 3}},
+       [](const Tensors& x) { return adaptive_max_pool2d(x[0], 3); },
+       {0, 3, 3, 3}},
+      {"pad2d", {{0, 4, 4, 3}}, [](const Tensors& x) { return pad2d(x[0], 1, PaddingMode::kReflect); }, {0, 6, 6, 3}},
+      {"dropout_channels", {{0, 4, 3}}, [](const Tensors& x) { return dropout_channels(x[0], 0.5F); }, {0, 4, 3}},
       {"softmax", {{0, 3}}, [](const Tensors& x) { return softmax(x[0]); }, {0, 3}},
       {"softmax of no columns", {{3, 0}}, [](const Tensors& x) { return softmax(x[0]); }, {3, 0}},
       {"log_softmax of no columns", {{3, 0}}, [](const Tensors& x) { return log_softmax(x[0]); }, {3, 0}},

@@ -40,6 +40,10 @@ struct Everything : nn::Module {
   nn::Conv1d conv1d{4, 4, 1};
   nn::Conv2d conv2d{4, 4, Size2{1, 1}};
   nn::Linear linear{4, 3};
+  nn::LSTM lstm{4, 3};
+  nn::ConvTranspose2d conv_transpose{4, 4, Size2{1, 1}};
+  nn::InstanceNorm instance_norm{4, {.affine = true}};
+  nn::TransformerDecoderLayer decoder{4, 2, {.feedforward = 8}};
   Everything() {
     add("words", words);
     add("attention", attention);
@@ -50,6 +54,10 @@ struct Everything : nn::Module {
     add("conv1d", conv1d);
     add("conv2d", conv2d);
     add("linear", linear);
+    add("lstm", lstm);
+    add("conv_transpose", conv_transpose);
+    add("instance_norm", instance_norm);
+    add("decoder", decoder);
   }
   Tensor forward(const Tensor& x) override { return x; }
   std::string kind() const override { return "Everything"; }

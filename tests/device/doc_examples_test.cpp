@@ -57,6 +57,16 @@ void step_in_float16(ls::DistributedDataParallel& ddp, const ls::Tensor& images,
   sgd.step();
 }
 
+// docs/models.md
+TEST(DocExamples, ARecurrentNetworkReadsPaddedSamples) {
+  const Tensor x = Tensor::zeros({3, 5, 32});
+  const std::vector<std::int64_t> lengths = {5, 2, 4};
+  ls::nn::LSTM lstm{32, 64, {.num_layers = 2, .bidirectional = true}};
+  const ls::LstmResult result = lstm.run(x, {.lengths = lengths});  // output (N, T, 128); h and c (4, N, 64)
+  EXPECT_EQ(result.output.shape(), (Shape{3, 5, 128}));
+  EXPECT_EQ(result.c.shape(), (Shape{4, 3, 64}));
+}
+
 TEST(DocExamples, AStepInFloat16UpdatesAsOneInFloat32) {
   RecordingDevice device;
   Around half(device), full(device);

@@ -10,7 +10,13 @@
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/conv_transpose.h"
+#include "lockstep/nn/image_padding.h"
 #include "lockstep/nn/init.h"
+#include "lockstep/nn/instance_norm.h"
+#include "lockstep/nn/recurrent.h"
+#include "lockstep/nn/transformer.h"
+#include "lockstep/nn/upsample.h"
 #include "lockstep/train/safetensors.h"
 #include "tests/support/device_training.h"
 #include "tests/support/message_of.h"
@@ -73,6 +79,69 @@ TEST(DeviceModules, InitialisationGivesTheSameOnEveryDevice) {
     return values_of(weight);
   };
   EXPECT_EQ(filled(device), filled(plain_cpu()));
+}
+
+// The outputs of a layer on the device, and the gradients of the sum of their squares.
+std::vector<std::vector<float>> computed_on(Device& device, nn::Module& module, const Tensors& inputs) {
+  module.to(device);
+  Tensors moved;
+  for (const Tensor& input : inputs) {
+    moved.push_back(input.to(device).clone());
+    if (input.dtype() == DType::kFloat32) require_grad(moved.back());
+  }
+  for (const NamedTensor& each : module.named_parameters()) clear_grad(each.tensor);
+  const Tensors outputs = module(moved);
+  std::vector<std::vector<float>> all;
+  Tensor loss;
+  for (const Tensor& output : outputs) {
+    all.push_back(values_of(output));
+    loss = loss.defined() ? loss + l2_loss(output) : l2_loss(output);
+  }
+  loss.backward();
+  for (const Tensor& input : moved)
+    if (input.dtype() == DType::kFloat32) all.push_back(values_of(grad(input)));
+  for (const NamedTensor& each : module.named_parameters()) all.push_back(values_of(grad(each.tensor)));
+  return all;
+}
+
+TEST(DeviceModules, LayersComputeThereAsOnTheCpu) {
+  manual_seed(6);
+  const Tensor images = Tensor::empty({2, 5, 6, 4}), sequences = Tensor::empty({3, 4, 4});
+  fill_uniform(images, -1, 1), fill_uniform(sequences, -1, 1);
+  const std::vector<std::int64_t> ends = {4, 0, 2};
+  const Tensor lengths = Tensor::from(std::span<const std::int64_t>(ends), {3});
+  struct Case {
+    std::unique_ptr<nn::Module> layer;
+    Tensors inputs;
+  };
+  std::vector<Case> cases;
+  const nn::TransformerOptions decoder{.feedforward = 8, .dropout = 0};
+  const UpsampleOptions bilinear{.scale = 1.5, .mode = UpsampleMode::kBilinear};
+  cases.push_back({std::make_unique<nn::LSTM>(4, 5, nn::RecurrentLayerOptions{.num_layers = 2, .bidirectional = true}),
+                   {sequences, lengths}});
+  cases.push_back({std::make_unique<nn::GRU>(4, 5), {sequences, lengths}});
+  cases.push_back({std::make_unique<nn::TransformerDecoderLayer>(4, 2, decoder), {sequences, sequences}});
+  cases.push_back(
+      {std::make_unique<nn::ConvTranspose2d>(4, 3, 3, nn::ConvTranspose2dLayerOptions{.stride = 2}), {images}});
+  cases.push_back({std::make_unique<nn::Upsample>(bilinear), {images}});
+  cases.push_back({std::make_unique<nn::AdaptiveAvgPool2d>(Size2{3, 4}), {images}});
+  cases.push_back({std::make_unique<nn::AdaptiveMaxPool2d>(Size2{3, 4}), {images}});
+  cases.push_back({std::make_unique<nn::ReflectionPad2d>(Padding{1, 2}), {images}});
+  cases.push_back({std::make_unique<nn::ReplicationPad2d>(Padding{1, 2}), {images}});
+  cases.push_back({std::make_unique<nn::InstanceNorm>(4), {images}});
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.layer->kind());
+    const auto expected = computed_on(cpu_device(), *each.layer, each.inputs);
+    RecordingDevice device;
+    const auto found = computed_on(device, *each.layer, each.inputs);
+    each.layer->to(cpu_device());
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      ASSERT_EQ(found[i].size(), expected[i].size());
+      for (std::size_t k = 0; k < found[i].size(); ++k)
+        EXPECT_NEAR(found[i][k], expected[i][k], 1e-4F) << i << ", " << k;
+    }
+  }
 }
 
 // Two identical parts of a batch: the statistics equal those of one part, and so do the gradients.

@@ -46,8 +46,13 @@ Conv2dShape RandomShapes::convolution() {
               stride_width = is_winograd || kind == 3 ? 1 : between(1, 2);
   std::array<Index, 4> pads{};
   for (std::size_t i = 0; i < 4; ++i) pads[i] = between(0, (i % 2 == 0 ? height : width) - 1);
-  return in_groups(groups, conv2d_shape(between(1, 5), between(height, height + 9), between(width, width + 9), in, out,
-                                        height, width, stride_height, stride_width, pads));
+  const bool is_dilated = between(0, 3) == 0;
+  const Index down = is_dilated ? between(1, 3) : 1, across = is_dilated ? between(1, 3) : 1;
+  const Index least_height = (height - 1) * down + 1, least_width = (width - 1) * across + 1;
+  return dilated(down, across,
+                 in_groups(groups, conv2d_shape(between(1, 5), between(least_height, least_height + 9),
+                                                between(least_width, least_width + 9), in, out, height, width,
+                                                stride_height, stride_width, pads)));
 }
 
 // Errors of Winograd's filtering are relative to the values of a tile, also where few of its products are summed.
@@ -227,6 +232,70 @@ TEST_P(RandomShapes, Norms) {
         b.kernels.group_norm(groups, image, weight, bias, kEpsilon, image_y, image_mean, image_rstd, b.stream());
       };
     });
+  }
+}
+
+TEST_P(RandomShapes, RecurrentSteps) {
+  for (int i = 0; i < kTimes && !HasFatalFailure(); ++i) {
+    const Shape state = {size(9), size(i % 6 == 0 ? 200 : 40)}, three = {state[0], 3 * state[1]},
+                four = {state[0], 4 * state[1]};
+    std::vector<std::int64_t> lengths;
+    for (Index row = 0; row < state[0]; ++row) lengths.push_back(between(0, 4));
+    const bool has_lengths = flip();
+    const Index step = between(0, 3);
+    constexpr Bound kOfAStep{.value = 2e-5F, .absolute = 5e-6F};
+    compare(
+        fmt::format("{} x {}, step {}, lengths {}", state[0], state[1], step, has_lengths), {kOfAStep}, [=](Bench& b) {
+          const InputView ends = has_lengths ? b.labels_in(lengths) : InputView();
+          const InputView of_four = cases::in(b, four, 1), of_three = cases::in(b, three, 2),
+                          other_three = cases::in(b, three, 3), before = cases::in(b, state, 4),
+                          c_before = cases::in(b, state, 5), gates = cases::in(b, four, 6),
+                          grads = cases::in(b, state, 7);
+          const OutputView h = cases::out(b, state, 8), c = cases::out(b, state, 9), in_place = cases::out(b, four, 10),
+                           grad_of_four = cases::out(b, four, 11), c_grad = cases::out(b, state, 12),
+                           h_grad = cases::out(b, state, 13), gru_gates = cases::out(b, four, 14),
+                           gru_h = cases::out(b, state, 15), grad_of_three = cases::out(b, three, 16),
+                           other_grad = cases::out(b, three, 17), gru_grad = cases::out(b, state, 18);
+          return [=, &b] {
+            b.kernels.lstm_step(step, of_four, before, c_before, ends, in_place, h, c, b.stream());
+            b.kernels.lstm_step_backward(step, gates, c_before, before, grads, ends, grad_of_four, h_grad, c_grad,
+                                         b.stream());
+            b.kernels.gru_step(step, of_three, other_three, before, ends, gru_gates, gru_h, b.stream());
+            b.kernels.gru_step_backward(step, gates, before, grads, ends, grad_of_three, other_grad, gru_grad,
+                                        b.stream());
+          };
+        });
+  }
+}
+
+TEST_P(RandomShapes, Resampling) {
+  for (int i = 0; i < kTimes && !HasFatalFailure(); ++i) {
+    Resample2dShape s{between(1, 3),
+                      size(12),
+                      size(12),
+                      size(i % 5 == 0 ? 70 : 20),
+                      size(15),
+                      size(15),
+                      0,
+                      0,
+                      static_cast<ResampleRule>(between(0, 3))};
+    const auto scale = [&](Index in, Index out) {
+      if (s.rule != ResampleRule::kLinearCorners) return static_cast<float>(in) / static_cast<float>(out);
+      return out > 1 ? static_cast<float>(in - 1) / static_cast<float>(out - 1) : 0.0F;
+    };
+    s.scale_height = scale(s.in_height, s.out_height), s.scale_width = scale(s.in_width, s.out_width);
+    const bool accumulate = flip();
+    const Shape of_x = {s.batch, s.in_height, s.in_width, s.channels},
+                of_y = {s.batch, s.out_height, s.out_width, s.channels};
+    compare(fmt::format("{} to {} by rule {}", of_x.text(), of_y.text(), static_cast<int>(s.rule)),
+            {{.largest = 5e-6F, .absolute = 1e-6F}}, [=](Bench& b) {
+              const InputView x = cases::in(b, of_x, 1), y_grad = cases::in(b, of_y, 2);
+              const OutputView y = cases::out(b, of_y, 3), x_grad = cases::out(b, of_x, 4, accumulate);
+              return [=, &b] {
+                b.kernels.resample2d(s, x, y, b.stream());
+                b.kernels.resample2d_backward(s, y_grad, x_grad, b.stream());
+              };
+            });
   }
 }
 

@@ -12,11 +12,17 @@
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/branches.h"
+#include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"
+#include "lockstep/nn/image_padding.h"
+#include "lockstep/nn/instance_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/nn/pooling.h"
+#include "lockstep/nn/recurrent.h"
+#include "lockstep/nn/transformer.h"
+#include "lockstep/nn/upsample.h"
 #include "lockstep/tensor/random.h"
 
 namespace lockstep {
@@ -71,6 +77,29 @@ std::vector<Layer> layers() {
       layer<nn::Dropout>("Dropout", {rows}, 0.5F),
       layer<TwoTowers>("Branches", {rows}),
       layer<nn::Sequential>("Sequential", {rows, rows}),
+      layer<nn::ConvTranspose2d>("ConvTranspose2d", {images}, 3, 4, Size2{3, 3}),
+      layer<nn::ConvTranspose1d>("ConvTranspose1d", {sequences}, 3, 4, 3),
+      layer<nn::LSTM>("LSTM", {sequences}, 3, 4, nn::RecurrentLayerOptions{.num_layers = 2, .dropout = 0.2F}),
+      layer<nn::GRU>("GRU", {sequences}, 3, 4, nn::RecurrentLayerOptions{.bidirectional = true}),
+      layer<nn::Upsample>("Upsample", {images}, UpsampleOptions{.scale = 2}),
+      layer<nn::AdaptiveAvgPool2d>("AdaptiveAvgPool2d", {images}, Size2{4, 5}),
+      layer<nn::AdaptiveMaxPool2d>("AdaptiveMaxPool2d", {images}, Size2{4, 5}),
+      layer<nn::AdaptiveAvgPool1d>("AdaptiveAvgPool1d", {sequences}, 4),
+      layer<nn::AdaptiveMaxPool1d>("AdaptiveMaxPool1d", {sequences}, 4),
+      layer<nn::ZeroPad2d>("ZeroPad2d", {images}, Padding{1}),
+      layer<nn::ReflectionPad2d>("ReflectionPad2d", {images}, Padding{1, 2}),
+      layer<nn::ReplicationPad2d>("ReplicationPad2d", {images}, Padding{1, 2}),
+      layer<nn::ZeroPad1d>("ZeroPad1d", {sequences}, Padding1d{1}),
+      layer<nn::ReflectionPad1d>("ReflectionPad1d", {sequences}, Padding1d{1, 2}),
+      layer<nn::ReplicationPad1d>("ReplicationPad1d", {sequences}, Padding1d{1, 2}),
+      layer<nn::InstanceNorm2d>("InstanceNorm", {images}, 3, nn::InstanceNormOptions{.affine = true}),
+      layer<nn::Dropout2d>("Dropout2d", {images}, 0.5F),
+      layer<nn::TransformerEncoderLayer>("TransformerEncoderLayer", {sequences}, 3, 3),
+      layer<nn::TransformerEncoder>("TransformerEncoder", {sequences}, 2, 3, 3,
+                                    nn::TransformerOptions{.feedforward = 8, .final_norm = true}),
+      layer<nn::TransformerDecoderLayer>("TransformerDecoderLayer", {sequences, sequences}, 3, 3),
+      layer<nn::TransformerDecoder>("TransformerDecoder", {sequences, sequences}, 2, 3, 3,
+                                    nn::TransformerOptions{.feedforward = 8}),
   };
 }
 

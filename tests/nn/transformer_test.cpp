@@ -8,6 +8,8 @@
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/norm.h"
+#include "lockstep/nn/recurrent.h"
+#include "lockstep/nn/transformer.h"
 #include "lockstep/tensor/random.h"
 #include "tests/support/message_of.h"
 
@@ -112,6 +114,58 @@ TEST(TransformerLayers, DropOnlyWhileTraining) {
   EXPECT_THAT(attention(batch).span<float>(), ::testing::Not(::testing::Contains(0)));
 }
 
+TEST(TransformerLayers, HaveTheNamesOfPyTorchs) {
+  std::vector<std::string> names;
+  const TransformerDecoder decoder(1, 4, 2, {.feedforward = 8, .final_norm = true});
+  for (const NamedTensor& each : decoder.named_parameters()) names.push_back(each.name);
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"layers.0.self_attn.in_proj_weight", "layers.0.self_attn.out_proj.bias",
+                                              "layers.0.multihead_attn.in_proj_bias", "layers.0.linear1.weight",
+                                              "layers.0.linear2.bias", "layers.0.norm3.weight", "norm.bias"}));
+  EXPECT_EQ(names.size(), 20U);
+  names.clear();
+  const LSTM lstm(3, 4, {.num_layers = 2, .bidirectional = true});
+  for (const NamedTensor& each : lstm.named_parameters()) names.push_back(each.name);
+  EXPECT_EQ(names.size(), 16U);
+  EXPECT_THAT(names,
+              ::testing::IsSupersetOf({"weight_ih_l0", "weight_hh_l1", "bias_ih_l0_reverse", "bias_hh_l1_reverse"}));
+  EXPECT_EQ(lstm.weights(1, true).weight_ih.shape(), (Shape{16, 8}));
+}
+
+// A query's result does not depend on the keys that a mask, a length or the future hides from it.
+TEST(TransformerLayers, DoNotSeeHiddenPositions) {
+  manual_seed(6);
+  TransformerDecoderLayer layer(8, 2, {.feedforward = 16});
+  layer.eval();
+  const Tensor x = Tensor::empty({1, 4, 8}), memory = Tensor::empty({1, 5, 8});
+  fill_normal(x, 0, 1), fill_normal(memory, 0, 1);
+  const std::vector<std::uint8_t> seen = {1, 0, 1, 1, 1};
+  const AttentionMasks memory_masks{.key_lengths = {4},
+                                    .mask = Tensor::from(std::span<const std::uint8_t>(seen), {1, 5})};
+  const auto decoded = [&] { return layer.decode(x, memory, {.causal = true}, memory_masks); };
+  const Tensor before = decoded();
+  for (std::int64_t c = 0; c < 8; ++c) memory.data<float>()[8 + c] += 1, memory.data<float>()[32 + c] += 1;
+  const Tensor same = decoded();
+  for (std::int64_t i = 0; i < before.count(); ++i) EXPECT_EQ(same.data<float>()[i], before.data<float>()[i]);
+  for (std::int64_t c = 0; c < 8; ++c) x.data<float>()[24 + c] += 1;
+  const Tensor after = decoded();
+  for (std::int64_t i = 0; i < 24; ++i) EXPECT_EQ(after.data<float>()[i], before.data<float>()[i]);
+  memory.data<float>()[0] += 1;
+  EXPECT_NE(decoded().data<float>()[0], before.data<float>()[0]);
+}
+
+TEST(TransformerLayers, RecurrentLayersDropBetweenThemOnlyWhileTraining) {
+  manual_seed(7);
+  GRU net(4, 5, {.num_layers = 2, .dropout = 0.5F});
+  const Tensor x = Tensor::empty({3, 6, 4});
+  fill_normal(x, 0, 1);
+  const auto first = [&] { return net(x).data<float>()[0]; };
+  const float once = first();
+  EXPECT_NE(first(), once);
+  net.eval();
+  const float evaluated = first();
+  EXPECT_EQ(first(), evaluated);
+}
+
 TEST(TransformerLayers, PrintTheirSizes) {
   EXPECT_EQ(printed(LayerNorm({3, 4}, {.bias = false})), "LayerNorm((3, 4), eps=1e-05, bias=false)");
   EXPECT_EQ(printed(RMSNorm(4)), "RMSNorm((4), eps=1e-06)");
@@ -120,9 +174,28 @@ TEST(TransformerLayers, PrintTheirSizes) {
   EXPECT_EQ(printed(Dropout(0.25F)), "Dropout(p=0.25)");
   EXPECT_THAT(printed(MultiheadAttention(4, 2, {.causal = true})),
               HasSubstr("MultiheadAttention(4, heads=2, causal\n"));
+  EXPECT_EQ(printed(LSTM(3, 4, {.num_layers = 2, .bidirectional = true, .dropout = 0.25F})),
+            "LSTM(3, 4, num_layers=2, bidirectional, dropout=0.25)");
+  EXPECT_EQ(printed(GRU(3, 4, {.bias = false})), "GRU(3, 4, bias=false)");
+  EXPECT_THAT(printed(TransformerEncoderLayer(4, 2, {.feedforward = 8, .norm_first = true})),
+              HasSubstr("TransformerEncoderLayer(4, feedforward=8, dropout=0.1, activation=relu, norm_first\n"));
 }
 
 TEST(TransformerLayers, SayWhatTheyRefuse) {
+  EXPECT_THAT(message_of([] { TransformerEncoderLayer(8, 2, {.feedforward = 0}); }),
+              HasSubstr("must be positive, got 0"));
+  EXPECT_THAT(message_of([] { TransformerDecoder(0, 8, 2); }),
+              HasSubstr("TransformerDecoder: every size must be positive, got 0"));
+  EXPECT_THAT(
+      message_of([] {
+        MultiheadAttention(8, 2).attend(Tensor::zeros({1, 4, 8}), Tensor::zeros({2, 5, 8}), Tensor::zeros({2, 5, 8}));
+      }),
+      HasSubstr("MultiheadAttention: keys (2, 5, 8) and values (2, 5, 8) must have equal shapes, and x's 1 "
+                "samples"));
+  EXPECT_THAT(message_of([] {
+                TransformerEncoder(1, 8, 2).encode(Tensor::zeros({1, 4, 8}), {.key_lengths = {5}});
+              }),
+              HasSubstr("key_lengths[0] must be in [0, 4]"));
   EXPECT_THAT(message_of([] { MultiheadAttention(8, 3); }),
               HasSubstr("MultiheadAttention: 3 heads do not divide a width of 8"));
   EXPECT_THAT(message_of([] {

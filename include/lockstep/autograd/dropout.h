@@ -13,5 +13,8 @@ namespace lockstep {
 // repeat the same mask.
 Tensor dropout(const Tensor& x, float p, bool training = true);
 
+// The same for whole channels of x (N, ..., C): each channel of a sample is kept, or becomes 0.
+Tensor dropout_channels(const Tensor& x, float p, bool training = true);
+
 }  // namespace lockstep
 #pragma GCC visibility pop

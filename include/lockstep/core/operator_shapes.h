@@ -15,9 +15,14 @@ struct Conv2dShape {
   // Divides in_channels and out_channels into this many ranges; each range of outputs depends only on the range of
   // inputs with the same number.
   std::int64_t groups = 1;
+  std::int64_t dilation_height = 1, dilation_width = 1;  // pixels from one tap of the kernel to the next
 
   std::int64_t group_channels() const { return in_channels / groups; }  // input channels of one filter
   std::int64_t group_filters() const { return out_channels / groups; }
+  bool is_dilated() const { return dilation_height != 1 || dilation_width != 1; }
+  // The pixels from the first tap to the last one, with both.
+  std::int64_t reach_height() const { return (kernel_height - 1) * dilation_height + 1; }
+  std::int64_t reach_width() const { return (kernel_width - 1) * dilation_width + 1; }
   bool operator==(const Conv2dShape&) const = default;
 };
 
@@ -30,6 +35,23 @@ struct Pool2dShape {
   std::int64_t pad_top, pad_left, pad_bottom, pad_right;
 
   bool operator==(const Pool2dShape&) const = default;
+};
+
+// How an output of resample2d depends on the inputs of one direction; kernels/resample_rule.h has the formulas.
+enum class ResampleRule {
+  kNearest,        // one input
+  kLinear,         // two neighbours, by their distance; pixels are squares
+  kLinearCorners,  // the same; pixels are points, so that the first and the last ones coincide
+  kMean            // the mean of the inputs of which the output covers a part
+};
+
+struct Resample2dShape {
+  std::int64_t batch, in_height, in_width, channels;
+  std::int64_t out_height, out_width;
+  float scale_height, scale_width;  // inputs per output; kMean does not read them
+  ResampleRule rule;
+
+  bool operator==(const Resample2dShape&) const = default;
 };
 
 // y = x * (bias + alpha * sum over |j - c| <= radius of x_j^2)^-beta, as TensorFlow's

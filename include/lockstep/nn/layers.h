@@ -18,6 +18,7 @@ struct Conv2dLayerOptions {
   Activation activation = Activation::kNone;
   bool bias = true;
   std::int64_t groups = 1;  // must divide in and out channels
+  Size2 dilation = {1, 1};
 };
 
 // weight (out, kernel height, kernel width, in / groups) and bias are initially uniform in +-1/sqrt(fan in), as in
@@ -40,6 +41,7 @@ struct Conv1dLayerOptions {
   Activation activation = Activation::kNone;
   bool bias = true;
   std::int64_t groups = 1;
+  std::int64_t dilation = 1;
 };
 
 // Convolution of sequences (N, L, C): weight (out, kernel, in / groups), initialised as in Conv2d.

@@ -38,6 +38,9 @@ struct WeightsCandidate {
 
 bool suits_all(const Conv2dShape&) { return true; }
 
+// For candidates that have no dilation.
+template <Suits suits> bool undilated(const Conv2dShape& shape) { return !shape.is_dilated() && suits(shape); }
+
 // Candidates that take pointers.
 template <auto kernel> void forward(const Conv2dShape& shape, In x, In weight, In bias, bool relu, Out y) {
   kernel(shape, x.floats(), weight.floats(), bias.floats(), relu, y.floats());
@@ -57,30 +60,30 @@ void backward_weights(const Conv2dShape& shape, In x, In y_grad, Out weight_grad
 }
 
 constexpr ForwardCandidate kForward[] = {
-    {winograd::suits, forward<winograd::conv2d>},
-    {winograd_narrow::suits, forward<winograd_narrow::conv2d>},
-    {depthwise::suits, forward<depthwise::conv2d>},
-    {grouped_conv::suits, forward<grouped_conv::conv2d>},
+    {undilated<winograd::suits>, forward<winograd::conv2d>},
+    {undilated<winograd_narrow::suits>, forward<winograd_narrow::conv2d>},
+    {undilated<depthwise::suits>, forward<depthwise::conv2d>},
+    {undilated<grouped_conv::suits>, forward<grouped_conv::conv2d>},
 #if LOCKSTEP_WITH_ONEDNN
     {suits_all, onednn::conv2d},
 #endif
     {suits_all, forward<patch_products::conv2d>},
 };
 constexpr DataCandidate kBackwardData[] = {
-    {winograd::suits, backward_data<winograd::conv2d_backward_data>},
-    {depthwise::suits, backward_data<depthwise::conv2d_backward_data>},
-    {grouped_conv::suits, backward_data<grouped_conv::conv2d_backward_data>},
+    {undilated<winograd::suits>, backward_data<winograd::conv2d_backward_data>},
+    {undilated<depthwise::suits>, backward_data<depthwise::conv2d_backward_data>},
+    {undilated<grouped_conv::suits>, backward_data<grouped_conv::conv2d_backward_data>},
 #if LOCKSTEP_WITH_ONEDNN
     {suits_all, onednn::conv2d_backward_data},
 #endif
     {suits_all, backward_data<patch_products::conv2d_backward_data>},
 };
 constexpr WeightsCandidate kBackwardWeights[] = {
-    {winograd_narrow::suits, backward_weights_and_bias<winograd_narrow::conv2d_backward_weights>},
-    {narrow_conv::suits, backward_weights_and_bias<narrow_conv::conv2d_backward_weights>},
-    {winograd::suits, backward_weights<winograd::conv2d_backward_weights>},
-    {depthwise::suits, backward_weights<depthwise::conv2d_backward_weights>},
-    {grouped_conv::suits, backward_weights<grouped_conv::conv2d_backward_weights>},
+    {undilated<winograd_narrow::suits>, backward_weights_and_bias<winograd_narrow::conv2d_backward_weights>},
+    {undilated<narrow_conv::suits>, backward_weights_and_bias<narrow_conv::conv2d_backward_weights>},
+    {undilated<winograd::suits>, backward_weights<winograd::conv2d_backward_weights>},
+    {undilated<depthwise::suits>, backward_weights<depthwise::conv2d_backward_weights>},
+    {undilated<grouped_conv::suits>, backward_weights<grouped_conv::conv2d_backward_weights>},
 #if LOCKSTEP_WITH_ONEDNN
     {suits_all, onednn::conv2d_backward_weights},
 #endif
@@ -131,6 +134,7 @@ std::int64_t part_elements(const Conv2dShape& s) {
 // Winograd saves more multiplications than AVX-512 gains with bfloat16. AMX, which multiplies it 16 times as fast as
 // float32, gains more; there only shapes that fill its tiles are multiplied directly.
 bool suits_bfloat16(const Conv2dShape& s) {
+  if (s.is_dilated()) return false;
   if (cpu_isa() < Isa::kAmx) return !winograd::suits(s);
   return s.groups == 1 && s.in_channels % 16 == 0 && s.out_channels % 16 == 0;
 }

@@ -51,9 +51,24 @@ template <typename Visit> void for_each_block(const Conv2dShape& s, const Blocks
   for (Index at = first; at < end; at += step) visit(Block{at, std::min(step, end - at)});
 }
 
-// Calls visit(pixel of the input or null, place in the patch, number of floats) for the runs of adjacent floats of a
+// The same as for_each_run() for a dilated window, whose taps are not adjacent.
+template <typename Visit> void for_each_tap(const Conv2dShape& s, Index group, Index pixel, Visit&& visit) {
+  const Index n = pixel / pixels(s), channels = s.group_channels();
+  const Index top = pixel % pixels(s) / s.out_width * s.stride_height - s.pad_top,
+              left = pixel % s.out_width * s.stride_width - s.pad_left;
+  for (Index tap = 0; tap < s.kernel_height * s.kernel_width; ++tap) {
+    const Index row = top + tap / s.kernel_width * s.dilation_height,
+                column = left + tap % s.kernel_width * s.dilation_width;
+    const bool is_inside = row >= 0 && row < s.in_height && column >= 0 && column < s.in_width;
+    const Index at = ((n * s.in_height + row) * s.in_width + column) * s.in_channels + group * channels;
+    visit(is_inside ? at : Index{-1}, tap * channels, channels);
+  }
+}
+
+// Calls visit(pixel of the input or -1, place in the patch, number of floats) for the runs of adjacent floats of a
 // patch: a row of the window if its channels are all read, else one tap.
 template <typename Visit> void for_each_run(const Conv2dShape& s, Index group, Index pixel, Visit&& visit) {
+  if (s.is_dilated()) return for_each_tap(s, group, pixel, visit);
   const Index n = pixel / pixels(s), row = pixel % pixels(s) / s.out_width, column = pixel % s.out_width;
   const Taps rows = taps_inside(row, s.stride_height, s.pad_top, s.kernel_height, s.in_height);
   const Taps columns = taps_inside(column, s.stride_width, s.pad_left, s.kernel_width, s.in_width);

@@ -15,11 +15,15 @@
 #include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/math/sixteen.h"
 #include "kernels/cpu/math/squares.h"
+#include "kernels/cpu/math/unary_math.h"
 #include "kernels/cpu/math/vector_inverse_root.h"
 #include "kernels/cpu/math/vector_math.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "kernels/order_bits.h"
+#include "kernels/recurrent_formulas.h"
+#include "kernels/recurrent_rows.h"
 #include "kernels/reduction_plan.h"
+#include "kernels/resample_rule.h"
 #include "kernels/windows.h"
 
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_avg_pool.inc"
@@ -40,7 +44,11 @@
 #include "kernels/cpu/simd/for_each_isa.h"
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_pool.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
+#define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_recurrent.inc"
+#include "kernels/cpu/simd/for_each_isa.h"
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_reduction.inc"
+#include "kernels/cpu/simd/for_each_isa.h"
+#define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_resample.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
 
 namespace lockstep {

@@ -47,18 +47,14 @@ inline Shape shape_of(const Shape& whole, Cut cut, const Part& part) {
 }
 
 // Other arguments: the same for all parts, except for those that say how many units there are, or number them.
-template <typename T> T of_part(const T& argument, const Part&) { return argument; }
+template <typename T> T of_part(const T& argument, const Part& part) {
+  T own = argument;
+  if constexpr (requires { own.batch; }) own.batch = part.count;  // the shapes of images
+  return own;
+}
 inline LrnParams of_part(LrnParams params, const Part& part) {
   params.rows = part.count;
   return params;
-}
-inline Pool2dShape of_part(Pool2dShape shape, const Part& part) {
-  shape.batch = part.count;
-  return shape;
-}
-inline Conv2dShape of_part(Conv2dShape shape, const Part& part) {
-  shape.batch = part.count;
-  return shape;
 }
 inline DropoutParams of_part(DropoutParams params, const Part& part) {
   const bool has_rows = params.row_elements > 0;

@@ -25,6 +25,7 @@ template <> inline Index units_in(const InputView& view, Cut cut) {
 }
 template <> inline Index units_in(const Pool2dShape& shape, Cut) { return shape.batch; }
 template <> inline Index units_in(const Conv2dShape& shape, Cut) { return shape.batch; }
+template <> inline Index units_in(const Resample2dShape& shape, Cut) { return shape.batch; }
 template <> inline Index units_in(const LrnParams& params, Cut) { return params.rows; }
 template <> inline Index units_in(const OutputView& view, Cut cut) {
   return units_in(static_cast<InputView>(view), cut);

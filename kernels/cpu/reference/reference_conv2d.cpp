@@ -1,6 +1,6 @@
 // Convolution (cross-correlation): y[n,i,j,o] = bias[o] + sum over (r,s,c) of
-// x[n, i*stride - pad + r, j*stride - pad + s, first + c] * weight[o,r,s,c], zeros outside the image, where first is
-// the first channel of o's group.
+// x[n, i*stride - pad + r*dilation, j*stride - pad + s*dilation, first + c] * weight[o,r,s,c], zeros outside the image,
+// where first is the first channel of o's group.
 #include <vector>
 
 #include "kernels/cpu/reference/reference.h"
@@ -29,10 +29,10 @@ std::vector<Index> first_channels(const Conv2dShape& shape) {
 // Calls visit(r, s, row, column) for each kernel position whose input pixel lies inside the image.
 template <typename Visit> void for_each_tap(const Conv2dShape& shape, Index out_row, Index out_column, Visit&& visit) {
   for (Index r = 0; r < shape.kernel_height; ++r) {
-    const Index row = out_row * shape.stride_height - shape.pad_top + r;
+    const Index row = out_row * shape.stride_height - shape.pad_top + r * shape.dilation_height;
     if (row < 0 || row >= shape.in_height) continue;
     for (Index s = 0; s < shape.kernel_width; ++s) {
-      const Index column = out_column * shape.stride_width - shape.pad_left + s;
+      const Index column = out_column * shape.stride_width - shape.pad_left + s * shape.dilation_width;
       if (column >= 0 && column < shape.in_width) visit(r, s, row, column);
     }
   }

@@ -1,7 +1,11 @@
 #include "lockstep/autograd/dropout.h"
 
+#include <vector>
+
+#include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/extend.h"
 #include "lockstep/tensor/random.h"
+#include "src/autograd/math/dimensions.h"
 
 namespace lockstep {
 
@@ -19,11 +23,15 @@ class DropoutNode : public Node {
   DropoutParams params_;
 };
 
+void check_probability(const char* name, float p) {
+  if (!(p >= 0 && p < 1)) throw InvalidArgument("{}: p must be in [0, 1), got {}", name, p);
+}
+
 }  // namespace
 
 Tensor dropout(const Tensor& x, float p, bool training) {
   check_activation("dropout", "x", x);
-  if (!(p >= 0 && p < 1)) throw InvalidArgument("dropout: p must be in [0, 1), got {}", p);
+  check_probability("dropout", p);
   if (!training || p == 0) return x;
   if (stream_of(x).is_capturing())
     throw InvalidArgument(
@@ -40,6 +48,18 @@ Tensor dropout(const Tensor& x, float p, bool training) {
   kernels_of(x).dropout(params, x, y, stream_of(x));
   record<DropoutNode>(y, {x}, params);
   return y;
+}
+
+Tensor dropout_channels(const Tensor& x, float p, bool training) {
+  check_activation("dropout_channels", "x (N, ..., C)", x);
+  check_probability("dropout_channels", p);
+  const std::size_t dims = x.shape().dims();
+  if (dims < 2) throw InvalidArgument("dropout_channels: x (N, ..., C) expected, got {}", x.shape().text());
+  if (!training || p == 0) return x;
+  std::vector<std::int64_t> extents(dims, 1);
+  extents.front() = x.shape()[0], extents.back() = x.shape()[dims - 1];
+  const Tensor ones = filled_like(empty_like(x, Shape(std::span<const std::int64_t>(extents))), 1);
+  return mul(x, dropout(ones, p));
 }
 
 }  // namespace lockstep

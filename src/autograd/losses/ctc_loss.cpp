@@ -130,12 +130,12 @@ Tensor ctc_loss(const Tensor& given, const Tensor& targets, const Tensor& input_
       if (extended.width > 2) ways.push_back(shifted(alpha, 2) + may_skip);
       next = logsumexp(stack(ways, 0), 0) + now;
     }
-    std::vector<float> is_within;
-    for (const std::int64_t length : inputs) is_within.push_back(step < length ? 1.0f : 0.0f);
-    const bool all_within = std::all_of(is_within.begin(), is_within.end(), [](float within) { return within != 0; });
-    alpha = all_within ? next
-                       : where(broadcast_to(Tensor::from(std::span<const float>(is_within), {samples, 1}, device), row),
-                               next, alpha);
+    std::vector<std::uint8_t> is_within;
+    for (const std::int64_t length : inputs) is_within.push_back(step < length ? 1 : 0);
+    const bool all_within =
+        std::all_of(is_within.begin(), is_within.end(), [](std::uint8_t within) { return within != 0; });
+    const Tensor mask = Tensor::from(std::span<const std::uint8_t>(is_within), {samples, 1}, device);
+    alpha = all_within ? next : where(mask, next, alpha);
   }
   // Without input only an empty target is possible, and its probability is 1.
   std::vector<float> no_input;

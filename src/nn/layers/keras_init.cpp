@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/embedding.h"
 #include "lockstep/nn/init.h"
 #include "lockstep/nn/layers.h"
@@ -31,6 +32,8 @@ void keras_init(Module& module) {
     if (const auto* const linear = dynamic_cast<Linear*>(&each)) fill_glorot(linear->weight, linear->bias);
     if (const auto* const conv = dynamic_cast<Conv2d*>(&each)) fill_glorot(conv->weight, conv->bias);
     if (const auto* const conv = dynamic_cast<Conv1d*>(&each)) fill_glorot(conv->weight, conv->bias);
+    if (const auto* const conv = dynamic_cast<ConvTranspose2d*>(&each)) fill_glorot(conv->weight, conv->bias);
+    if (const auto* const conv = dynamic_cast<ConvTranspose1d*>(&each)) fill_glorot(conv->weight, conv->bias);
     if (const auto* const embedding = dynamic_cast<Embedding*>(&each)) fill_embedding(*embedding);
   });
 }

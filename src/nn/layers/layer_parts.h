@@ -25,4 +25,10 @@ inline void check_sizes(const char* layer, std::initializer_list<std::int64_t> s
     if (size < 1) throw InvalidArgument("{}: every size must be positive, got {}", layer, size);
 }
 
+inline void check_groups(const char* layer, std::int64_t in_channels, std::int64_t out_channels, std::int64_t groups) {
+  if (in_channels % groups != 0 || out_channels % groups != 0)
+    throw InvalidArgument("{}: {} groups must divide {} input and {} output channels", layer, groups, in_channels,
+                          out_channels);
+}
+
 }  // namespace lockstep::nn

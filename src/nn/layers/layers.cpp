@@ -15,19 +15,12 @@ std::string options_text(Activation activation, const Tensor& bias) {
   return activation_text(activation) + (bias.defined() ? "" : ", bias=false");
 }
 
-std::string groups_text(std::int64_t groups) { return groups == 1 ? "" : fmt::format(", groups={}", groups); }
-
-void check_groups(const char* layer, std::int64_t in_channels, std::int64_t out_channels, std::int64_t groups) {
-  if (in_channels % groups != 0 || out_channels % groups != 0)
-    throw InvalidArgument("{}: {} groups must divide {} input and {} output channels", layer, groups, in_channels,
-                          out_channels);
-}
-
 }  // namespace
 
 Conv2d::Conv2d(std::int64_t in_channels, std::int64_t out_channels, Size2 kernel, const Conv2dLayerOptions& options)
-    : options_{options.stride, options.padding, options.activation, options.groups} {
-  check_sizes("Conv2d", {in_channels, out_channels, kernel[0], kernel[1], options.groups});
+    : options_{options.stride, options.padding, options.activation, options.groups, options.dilation} {
+  check_sizes("Conv2d", {in_channels, out_channels, kernel[0], kernel[1], options.groups, options.dilation[0],
+                         options.dilation[1]});
   check_groups("Conv2d", in_channels, out_channels, options.groups);
   const std::int64_t seen = in_channels / options.groups, fan_in = seen * kernel[0] * kernel[1];
   weight = draw_uniform({out_channels, kernel[0], kernel[1], seen}, fan_in);
@@ -42,15 +35,16 @@ Tensor Conv2d::forward(const Tensor& x) { return conv2d(x, weight, bias, options
 
 std::string Conv2d::extra_repr() const {
   const Shape& shape = weight.shape();
-  return fmt::format("{}, {}, kernel={}, stride={}{}{}{}", shape[3] * options_.groups, shape[0],
+  return fmt::format("{}, {}, kernel={}, stride={}{}{}{}{}", shape[3] * options_.groups, shape[0],
                      pair_text({shape[1], shape[2]}), pair_text(options_.stride), padding_text(options_.padding),
-                     groups_text(options_.groups), options_text(options_.activation, bias));
+                     dilation_text(options_.dilation), groups_text(options_.groups),
+                     options_text(options_.activation, bias));
 }
 
 Conv1d::Conv1d(std::int64_t in_channels, std::int64_t out_channels, std::int64_t kernel,
                const Conv1dLayerOptions& options)
-    : options_{options.stride, options.padding, options.activation, options.groups} {
-  check_sizes("Conv1d", {in_channels, out_channels, kernel, options.groups});
+    : options_{options.stride, options.padding, options.activation, options.groups, options.dilation} {
+  check_sizes("Conv1d", {in_channels, out_channels, kernel, options.groups, options.dilation});
   check_groups("Conv1d", in_channels, out_channels, options.groups);
   const std::int64_t seen = in_channels / options.groups, fan_in = seen * kernel;
   weight = draw_uniform({out_channels, kernel, seen}, fan_in);
@@ -65,9 +59,10 @@ Tensor Conv1d::forward(const Tensor& x) { return conv1d(x, weight, bias, options
 
 std::string Conv1d::extra_repr() const {
   const Shape& shape = weight.shape();
-  return fmt::format("{}, {}, kernel={}, stride={}{}{}{}", shape[2] * options_.groups, shape[0], shape[1],
-                     options_.stride, padding_text(options_.padding), groups_text(options_.groups),
-                     options_text(options_.activation, bias));
+  return fmt::format("{}, {}, kernel={}, stride={}{}{}{}{}", shape[2] * options_.groups, shape[0], shape[1],
+                     options_.stride, padding_text(options_.padding),
+                     options_.dilation == 1 ? "" : fmt::format(", dilation={}", options_.dilation),
+                     groups_text(options_.groups), options_text(options_.activation, bias));
 }
 
 Linear::Linear(std::int64_t in_features, std::int64_t out_features, const LinearLayerOptions& options)

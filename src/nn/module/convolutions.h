@@ -5,12 +5,14 @@
 #include <string>
 
 #include "lockstep/autograd/shapes.h"
+#include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/layers.h"
 
 namespace lockstep::nn {
 
 inline void collect_convolutions(const Module& module, const std::string& path, std::set<std::string>& names) {
-  if (dynamic_cast<const Conv1d*>(&module) != nullptr) names.insert(path + "weight");
+  if (dynamic_cast<const Conv1d*>(&module) != nullptr || dynamic_cast<const ConvTranspose1d*>(&module) != nullptr)
+    names.insert(path + "weight");
   for (const auto& [name, child] : module.children()) collect_convolutions(*child, path + name + ".", names);
 }
 
@@ -23,7 +25,8 @@ inline std::set<std::string> convolutions_of(const Module& module) {
   return names;
 }
 
-// (out, in, height, width) as (out, height, width, in); likewise with one dimension.
+// (out, in, height, width) as (out, height, width, in); likewise with one dimension, and with `in` and `out` exchanged
+// for transposed convolutions.
 inline Tensor channels_last(const Tensor& weight) {
   return weight.shape().dims() == 4 ? permute(weight, {0, 2, 3, 1}) : permute(weight, {0, 2, 1});
 }

@@ -20,6 +20,14 @@ inline std::string activation_text(Activation activation) {
   return activation == Activation::kNone ? "" : fmt::format(", activation={}", name_of(activation));
 }
 
+// ", groups=2"; empty for one.
+inline std::string groups_text(std::int64_t groups) { return groups == 1 ? "" : fmt::format(", groups={}", groups); }
+
+// ", dilation=(2, 2)"; empty for none.
+inline std::string dilation_text(Size2 dilation) {
+  return dilation == Size2{1, 1} ? "" : ", dilation=" + pair_text(dilation);
+}
+
 // ", padding=same"; empty if there is none.
 inline std::string padding_text(const PaddingRule& rule) {
   if (std::holds_alternative<Same>(rule)) return ", padding=same";

@@ -96,6 +96,30 @@ void take_short_arrays(const KernelTable& kernels, const Take& take) {
   }
 }
 
+// Steps of recurrent layers, and images of another size.
+void take_steps(const KernelTable& kernels, const Take& take) {
+  constexpr Index kRows = 3, kWidth = 70;
+  const Shape state = {kRows, kWidth}, three = {kRows, 3 * kWidth}, four = {kRows, 4 * kWidth};
+  const Floats a = uniform(four.count(), 1), b = uniform(four.count(), 2), before = uniform(state.count(), 3);
+  Floats gates = uniform(four.count(), 4), h(before.size()), c(before.size()), grad(a.size()), other(a.size());
+  kernels.lstm_step(0, in(a, four), in(before, state), in(before, state), {}, out(gates, four), out(h, state),
+                    out(c, state), stream());
+  take(gates), take(h), take(c);
+  kernels.lstm_step_backward(0, in(gates, four), in(before, state), in(c, state), in(h, state), {}, out(grad, four), {},
+                             out(c, state), stream());
+  take(grad), take(c);
+  kernels.gru_step(0, in(a, three), in(b, three), in(before, state), {}, out(gates, four), out(h, state), stream());
+  take(gates), take(h);
+  kernels.gru_step_backward(0, in(gates, four), in(before, state), in(h, state), {}, out(grad, three),
+                            out(other, three), out(c, state), stream());
+  take(grad), take(other), take(c);
+  const Resample2dShape s{2, 5, 4, 7, 9, 6, 5.0F / 9, 4.0F / 6, ResampleRule::kLinear};
+  const Shape small = {2, 5, 4, 7}, large = {2, 9, 6, 7};
+  Floats y(static_cast<std::size_t>(large.count())), x(static_cast<std::size_t>(small.count()));
+  kernels.resample2d(s, in(a, small), out(y, large), stream()), take(y);
+  kernels.resample2d_backward(s, in(y, large), out(x, small), stream()), take(x);
+}
+
 std::string digest_of_kernels() {
   constexpr Index kRows = 3 * 9 * 9, kChannels = 70, kCount = kRows * kChannels;
   crypto::Sha256 hash;
@@ -125,6 +149,7 @@ std::string digest_of_kernels() {
   kernels.sgd_step(std::span(&shared, 1), {{&lr, 1e-3F}}, stream()), take(result), take(scale);
   take_functions(kernels, take);
   take_short_arrays(kernels, take);
+  take_steps(kernels, take);
   return crypto::hex(hash.finish());
 }
 

@@ -70,8 +70,8 @@ template <typename Product> void for_each_product(const Tensor_attributes& x, co
       for (std::int64_t q = 0; q < y.dim[3]; ++q)
         for (std::int64_t r = 0; r < weight.dim[2]; ++r)
           for (std::int64_t s = 0; s < weight.dim[3]; ++s) {
-            const std::int64_t row = p * geometry.stride[0] - geometry.pre[0] + r,
-                               column = q * geometry.stride[1] - geometry.pre[1] + s;
+            const std::int64_t row = p * geometry.stride[0] - geometry.pre[0] + r * geometry.dilation[0],
+                               column = q * geometry.stride[1] - geometry.pre[1] + s * geometry.dilation[1];
             if (row < 0 || row >= x.dim[2] || column < 0 || column >= x.dim[3]) continue;
             for (std::int64_t k = 0; k < weight.dim[0]; ++k)
               for (std::int64_t c = 0; c < weight.dim[1]; ++c)
@@ -130,10 +130,10 @@ error_t Graph::validate() {
     convolved_->dim = output_->dim, convolved_->stride = output_->stride;  // a virtual tensor: inferred
   for (const Tensor& each : {x_, weight_, y_, output_})
     if (!is_dense(*each)) return error_t("a tensor with gaps, or without elements");
-  if (geometry_.dilation != Sizes{1, 1}) return error_t("dilated");
   if (geometry_.pre != geometry_.post) return error_t("two sides with different padding");
   for (const std::size_t d : {std::size_t{2}, std::size_t{3}}) {
-    const std::int64_t reach = x_->dim[d] + geometry_.pre[d - 2] + geometry_.post[d - 2] - weight_->dim[d];
+    const std::int64_t window = (weight_->dim[d] - 1) * geometry_.dilation[d - 2] + 1;
+    const std::int64_t reach = x_->dim[d] + geometry_.pre[d - 2] + geometry_.post[d - 2] - window;
     if (reach < 0 || y_->dim[d] != reach / geometry_.stride[d - 2] + 1)
       return error_t("y does not have the convolution's size");
   }

@@ -40,6 +40,9 @@ struct Convolution {
   PaddingRule padding;
   Activation activation;
   std::int64_t groups;
+  Size2 dilation;
+
+  Size2 reach() const { return {(kernel[0] - 1) * dilation[0] + 1, (kernel[1] - 1) * dilation[1] + 1}; }
 };
 
 void check_filters(const Convolution& c, const Tensor& weight, const Tensor& bias, const Tensor& x,
@@ -64,8 +67,10 @@ void check_filters(const Convolution& c, const Tensor& weight, const Tensor& bia
 // `given`: the shape of x that the caller passed.
 Tensor convolve(const Convolution& c, const Tensor& x, const Tensor& weight, const Tensor& bias, const Shape& given) {
   check_filters(c, weight, bias, x, given);
+  if (c.dilation[0] < 1 || c.dilation[1] < 1)
+    throw InvalidArgument("{}: the dilation must be positive, got {} x {}", c.name, c.dilation[0], c.dilation[1]);
   const Shape& in = x.shape();
-  const WindowGeometry place = place_window(c.name, {in[1], in[2]}, c.kernel, c.stride, c.padding);
+  const WindowGeometry place = place_window(c.name, {in[1], in[2]}, c.reach(), c.stride, c.padding);
   const Conv2dShape shape{in[0],
                           in[1],
                           in[2],
@@ -81,7 +86,9 @@ Tensor convolve(const Convolution& c, const Tensor& x, const Tensor& weight, con
                           place.padding.left,
                           place.padding.bottom,
                           place.padding.right,
-                          c.groups};
+                          c.groups,
+                          c.dilation[0],
+                          c.dilation[1]};
   const Tensor y = empty_like(x, {in[0], place.out_height, place.out_width, weight.shape()[0]});
   const bool relu = c.activation == Activation::kReLU;
   const Tensor read_weight = read_as(x, weight);
@@ -99,7 +106,8 @@ Tensor conv2d(const Tensor& input, const Tensor& weight, const Tensor& bias, con
   check_input("conv2d", "weight (O, KH, KW, C)", weight, 4, &x.device());
   const Convolution how{"conv2d",           {weight.shape()[1], weight.shape()[2]},
                         options.stride,     options.padding,
-                        options.activation, options.groups};
+                        options.activation, options.groups,
+                        options.dilation};
   return convolve(how, x, weight, bias, input.shape());
 }
 
@@ -107,8 +115,8 @@ Tensor conv1d(const Tensor& input, const Tensor& weight, const Tensor& bias, con
   check_activation("conv1d", "x (N, L, C)", input, 3);
   const Tensor x = autocast(input);
   check_input("conv1d", "weight (O, K, C)", weight, 3, &x.device());
-  const Convolution how{"conv1d",           {1, weight.shape()[1]}, {1, options.stride}, with_height(options.padding),
-                        options.activation, options.groups};
+  const Convolution how{"conv1d",           {1, weight.shape()[1]}, {1, options.stride},  with_height(options.padding),
+                        options.activation, options.groups,         {1, options.dilation}};
   return without_height(convolve(how, with_height(x), weight, bias, input.shape()));
 }
 
