@@ -60,7 +60,7 @@ class GradTarget {
   bool temporary_ = false;
 };
 
-// What a node computed besides its inputs, by name: "dim", "factor".
+// Describes what a node computed from its inputs, by name: "dim", "factor".
 using Attributes = std::map<std::string, std::variant<std::int64_t, double, std::vector<std::int64_t>>>;
 
 class Node {

@@ -140,8 +140,10 @@ void attach(const Tensor& result, std::shared_ptr<Node> node) {
     for (const Tensor& input : node->inputs_) Node::check_as_computed(input, node->name());
     node->result_version_ = result.version();
   }
-  TapeSegment::note(node);
-  Trace::note(result, node);
+  if (Trace::active())
+    Trace::note(result, node);  // and no segment releases the node
+  else
+    TapeSegment::note(node);
   ensure_variable(result).node = std::move(node);
 }
 

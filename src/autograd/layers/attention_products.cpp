@@ -71,7 +71,8 @@ class MaskedScores {
 Tensor without_padding(const Tensor& x, const AttentionOptions& options) {
   if (options.key_lengths.empty()) return x;
   const Tensor is_key = length_mask(options.key_lengths, x.shape()[1], x.device());
-  return where(reshape(is_key, {x.shape()[0], x.shape()[1], 1, 1}), x, cast(Tensor::full({1}, 0, x.device()), x.dtype()));
+  return where(reshape(is_key, {x.shape()[0], x.shape()[1], 1, 1}), x,
+               cast(Tensor::full({1}, 0, x.device()), x.dtype()));
 }
 
 }  // namespace

@@ -41,9 +41,7 @@ class IndexSelectNode : public Node {
   IndexSelectNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim)
       : Node(std::move(inputs), std::move(saved)), dim_(dim) {}
   const char* name() const override { return "index_select"; }
-  std::optional<Attributes> attributes() const override {
-    return Attributes{{"dim", static_cast<std::int64_t>(dim_)}};
-  }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dim", static_cast<std::int64_t>(dim_)}}; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad).gather_backward(dim_, saved(1), result_grad, targets[0], stream_of(result_grad));
   }

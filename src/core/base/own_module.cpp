@@ -37,7 +37,8 @@ std::vector<fs::path> module_places(const char* built_in) {
     places.push_back(fs::path(here.dli_fname).parent_path());
   std::error_code failure;
   const fs::path program = fs::read_symlink("/proc/self/exe", failure).parent_path();
-  for (const fs::path& where : {fs::path(), fs::path("../lib"), fs::path("..") / built_in, fs::path("../..") / built_in})
+  for (const fs::path& where :
+       {fs::path(), fs::path("../lib"), fs::path("..") / built_in, fs::path("../..") / built_in})
     places.push_back((program / where).lexically_normal());
   return places;
 }

@@ -1,5 +1,5 @@
-// Libraries of Lockstep's own that a program loads when it needs them: each is built around a library that must not meet
-// the program's.
+// Libraries of Lockstep's own that a program loads when it needs them: each is built around a library that must not
+// meet the program's.
 #pragma once
 
 #include <string>

@@ -13,8 +13,20 @@ std::pair<const void*, std::string> key_of_constant(const Tensor& tensor) {
   return {tensor.buffer().data(), fmt::format("{} {}", name_of(tensor.dtype()), tensor.shape().text())};
 }
 
+bool has_same_bytes(const Tensor& a, const Tensor& b) {
+  if (a.is_same(b) || a.buffer().data() == b.buffer().data()) return true;
+  const Tensor x = a.to(cpu_device()), y = b.to(cpu_device());
+  return x.bytes() == y.bytes() &&
+         (x.bytes() == 0 || std::memcmp(x.buffer().data(), y.buffer().data(), x.bytes()) == 0);
+}
+
+constexpr const char* kUnrecorded =
+    "the two runs read different values that no operator has recorded: from span() or data(), clone(), copy_from(), "
+    "item(), random numbers, or numbers that the module computed from the batch's size";
+
 bool has_values(const Tensor& tensor, const std::vector<std::int64_t>& values) {
-  if (tensor.dtype() != DType::kInt64 || tensor.shape() != Shape{static_cast<std::int64_t>(values.size())}) return false;
+  if (tensor.dtype() != DType::kInt64 || tensor.shape() != Shape{static_cast<std::int64_t>(values.size())})
+    return false;
   const Tensor host = tensor.to(cpu_device());
   return std::equal(values.begin(), values.end(), host.span<std::int64_t>().begin());
 }
@@ -55,7 +67,6 @@ ValueNames::ValueNames(const nn::Module& module, const TracedModel& model, Graph
                        std::vector<std::string> input_names)
     : model_(model), builder_(builder), input_names_(std::move(input_names)) {
   for (const NamedTensor& each : module.state_dict()) parameters_.emplace(key_of_constant(each.tensor), each.name);
-  constant_names_.insert(input_names_.begin(), input_names_.end());
 }
 
 std::string ValueNames::name(const std::string& reader, const Operand& operand) {
@@ -72,20 +83,24 @@ std::string ValueNames::constant(const std::string& reader, const Operand& opera
   std::string& known = constants_[key_of_constant(operand.first)];
   if (!known.empty()) return known;
   const auto parameter = parameters_.find(key_of_constant(operand.first));
-  std::string name = parameter != parameters_.end() ? parameter->second : "constant";
-  for (int count = 1; !constant_names_.insert(name).second; ++count)
-    name = fmt::format("{}_{}", parameter != parameters_.end() ? parameter->second : "constant", count);
   element_type_of(fmt::format("{} of {}", describe(operand.first), reader), operand.first.dtype());
-  const Extents extents = extents_of("a constant of " + reader, operand.first.shape(), operand.second.shape(), model_.sizes);
+  const Extents extents =
+      extents_of("a constant of " + reader, operand.first.shape(), operand.second.shape(), model_.sizes);
+  const std::string name = builder_.unique_name(parameter != parameters_.end() ? parameter->second : "constant");
   if (operand.first.shape() == operand.second.shape()) {
+    if (!has_same_bytes(operand.first, operand.second))
+      throw InvalidArgument("export_onnx: {} reads {} {}: {}", reader, name_of(operand.first.dtype()),
+                            operand.first.shape().text(), kUnrecorded);
     builder_.add_initializer(name, operand.first);
     return known = name;
   }
   const Tensor once = without_repeats(operand.first.to(cpu_device()), extents),
                again = without_repeats(operand.second.to(cpu_device()), extents);
-  if (!once.defined() || !again.defined() || std::memcmp(once.buffer().data(), again.buffer().data(), once.bytes()) != 0)
+  if (!once.defined() || !again.defined() ||
+      std::memcmp(once.buffer().data(), again.buffer().data(), once.bytes()) != 0)
     throw InvalidArgument(
-        "export_onnx: {} reads {} {}, which depends on the batch size in a way that no operator has recorded: make it of "
+        "export_onnx: {} reads {} {}, which depends on the batch size in a way that no operator has recorded: make it "
+        "of "
         "the inputs with operators, or with one sample, which is repeated",
         reader, name_of(operand.first.dtype()), operand.first.shape().text());
   builder_.add_initializer(name, once);
@@ -108,16 +123,18 @@ namespace {
 
 template <typename T> const T& attribute_as(const TracedStep& step, const Attributes& all, const std::string& name) {
   const auto found = all.find(name);
-  LOCKSTEP_CHECK(found != all.end() && std::holds_alternative<T>(found->second), "{} has no attribute '{}'", step.op, name);
+  LOCKSTEP_CHECK(found != all.end() && std::holds_alternative<T>(found->second), "{} has no attribute '{}'", step.op,
+                 name);
   return std::get<T>(found->second);
 }
 
 template <typename T> const T& equal_attribute(const TracedStep& step, const std::string& name) {
   const T& first = attribute_as<T>(step, step.first, name);
   if (first != attribute_as<T>(step, step.second, name))
-    throw InvalidArgument("export_onnx: {} has another '{}' in a batch of another size or with other values: it depends "
-                          "on the batch",
-                          step.text(), name);
+    throw InvalidArgument(
+        "export_onnx: {} has another '{}' in a batch of another size or with other values: it depends "
+        "on the batch",
+        step.text(), name);
   return first;
 }
 
@@ -134,8 +151,8 @@ std::vector<std::int64_t> Conversion::integers(const std::string& name) const {
 Extents Conversion::sizes(const std::string& name) const {
   const auto& first = attribute_as<std::vector<std::int64_t>>(step_, step_.first, name);
   const auto& second = attribute_as<std::vector<std::int64_t>>(step_, step_.second, name);
-  return extents_of(step_.text(), Shape(std::span<const std::int64_t>(first)), Shape(std::span<const std::int64_t>(second)),
-                    model_.sizes);
+  return extents_of(step_.text(), Shape(std::span<const std::int64_t>(first)),
+                    Shape(std::span<const std::int64_t>(second)), model_.sizes);
 }
 
 bool Conversion::has_lengths(const std::string& name) const {

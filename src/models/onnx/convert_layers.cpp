@@ -48,13 +48,11 @@ std::string convolution(Conversion& c) {
 }
 
 std::string pooling(Conversion& c) {
-  GraphBuilder::AttributeList attributes = {{"kernel_shape", c.integers("window")},
-                                            {"strides", c.integers("stride")},
-                                            {"pads", c.integers("padding")}};
+  GraphBuilder::AttributeList attributes = {
+      {"kernel_shape", c.integers("window")}, {"strides", c.integers("stride")}, {"pads", c.integers("padding")}};
   const bool is_max = c.op() == "max_pool2d";
   if (!is_max) attributes.emplace_back("count_include_pad", c.integer("count_padding"));
-  return channels_last(c.to,
-                       c.to.add(is_max ? "MaxPool" : "AveragePool", {channels_first(c.to, c.in(0))}, attributes));
+  return channels_last(c.to, c.to.add(is_max ? "MaxPool" : "AveragePool", {channels_first(c.to, c.in(0))}, attributes));
 }
 
 // ONNX divides alpha by the number of channels.
@@ -160,8 +158,8 @@ void convert_batch_norm(Conversion& c) {
   std::iota(last.begin(), last.end(), 1), last[0] = 0, last[dims - 1] = 1;
   std::string x = c.in(0);
   if (dims > 2) x = c.to.transpose(x, first);
-  std::string y = c.to.add("BatchNormalization", {x, weight, bias, c.saved(1), c.saved(2)},
-                           {{"epsilon", c.number("eps")}});
+  std::string y =
+      c.to.add("BatchNormalization", {x, weight, bias, c.saved(1), c.saved(2)}, {{"epsilon", c.number("eps")}});
   if (c.integer("relu") != 0) y = c.to.add("Relu", {y});
   c.result(dims > 2 ? c.to.transpose(y, last) : y);
 }

@@ -37,8 +37,8 @@ void convert_flip(Conversion& c) {
   if (dims.empty()) return c.result(c.to.add("Identity", {c.in(0)}));
   const std::vector<std::int64_t> minus_one(dims.size(), -1);
   const std::vector<std::int64_t> before_first(dims.size(), std::numeric_limits<std::int64_t>::min());
-  c.result(c.to.add("Slice", {c.in(0), c.to.ints(minus_one), c.to.ints(before_first), c.to.ints(dims),
-                              c.to.ints(minus_one)}));
+  c.result(c.to.add("Slice",
+                    {c.in(0), c.to.ints(minus_one), c.to.ints(before_first), c.to.ints(dims), c.to.ints(minus_one)}));
 }
 
 void convert_pad(Conversion& c) {
@@ -68,8 +68,7 @@ void convert_shape(Conversion& c) {
 }
 
 void convert_indexing(Conversion& c) {
-  if (c.op() == "embedding")
-    return c.result(c.to.add("Gather", {c.in(0), c.saved(0)}, {{"axis", std::int64_t{0}}}));
+  if (c.op() == "embedding") return c.result(c.to.add("Gather", {c.in(0), c.saved(0)}, {{"axis", std::int64_t{0}}}));
   const std::int64_t dim = c.integer("dim");
   if (c.op() == "index_select") return c.result(c.to.add("Gather", {c.in(0), c.saved(0)}, {{"axis", dim}}));
   if (c.op() == "gather") return c.result(c.to.add("GatherElements", {c.in(0), c.saved(0)}, {{"axis", dim}}));

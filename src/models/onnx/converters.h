@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,7 +46,6 @@ class ValueNames {
   std::vector<std::string> input_names_;
   std::map<std::pair<std::size_t, std::size_t>, std::string> results_;
   std::map<std::pair<const void*, std::string>, std::string> constants_, parameters_;  // by memory and shape
-  std::set<std::string> constant_names_;
 };
 
 // One step while it is written.

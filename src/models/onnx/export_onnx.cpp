@@ -26,9 +26,10 @@ void check_call(const nn::Module& module, const Tensors& inputs, const std::stri
       throw InvalidArgument("export_onnx: example input {} must have samples, (N, ...), got {}", i,
                             inputs[i].defined() ? inputs[i].shape().text() : "an undefined tensor");
     if (inputs[i].shape()[0] != inputs[0].shape()[0])
-      throw InvalidArgument("export_onnx: the example inputs have different numbers of samples: {} in input 0, {} in "
-                            "input {}",
-                            inputs[0].shape()[0], inputs[i].shape()[0], i);
+      throw InvalidArgument(
+          "export_onnx: the example inputs have different numbers of samples: {} in input 0, {} in "
+          "input {}",
+          inputs[0].shape()[0], inputs[i].shape()[0], i);
     element_type_of(fmt::format("example input {}", i), inputs[i].dtype());
   }
   for (const NamedTensor& each : module.state_dict())
@@ -123,13 +124,14 @@ void check_dependence(const Graph& graph) {
   for (const ValueInfo& output : graph.outputs)
     if (dependent.count(output.name) == 0)
       throw InvalidArgument(
-          "export_onnx: output '{}' depends on no input as far as operators have recorded: a module on several devices, "
+          "export_onnx: output '{}' depends on no input as far as operators have recorded: a module on several "
+          "devices, "
           "span(), clone() or copy_from() leave no record",
           output.name);
   for (const ValueInfo& input : graph.inputs)
     if (read.count(input.name) == 0)
-      throw InvalidArgument("export_onnx: no output depends on input '{}' as far as operators have recorded: leave it out",
-                            input.name);
+      throw InvalidArgument(
+          "export_onnx: no output depends on input '{}' as far as operators have recorded: leave it out", input.name);
 }
 
 }  // namespace
@@ -143,6 +145,8 @@ static void export_module(nn::Module& module, const Tensors& example_inputs, con
   check_names(input_names, output_names, options.batch_name);
   GraphBuilder builder(options.opset, input_names[0]);
   Graph& graph = builder.graph;
+  for (const auto* names : {&input_names, &output_names})
+    for (const std::string& name : *names) builder.unique_name(name);
   graph.ir_version = options.opset < 19 ? 8 : 9;
   graph.name = module.kind();
   graph.producer = "Lockstep";

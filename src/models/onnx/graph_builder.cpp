@@ -37,7 +37,8 @@ ElementType element_type_of(const std::string& what, DType type) {
     case DType::kBFloat16: break;
   }
   throw InvalidArgument(
-      "export_onnx: {} is {}: expected float32, int64, int32, int8 or uint8; load the weights into a float32 module, and "
+      "export_onnx: {} is {}: expected float32, int64, int32, int8 or uint8; load the weights into a float32 module, "
+      "and "
       "let it compute in float32",
       what, name_of(type));
 }
@@ -45,16 +46,16 @@ ElementType element_type_of(const std::string& what, DType type) {
 void GraphBuilder::begin_step(const std::string& path, const std::string& op) {
   std::string stem = path.empty() ? op : path + "/" + op;
   std::replace(stem.begin(), stem.end(), '.', '/');
-  step_ = fresh(stem);
+  step_ = unique_name(stem);
 }
 
-std::string GraphBuilder::fresh(const std::string& stem) {
+std::string GraphBuilder::unique_name(const std::string& stem) {
   const int count = counts_[stem]++;
-  return count == 0 ? stem : fresh(fmt::format("{}_{}", stem, count));
+  return count == 0 ? stem : unique_name(fmt::format("{}_{}", stem, count));
 }
 
 std::string GraphBuilder::add(const std::string& op, std::vector<std::string> inputs, AttributeList attributes) {
-  const std::string name = fresh(step_ + "/" + op);
+  const std::string name = unique_name(step_ + "/" + op);
   graph.nodes.push_back({op, name, std::move(inputs), {name}, std::move(attributes)});
   return name;
 }
@@ -62,7 +63,7 @@ std::string GraphBuilder::add(const std::string& op, std::vector<std::string> in
 std::pair<std::string, std::string> GraphBuilder::add_with_two_outputs(const std::string& op,
                                                                        std::vector<std::string> inputs,
                                                                        AttributeList attributes) {
-  const std::string name = fresh(step_ + "/" + op), second = fresh(name + ":1");
+  const std::string name = unique_name(step_ + "/" + op), second = unique_name(name + ":1");
   graph.nodes.push_back({op, name, std::move(inputs), {name, second}, std::move(attributes)});
   return {name, second};
 }
@@ -79,7 +80,7 @@ std::string GraphBuilder::shared(ElementType type, const Ints& dims, const std::
   const std::string key = bytes_of_values(dims) + '/' + bytes;
   const auto [at, is_new] = constants_.emplace(std::pair(static_cast<int>(type), key), "");
   if (!is_new) return at->second;
-  at->second = fresh("constant_" + std::to_string(constants_.size()));
+  at->second = unique_name("constant_" + std::to_string(constants_.size()));
   const auto memory = std::make_shared<const std::string>(bytes);
   graph.initializers.push_back({at->second, type, dims, std::as_bytes(std::span(*memory)), memory});
   return at->second;
@@ -116,7 +117,8 @@ std::string GraphBuilder::reshape(const std::string& x, const Extents& from, con
     wanted[d] = is_same ? 0 : -1;
     open += is_same ? 0 : 1;
   }
-  const bool has_zero = std::any_of(to.begin(), to.end(), [](const Extent& e) { return e.is_static() && e.fixed == 0; });
+  const bool has_zero =
+      std::any_of(to.begin(), to.end(), [](const Extent& e) { return e.is_static() && e.fixed == 0; });
   if (has_empty || (has_zero && !is_static(to)) || open > 1)
     return add("Reshape", {x, as_shape(to)}, {{"allowzero", std::int64_t{1}}});
   return add("Reshape", {x, ints(wanted)});
@@ -134,8 +136,7 @@ std::string GraphBuilder::extent(const Extent& extent) {
   if (extent.is_static()) return ints({extent.fixed});
   std::string& made = extents_[fmt::format("{} {}", extent.per_sample, extent.fixed)];
   if (!made.empty()) return made;
-  if (samples_.empty())
-    samples_ = add("Shape", {first_input_}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
+  if (samples_.empty()) samples_ = add("Shape", {first_input_}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
   std::string value = samples_;
   if (extent.per_sample != 1) value = add("Mul", {value, ints({extent.per_sample})});
   if (extent.fixed != 0) value = add("Add", {value, ints({extent.fixed})});

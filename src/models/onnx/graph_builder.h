@@ -33,6 +33,9 @@ class GraphBuilder {
   // The names of the nodes and values from now on begin with this.
   void begin_step(const std::string& path, const std::string& op);
 
+  // A name that no value has: `stem`, or with a number.
+  std::string unique_name(const std::string& stem);
+
   // Adds a node with one output, and returns the output's name.
   std::string add(const std::string& op, std::vector<std::string> inputs, AttributeList attributes = {});
   std::pair<std::string, std::string> add_with_two_outputs(const std::string& op, std::vector<std::string> inputs,
@@ -40,9 +43,9 @@ class GraphBuilder {
 
   void add_initializer(const std::string& name, const Tensor& values);
   // Constants that have the same values share one initializer.
-  std::string ints(const Ints& values);  // int64, one dimension
+  std::string ints(const Ints& values);     // int64, one dimension
   std::string integer(std::int64_t value);  // a scalar
-  std::string number(float value);  // a scalar
+  std::string number(float value);          // a scalar
   std::string floats(const std::vector<float>& values);
   std::string mask(const std::vector<std::uint8_t>& values, const Ints& dims);  // bool
 
@@ -62,7 +65,6 @@ class GraphBuilder {
   std::string length_mask(const std::string& lengths, std::int64_t extent);
 
  private:
-  std::string fresh(const std::string& stem);
   std::string extent(const Extent& extent);  // int64, of shape (1)
   std::string shared(ElementType type, const Ints& dims, const std::string& bytes);
 

@@ -119,9 +119,9 @@ bool write(const Graph& graph, ByteSink file, ByteSink error) {
 }  // namespace lockstep::onnx
 
 extern "C" __attribute__((visibility("default"))) bool lockstep_onnx_write(int version,
-                                                                            const lockstep::onnx::Graph& graph,
-                                                                            lockstep::onnx::ByteSink file,
-                                                                            lockstep::onnx::ByteSink error) {
+                                                                           const lockstep::onnx::Graph& graph,
+                                                                           lockstep::onnx::ByteSink file,
+                                                                           lockstep::onnx::ByteSink error) {
   if (version != lockstep::onnx::kOnnxVersion) {
     lockstep::onnx::put(error, "the module belongs to another version of Lockstep: install both from one build");
     return false;

@@ -28,19 +28,18 @@ class Origins {
     by_memory_[tensor.buffer().data()].push_back({tensor, origin});
   }
 
-  Operand find(const Tensor& tensor) const {
-    if (!tensor.defined()) return {};
+  // The origin of the tensor itself, and then those of results that are views of the same values.
+  std::vector<Operand> candidates(const Tensor& tensor) const {
+    std::vector<Operand> all;
     if (const auto node = node_of(tensor)) {
       const auto found = by_node_.find(node.get());
-      if (found != by_node_.end()) return found->second;
+      if (found != by_node_.end()) all.push_back(found->second);
     }
     const auto same_memory = by_memory_.find(tensor.buffer().data());
-    if (same_memory != by_memory_.end() && tensor.count() > 0) {
-      const auto& entries = same_memory->second;
-      for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry)
-        if (entry->tensor.shape() == tensor.shape() && entry->tensor.dtype() == tensor.dtype()) return entry->origin;
-    }
-    return {Operand::Origin::kConstant, 0, 0, {}, {}};
+    if (same_memory == by_memory_.end() || tensor.count() == 0) return all;
+    for (const Entry& entry : same_memory->second)
+      if (entry.tensor.shape() == tensor.shape() && entry.tensor.dtype() == tensor.dtype()) all.push_back(entry.origin);
+    return all;
   }
 
   bool has_memory(const Tensor& tensor) const {
@@ -92,7 +91,8 @@ struct Pass {
   }
 
  private:
-  static void name_all(const nn::Module& module, const std::string& path, std::map<const nn::Module*, std::string>& to) {
+  static void name_all(const nn::Module& module, const std::string& path,
+                       std::map<const nn::Module*, std::string>& to) {
     to.emplace(&module, path);
     for (const auto& [name, child] : module.children()) name_all(*child, path.empty() ? name : path + "." + name, to);
   }
@@ -114,16 +114,6 @@ Tensor other_batch(const Tensor& given, std::int64_t count) {
   if (from.bytes() > 0) std::memcpy(target, source, from.bytes());
   return to.to(given.device());
 }
-
-bool has_same_bytes(const Tensor& a, const Tensor& b) {
-  if (a.is_same(b) || a.buffer().data() == b.buffer().data()) return true;
-  const Tensor x = a.to(cpu_device()), y = b.to(cpu_device());
-  return x.bytes() == y.bytes() && (x.bytes() == 0 || std::memcmp(x.buffer().data(), y.buffer().data(), x.bytes()) == 0);
-}
-
-constexpr const char* kUnrecorded =
-    "the two runs read different values that no operator has recorded: from span() or data(), clone(), copy_from(), "
-    "item(), random numbers, or numbers that the module computed from the batch's size";
 
 // Joins the two traces.
 class Joined {
@@ -178,6 +168,10 @@ class Joined {
     const OnnxOperator* const known = operator_of(step);
     is_known_.push_back(known != nullptr && first && second);
     const std::size_t inputs = a.node->inputs().size(), saved = Trace::saved_of(a).size();
+    if (b.node->inputs().size() != inputs || Trace::saved_of(b).size() != saved)
+      throw InvalidArgument(
+          "export_onnx: {} has {} inputs for {} samples, but {} for {} samples: it depends on the batch size",
+          step.text(), inputs, model_.sizes.first, b.node->inputs().size(), model_.sizes.second);
     for (std::size_t i = 0; i < inputs; ++i) {
       const Tensor &x = a.node->inputs()[i], &y = b.node->inputs().at(i);
       check_version(step, x, a.input_versions[i]);
@@ -203,9 +197,21 @@ class Joined {
                             step.text(), describe(tensor));
   }
 
+  static bool is_same(const Operand& a, const Operand& b) {
+    return a.origin == b.origin && a.index == b.index && a.output == b.output;
+  }
+
   Operand operand(const std::string& reader, const Tensor& first, const Tensor& second) {
-    Operand a = origins_[0].find(first), b = origins_[1].find(second);
-    if (a.origin != b.origin || a.index != b.index || a.output != b.output)
+    if (!first.defined() || !second.defined()) return {};
+    const std::vector<Operand> of_first = origins_[0].candidates(first), of_second = origins_[1].candidates(second);
+    Operand a{Operand::Origin::kConstant, 0, 0, {}, {}};
+    const auto common = std::find_if(of_first.begin(), of_first.end(), [&](const Operand& each) {
+      return std::any_of(of_second.begin(), of_second.end(),
+                         [&](const Operand& other) { return is_same(each, other); });
+    });
+    if (common != of_first.end())
+      a = *common;
+    else if (!of_first.empty() || !of_second.empty())
       throw InvalidArgument(
           "export_onnx: {} reads other results for {} samples than for {}: the module depends on the batch's size or "
           "on its values",
@@ -268,20 +274,6 @@ class Joined {
   std::vector<bool> is_known_;
 };
 
-// Values without a recorded origin must be the same in both passes, or repeat along dimensions that grow with the
-// batch; the converter of constants checks that. Here: those that have static shapes.
-void check_constants(const TracedModel& model) {
-  const auto check = [](const std::string& reader, const Operand& each) {
-    if (each.origin != Operand::Origin::kConstant || each.first.shape() != each.second.shape()) return;
-    if (!has_same_bytes(each.first, each.second))
-      throw InvalidArgument("export_onnx: {} reads {} {}: {}", reader, name_of(each.first.dtype()),
-                            each.first.shape().text(), kUnrecorded);
-  };
-  for (const TracedStep& step : model.steps)
-    for (const auto* operands : {&step.inputs, &step.saved})
-      for (const Operand& each : *operands) check(step.text(), each);
-}
-
 }  // namespace
 
 std::string TracedStep::text() const {
@@ -330,7 +322,6 @@ TracedModel trace_model(nn::Module& module, const Tensors& examples) {
   Joined joined(first, second, model);
   joined.join();
   joined.keep_needed();
-  check_constants(model);
   return model;
 }
 

@@ -1,4 +1,4 @@
-// What a module computes, from traces of two forward passes over batches of different sizes and values.
+// The operators of a module, from traces of two forward passes over batches of different sizes and values.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
 // A Transpose is held back until a node needs its result: elementwise nodes read what was to be transposed, and their
 // results are transposed instead. So the transposes around the layers of an image network meet and cancel.
 //
-//   Conv -> (N, C, H, W) to (N, H, W, C) -> Relu -> (N, H, W, C) to (N, C, H, W) -> Conv   becomes   Conv -> Relu -> Conv
+//   Conv -> (N, C, H, W) to (N, H, W, C) -> Relu -> (N, H, W, C) to (N, C, H, W) -> Conv   becomes   Conv -> Relu ->
+//   Conv
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -18,9 +19,9 @@ namespace {
 using Order = std::vector<std::int64_t>;
 
 const std::set<std::string> kElementwise = {
-    "Relu", "Sigmoid", "Tanh", "Erf",  "Clip", "LeakyRelu", "Elu", "HardSwish", "HardSigmoid", "Softplus", "Mish",
-    "Gelu", "Abs",     "Neg",  "Exp",  "Log",  "Sqrt",      "Sin", "Cos",       "Floor",       "Ceil",     "Round",
-    "Sign", "Add", "Sub",  "Mul",  "Div",       "Pow", "Max",       "Min"};
+    "Relu", "Sigmoid", "Tanh", "Erf", "Clip", "LeakyRelu", "Elu",  "HardSwish", "HardSigmoid", "Softplus",
+    "Mish", "Gelu",    "Abs",  "Neg", "Exp",  "Log",       "Sqrt", "Sin",       "Cos",         "Floor",
+    "Ceil", "Round",   "Sign", "Add", "Sub",  "Mul",       "Div",  "Pow",       "Max",         "Min"};
 
 // The dimensions `order` of a value.
 struct HeldTranspose {
@@ -105,7 +106,8 @@ class TransposeJoiner {
     if (held == held_.end()) return name;
     const auto& [source, order] = held->second;
     if (is_output(name)) {
-      if (outputs_made_.insert(name).second) nodes_.push_back(is_identity(order) ? identity(name, source) : transpose(name, source, order));
+      if (outputs_made_.insert(name).second)
+        nodes_.push_back(is_identity(order) ? identity(name, source) : transpose(name, source, order));
       return name;
     }
     if (is_identity(order)) return source;
@@ -161,7 +163,8 @@ class TransposeJoiner {
   }
 
   bool moves_before(GraphNode& node) {
-    if (kElementwise.count(node.op) == 0) return false;
+    const bool is_concat = node.op == "Concat";
+    if (kElementwise.count(node.op) == 0 && !is_concat) return false;
     const HeldTranspose* first = nullptr;
     for (const std::string& input : node.inputs) {
       const auto held = held_.find(input);
@@ -174,12 +177,17 @@ class TransposeJoiner {
     std::vector<std::string> inputs;
     for (const std::string& input : node.inputs) {
       const auto held = held_.find(input);
+      if (held == held_.end() && is_concat) return false;
       const auto moved = held != held_.end() ? held->second.source : constant_before(input, order);
       if (!moved) return false;
       inputs.push_back(*moved);
     }
     const std::string result = node.outputs[0], before = result + ".before";
-    node.inputs = std::move(inputs), node.outputs = {before};
+    node.inputs = std::move(inputs), node.outputs = {before}, node.name = before;
+    if (is_concat) {
+      auto& axis = std::get<std::int64_t>(node.attributes[0].second);
+      axis = order[static_cast<std::size_t>(axis)];
+    }
     nodes_.push_back(std::move(node));
     held_[result] = {before, order};
     return true;

@@ -14,7 +14,7 @@ namespace lockstep::onnx {
 
 namespace {
 
-constexpr std::size_t kAlignment = 4096;     // of tensors in the second file, which readers map
+constexpr std::size_t kAlignment = 4096;    // of tensors in the second file, which readers map
 constexpr std::size_t kSmallTensor = 1024;  // shapes and scalars stay where readers look for them
 
 OnnxWrite load_writer(const std::string& path) {
@@ -27,7 +27,8 @@ OnnxWrite load_writer(const std::string& path) {
   if (module.handle == nullptr)
     throw Error(
         "export_onnx: {}: ONNX files need {}, which cannot be loaded ({}): install libprotobuf-dev and "
-        "protobuf-compiler, configure the build of Lockstep again (meson configure BUILD -Donnx=enabled) and compile it; "
+        "protobuf-compiler, configure the build of Lockstep again (meson configure BUILD -Donnx=enabled) and compile "
+        "it; "
         "or put the module's folder into LD_LIBRARY_PATH",
         path, kOnnxFile, module.error);
   const auto write = reinterpret_cast<OnnxWrite>(::dlsym(module.handle, kOnnxWrite));
