@@ -35,6 +35,21 @@ class ScatterNode : public Node {
   float value_;  // without a source
 };
 
+// Saved: the index.
+class GatherNode : public Node {
+ public:
+  GatherNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim)
+      : Node(std::move(inputs), std::move(saved)), dim_(dim) {}
+  const char* name() const override { return "gather"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dim", static_cast<std::int64_t>(dim_)}}; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    kernels_of(result_grad).gather_backward(dim_, saved(0), result_grad, targets[0], stream_of(result_grad));
+  }
+
+ private:
+  std::size_t dim_;
+};
+
 // Saved: the index, and the places (x's shape) to which it is repeated.
 class IndexSelectNode : public Node {
  public:
@@ -102,6 +117,21 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   sums.accumulate = true;
   kernels_of(x).gather_backward(along, index, source, sums, stream_of(x));
   record<ScatterNode>(y, {x, source}, std::vector{index}, along, true);
+  return y;
+}
+
+Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  check_activation("gather", "x", x);
+  const std::size_t along = dimension_of("gather", dim, x.shape());
+  check_input("gather", "index", index, static_cast<int>(x.shape().dims()), &x.device(), DType::kInt64);
+  for (std::size_t d = 0; d < x.shape().dims(); ++d)
+    if (d != along && index.shape()[d] > x.shape()[d])
+      throw InvalidArgument("gather: index {} is larger than x {} in dimension {}", index.shape().text(),
+                            x.shape().text(), d);
+  check_index("gather", index, x.shape()[along]);
+  const Tensor y = empty_like(x, index.shape());
+  kernels_of(x).gather(along, x, index, y, stream_of(x));
+  record<GatherNode>(y, {x}, std::vector{index}, along);
   return y;
 }
 

@@ -73,7 +73,6 @@ constexpr OnnxOperator kOperators[] = {
     {"checkpoint", nullptr, 0, false, "it belongs to training: call it outside of an EnableGrad"},
     {"parallel_apply", nullptr, 0, false, kSeveralDevices},
     {"gather_outputs", nullptr, 0, false, kSeveralDevices},
-    {"DataParallel", nullptr, 0, false, kSeveralDevices},
     {"softmax_cross_entropy", nullptr, 0, false, kLoss},
     {"nll_loss", nullptr, 0, false, kLoss},
     {"mse_loss", nullptr, 0, false, kLoss},
