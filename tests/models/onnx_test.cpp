@@ -230,11 +230,21 @@ TEST_F(OnnxExport, RefusesWhatDependsOnTheNumberOfSamples) {
               HasSubstr("depends on the batch size"));
 }
 
+TEST_F(OnnxExport, SaysThatTheModuleRefusedTheOtherBatch) {
+  EXPECT_THAT(message_for([](const Tensors& in) {
+                return one(reshape(in[0], {2, 2, 2}));
+              }),
+              AllOf(HasSubstr("computes 2 samples, but not 5 samples"), HasSubstr("(2, 2, 2)")));
+}
+
 TEST_F(OnnxExport, RefusesValuesThatNoOperatorRecorded) {
   const std::string expected = "that no operator has recorded";
   EXPECT_THAT(message_for([](const Tensors& in) { return one(in[0] * in[0].clone()[0]); }), HasSubstr("no operator"));
   EXPECT_THAT(message_for([](const Tensors& in) { return one(in[0] * Tensor::full({4}, in[0].span<float>()[0])); }),
               AllOf(HasSubstr("'mul'"), HasSubstr(expected)));
+  EXPECT_THAT(message_for([](const Tensors& in) { return one(in[0] * Tensor::full({4}, in[0].span<float>()[0])); },
+                          {Tensor::zeros({1, 4})}),
+              HasSubstr(expected));
   EXPECT_THAT(message_for([](const Tensors& in) { return one(in[0] + randn({4})); }), HasSubstr(expected));
   EXPECT_THAT(message_for([](const Tensors& in) { return one(in[0] * sum(in[0]).item()); }), HasSubstr("'factor'"));
   EXPECT_THAT(

@@ -25,11 +25,12 @@ struct OnnxOptions {
 
 // Runs the module in evaluation mode on `example_inputs` (N, ...), N >= 1, once as they are and once with more samples
 // made of their elements, and writes what it computed. In the file N is free; all other extents are those of the
-// examples. Integer inputs must have the values of a real batch: the second run has the same values at other places.
+// examples. Integer inputs must have the values of a real batch: the second run has the same values at other places,
+// and finds values that the module read by itself only if they differ there.
 //
 // Images stay (N, H, W, C). Parameters have their names in the module; computations are float32. The module, its mode
 // and the thread's random streams are as before. The same module and inputs give the same bytes. The file is replaced
-// as a whole or not at all. Blocks until it is on the disk.
+// as a whole or not at all; a second file is replaced before it. Blocks until all is on the disk.
 //
 // Attention's key lengths and mean_pooling()'s, which are numbers and not a tensor, become the int64 input (N) that had
 // the same values in both runs: the module reads its lengths from that input.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -98,7 +99,8 @@ struct Pass {
   }
 };
 
-// `count` rows: the given ones at the end, and before them others with their elements in reverse order.
+// `count` rows: the given ones at the end, and before them others with their elements in reverse order. Numbers are
+// also scaled and shifted, since examples are often all zeros; integers are not, since they must stay in their range.
 Tensor other_batch(const Tensor& given, std::int64_t count) {
   const Tensor from = given.to(cpu_device());
   std::vector<std::int64_t> extents(from.shape().extents().begin(), from.shape().extents().end());
@@ -112,7 +114,20 @@ Tensor other_batch(const Tensor& given, std::int64_t count) {
     for (std::size_t at = 0; at < row; at += element) std::memcpy(target + at, last - at, element);
   }
   if (from.bytes() > 0) std::memcpy(target, source, from.bytes());
+  if (from.dtype() == DType::kFloat32)
+    for (float& each : to.span<float>().first(static_cast<std::size_t>(to.count() - from.count())))
+      each = 0.75F * each + 0.0625F;
   return to.to(given.device());
+}
+
+std::unique_ptr<Pass> other_pass(nn::Module& module, const Tensors& inputs, const BatchSizes& sizes) {
+  try {
+    return std::make_unique<Pass>(module, inputs);
+  } catch (const Error& error) {
+    throw InvalidArgument(
+        "export_onnx: the module computes {} samples, but not {} samples with the same elements at other places: {}",
+        sizes.first, sizes.second, error.what());
+  }
 }
 
 // Joins the two traces.
@@ -318,8 +333,8 @@ TracedModel trace_model(nn::Module& module, const Tensors& examples) {
   }
   model.first_inputs = firsts, model.second_inputs = seconds;
   Pass first(module, firsts);
-  Pass second(module, seconds);
-  Joined joined(first, second, model);
+  const std::unique_ptr<Pass> second = other_pass(module, seconds, model.sizes);
+  Joined joined(first, *second, model);
   joined.join();
   joined.keep_needed();
   return model;
