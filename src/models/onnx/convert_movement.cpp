@@ -62,7 +62,6 @@ void convert_copy(Conversion& c) {
 }
 
 void convert_shape(Conversion& c) {
-  if (c.op() == "to_device") return c.result(c.to.add("Identity", {c.in(0)}));
   if (c.op() == "reshape") return c.result(c.to.reshape(c.in(0), c.extents(0), c.result_extents()));
   c.result(c.to.expand(c.in(0), c.extents(0), c.result_extents()));
 }
