@@ -269,13 +269,14 @@ TEST_F(OnnxExport, LengthsMustBeAnInput) {
                   },
                   {x}),
               HasSubstr("lengths of samples that no input of the module has"));
-  EXPECT_EQ(message_for(
-                [&](const Tensors& in) {
-                  const auto span = in[1].span<std::int64_t>();
-                  return masked({span.begin(), span.end()}, in[0]);
-                },
-                {x, Tensor::from<std::int64_t>(std::vector<std::int64_t>{3, 1}, {2})}),
-            "nothing was thrown");
+  const auto reads_lengths = [&](const Tensors& in) {
+    const auto span = in[1].span<std::int64_t>();
+    return masked({span.begin(), span.end()}, in[0]);
+  };
+  const Tensor lengths = Tensor::from<std::int64_t>(std::vector<std::int64_t>{3, 1}, {2});
+  EXPECT_EQ(message_for(reads_lengths, {x, lengths}), "nothing was thrown");
+  EXPECT_THAT(message_for(reads_lengths, {x, lengths, lengths}),
+              HasSubstr("lengths that two inputs of the module have, 'input_1' and 'input_2'"));
 }
 
 // -- calls

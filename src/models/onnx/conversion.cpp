@@ -110,9 +110,16 @@ std::string ValueNames::constant(const std::string& reader, const Operand& opera
 
 std::string ValueNames::lengths(const std::string& reader, const std::vector<std::int64_t>& first,
                                 const std::vector<std::int64_t>& second) const {
+  std::vector<std::string> found;
   for (std::size_t i = 0; i < input_names_.size(); ++i)
     if (has_values(model_.first_inputs[i], first) && has_values(model_.second_inputs[i], second))
-      return input_names_[i];
+      found.push_back(input_names_[i]);
+  if (found.size() == 1) return found[0];
+  if (found.size() > 1)
+    throw InvalidArgument(
+        "export_onnx: {} has lengths that two inputs of the module have, '{}' and '{}': give the examples different "
+        "values, so that it is clear which one it reads",
+        reader, found[0], found[1]);
   throw InvalidArgument(
       "export_onnx: {} has lengths of samples that no input of the module has: give the module an int64 input (N) with "
       "the lengths, which it reads with span()",

@@ -34,7 +34,7 @@ class ValueNames {
   // Adds constants to the graph as they are read.
   std::string name(const std::string& reader, const Operand& operand);
   void set(std::size_t step, std::size_t output, const std::string& name) { results_[{step, output}] = name; }
-  // The int64 input (N) with these values in both passes. Throws InvalidArgument if there is none.
+  // The int64 input (N) with these values in both passes. Throws InvalidArgument unless there is one.
   std::string lengths(const std::string& reader, const std::vector<std::int64_t>& first,
                       const std::vector<std::int64_t>& second) const;
 
