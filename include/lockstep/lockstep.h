@@ -73,6 +73,7 @@
 #include "lockstep/models/gpt2.h"
 #include "lockstep/models/llama.h"
 #include "lockstep/models/name_mapping.h"
+#include "lockstep/models/onnx.h"
 #include "lockstep/models/pretrained.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/nn/activations.h"

@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/extend.h"
 #include "lockstep/nn/init.h"
+#include "src/autograd/layers/length_mask.h"
 #include "src/models/model_parts.h"
 
 namespace lockstep::models {
@@ -159,11 +160,9 @@ Tensor mean_pooling(const Tensor& hidden, const std::vector<std::int64_t>& lengt
   const Shape& shape = hidden.shape();
   check_lengths("mean_pooling", lengths, shape);
   if (lengths.empty()) return mean(hidden, 1);
-  std::vector<float> weights(static_cast<std::size_t>(shape[0] * shape[1]), 0.0F);
-  for (std::size_t n = 0; n < lengths.size(); ++n)
-    std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(n) * shape[1], lengths[n],
-                1 / static_cast<float>(lengths[n]));
-  const Tensor share = Tensor::from(std::span<const float>(weights), {shape[0], 1, shape[1]}, hidden.device());
+  const Tensor is_inside = reshape(length_mask(lengths, shape[1], hidden.device()), {shape[0], 1, shape[1]});
+  const Tensor one = Tensor::full({1}, 1, hidden.device()), zero = Tensor::full({1}, 0, hidden.device());
+  const Tensor inside = where(is_inside, one, zero), share = inside / clamp(sum(inside, 2, true), 1);
   return squeeze(matmul(share, cast(hidden, DType::kFloat32)), 1);
 }
 

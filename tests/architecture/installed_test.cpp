@@ -146,7 +146,7 @@ TEST_F(Installed, MesonFindsTheSourcesAsASubproject) {
   const CommandEnd configured = run(fmt::format(
       "env 'CXX={}' {} setup build --wrap-mode=nodownload --force-fallback-for=lockstep -Dlockstep:cuda=disabled "
       "-Dlockstep:onednn=disabled -Dlockstep:mpi=disabled -Dlockstep:nccl=disabled -Dlockstep:hwloc=disabled "
-      "-Dlockstep:tokenizers=disabled -Dlockstep:sentencepiece=disabled",
+      "-Dlockstep:tokenizers=disabled -Dlockstep:sentencepiece=disabled -Dlockstep:onnx=disabled",
       LOCKSTEP_COMPILER, LOCKSTEP_MESON));
   ASSERT_EQ(configured.exit_code, 0) << configured.output;
   const CommandEnd plan = run("ninja -C build -t query program");
@@ -155,7 +155,7 @@ TEST_F(Installed, MesonFindsTheSourcesAsASubproject) {
       << "a subproject needs no tests";
   // The features that this build lacks, and how to get them.
   const std::string log = text_of_file(here_ + "/build/meson-logs/meson-log.txt");
-  for (const char* part : {"oneDNN", "CUDA", "NCCL", "MPI", "hwloc", "tokenizers", "SentencePiece"})
+  for (const char* part : {"oneDNN", "CUDA", "NCCL", "MPI", "hwloc", "tokenizers", "SentencePiece", "ONNX"})
     EXPECT_FALSE(find_match(log, fmt::format("{} *: NO(?:: .*; .* ha(?:s|ve)| [(]-Dcuda=disabled)", part)).empty())
         << part;
 }

@@ -47,7 +47,8 @@ std::vector<std::string> compiled_sources() {
       page("tests/ddp/doc_examples_test.cpp"),      page("tests/train/summary_doc_test.cpp"),
       page("tests/train/trainer_doc_test.cpp"),     page("tests/docs/rings.cpp"),
       page("tests/data/tokenizers_doc_test.cpp"),   page("tests/faults/spawn_rank.cpp"),
-      page("tests/device/default_device_test.cpp"), page("tests/architecture/outside/program.cpp")};
+      page("tests/device/default_device_test.cpp"), page("tests/architecture/outside/program.cpp"),
+      page("tests/models/onnx_doc_test.cpp")};
   for (const auto& entry : fs::directory_iterator(kRoot + "/examples"))
     if (entry.path().extension() == ".cpp") sources.push_back(text_of_file(entry.path().string()));
   return sources;

@@ -92,7 +92,7 @@ TEST(ToAdd, EachRowNamesTheFilesThatNameItsExample) {
 
 // Adding one of these must touch only a few files.
 TEST(ToAdd, StaysCheap) {
-  const std::map<std::string, std::size_t> most = {{"an optimizer", 10}, {"a unary function", 8}, {"a strategy", 8}};
+  const std::map<std::string, std::size_t> most = {{"an optimizer", 10}, {"a unary function", 10}, {"a strategy", 8}};
   std::size_t found = 0;
   for (const AddRow& row : rows()) {
     const auto limit = most.find(row.what);

@@ -6,8 +6,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "lockstep/autograd/variable.h"
@@ -56,6 +60,9 @@ class GradTarget {
   bool temporary_ = false;
 };
 
+// Describes what a node computed from its inputs, by name: "dim", "factor".
+using Attributes = std::map<std::string, std::variant<std::int64_t, double, std::vector<std::int64_t>>>;
+
 class Node {
  public:
   explicit Node(std::vector<Tensor> inputs, std::vector<Tensor> saved = {});
@@ -63,6 +70,8 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
   virtual const char* name() const = 0;
+  // For readers of the tape, such as export_onnx(); nullopt: the node does not say what it computes.
+  virtual std::optional<Attributes> attributes() const { return std::nullopt; }
 
   // `result_grad` is the finished gradient of this node's result; the node owns it and may overwrite it in place. Saved
   // tensors must stay unchanged: with retain_graph the node runs again. `targets` has one entry per input; each wanted
@@ -87,6 +96,7 @@ class Node {
  private:
   friend class BackwardPass;
   friend class TapeSegment;
+  friend class Trace;
   friend void attach(const Tensor& result, std::shared_ptr<Node> node);
   friend HookHandle register_result_grad_hook(const Tensor& result, std::function<void(const Tensor& gradient)> hook);
   friend void register_backward_end_hook(const Tensor& result, std::function<void()> callback);
@@ -108,7 +118,8 @@ class Node {
   bool released_ = false;
 };
 
-// True if an operator with these inputs must record a node: one of them requires a gradient and no NoGrad is active.
+// True if an operator with these inputs must record a node: one of them requires a gradient and no NoGrad is active, or
+// a Trace lives.
 bool recording(std::span<const Tensor> inputs);
 
 // Declares that `node` computed `result`. Throws InvalidArgument if an input of the node is a result that has since

@@ -6,6 +6,7 @@
 #include "lockstep/core/error.h"
 #include "src/autograd/engine/backward_pass.h"
 #include "src/autograd/engine/tape_segment.h"
+#include "src/autograd/engine/trace.h"
 #include "src/autograd/engine/variable_state.h"
 
 namespace lockstep {
@@ -129,6 +130,7 @@ void Node::release() {
 }
 
 bool recording(std::span<const Tensor> inputs) {
+  if (Trace::active()) return true;
   return !NoGrad::active() && std::any_of(inputs.begin(), inputs.end(),
                                           [](const Tensor& input) { return input.defined() && requires_grad(input); });
 }
@@ -138,7 +140,10 @@ void attach(const Tensor& result, std::shared_ptr<Node> node) {
     for (const Tensor& input : node->inputs_) Node::check_as_computed(input, node->name());
     node->result_version_ = result.version();
   }
-  TapeSegment::note(node);
+  if (Trace::active())
+    Trace::note(result, node);  // and no segment releases the node
+  else
+    TapeSegment::note(node);
   ensure_variable(result).node = std::move(node);
 }
 

@@ -13,6 +13,13 @@ class Conv2dNode : public Node {
              bool relu)
       : Node(std::move(inputs), std::move(saved)), name_(name), shape_(shape), relu_(relu) {}
   const char* name() const override { return name_; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"stride", std::vector{shape_.stride_height, shape_.stride_width}},
+                      {"padding", std::vector{shape_.pad_top, shape_.pad_left, shape_.pad_bottom, shape_.pad_right}},
+                      {"dilation", std::vector{shape_.dilation_height, shape_.dilation_width}},
+                      {"groups", shape_.groups},
+                      {"relu", std::int64_t{relu_}}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);

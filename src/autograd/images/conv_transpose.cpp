@@ -15,6 +15,17 @@ class ConvTransposeNode : public Node {
   ConvTransposeNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const Conv2dShape& shape)
       : Node(std::move(inputs), std::move(saved)), name_(name), shape_(shape) {}
   const char* name() const override { return name_; }
+  std::optional<Attributes> attributes() const override {
+    const std::int64_t more_rows = shape_.in_height - ((shape_.out_height - 1) * shape_.stride_height +
+                                                       shape_.reach_height() - shape_.pad_top - shape_.pad_bottom),
+                       more_columns = shape_.in_width - ((shape_.out_width - 1) * shape_.stride_width +
+                                                         shape_.reach_width() - shape_.pad_left - shape_.pad_right);
+    return Attributes{{"stride", std::vector{shape_.stride_height, shape_.stride_width}},
+                      {"padding", std::vector{shape_.pad_top, shape_.pad_left, shape_.pad_bottom, shape_.pad_right}},
+                      {"output_padding", std::vector{more_rows, more_columns}},
+                      {"dilation", std::vector{shape_.dilation_height, shape_.dilation_width}},
+                      {"groups", shape_.groups}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);

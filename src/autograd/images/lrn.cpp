@@ -11,6 +11,12 @@ class LrnNode : public Node {
   LrnNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const LrnParams& params)
       : Node(std::move(inputs), std::move(saved)), params_(params) {}
   const char* name() const override { return "local_response_norm"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"radius", params_.radius},
+                      {"bias", double{params_.bias}},
+                      {"alpha", double{params_.alpha}},
+                      {"beta", double{params_.beta}}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad)

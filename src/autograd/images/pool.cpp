@@ -6,12 +6,19 @@ namespace lockstep {
 
 namespace {
 
+Attributes description_of(const Pool2dShape& shape) {
+  return {{"window", std::vector{shape.window_height, shape.window_width}},
+          {"stride", std::vector{shape.stride_height, shape.stride_width}},
+          {"padding", std::vector{shape.pad_top, shape.pad_left, shape.pad_bottom, shape.pad_right}}};
+}
+
 // `argmax` has two bytes per element. DType has no such type, so the node keeps a Buffer.
 class MaxPool2dNode : public Node {
  public:
   MaxPool2dNode(std::vector<Tensor> inputs, const Pool2dShape& shape, Buffer argmax)
       : Node(std::move(inputs)), shape_(shape), argmax_(std::move(argmax)) {}
   const char* name() const override { return "max_pool2d"; }
+  std::optional<Attributes> attributes() const override { return description_of(shape_); }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad)
@@ -31,6 +38,11 @@ class AvgPool2dNode : public Node {
   AvgPool2dNode(std::vector<Tensor> inputs, const Pool2dShape& shape, bool count_padding)
       : Node(std::move(inputs)), shape_(shape), count_padding_(count_padding) {}
   const char* name() const override { return "avg_pool2d"; }
+  std::optional<Attributes> attributes() const override {
+    Attributes all = description_of(shape_);
+    all["count_padding"] = std::int64_t{count_padding_};
+    return all;
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad)

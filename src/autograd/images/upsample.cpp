@@ -17,6 +17,11 @@ class ResampleNode : public Node {
   ResampleNode(std::vector<Tensor> inputs, const char* name, const Resample2dShape& shape)
       : Node(std::move(inputs)), name_(name), shape_(shape) {}
   const char* name() const override { return name_; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"rule", static_cast<std::int64_t>(shape_.rule)},
+                      {"scale_height", double{shape_.scale_height}},
+                      {"scale_width", double{shape_.scale_width}}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad).resample2d_backward(shape_, result_grad, targets[0], stream_of(result_grad));

@@ -23,6 +23,12 @@ class AttentionNode : public Node {
     if (!key_lengths_.empty()) params_.key_lengths = key_lengths_.data();
   }
   const char* name() const override { return kName; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"scale", double{params_.scale}},
+                      {"causal", std::int64_t{params_.causal}},
+                      {"causal_offset", params_.causal_offset},
+                      {"key_lengths", key_lengths_}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     if (inputs().size() == 1) return compute(result_grad, {saved(0), {}, {}}, {targets[0], {}, {}});

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/matmul.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/softmax.h"
+#include "src/autograd/layers/length_mask.h"
 
 namespace lockstep {
 
@@ -17,28 +18,26 @@ constexpr float kHiddenScore = -1e30F;
 // (N, L, K, D) to (N, K, L, D).
 Tensor heads_first(const Tensor& x) { return permute(x, {0, 2, 1, 3}); }
 
-// The keys that the causal mask and the key lengths leave visible, (N or 1, 1, T or 1, S) uint8; undefined: everything.
-Tensor visible_keys(const Shape& scores, const AttentionOptions& options, Device& device) {
-  const bool has_lengths = !options.key_lengths.empty();
-  if (!options.causal && !has_lengths) return {};
-  const std::int64_t batch = has_lengths ? scores[0] : 1, queries = options.causal ? scores[2] : 1, keys = scores[3];
+// The keys that the causal mask leaves visible, (1, 1, T, S) uint8.
+Tensor causal_keys(const Shape& scores, const AttentionOptions& options, Device& device) {
+  const std::int64_t queries = scores[2], keys = scores[3];
   const std::int64_t offset =
-      options.causal_alignment == CausalAlignment::kLowerRight ? keys - scores[2] : std::int64_t{0};
+      options.causal_alignment == CausalAlignment::kLowerRight ? keys - queries : std::int64_t{0};
   std::vector<std::uint8_t> visible;
-  visible.reserve(static_cast<std::size_t>(batch * queries * keys));
-  for (std::int64_t n = 0; n < batch; ++n)
-    for (std::int64_t t = 0; t < queries; ++t)
-      for (std::int64_t s = 0; s < keys; ++s)
-        visible.push_back((!options.causal || s <= t + offset) &&
-                          (!has_lengths || s < options.key_lengths[static_cast<std::size_t>(n)]));
-  return Tensor::from(std::span<const std::uint8_t>(visible), {batch, 1, queries, keys}, device);
+  visible.reserve(static_cast<std::size_t>(queries * keys));
+  for (std::int64_t t = 0; t < queries; ++t)
+    for (std::int64_t s = 0; s < keys; ++s) visible.push_back(s <= t + offset);
+  return Tensor::from(std::span<const std::uint8_t>(visible), {1, 1, queries, keys}, device);
 }
 
 // Scores, and then probabilities, of which masks hide some.
 class MaskedScores {
  public:
   MaskedScores(const Tensor& scores, const AttentionOptions& options) : scores_(scores) {
-    hide(visible_keys(scores.shape(), options, scores.device()));
+    const Shape& shape = scores.shape();
+    if (options.causal) hide(causal_keys(shape, options, scores.device()));
+    if (!options.key_lengths.empty())
+      hide(reshape(length_mask(options.key_lengths, shape[3], scores.device()), {shape[0], 1, 1, shape[3]}));
     if (!options.mask.defined()) return;
     if (options.mask.dtype() == DType::kUInt8 || options.mask.dtype() == DType::kInt8) {
       hide(options.mask);
@@ -60,7 +59,6 @@ class MaskedScores {
  private:
   Tensor constant(float value) const { return Tensor::full({1}, value, scores_.device()); }
   void hide(const Tensor& visible) {
-    if (!visible.defined()) return;
     scores_ = where(visible, scores_, constant(kHiddenScore));
     masks_.push_back(visible);
   }
@@ -72,12 +70,9 @@ class MaskedScores {
 // Rows behind a sample's key length are 0: 0 times infinity or NaN would not be 0.
 Tensor without_padding(const Tensor& x, const AttentionOptions& options) {
   if (options.key_lengths.empty()) return x;
-  std::vector<std::uint8_t> is_key;
-  for (const std::int64_t length : options.key_lengths)
-    for (std::int64_t s = 0; s < x.shape()[1]; ++s) is_key.push_back(s < length);
-  const Tensor condition =
-      Tensor::from(std::span<const std::uint8_t>(is_key), {x.shape()[0], x.shape()[1], 1, 1}, x.device());
-  return where(condition, x, cast(Tensor::full({1}, 0, x.device()), x.dtype()));
+  const Tensor is_key = length_mask(options.key_lengths, x.shape()[1], x.device());
+  return where(reshape(is_key, {x.shape()[0], x.shape()[1], 1, 1}), x,
+               cast(Tensor::full({1}, 0, x.device()), x.dtype()));
 }
 
 }  // namespace

@@ -15,6 +15,11 @@ class BatchNormNode : public Node {
   BatchNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const BatchNormParams& params)
       : Node(std::move(inputs), std::move(saved)), params_(params) {}
   const char* name() const override { return "batch_norm"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"constant_statistics", std::int64_t{params_.constant_statistics}},
+                      {"eps", double{params_.eps}},
+                      {"relu", std::int64_t{params_.relu}}};
+  }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad)
         .batch_norm_backward(params_, saved(0), result_grad, saved(1), saved(2), saved(3), saved(4), targets[0],

@@ -12,6 +12,7 @@ class EmbeddingNode : public Node {
   EmbeddingNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::int64_t padding)
       : Node(std::move(inputs), std::move(saved)), padding_(padding) {}
   const char* name() const override { return "embedding"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad).embedding_backward(result_grad, saved(0), padding_, targets[0], stream_of(result_grad));
   }

@@ -17,6 +17,9 @@ class FeedForwardNode : public Node {
   FeedForwardNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const UnaryOperation& gelu)
       : Node(std::move(inputs), std::move(saved)), gelu_(gelu) {}
   const char* name() const override { return kFeedForward; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"gelu", static_cast<std::int64_t>(gelu_.function)}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const Tensor &x = saved(0), &up = saved(1), &down = saved(2), &before = saved(3), &hidden = saved(4);

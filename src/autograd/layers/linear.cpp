@@ -13,6 +13,7 @@ class LinearNode : public Node {
   LinearNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, bool relu, const Shape& x_rows, const Shape& y_rows)
       : Node(std::move(inputs), std::move(saved)), relu_(relu), x_rows_(x_rows), y_rows_(y_rows) {}
   const char* name() const override { return "linear"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"relu", std::int64_t{relu_}}}; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);

@@ -11,9 +11,15 @@ namespace {
 // Inputs: x, weight, bias. Saved: x, rstd, then the mean and the weight if they exist.
 class LayerNormNode : public Node {
  public:
-  LayerNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& rows, bool centred)
-      : Node(std::move(inputs), std::move(saved)), rows_(rows), centred_(centred) {}
+  LayerNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& rows, const Shape& over, float eps,
+                bool centred)
+      : Node(std::move(inputs), std::move(saved)),
+        rows_(rows),
+        dims_(static_cast<std::int64_t>(over.dims())),
+        eps_(eps),
+        centred_(centred) {}
   const char* name() const override { return centred_ ? "layer_norm" : "rms_norm"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dims", dims_}, {"eps", double{eps_}}}; }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const InputView mean = centred_ ? InputView(saved(2)) : InputView();
@@ -25,15 +31,21 @@ class LayerNormNode : public Node {
 
  private:
   Shape rows_;
+  std::int64_t dims_;  // the last ones, over which it normalises
+  float eps_;
   bool centred_;
 };
 
 // Inputs: x, weight, bias. Saved: x, mean, rstd, then the weight if it exists.
 class GroupNormNode : public Node {
  public:
-  GroupNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& pixels, std::int64_t groups)
-      : Node(std::move(inputs), std::move(saved)), pixels_(pixels), groups_(groups) {}
+  GroupNormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& pixels, std::int64_t groups,
+                float eps)
+      : Node(std::move(inputs), std::move(saved)), pixels_(pixels), groups_(groups), eps_(eps) {}
   const char* name() const override { return "group_norm"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"groups", groups_}, {"eps", double{eps_}}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const InputView weight = input(1).defined() ? InputView(saved(3)) : InputView();
@@ -46,6 +58,7 @@ class GroupNormNode : public Node {
  private:
   Shape pixels_;
   std::int64_t groups_;
+  float eps_;
 };
 
 struct NormCall {
@@ -86,12 +99,12 @@ NormOutput results_for(const NormCall& call, const Tensor& x, const Shape& rows)
   return {y, rstd, call.centred ? empty_like(rstd) : Tensor()};
 }
 
-void record_norm(const NormCall& call, const NormOutput& result, const Tensor& x, const Shape& rows,
+void record_norm(const NormCall& call, const NormOutput& result, const Tensor& x, const Shape& rows, const Shape& over,
                  const Tensor& weight, const Tensor& bias) {
   std::vector<Tensor> saved = {x, result.rstd};
   for (const Tensor* each : {&result.mean, &weight})
     if (each->defined()) saved.push_back(*each);
-  record<LayerNormNode>(result.y, {x, weight, bias}, std::move(saved), rows, call.centred);
+  record<LayerNormNode>(result.y, {x, weight, bias}, std::move(saved), rows, over, call.eps, call.centred);
 }
 
 // Statistics are float32 and the result is rounded once, so 16-bit x is not widened under AutoCast. A linear layer that
@@ -101,7 +114,7 @@ Tensor norm(const NormCall& call, const Tensor& x, const Shape& over, const Tens
   const NormOutput result = results_for(call, x, rows);
   kernels_of(x).layer_norm(in_shape(x, rows), weight, bias, call.eps, out_shape(result.y, rows), result.mean,
                            result.rstd, stream_of(x));
-  record_norm(call, result, x, rows, weight, bias);
+  record_norm(call, result, x, rows, over, weight, bias);
   return result.y;
 }
 
@@ -126,7 +139,7 @@ std::pair<Tensor, Tensor> add_layer_norm(const Tensor& a, const Tensor& b, const
   kernels_of(a).add_layer_norm(in_shape(a, rows), in_shape(b, rows), weight, bias, eps, out_shape(sum, rows),
                                out_shape(result.y, rows), result.mean, result.rstd, stream_of(a));
   record_sum(sum, a, b);
-  record_norm(call, result, sum, rows, weight, bias);
+  record_norm(call, result, sum, rows, over, weight, bias);
   return {sum, result.y};
 }
 
@@ -149,7 +162,7 @@ Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, co
                            stream_of(x));
   std::vector<Tensor> saved = {x, mean, rstd};
   if (weight.defined()) saved.push_back(weight);
-  record<GroupNormNode>(y, {x, weight, bias}, std::move(saved), pixels, groups);
+  record<GroupNormNode>(y, {x, weight, bias}, std::move(saved), pixels, groups, eps);
   return y;
 }
 

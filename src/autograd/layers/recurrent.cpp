@@ -15,9 +15,12 @@ namespace {
 // weights as they were read, the gates, the cells, the result, the initial h and c, the lengths.
 class LstmNode : public Node {
  public:
-  LstmNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order)
-      : Node(std::move(inputs), std::move(saved)), order_(order) {}
+  LstmNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order, bool has_lengths)
+      : Node(std::move(inputs), std::move(saved)), order_(order), has_lengths_(has_lengths) {}
   const char* name() const override { return "lstm_layer"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"reversed", std::int64_t{order_.reversed}}, {"has_lengths", std::int64_t{has_lengths_}}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);
@@ -42,15 +45,19 @@ class LstmNode : public Node {
 
  private:
   StepOrder order_;
+  bool has_lengths_;
 };
 
 // Result: the states of all steps, (T, N, H). Inputs: x, h, then the weights. Saved: x, the weights as they were read,
 // the gates, the result, the initial h, the lengths.
 class GruNode : public Node {
  public:
-  GruNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order)
-      : Node(std::move(inputs), std::move(saved)), order_(order) {}
+  GruNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order, bool has_lengths)
+      : Node(std::move(inputs), std::move(saved)), order_(order), has_lengths_(has_lengths) {}
   const char* name() const override { return "gru_layer"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"reversed", std::int64_t{order_.reversed}}, {"has_lengths", std::int64_t{has_lengths_}}};
+  }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);
@@ -75,6 +82,7 @@ class GruNode : public Node {
 
  private:
   StepOrder order_;
+  bool has_lengths_;
 };
 
 void check_weight(const char* operation, const char* what, const Tensor& weight, std::int64_t rows,
@@ -228,7 +236,8 @@ LstmResult lstm_layer(const Tensor& given, const RecurrentWeights& weights, cons
   kernels_of(x).convert(step_of(cells, order.step(order.steps - 1)), writable_step(result, order.steps), stream_of(x));
   record<LstmNode>(
       result, {x, call.h, c, weights.weight_ih, weights.weight_hh, weights.bias_ih, weights.bias_hh},
-      std::vector{x, call.weight_ih, call.weight_hh, gates, cells, detach(result), call.h, c, call.lengths}, order);
+      std::vector{x, call.weight_ih, call.weight_hh, gates, cells, detach(result), call.h, c, call.lengths}, order,
+      call.lengths.defined());
   const Tensor states = slice(result, 0, {0, order.steps});
   return {call.only_valid(states, options.lengths), call.last(states),
           squeeze(slice(result, 0, {order.steps, order.steps + 1}), 0)};
@@ -250,7 +259,8 @@ GruResult gru_layer(const Tensor& given, const RecurrentWeights& weights, const 
                            writable_step(result, step), stream_of(x));
   }
   record<GruNode>(result, {x, call.h, weights.weight_ih, weights.weight_hh, weights.bias_ih, weights.bias_hh},
-                  std::vector{x, call.weight_ih, call.weight_hh, gates, detach(result), call.h, call.lengths}, order);
+                  std::vector{x, call.weight_ih, call.weight_hh, gates, detach(result), call.h, call.lengths}, order,
+                  call.lengths.defined());
   return {call.only_valid(result, options.lengths), call.last(result)};
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
+#include "src/autograd/engine/trace.h"
 #include "src/autograd/engine/variable_state.h"
 #include "src/autograd/math/dimensions.h"
 #include "src/autograd/math/recorded_sum.h"
@@ -38,6 +39,7 @@ class SumNode : public Node {
   SumNode(std::vector<Tensor> inputs, float sign)
       : Node(std::move(inputs)), sign_(sign), a_(input(0).shape()), b_(input(1).shape()) {}
   const char* name() const override { return sign_ == 1 ? "add" : "sub"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     // If the first input takes the gradient's memory, the second one must not take it, too.
     const bool same_counts = a_.count() == result_grad.count() && b_.count() == result_grad.count();
@@ -56,6 +58,7 @@ class MulNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "mul"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     if (targets[0]) give_sum(targets[0], compute(BinaryFunction::kMul, result_grad, saved(1)), saved(0).shape());
     if (targets[1]) give_sum(targets[1], compute(BinaryFunction::kMul, result_grad, saved(0)), saved(1).shape());
@@ -68,6 +71,7 @@ class DivNode : public Node {
   DivNode(std::vector<Tensor> inputs, std::vector<Tensor> saved)
       : Node(std::move(inputs), std::move(saved)), a_(input(0).shape()) {}
   const char* name() const override { return "div"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const Tensor quotient = compute(BinaryFunction::kDiv, result_grad, saved(0));
     const Tensor product = targets[1] ? compute(BinaryFunction::kMul, quotient, saved(1)) : Tensor();
@@ -84,6 +88,7 @@ class PowNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "pow"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     if (targets[0]) give_sum(targets[0], times_slope(result_grad, BinaryFunction::kPowBaseSlope), saved(0).shape());
     if (targets[1]) give_sum(targets[1], times_slope(result_grad, BinaryFunction::kPowExponentSlope), saved(1).shape());
@@ -103,6 +108,7 @@ class ExtremeNode : public Node {
   ExtremeNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, bool is_maximum)
       : Node(std::move(inputs), std::move(saved)), is_maximum_(is_maximum) {}
   const char* name() const override { return is_maximum_ ? "maximum" : "minimum"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     for (const std::size_t input : {0, 1})
       if (targets[input])
@@ -125,6 +131,7 @@ class WhereNode : public Node {
   WhereNode(std::vector<Tensor> inputs, std::vector<Tensor> saved)
       : Node(std::move(inputs), std::move(saved)), a_(input(0).shape()), b_(input(1).shape()) {}
   const char* name() const override { return "where"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const Tensor zero = constant_like(result_grad, 0);
     if (targets[0]) give_sum(targets[0], chosen(result_grad, result_grad, zero), a_);
@@ -139,6 +146,22 @@ class WhereNode : public Node {
   }
 
   Shape a_, b_;
+};
+
+// Recorded only for a Trace: a comparison has no gradient.
+class CompareNode : public Node {
+ public:
+  CompareNode(std::vector<Tensor> inputs, Comparison comparison) : Node(std::move(inputs)), comparison_(comparison) {}
+  const char* name() const override { return "compare"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"comparison", static_cast<std::int64_t>(comparison_)}};
+  }
+  void backward(const Tensor&, std::span<const GradTarget>) override {
+    throw InvalidArgument("backward: a comparison has no gradient");
+  }
+
+ private:
+  Comparison comparison_;
 };
 
 void check_operands(const char* name, const Tensor& a, const Tensor& b) {
@@ -171,6 +194,7 @@ Tensor compare(const char* name, Comparison comparison, const Tensor& a, const T
   check_operands(name, a, b);
   const Tensor mask = empty_like(a, broadcast_shape(name, a.shape(), b.shape(), a, b), DType::kUInt8);
   kernels_of(a).compare(comparison, a, b, mask, stream_of(a));
+  if (Trace::active()) record<CompareNode>(mask, {a, b}, comparison);
   return mask;
 }
 

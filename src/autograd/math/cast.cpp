@@ -19,6 +19,7 @@ class CastNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "cast"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     targets[0].give(result_grad);
   }

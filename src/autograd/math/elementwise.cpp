@@ -9,6 +9,7 @@ class BiasAddNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "bias_add"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     if (targets[1]) kernels_of(result_grad).bias_backward(result_grad, targets[1], stream_of(result_grad));
     targets[0].give(result_grad);
@@ -20,6 +21,7 @@ class ReLUNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "relu"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad).relu_backward(saved(0), result_grad, stream_of(result_grad));
     targets[0].give(result_grad);
@@ -30,6 +32,7 @@ class ScaleNode : public Node {
  public:
   ScaleNode(std::vector<Tensor> inputs, float factor) : Node(std::move(inputs)), factor_(factor) {}
   const char* name() const override { return "scale"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"factor", double{factor_}}}; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad).scale(result_grad, factor_, targets[0], stream_of(result_grad));
   }
@@ -43,6 +46,7 @@ class ScaleByNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "scale_by"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad).scale_by(result_grad, saved(0), targets[0], stream_of(result_grad));
   }

@@ -17,6 +17,10 @@ class MatmulNode : public Node {
   MatmulNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Batches& shapes, const MatmulOptions& options)
       : Node(std::move(inputs), std::move(saved)), shapes_(shapes), options_(options) {}
   const char* name() const override { return "matmul"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"transpose_a", std::int64_t{options_.transpose_a}},
+                      {"transpose_b", std::int64_t{options_.transpose_b}}};
+  }
 
   // For c = op(a) * op(b), the gradient of op(a) is c_grad * op(b)^T, and that of op(b) is op(a)^T * c_grad; for a
   // transposed operand it is transposed.

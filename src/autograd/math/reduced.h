@@ -61,6 +61,12 @@ class Reduced {
     }
     return middle;
   }
+  std::vector<std::int64_t> dims() const {
+    std::vector<std::int64_t> list;
+    for (std::size_t dim = 0; dim < x_.dims(); ++dim)
+      if (reduced_[dim]) list.push_back(static_cast<std::int64_t>(dim));
+    return list;
+  }
   // The dimensions that are kept, followed by those that are reduced.
   std::vector<int> kept_first() const {
     std::vector<int> order;

@@ -11,9 +11,15 @@ namespace {
 // y = factor * sum of x: x_grad = factor * y_grad, repeated. `kept` is y's shape with extents of 1 where x was summed.
 class ReduceNode : public Node {
  public:
-  ReduceNode(std::vector<Tensor> inputs, const char* name, const Shape& kept, float factor)
-      : Node(std::move(inputs)), name_(name), x_(input(0).shape()), kept_(kept), factor_(factor) {}
+  ReduceNode(std::vector<Tensor> inputs, const char* name, const Reduced& reduced, float factor)
+      : Node(std::move(inputs)),
+        name_(name),
+        x_(input(0).shape()),
+        kept_(reduced.shape(true)),
+        dims_(reduced.dims()),
+        factor_(factor) {}
   const char* name() const override { return name_; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dims", dims_}}; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);
     Stream& stream = stream_of(result_grad);
@@ -25,6 +31,7 @@ class ReduceNode : public Node {
  private:
   const char* name_;
   Shape x_, kept_;
+  std::vector<std::int64_t> dims_;
   float factor_;
 };
 
@@ -32,7 +39,7 @@ Tensor reduce_sum(const char* name, const Tensor& x, const Reduced& reduced, boo
   const Tensor y = empty_like(x, reduced.shape(keepdim));
   const Shape kept = reduced.shape(true);
   kernels_of(x).sum(x, factor, OutputView(y.buffer().data(), y.dtype(), kept), stream_of(x));
-  record<ReduceNode>(y, {x}, name, kept, factor);
+  record<ReduceNode>(y, {x}, name, reduced, factor);
   return y;
 }
 
@@ -42,6 +49,9 @@ class ExtremeOfLineNode : public Node {
   ExtremeOfLineNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const Middle& place)
       : Node(std::move(inputs), std::move(saved)), name_(name), place_(place) {}
   const char* name() const override { return name_; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"lines", std::vector{place_.outer, place_.n, place_.inner}}};
+  }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     OutputView x_grad = targets[0];
     x_grad.shape = place_.whole();
@@ -97,6 +107,7 @@ class ProdNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "prod"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const NoGrad no_grad;
     const Tensor x = saved(0), zero = constant_like(x, 0), one = constant_like(x, 1), is_zero = eq(x, zero);

@@ -14,6 +14,7 @@ class SoftmaxNode : public Node {
   SoftmaxNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& rows, bool log)
       : Node(std::move(inputs), std::move(saved)), rows_(rows), log_(log) {}
   const char* name() const override { return log_ ? "log_softmax" : "softmax"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad)
         .softmax_backward(in_shape(saved(0), rows_), in_shape(result_grad, rows_), log_, out_shape(targets[0], rows_),

@@ -27,9 +27,18 @@ Tensor quotient_or_zero(const Tensor& a, const Tensor& b) {
 // the mean, and for the root the result.
 class VarNode : public Node {
  public:
-  VarNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& kept, float factor, bool is_root)
-      : Node(std::move(inputs), std::move(saved)), kept_(kept), factor_(factor), is_root_(is_root) {}
+  VarNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Reduced& reduced, float correction, float factor,
+          bool is_root)
+      : Node(std::move(inputs), std::move(saved)),
+        kept_(reduced.shape(true)),
+        dims_(reduced.dims()),
+        correction_(correction),
+        factor_(factor),
+        is_root_(is_root) {}
   const char* name() const override { return is_root_ ? "stddev" : "var"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"dims", dims_}, {"correction", double{correction_}}};
+  }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const NoGrad no_grad;
     const Tensor y_grad = result_grad.reshaped(kept_);
@@ -40,7 +49,8 @@ class VarNode : public Node {
 
  private:
   Shape kept_;
-  float factor_;
+  std::vector<std::int64_t> dims_;
+  float correction_, factor_;
   bool is_root_;
 };
 
@@ -62,16 +72,17 @@ Tensor variance(const char* name, const Tensor& given, const Dims& dims, bool ke
   }
   std::vector<Tensor> saved{x, average};
   if (is_root) saved.push_back(detach(y));
-  record<VarNode>(y, {x}, std::move(saved), kept, factor, is_root);
+  record<VarNode>(y, {x}, std::move(saved), reduced, correction, factor, is_root);
   return y;
 }
 
 // Saved: x, the norm.
 class NormNode : public Node {
  public:
-  NormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& kept, float p)
-      : Node(std::move(inputs), std::move(saved)), kept_(kept), p_(p) {}
+  NormNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Reduced& reduced, float p)
+      : Node(std::move(inputs), std::move(saved)), kept_(reduced.shape(true)), dims_(reduced.dims()), p_(p) {}
   const char* name() const override { return "norm"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dims", dims_}, {"p", double{p_}}}; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const NoGrad no_grad;
     const Tensor x = saved(0), y = saved(1).reshaped(kept_), y_grad = result_grad.reshaped(kept_);
@@ -85,15 +96,17 @@ class NormNode : public Node {
 
  private:
   Shape kept_;
+  std::vector<std::int64_t> dims_;
   float p_;
 };
 
 // Saved: x, the result. x_grad = y_grad e^(x - y).
 class LogSumExpNode : public Node {
  public:
-  LogSumExpNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Shape& kept)
-      : Node(std::move(inputs), std::move(saved)), kept_(kept) {}
+  LogSumExpNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Reduced& reduced)
+      : Node(std::move(inputs), std::move(saved)), kept_(reduced.shape(true)), dims_(reduced.dims()) {}
   const char* name() const override { return "logsumexp"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dims", dims_}}; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const NoGrad no_grad;
     targets[0].give(exp(saved(0) - saved(1).reshaped(kept_)) * result_grad.reshaped(kept_));
@@ -101,6 +114,7 @@ class LogSumExpNode : public Node {
 
  private:
   Shape kept_;
+  std::vector<std::int64_t> dims_;
 };
 
 }  // namespace
@@ -128,7 +142,7 @@ Tensor norm(const Tensor& given, float p, const Dims& dims, bool keepdim) {
     if (p == 2) y = sqrt(y);
     y = cast(y, x.dtype()).reshaped(reduced.shape(keepdim));
   }
-  record<NormNode>(y, {x}, std::vector{x, detach(y)}, kept, p);
+  record<NormNode>(y, {x}, std::vector{x, detach(y)}, reduced, p);
   return y;
 }
 
@@ -144,7 +158,7 @@ Tensor logsumexp(const Tensor& given, const Dims& dims, bool keepdim) {
     const Tensor shift = where(eq(abs(largest), infinity), zero, largest);
     y = (ln(sum(exp(x - shift), dims, true)) + shift).reshaped(reduced.shape(keepdim));
   }
-  record<LogSumExpNode>(y, {x}, std::vector{x, detach(y)}, reduced.shape(true));
+  record<LogSumExpNode>(y, {x}, std::vector{x, detach(y)}, reduced);
   return y;
 }
 

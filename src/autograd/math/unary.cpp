@@ -16,6 +16,11 @@ class UnaryNode : public Node {
   UnaryNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const char* name, const UnaryOperation& operation)
       : Node(std::move(inputs), std::move(saved)), name_(name), operation_(operation) {}
   const char* name() const override { return name_; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"unary", static_cast<std::int64_t>(operation_.function)},
+                      {"parameter", double{operation_.parameter}},
+                      {"second", double{operation_.second}}};
+  }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     if (operation_.function == UnaryFunction::kAddConstant) return targets[0].give(result_grad);
     const KernelTable& kernels = kernels_of(result_grad);

@@ -14,9 +14,12 @@ namespace {
 // Saved: the index.
 class ScatterNode : public Node {
  public:
-  ScatterNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim, bool adds)
-      : Node(std::move(inputs), std::move(saved)), dim_(dim), adds_(adds) {}
+  ScatterNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim, bool adds, float value = 0)
+      : Node(std::move(inputs), std::move(saved)), dim_(dim), adds_(adds), value_(value) {}
   const char* name() const override { return adds_ ? "scatter_add" : "scatter"; }
+  std::optional<Attributes> attributes() const override {
+    return Attributes{{"dim", static_cast<std::int64_t>(dim_)}, {"value", double{value_}}};
+  }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const KernelTable& kernels = kernels_of(result_grad);
     Stream& stream = stream_of(result_grad);
@@ -29,6 +32,37 @@ class ScatterNode : public Node {
  private:
   std::size_t dim_;
   bool adds_;
+  float value_;  // without a source
+};
+
+// Saved: the index.
+class GatherNode : public Node {
+ public:
+  GatherNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim)
+      : Node(std::move(inputs), std::move(saved)), dim_(dim) {}
+  const char* name() const override { return "gather"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dim", static_cast<std::int64_t>(dim_)}}; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    kernels_of(result_grad).gather_backward(dim_, saved(0), result_grad, targets[0], stream_of(result_grad));
+  }
+
+ private:
+  std::size_t dim_;
+};
+
+// Saved: the index, and the places (x's shape) to which it is repeated.
+class IndexSelectNode : public Node {
+ public:
+  IndexSelectNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim)
+      : Node(std::move(inputs), std::move(saved)), dim_(dim) {}
+  const char* name() const override { return "index_select"; }
+  std::optional<Attributes> attributes() const override { return Attributes{{"dim", static_cast<std::int64_t>(dim_)}}; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    kernels_of(result_grad).gather_backward(dim_, saved(1), result_grad, targets[0], stream_of(result_grad));
+  }
+
+ private:
+  std::size_t dim_;
 };
 
 std::size_t check_scatter(const char* name, const Tensor& x, int dim, const Tensor& index) {
@@ -72,7 +106,7 @@ Tensor scatter(const Tensor& x, int dim, const Tensor& index, float value) {
   const std::size_t along = check_scatter("scatter", x, dim, index);
   const Tensor y = x.clone();
   kernels_of(x).scatter(along, index, constant_like(x, value), y, stream_of(x));
-  record<ScatterNode>(y, {x}, std::vector{index}, along, false);
+  record<ScatterNode>(y, {x}, std::vector{index}, along, false, value);
   return y;
 }
 
@@ -83,6 +117,21 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   sums.accumulate = true;
   kernels_of(x).gather_backward(along, index, source, sums, stream_of(x));
   record<ScatterNode>(y, {x, source}, std::vector{index}, along, true);
+  return y;
+}
+
+Tensor gather(const Tensor& x, int dim, const Tensor& index) {
+  check_activation("gather", "x", x);
+  const std::size_t along = dimension_of("gather", dim, x.shape());
+  check_input("gather", "index", index, static_cast<int>(x.shape().dims()), &x.device(), DType::kInt64);
+  for (std::size_t d = 0; d < x.shape().dims(); ++d)
+    if (d != along && index.shape()[d] > x.shape()[d])
+      throw InvalidArgument("gather: index {} is larger than x {} in dimension {}", index.shape().text(),
+                            x.shape().text(), d);
+  check_index("gather", index, x.shape()[along]);
+  const Tensor y = empty_like(x, index.shape());
+  kernels_of(x).gather(along, x, index, y, stream_of(x));
+  record<GatherNode>(y, {x}, std::vector{index}, along);
   return y;
 }
 
@@ -97,7 +146,10 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   StridedCopy repeat{places.shape(), {}, strides_of(places.shape())};
   repeat.in_strides[along] = 1;
   kernels_of(x).copy_strided(repeat, index, places, stream_of(x));
-  return gather(x, static_cast<int>(along), places);
+  const Tensor y = empty_like(x, places.shape());
+  kernels_of(x).gather(along, x, places, y, stream_of(x));
+  record<IndexSelectNode>(y, {x}, std::vector{index, places}, along);
+  return y;
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, float value) {

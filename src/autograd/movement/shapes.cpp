@@ -19,9 +19,15 @@ StridedCopy reversed(const StridedCopy& copy) {
 
 class CopyNode : public Node {
  public:
-  CopyNode(std::vector<Tensor> inputs, const char* name, std::vector<StridedCopy> copies, Reads reads)
-      : Node(std::move(inputs)), name_(name), copies_(std::move(copies)), reads_(reads) {}
+  CopyNode(std::vector<Tensor> inputs, const char* name, std::vector<StridedCopy> copies, Reads reads,
+           Attributes description)
+      : Node(std::move(inputs)),
+        name_(name),
+        copies_(std::move(copies)),
+        reads_(reads),
+        description_(std::move(description)) {}
   const char* name() const override { return name_; }
+  std::optional<Attributes> attributes() const override { return description_; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     for (std::size_t i = 0; i < targets.size(); ++i) {
       if (!targets[i]) continue;
@@ -35,13 +41,15 @@ class CopyNode : public Node {
   const char* name_;
   std::vector<StridedCopy> copies_;
   Reads reads_;
+  Attributes description_;
 };
 
 // A result of one input.
-Tensor copied(const char* name, const Tensor& x, const Shape& shape, const StridedCopy& copy, Reads reads) {
+Tensor copied(const char* name, const Tensor& x, const Shape& shape, const StridedCopy& copy, Reads reads,
+              const Attributes& description) {
   const Tensor y = empty_like(x, shape);
   kernels_of(x).copy_strided(copy, x, y, stream_of(x));
-  record<CopyNode>(y, {x}, name, std::vector{copy}, reads);
+  record<CopyNode>(y, {x}, name, std::vector{copy}, reads, description);
   return y;
 }
 
@@ -49,6 +57,7 @@ class ReshapeNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "reshape"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     targets[0].give(result_grad);
   }
@@ -58,23 +67,10 @@ class BroadcastNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "broadcast_to"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     kernels_of(result_grad).sum(result_grad, 1, targets[0], stream_of(result_grad));
   }
-};
-
-// Saved: the index.
-class GatherNode : public Node {
- public:
-  GatherNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim)
-      : Node(std::move(inputs), std::move(saved)), dim_(dim) {}
-  const char* name() const override { return "gather"; }
-  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    kernels_of(result_grad).gather_backward(dim_, saved(0), result_grad, targets[0], stream_of(result_grad));
-  }
-
- private:
-  std::size_t dim_;
 };
 
 using Extents = std::vector<std::int64_t>;
@@ -148,7 +144,7 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims) {
   if (dims.size() != x.shape().dims())
     throw InvalidArgument("permute: got {} dimensions for shape {}, expected each of its {} once", dims.size(),
                           x.shape().text(), x.shape().dims());
-  Extents extents;
+  Extents extents, order;
   std::array<bool, Shape::kMaxDims> seen{};
   const Strides strides = strides_of(x.shape());
   StridedCopy copy;
@@ -158,10 +154,11 @@ Tensor permute(const Tensor& x, const std::vector<int>& dims) {
       throw InvalidArgument("permute: dimension {} of shape {} is given twice", given, x.shape().text());
     copy.in_strides[extents.size()] = strides[dim];
     extents.push_back(x.shape()[dim]);
+    order.push_back(static_cast<std::int64_t>(dim));
   }
   copy.extents = shape_of(extents);
   copy.out_strides = strides_of(copy.extents);
-  return copied("permute", x, copy.extents, copy, Reads::kAll);
+  return copied("permute", x, copy.extents, copy, Reads::kAll, {{"dims", order}});
 }
 
 Tensor transpose(const Tensor& x, int dim0, int dim1) {
@@ -177,7 +174,7 @@ Tensor slice(const Tensor& x, const std::vector<Range>& ranges) {
   if (ranges.size() > x.shape().dims())
     throw InvalidArgument("slice: got {} ranges for shape {}, expected at most {}", ranges.size(), x.shape().text(),
                           x.shape().dims());
-  Extents extents = extents_of(x);
+  Extents extents = extents_of(x), starts, steps;
   StridedCopy copy;
   copy.in_strides = strides_of(x.shape());
   for (std::size_t dim = 0; dim < ranges.size(); ++dim) {
@@ -187,10 +184,11 @@ Tensor slice(const Tensor& x, const std::vector<Range>& ranges) {
     copy.in_offset += indices.first * copy.in_strides[dim];
     copy.in_strides[dim] *= std::min(ranges[dim].step, extents[dim]);  // a larger step leaves one index
     extents[dim] = indices.count;
+    starts.push_back(indices.first), steps.push_back(ranges[dim].step);
   }
   copy.extents = shape_of(extents);
   copy.out_strides = strides_of(copy.extents);
-  return copied("slice", x, copy.extents, copy, Reads::kPart);
+  return copied("slice", x, copy.extents, copy, Reads::kPart, {{"starts", starts}, {"steps", steps}});
 }
 
 Tensor slice(const Tensor& x, int dim, const Range& range) {
@@ -221,7 +219,8 @@ Tensor concat(const std::vector<Tensor>& tensors, int dim) {
     kernels_of(x).copy_strided(copies.back(), x, y, stream_of(x));
     at += x.shape()[along];
   }
-  record<CopyNode>(y, tensors, "concat", std::move(copies), Reads::kAll);
+  record<CopyNode>(y, tensors, "concat", std::move(copies), Reads::kAll,
+                   Attributes{{"dim", static_cast<std::int64_t>(along)}});
   return y;
 }
 
@@ -285,10 +284,15 @@ Tensor pad(const Tensor& x, const std::vector<std::array<std::int64_t, 2>>& widt
   const Tensor y = empty_like(x, shape_of(extents));
   const Strides strides = strides_of(y.shape());
   StridedCopy copy{x.shape(), strides_of(x.shape()), strides};
-  for (std::size_t dim = 0; dim < extents.size(); ++dim) copy.out_offset += widths[dim][0] * strides[dim];
+  Extents before, after;
+  for (std::size_t dim = 0; dim < extents.size(); ++dim) {
+    copy.out_offset += widths[dim][0] * strides[dim];
+    before.push_back(widths[dim][0]), after.push_back(widths[dim][1]);
+  }
   fill_with(y, constant_like(x, value));
   kernels_of(x).copy_strided(copy, x, y, stream_of(x));
-  record<CopyNode>(y, {x}, "pad", std::vector{copy}, Reads::kAll);
+  record<CopyNode>(y, {x}, "pad", std::vector{copy}, Reads::kAll,
+                   Attributes{{"before", before}, {"after", after}, {"value", double{value}}});
   return y;
 }
 
@@ -302,33 +306,20 @@ Tensor broadcast_to(const Tensor& x, const Shape& shape) {
   return y;
 }
 
-Tensor gather(const Tensor& x, int dim, const Tensor& index) {
-  check_activation("gather", "x", x);
-  const std::size_t along = dimension_of("gather", dim, x.shape());
-  check_input("gather", "index", index, static_cast<int>(x.shape().dims()), &x.device(), DType::kInt64);
-  for (std::size_t d = 0; d < x.shape().dims(); ++d)
-    if (d != along && index.shape()[d] > x.shape()[d])
-      throw InvalidArgument("gather: index {} is larger than x {} in dimension {}", index.shape().text(),
-                            x.shape().text(), d);
-  check_index("gather", index, x.shape()[along]);
-  const Tensor y = empty_like(x, index.shape());
-  kernels_of(x).gather(along, x, index, y, stream_of(x));
-  record<GatherNode>(y, {x}, std::vector{index}, along);
-  return y;
-}
-
 Tensor flip(const Tensor& x, const std::vector<int>& dims) {
   check_place("flip", "x", x);
   StridedCopy copy{x.shape(), strides_of(x.shape()), strides_of(x.shape())};
   std::array<bool, Shape::kMaxDims> seen{};
+  Extents flipped;
   for (const int given : dims) {
     const std::size_t dim = dimension_of("flip", given, x.shape());
+    flipped.push_back(static_cast<std::int64_t>(dim));
     if (std::exchange(seen[dim], true))
       throw InvalidArgument("flip: dimension {} of shape {} is given twice", given, x.shape().text());
     copy.in_offset += copy.in_strides[dim] * std::max<std::int64_t>(0, x.shape()[dim] - 1);
     copy.in_strides[dim] *= -1;
   }
-  return copied("flip", x, x.shape(), copy, Reads::kAll);
+  return copied("flip", x, x.shape(), copy, Reads::kAll, {{"dims", flipped}});
 }
 
 Tensor roll(const Tensor& x, std::int64_t shift, int dim) {

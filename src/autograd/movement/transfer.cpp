@@ -9,6 +9,7 @@ class TransferNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "to_device"; }
+  std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     targets[0].give(result_grad.to(input(0).device()));
   }

@@ -1,22 +1,19 @@
 // Opens SentencePiece's .model files through the module that has the library.
 #include <dlfcn.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
+#include "src/core/base/own_module.h"
 #include "src/data/sentencepiece/sentencepiece_library.h"
 #include "src/data/tokenizers/tokenizer_file.h"
 
 namespace lockstep::data {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 TextSink sink(std::string& text) {
   return {&text,
@@ -30,58 +27,22 @@ IdSink sink(std::vector<std::int64_t>& ids) {
           }};
 }
 
-// The module's own protobuf comes first for it, whatever the program has. ASan cannot load a library so.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int kLoadFlags = RTLD_NOW | RTLD_LOCAL;
-#elif defined(__has_feature)
-constexpr int kLoadFlags = RTLD_NOW | RTLD_LOCAL | (__has_feature(address_sanitizer) ? 0 : RTLD_DEEPBIND);
-#else
-constexpr int kLoadFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
-#endif
-
-// A module of another user than the program's could have been put there by anyone.
-bool has_owner_of_program(const fs::path& file) {
-  struct stat of_file {
-  }, of_program{};
-  return ::stat(file.c_str(), &of_file) == 0 && ::stat("/proc/self/exe", &of_program) == 0 &&
-         (of_file.st_uid == of_program.st_uid || of_file.st_uid == 0);
-}
-
-// In an installation, next to the shared library or on the library path; in a build folder, where it is built.
-std::vector<fs::path> module_places() {
-  std::vector<fs::path> places;
-  Dl_info here{};
-  if (::dladdr(reinterpret_cast<void*>(&module_places), &here) != 0 && here.dli_fname != nullptr)
-    places.push_back(fs::path(here.dli_fname).parent_path());
-  std::error_code failure;
-  const fs::path program = fs::read_symlink("/proc/self/exe", failure).parent_path();
-  for (const char* const where : {"", "../lib", "../src/data/sentencepiece", "../../src/data/sentencepiece"})
-    places.push_back((program / where).lexically_normal());
-  return places;
-}
-
 SentencePieceOpen load_module(const std::string& path) {
-  void* handle = nullptr;
-  for (const fs::path& folder : module_places()) {
-    std::error_code failure;
-    const fs::path file = folder / kSentencePieceFile;
-    if (handle != nullptr || folder.empty() || !fs::exists(file, failure) || !has_owner_of_program(file)) continue;
-    handle = ::dlopen(file.c_str(), kLoadFlags);
-    if (handle == nullptr)
-      throw Error(
-          "Tokenizer: {}: {} cannot be loaded: {}: install libsentencepiece0, or the package of your system "
-          "that has libsentencepiece",
-          path, file.string(), ::dlerror());
-  }
-  if (handle == nullptr && (handle = ::dlopen(kSentencePieceFile, kLoadFlags)) == nullptr)
+  const OwnModule module = load_own_module(kSentencePieceFile, "src/data/sentencepiece");
+  if (module.handle == nullptr && !module.file.empty())
+    throw Error(
+        "Tokenizer: {}: {} cannot be loaded: {}: install libsentencepiece0, or the package of your system "
+        "that has libsentencepiece",
+        path, module.file, module.error);
+  if (module.handle == nullptr)
     throw Error(
         "Tokenizer: {}: SentencePiece's files need {}, which cannot be loaded ({}): install libsentencepiece-dev, "
         "configure "
         "the build of Lockstep again (meson configure BUILD -Dsentencepiece=enabled) and compile it; or put the "
         "module's "
         "folder into LD_LIBRARY_PATH",
-        path, kSentencePieceFile, ::dlerror());
-  const auto open = reinterpret_cast<SentencePieceOpen>(::dlsym(handle, kSentencePieceOpen));
+        path, kSentencePieceFile, module.error);
+  const auto open = reinterpret_cast<SentencePieceOpen>(::dlsym(module.handle, kSentencePieceOpen));
   if (open == nullptr) throw Error("Tokenizer: {}: {} is not Lockstep's module", path, kSentencePieceFile);
   return open;
 }

@@ -42,6 +42,9 @@ class InDefault {
   const Module* before_;
 };
 
+void announce(const Module& module) {
+  if (forward_announcer != nullptr) (*forward_announcer)(module);
+}
 void observe(const Module& module, std::span<const Tensor> inputs, std::span<const Tensor> outputs) {
   if (forward_observer != nullptr) (*forward_observer)(module, inputs, outputs);
 }
@@ -49,6 +52,7 @@ void observe(const Module& module, std::span<const Tensor> inputs, std::span<con
 }  // namespace
 
 thread_local const ForwardObserver* forward_observer = nullptr;
+thread_local const std::function<void(const Module& module)>* forward_announcer = nullptr;
 
 Tensor only_output(const Module& module, Tensors outputs) {
   if (outputs.size() != 1)
@@ -84,12 +88,14 @@ void Module::check_inputs(const Tensors& inputs, std::size_t expected) const {
 }
 
 Tensor Module::operator()(const Tensor& x) {
+  announce(*this);
   const Tensor y = forward(x);
   observe(*this, {&x, 1}, {&y, 1});
   return y;
 }
 
 Tensors Module::operator()(const Tensors& inputs) {
+  announce(*this);
   Tensors outputs = forward_all(inputs);
   observe(*this, inputs, outputs);
   return outputs;

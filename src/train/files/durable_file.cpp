@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <random>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -33,6 +34,12 @@ bool link_nameless(const Fd& file, const std::string& path) {
 
 // Does the file system lack the operation?
 bool is_unsupported(int error) { return error == EINVAL || error == EOPNOTSUPP || error == ENOSYS; }
+
+// A name next to `path` for one call. Two processes get different names, even on two machines.
+std::string name_beside(const std::string& path) {
+  static std::atomic<std::uint64_t> count = 0;
+  return fmt::format("{}.writing-{}-{}-{:08x}", path, getpid(), ++count, std::random_device()());
+}
 
 Fd open_folder(const std::string& path) { return Fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }
 
@@ -116,6 +123,28 @@ void rename_file(const std::string& from, const std::string& to) {
                   cannot_replace ? ": save in a folder on a file system where a rename replaces the old file, such as "
                                    "a local disk, NFS or Lustre, not on a mounted object store"
                                  : ": make the folder and its disk writable, or save in another folder");
+}
+
+void replace_durably(const char* caller, const std::string& path, const std::function<void(DurableFile&)>& write) {
+  namespace fs = std::filesystem;
+  const std::string parent = fs::path(path).parent_path().string(), folder = parent.empty() ? "." : parent;
+  const std::string temporary = name_beside(path);
+  std::error_code ignored;  // for a folder without permission: the next call reports it
+  if (!fs::is_directory(folder, ignored))
+    throw FileError("{}: {}: cannot be made: there is no folder {}", caller, path, folder);
+  if (fs::is_directory(path, ignored)) throw FileError("{}: {}: is a folder, expected a file's name", caller, path);
+  const std::string born_in = has_nameless_files(temporary) ? folder : "";
+  try {
+    DurableFile file(temporary, born_in);
+    write(file);
+    file.finish();
+    if (!born_in.empty()) file.give_name();
+    rename_file(temporary, path);
+    sync_folder(folder);
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
+  }
 }
 
 ReadFile read_file(const std::string& path, const FileSize& expected) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +63,10 @@ void sync_folder(const std::string& path);
 
 // Replaces `to`.
 void rename_file(const std::string& from, const std::string& to);
+
+// Calls `write` with a file that becomes `path` when all is on the disk: `path` is replaced as a whole, or not at all.
+// Throws FileError that begins with `caller` if there is no such folder, or if `path` is a folder.
+void replace_durably(const char* caller, const std::string& path, const std::function<void(DurableFile&)>& write);
 
 // The size that a file may have. It is checked before the file is read.
 struct FileSize {

@@ -1,14 +1,10 @@
 #include "lockstep/train/safetensors.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <functional>
-#include <random>
 #include <string_view>
 #include <unordered_map>
 
@@ -20,22 +16,9 @@
 
 namespace lockstep::train {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr const char* kConvolutionWeights = "convolution_weights";
-
-// A name next to `path` for one call. Two processes get different names, even on two machines.
-std::string name_beside(const std::string& path) {
-  static std::atomic<std::uint64_t> count = 0;
-  return fmt::format("{}.writing-{}-{}-{:08x}", path, getpid(), ++count, std::random_device()());
-}
-
-std::string folder_of(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
 
 Tensor copy_of(const SavedTensor& saved) {
   Tensor tensor = Tensor::empty(saved.shape, saved.dtype, cpu_device());
@@ -53,24 +36,7 @@ void save_safetensors(const std::string& path, const std::vector<NamedTensor>& t
   if (all.emplace("format", "lockstep").second) all.emplace(kConvolutionWeights, "OHWI");
   if (!optim::first_swapped(tensors).empty()) all.emplace("weights", "averages");
   safetensors_header(tensors, all);  // throws before the file exists
-  const std::string folder = folder_of(path), temporary = name_beside(path);
-  std::error_code ignored;  // for a folder without permission: the next call reports it
-  if (!fs::is_directory(folder, ignored))
-    throw FileError("save_safetensors: {}: cannot be made: there is no folder {}", path, folder);
-  if (fs::is_directory(path, ignored))
-    throw FileError("save_safetensors: {}: is a folder, expected a file's name", path);
-  const std::string born_in = has_nameless_files(temporary) ? folder : "";
-  try {
-    DurableFile file(temporary, born_in);
-    write_safetensors(file, tensors, all);
-    file.finish();
-    if (!born_in.empty()) file.give_name();
-    rename_file(temporary, path);
-    sync_folder(folder);
-  } catch (...) {
-    fs::remove(temporary, ignored);
-    throw;
-  }
+  replace_durably("save_safetensors", path, [&](DurableFile& file) { write_safetensors(file, tensors, all); });
 }
 
 namespace {
