@@ -10,12 +10,17 @@
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/branches.h"
 #include "lockstep/nn/containers.h"
+#include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"
+#include "lockstep/nn/instance_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/lora.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/nn/pooling.h"
+#include "lockstep/nn/recurrent.h"
+#include "lockstep/nn/transformer.h"
+#include "lockstep/nn/upsample.h"
 #include "lockstep/tensor/random.h"
 #include "tests/models/onnx_cases.h"
 
@@ -60,6 +65,40 @@ void add_image_layers(std::vector<OnnxCase>& cases) {
   add_layer<nn::BatchNorm>(cases, "BatchNorm_rows", {4}, 4);
   add_layer<nn::GroupNorm>(cases, "GroupNorm", images, 2, 4);
   add_layer<nn::Flatten>(cases, "Flatten", images);
+}
+
+void add_resampling_layers(std::vector<OnnxCase>& cases) {
+  const std::vector<std::int64_t> images = {9, 8, 4}, sequences = {9, 4};
+  add_layer<nn::Conv2d>(cases, "Conv2d_dilated", images, 4, 6, Size2{3, 2}, nn::Conv2dLayerOptions{.dilation = {2, 3}});
+  add_layer<nn::ConvTranspose2d>(
+      cases, "ConvTranspose2d", images, 4, 6, Size2{3, 2},
+      nn::ConvTranspose2dLayerOptions{
+          .stride = {2, 3}, .padding = {1, 0, 0, 1}, .output_padding = {1, 2}, .groups = 2, .dilation = {2, 1}});
+  add_layer<nn::ConvTranspose1d>(cases, "ConvTranspose1d", sequences, 4, 6, 3,
+                                 nn::ConvTranspose1dLayerOptions{.stride = 2, .bias = false});
+  add_layer<nn::Upsample>(cases, "Upsample_nearest", images, UpsampleOptions{.size = {20, 5}});
+  add_layer<nn::Upsample>(cases, "Upsample_scale", images, UpsampleOptions{.scale = {1.5, 2.25}});
+  add_layer<nn::Upsample>(cases, "Upsample_bilinear", images,
+                          UpsampleOptions{.scale = {1.5, 2.25}, .mode = UpsampleMode::kBilinear});
+  add_layer<nn::Upsample>(cases, "Upsample_corners", images,
+                          UpsampleOptions{.size = {5, 13}, .mode = UpsampleMode::kBilinear, .align_corners = true});
+  add_layer<nn::AdaptiveAvgPool2d>(cases, "AdaptiveAvgPool2d", images, Size2{4, 3});
+  add_layer<nn::AdaptiveMaxPool2d>(cases, "AdaptiveMaxPool2d", images, Size2{4, 3});
+  add_layer<nn::AdaptiveAvgPool1d>(cases, "AdaptiveAvgPool1d", sequences, 4);
+  add_layer<nn::AdaptiveMaxPool1d>(cases, "AdaptiveMaxPool1d", sequences, 4);
+  add_layer<nn::InstanceNorm>(cases, "InstanceNorm2d", images, 4);
+}
+
+void add_recurrent_layers(std::vector<OnnxCase>& cases) {
+  const std::vector<std::int64_t> sequences = {5, 6};
+  add_layer<nn::LSTM>(cases, "LSTM", sequences, 6, 4);
+  add_layer<nn::LSTM>(cases, "LSTM_layers", sequences, 6, 4,
+                      nn::RecurrentLayerOptions{.num_layers = 2, .bidirectional = true});
+  add_layer<nn::GRU>(cases, "GRU", sequences, 6, 4, nn::RecurrentLayerOptions{.bias = false});
+  add_layer<nn::GRU>(cases, "GRU_layers", sequences, 6, 4,
+                     nn::RecurrentLayerOptions{.num_layers = 2, .bidirectional = true});
+  add_layer<nn::TransformerEncoder>(cases, "TransformerEncoder", sequences, 2, 6, 2,
+                                    nn::TransformerOptions{.feedforward = 8});
 }
 
 void add_other_layers(std::vector<OnnxCase>& cases) {
@@ -141,6 +180,8 @@ OnnxCase bert_case() {
 std::vector<OnnxCase> layer_cases() {
   std::vector<OnnxCase> cases;
   add_image_layers(cases);
+  add_resampling_layers(cases);
+  add_recurrent_layers(cases);
   add_other_layers(cases);
   cases.push_back(shortcut_case());
   return cases;

@@ -17,7 +17,7 @@ struct TransformerOptions {
   float eps = 1e-5F;                          // of the norms
   bool norm_first = false;                    // x + f(norm(x)) in place of norm(x + f(x))
   bool bias = true;
-  bool final_norm = false;  // TransformerEncoder and TransformerDecoder: a norm behind the last layer
+  bool final_norm = false;  // TransformerEncoder and TransformerDecoder: a norm after the last layer
 };
 
 // Self-attention, then a feed-forward network of two linear layers: (N, T, C) to (N, T, C).

@@ -23,12 +23,13 @@ void convert_recurrent(Conversion& c) {
   const std::size_t first_weight = is_lstm ? 3 : 2;
   const std::int64_t width = c.shape(first_weight + 1)[1];
   // Lockstep (and PyTorch): i, f, g, o and r, z, n. ONNX: i, o, f, g and z, r, n.
-  const std::vector<std::int64_t> order = is_lstm ? std::vector<std::int64_t>{0, 3, 1, 2} : std::vector<std::int64_t>{1, 0, 2};
+  const std::vector<std::int64_t> order =
+      is_lstm ? std::vector<std::int64_t>{0, 3, 1, 2} : std::vector<std::int64_t>{1, 0, 2};
   const std::string first_axis = c.to.ints({0});
   const auto with_direction = [&](const std::string& value) { return c.to.add("Unsqueeze", {value, first_axis}); };
   const auto weight = [&](std::size_t at) { return in_order(c, c.in(at), order, width); };
-  std::vector<std::string> operands = {c.in(0), with_direction(weight(first_weight)),
-                                       with_direction(weight(first_weight + 1)), "", "", ""};
+  std::vector<std::string> operands = {
+      c.in(0), with_direction(weight(first_weight)), with_direction(weight(first_weight + 1)), "", "", ""};
   if (c.has(first_weight + 2))
     operands[3] = with_direction(
         c.to.add("Concat", {weight(first_weight + 2), weight(first_weight + 3)}, {{"axis", std::int64_t{0}}}));

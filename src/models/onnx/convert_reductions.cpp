@@ -55,10 +55,10 @@ void convert_order(Conversion& c) {
   const std::int64_t dim = c.integer("dim");
   if (c.op() == "cumsum") return c.result(c.to.add("CumSum", {c.in(0), c.to.integer(dim)}));
   const Extent kept = c.result_extents()[static_cast<std::size_t>(dim)];
-  const auto [values, indices] = c.to.add_with_two_outputs("TopK", {c.in(0), c.to.as_shape({kept})},
-                                                           {{"axis", dim}, {"largest", c.integer("descending")}});
-  c.result(values);
-  c.result(indices, 1);
+  const std::vector<std::string> found = c.to.add_with_outputs(
+      "TopK", {c.in(0), c.to.as_shape({kept})}, {{"axis", dim}, {"largest", c.integer("descending")}}, 2);
+  c.result(found[0]);
+  c.result(found[1], 1);
 }
 
 }  // namespace lockstep::onnx

@@ -69,9 +69,11 @@ void convert_resampling(Conversion& c) {
     if (height == 0 && width == 0)
       y = c.to.add("Resize", {x, "", "", c.to.as_shape({out[0], out[3], out[1], out[2]})}, how);
     else
-      y = c.to.add("Resize",
-                   {x, "", c.to.floats({1, 1, factor(height, in[1].fixed, out[1].fixed), factor(width, in[2].fixed, out[2].fixed)})},
-                   how);
+      y = c.to.add(
+          "Resize",
+          {x, "",
+           c.to.floats({1, 1, factor(height, in[1].fixed, out[1].fixed), factor(width, in[2].fixed, out[2].fixed)})},
+          how);
   }
   c.result(c.to.transpose(y, {0, 2, 3, 1}));
 }

@@ -63,8 +63,7 @@ std::string GraphBuilder::add(const std::string& op, std::vector<std::string> in
 std::vector<std::string> GraphBuilder::add_with_outputs(const std::string& op, std::vector<std::string> inputs,
                                                         AttributeList attributes, std::size_t count) {
   std::vector<std::string> outputs = {unique_name(step_ + "/" + op)};
-  while (outputs.size() < count)
-    outputs.push_back(unique_name(outputs.front() + ":" + std::to_string(outputs.size())));
+  while (outputs.size() < count) outputs.push_back(unique_name(outputs.front() + ":" + std::to_string(outputs.size())));
   graph.nodes.push_back({op, outputs.front(), std::move(inputs), outputs, std::move(attributes)});
   return outputs;
 }
