@@ -50,8 +50,8 @@ class RecurrentModule : public Module {
   std::vector<RecurrentWeights> weights_;  // layer after layer, each with its directions
 };
 
-// net(x) returns the output (N, T, H * directions). net(Tensors{x}), with h and c behind x if they are given and after
-// these the lengths (N), int64, returns the output, h and c, (layers * directions, N, H) each.
+// net(x) returns the output (N, T, H * directions). net(Tensors{x}), with h and c after x if they are given and then
+// the lengths (N), int64, returns the output, h and c, (layers * directions, N, H) each.
 class LSTM : public RecurrentModule {
  public:
   LSTM(std::int64_t input_size, std::int64_t hidden_size, const RecurrentLayerOptions& options = {});
