@@ -44,7 +44,7 @@ Tensor Muon::orthogonal(const Tensor& update) const {
   constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;
   const bool is_tall = update.shape()[0] > update.shape()[1];
   Tensor x = is_tall ? transpose(update, 0, 1) : update;
-  x = scale_by(x, reciprocal(clamp(sqrt(sum(x * x)), options_.eps)));
+  x = scale_by(x, 1.0f / clamp(sqrt(sum(x * x)), options_.eps));
   for (int i = 0; i < options_.iterations; ++i) {
     const Tensor products = matmul(x, x, {.transpose_b = true});
     x = scale(x, kA) + matmul(scale(products, kB) + scale(matmul(products, products), kC), x);

@@ -1,4 +1,4 @@
-// Pictures in files: JPEG (by libjpeg-turbo) and PNG (by libpng), and data sets of folders of them.
+// Images in files: JPEG (by libjpeg-turbo) and PNG (by libpng), and data sets of folders of them.
 //
 //   const ls::data::ImageFolder train("imagenet/train", {.size = 224, .augment = true});
 //   const ls::data::ImageFolder test("imagenet/val", {.size = 224});
@@ -16,35 +16,35 @@
 #pragma GCC visibility push(default)
 namespace lockstep::data {
 
-// The largest picture that read_image() decodes unless told otherwise. It stops a small file from filling the memory.
+// The largest image that read_image() decodes unless told otherwise. It stops a small file from filling the memory.
 inline constexpr std::int64_t kMaxImagePixels = std::int64_t{1} << 27;
 
 // Returns the pixels of a JPEG or PNG file, (height, width, 3) uint8 on the CPU: red, green, blue. The first bytes
-// decide which format it is, not the name. A grey picture has three equal values, and transparency is dropped: the
+// decide which format it is, not the name. A grey image has three equal values, and transparency is dropped: the
 // values are those of Pillow's Image.open(path).convert("RGB"), except for PNG files that state a gamma or have 16
 // bits, which are converted to 8 bits of sRGB. The orientation that a camera wrote is ignored, as in Pillow. Throws
-// FileError with the path for a missing file, another format, a damaged or truncated picture, a JPEG in CMYK, and more
+// FileError with the path for a missing file, another format, a damaged or truncated image, a JPEG in CMYK, and more
 // than `max_pixels`.
 Tensor read_image(const std::string& path, std::int64_t max_pixels = kMaxImagePixels);
 
-// Returns the picture (H, W, C) uint8, on the CPU, in another size: bilinear, over all pixels that an output pixel
-// covers when it shrinks. The bits are those of resize(..., BILINEAR) of Pillow, and so of torchvision's Resize of a
-// picture; Pillow 13 resizes tall pictures in another order of dimensions, and differs by at most two levels. Throws
-// InvalidArgument for another type, device or number of dimensions, an empty picture, and a size that
+// Returns the image (H, W, C) uint8, on the CPU, in another size: bilinear, over all pixels that an output pixel
+// covers when it shrinks. The bits are those of resize(..., BILINEAR) of Pillow, and so of torchvision's Resize of
+// an image; Pillow 13 resizes tall images in another order of dimensions, and differs by at most two levels. Throws
+// InvalidArgument for another type, device or number of dimensions, an empty image, and a size that
 // is not from 1 to 2^20.
 Tensor resize_image(const Tensor& image, std::int64_t height, std::int64_t width);
 
 struct ImageFolderOptions {
   std::int64_t size = 224;  // the side of the samples in pixels, at most 2^14
-  // false: the shorter side is resized to size * `resize`, and the centre is taken. true: a random part of the picture
+  // false: the shorter side is resized to size * `resize`, and the centre is taken. true: a random part of the image
   // is resized to size x size, the next options apply, and the sample is mirrored (Szegedy et al., "Going Deeper with
   // Convolutions", 2015, section 6; torchvision's RandomResizedCrop and RandomHorizontalFlip).
   bool augment = false;
   float resize = 256.0f / 224;
-  float scale_low = 0.08f, scale_high = 1;            // the part's share of the picture's area
+  float scale_low = 0.08f, scale_high = 1;            // the part's share of the image's area
   float ratio_low = 3.0f / 4, ratio_high = 4.0f / 3;  // its width / height, drawn evenly over the logarithm
   float flip = 0.5f;                                  // probability
-  // Factors between 1 - value and 1 + value, in this order: all values; their distance to the picture's mean grey;
+  // Factors between 1 - value and 1 + value, in this order: all values; their distance to the image's mean grey;
   // their distance to the pixel's grey. Values stay in 0..255.
   float brightness = 0, contrast = 0, saturation = 0;
   // The numbers that torchvision's models expect.
@@ -53,14 +53,14 @@ struct ImageFolderOptions {
   std::uint64_t seed = 0;  // of the augmentation, which is drawn from (seed, epoch, index)
 };
 
-// The pictures in FOLDER/CLASS/**: names that end in .jpg, .jpeg or .png, in either case. Classes are numbered in the
+// The images in FOLDER/CLASS/**: names that end in .jpg, .jpeg or .png, in either case. Classes are numbered in the
 // order of their folders' names, as in torchvision, and samples are in the order of their paths. Samples are {(size,
 // size, 3) float32, () int64}. Files are decoded when a sample is read: give the loader num_workers. Copies share the
 // list.
 class ImageFolder : public FixedShapeDataset {
  public:
-  // Lists the folder; reads no picture. Throws FileError for a folder that does not exist, that has no folder of a
-  // class, and for a class without pictures (by name); InvalidArgument for options out of range.
+  // Lists the folder; reads no image. Throws FileError for a folder that does not exist, that has no folder of a
+  // class, and for a class without images (by name); InvalidArgument for options out of range.
   explicit ImageFolder(const std::string& folder, const ImageFolderOptions& options = {});
   std::int64_t size() const override;
   std::vector<TensorSpec> element_spec() const override;

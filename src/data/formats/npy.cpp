@@ -59,6 +59,8 @@ NpyArrayHeader npy_array_header(std::span<const std::uint8_t> bytes,
     rest.remove_prefix(1);
     rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
   }
+  if (header.shape.size() == 1 && !shape.ends_with(','))  // (3) is no tuple in Python
+    refuse(fmt::format("has the shape ({}): is the file damaged?", shape));
   return header;
 }
 

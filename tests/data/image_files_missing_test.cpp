@@ -9,12 +9,12 @@
 namespace lockstep::data {
 namespace {
 
-TEST(PicturesMissing, SayWhichPackagesToInstall) {
+TEST(ImageFilesMissing, SayWhichPackagesToInstall) {
   const TestFile file("x", "x.png");
   EXPECT_THAT(
       message_of([&] { read_image(file.path()); }),
-      ::testing::HasSubstr(
-          file.path() + ": this build of Lockstep cannot decode pictures: install libturbojpeg0-dev and libpng-dev"));
+      ::testing::HasSubstr(file.path() +
+                           ": this build of Lockstep cannot decode images: install libturbojpeg0-dev and libpng-dev"));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-"""Pictures, and what Pillow and torchvision make of them.   make_pictures.py FOLDER
+"""Images, and what Pillow and torchvision make of them.   make_images.py FOLDER
 
-FOLDER/set/CLASS/NAME gets pictures; FOLDER/NAME.pixels.npy their pixels, FOLDER/NAME.HEIGHTxWIDTH.npy the resized picture,
-FOLDER/NAME.centre.npy what torchvision's transforms for evaluation return, as (H, W, 3); FOLDER/pictures.txt lists them.
+FOLDER/set/CLASS/NAME gets images; FOLDER/NAME.pixels.npy their pixels, FOLDER/NAME.HEIGHTxWIDTH.npy the resized image,
+FOLDER/NAME.centre.npy what torchvision's transforms for evaluation return, as (H, W, 3); FOLDER/images.txt lists them.
 """
 import pathlib
 import sys
@@ -20,7 +20,7 @@ def smooth(height, width, channels):
     return numpy.stack(planes, -1)
 
 
-pictures = {
+images = {
     "cat/noise.png": Image.fromarray(random.integers(0, 256, (61, 47, 3), dtype=numpy.uint8)),
     "cat/wide.jpg": Image.fromarray(smooth(100, 333, 3)),
     "cat/deep/tall.JPEG": Image.fromarray(smooth(301, 90, 3)),
@@ -37,10 +37,10 @@ evaluation = transforms.Compose([
     transforms.Resize(37), transforms.CenterCrop(32), transforms.ToTensor(),
     transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
 lines = []
-for name, picture in pictures.items():
+for name, image in images.items():
     path = folder / "set" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(path, **options.get(name, {}))
+    image.save(path, **options.get(name, {}))
     read = Image.open(path).convert("RGB")
     flat = name.replace("/", "_")
     numpy.save(folder / f"{flat}.pixels.npy", numpy.asarray(read))
@@ -48,4 +48,4 @@ for name, picture in pictures.items():
         numpy.save(folder / f"{flat}.{height}x{width}.npy", numpy.asarray(read.resize((width, height), Image.BILINEAR)))
     numpy.save(folder / f"{flat}.centre.npy", evaluation(read).permute(1, 2, 0).contiguous().numpy())
     lines.append(name)
-(folder / "pictures.txt").write_text("\n".join(sorted(lines)) + "\n")
+(folder / "images.txt").write_text("\n".join(sorted(lines)) + "\n")

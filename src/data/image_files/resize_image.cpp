@@ -74,7 +74,7 @@ void resize_middle(const std::uint8_t* x, std::int64_t rows, std::int64_t in, st
 
 Tensor resize_image(const Tensor& image, std::int64_t height, std::int64_t width) {
   if (!image.defined() || image.dtype() != DType::kUInt8 || image.shape().dims() != 3 || image.count() == 0)
-    throw InvalidArgument("resize_image: expected a picture (H, W, C) uint8 that is not empty, got {} {}",
+    throw InvalidArgument("resize_image: expected an image (H, W, C) uint8 that is not empty, got {} {}",
                           image.defined() ? name_of(image.dtype()) : "an undefined tensor",
                           image.defined() ? image.shape().text() : "");
   if (height < 1 || width < 1 || height > kMaxExtent || width > kMaxExtent)

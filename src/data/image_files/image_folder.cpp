@@ -8,18 +8,18 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
-#include "src/data/pictures/decode_image.h"
+#include "src/data/image_files/decode_image.h"
 
 namespace lockstep::data {
 
 namespace {
 
-// A part of a picture, in pixels.
+// A part of an image, in pixels.
 struct Part {
   std::int64_t top, left, height, width;
 };
 
-bool has_picture_name(const std::filesystem::path& path) {
+bool has_image_name(const std::filesystem::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char letter) { return letter >= 'A' && letter <= 'Z' ? letter - 'A' + 'a' : letter; });
@@ -87,7 +87,7 @@ Tensor cut(const Tensor& image, const Part& part) {
   return piece;
 }
 
-// The centre of the picture whose shorter side is size * resize, as torchvision's Resize and CenterCrop take it.
+// The centre of the image whose shorter side is size * resize, as torchvision's Resize and CenterCrop take it.
 Tensor centre_of(const Tensor& image, const ImageFolderOptions& options) {
   const std::int64_t height = image.shape()[0], width = image.shape()[1], shorter = std::min(height, width);
   const auto wanted = std::max<std::int64_t>(
@@ -160,15 +160,15 @@ ImageFolder::ImageFolder(const std::string& folder, const ImageFolderOptions& op
       if (entry.is_directory()) list->classes.push_back(entry.path().filename().string());
     std::sort(list->classes.begin(), list->classes.end());
     if (list->classes.empty())
-      throw FileError("{}: has no folders: expected one for each class, with pictures in it", folder);
+      throw FileError("{}: has no folders: expected one for each class, with images in it", folder);
     for (std::size_t label = 0; label < list->classes.size(); ++label) {
       std::vector<std::string> paths;
       const fs::path class_folder = fs::path(folder) / list->classes[label];
       for (const fs::directory_entry& entry :
            fs::recursive_directory_iterator(class_folder, fs::directory_options::follow_directory_symlink))
-        if (entry.is_regular_file() && has_picture_name(entry.path())) paths.push_back(entry.path().string());
+        if (entry.is_regular_file() && has_image_name(entry.path())) paths.push_back(entry.path().string());
       if (paths.empty())
-        throw FileError("{}: has no pictures: expected files that end in .jpg, .jpeg or .png", class_folder.string());
+        throw FileError("{}: has no images: expected files that end in .jpg, .jpeg or .png", class_folder.string());
       std::sort(paths.begin(), paths.end());
       list->labels.insert(list->labels.end(), paths.size(), static_cast<std::int64_t>(label));
       list->paths.insert(list->paths.end(), paths.begin(), paths.end());

@@ -1,4 +1,4 @@
-#include "src/data/pictures/decode_image.h"
+#include "src/data/image_files/decode_image.h"
 
 #include <png.h>
 #include <turbojpeg.h>
@@ -26,7 +26,7 @@ Tensor pixels_of(std::int64_t height, std::int64_t width, const std::string& pat
   if (height < 1 || width < 1) throw FileError("{}: states a size of {} x {} pixels", path, width, height);
   if (height > max_pixels / width)
     throw FileError(
-        "{}: states a size of {} x {} pixels, and at most {} pixels are decoded: raise max_pixels if the picture is "
+        "{}: states a size of {} x {} pixels, and at most {} pixels are decoded: raise max_pixels if the image is "
         "meant",
         path, width, height, max_pixels);
   return Tensor::empty({height, width, 3}, DType::kUInt8, cpu_device());
@@ -46,7 +46,7 @@ Tensor decode_jpeg(std::span<const std::uint8_t> bytes, const std::string& path,
   const JpegHandle jpeg;
   if (jpeg.handle == nullptr) throw Error("read_image: libjpeg-turbo cannot begin: {}", tjGetErrorStr2(nullptr));
   const auto refuse = [&]() -> FileError {
-    return FileError("{}: libjpeg-turbo: {}: is the picture cut short or damaged?", path, tjGetErrorStr2(jpeg.handle));
+    return FileError("{}: libjpeg-turbo: {}: is the image cut short or damaged?", path, tjGetErrorStr2(jpeg.handle));
   };
   int width = 0, height = 0, sampling = 0, colors = 0;
   if (tjDecompressHeader3(jpeg.handle, bytes.data(), bytes.size(), &width, &height, &sampling, &colors) != 0)
@@ -68,7 +68,7 @@ Tensor decode_png(std::span<const std::uint8_t> bytes, const std::string& path, 
   image.version = PNG_IMAGE_VERSION;
   const std::unique_ptr<png_image, void (*)(png_image*)> freed(&image, png_image_free);
   const auto refuse = [&]() -> FileError {
-    return FileError("{}: libpng: {}: is the picture cut short or damaged?", path, image.message);
+    return FileError("{}: libpng: {}: is the image cut short or damaged?", path, image.message);
   };
   if (png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()) == 0) throw refuse();
   const Tensor pixels = pixels_of(image.height, image.width, path, max_pixels);
@@ -89,7 +89,7 @@ Tensor decode_png(std::span<const std::uint8_t> bytes, const std::string& path, 
 Tensor decode_image(std::span<const std::uint8_t> bytes, const std::string& path, std::int64_t max_pixels) {
   if (begins_with(bytes, kJpegMark)) return decode_jpeg(bytes, path, max_pixels);
   if (begins_with(bytes, kPngMark)) return decode_png(bytes, path, max_pixels);
-  throw FileError("{}: is neither a JPEG nor a PNG picture: its first bytes are those of neither.{}", path,
+  throw FileError("{}: is neither a JPEG nor a PNG image: its first bytes are those of neither.{}", path,
                   mistaken_download(std::as_bytes(bytes)));
 }
 

@@ -1,4 +1,4 @@
-// Pixels of an encoded picture.
+// Pixels of an encoded image.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace lockstep::data {
 
-// What read_image() returns for a file with these bytes; `path` is for messages.
+// Decodes the bytes of a file as read_image() does; `path` is for messages.
 Tensor decode_image(std::span<const std::uint8_t> bytes, const std::string& path, std::int64_t max_pixels);
 
 }  // namespace lockstep::data

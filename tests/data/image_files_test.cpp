@@ -61,16 +61,16 @@ std::string bytes_of(const std::string& path) {
   return {bytes.begin(), bytes.end()};
 }
 
-// A folder of pictures that is removed in the destructor.
-class PictureFolder {
+// A folder of images that is removed in the destructor.
+class TestImageFolder {
  public:
-  PictureFolder() : path_(testing::temporary("pictures")) { std::filesystem::create_directory(path_); }
-  ~PictureFolder() {
+  TestImageFolder() : path_(testing::temporary("images")) { std::filesystem::create_directory(path_); }
+  ~TestImageFolder() {
     std::error_code failure;
     std::filesystem::remove_all(path_, failure);
   }
-  PictureFolder(const PictureFolder&) = delete;
-  PictureFolder& operator=(const PictureFolder&) = delete;
+  TestImageFolder(const TestImageFolder&) = delete;
+  TestImageFolder& operator=(const TestImageFolder&) = delete;
   std::string add(const std::string& name, const Tensor& image) const {
     const std::string path = path_ + "/" + name;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
@@ -84,7 +84,7 @@ class PictureFolder {
 };
 
 TEST(ReadImage, GivesTheWrittenPixels) {
-  const PictureFolder folder;
+  const TestImageFolder folder;
   const Tensor image = pattern(5, 9);
   const Tensor read = read_image(folder.add("x.png", image));
   EXPECT_EQ(read.shape(), image.shape());
@@ -94,12 +94,12 @@ TEST(ReadImage, GivesTheWrittenPixels) {
 }
 
 TEST(ReadImage, PicturesCutShortAndOtherFilesAreRefusedByName) {
-  const PictureFolder folder;
+  const TestImageFolder folder;
   const std::string png = bytes_of(folder.add("x.png", pattern(6, 6))), jpeg = jpeg_of(pattern(6, 6));
   for (const std::string& whole : {png, jpeg}) {
     const TestFile half(whole.substr(0, whole.size() * 2 / 3), "half");
     EXPECT_THAT(message_of([&] { read_image(half.path()); }),
-                AllOf(HasSubstr(half.path()), HasSubstr("is the picture cut short or damaged?")));
+                AllOf(HasSubstr(half.path()), HasSubstr("is the image cut short or damaged?")));
     EXPECT_GT(refused_when_damaged(whole, [](const std::string& path) { read_image(path); }),
               static_cast<int>(whole.size()) / 2);
     const TestFile complete(whole, "complete");
@@ -107,8 +107,8 @@ TEST(ReadImage, PicturesCutShortAndOtherFilesAreRefusedByName) {
                 HasSubstr("states a size of 6 x 6 pixels, and at most 35 pixels are decoded"));
   }
   const TestFile text("hello", "text.jpg"), empty("", "empty.jpg");
-  EXPECT_THAT(message_of([&] { read_image(text.path()); }), HasSubstr("text.jpg: is neither a JPEG nor a PNG picture"));
-  EXPECT_THAT(message_of([&] { read_image(empty.path()); }), HasSubstr("is neither a JPEG nor a PNG picture"));
+  EXPECT_THAT(message_of([&] { read_image(text.path()); }), HasSubstr("text.jpg: is neither a JPEG nor a PNG image"));
+  EXPECT_THAT(message_of([&] { read_image(empty.path()); }), HasSubstr("is neither a JPEG nor a PNG image"));
   EXPECT_THAT(message_of([&] { read_image(folder.path() + "/none.png"); }), HasSubstr("none.png"));
 }
 
@@ -117,7 +117,7 @@ TEST(ResizeImage, AveragesWhatAPixelCovers) {
   const auto values = image.span<std::uint8_t>();
   std::copy_n(std::array<std::uint8_t, 8>{0, 100, 200, 40, 0, 100, 200, 40}.begin(), 8, values.begin());
   // A triangle of two pixels to each side of 1 and of 3, of which 0.75, 0.75 and 0.25 (twice, once outside) remain.
-  EXPECT_THAT(resize_image(image, 1, 2).span<std::uint8_t>(), ElementsAre(71, 104));
+  EXPECT_THAT(resize_image(image, 1, 2).span<std::uint8_t>(), ElementsAre(71, 117));
   EXPECT_THAT(resize_image(image, 2, 4).span<std::uint8_t>(), ::testing::ElementsAreArray(values));
   EXPECT_THAT(message_of([&] { resize_image(image, 0, 4); }), HasSubstr("got 0 and 4"));
   EXPECT_THAT(message_of([&] { resize_image(Tensor::zeros({2, 2, 3}), 1, 1); }), HasSubstr("got float32 (2, 2, 3)"));
@@ -125,11 +125,11 @@ TEST(ResizeImage, AveragesWhatAPixelCovers) {
 }
 
 TEST(ImageFolder, NumbersClassesByTheirNames) {
-  const PictureFolder folder;
+  const TestImageFolder folder;
   folder.add("dog/2.png", pattern(8, 8));
   folder.add("dog/1.PNG", pattern(8, 8));
   folder.add("cat/deep/3.png", pattern(8, 8));
-  std::ofstream(folder.path() + "/cat/notes.txt") << "no picture";
+  std::ofstream(folder.path() + "/cat/notes.txt") << "no image";
   const ImageFolder set(folder.path(), {.size = 4});
   EXPECT_THAT(set.classes(), ElementsAre("cat", "dog"));
   ASSERT_EQ(set.size(), 3);
@@ -146,7 +146,7 @@ TEST(ImageFolder, NumbersClassesByTheirNames) {
 }
 
 TEST(ImageFolder, AugmentsTheSameOnEveryRankAndAnewInEachEpoch) {
-  const PictureFolder folder;
+  const TestImageFolder folder;
   folder.add("a/1.png", pattern(40, 30));
   const ImageFolderOptions options{
       .size = 16, .augment = true, .brightness = 0.4f, .contrast = 0.4f, .saturation = 0.4f, .seed = 3};
@@ -163,7 +163,7 @@ TEST(ImageFolder, AugmentsTheSameOnEveryRankAndAnewInEachEpoch) {
 }
 
 TEST(ImageFolder, MirrorsAndChangesColours) {
-  const PictureFolder folder;
+  const TestImageFolder folder;
   folder.add("a/1.png", pattern(8, 8));
   const ImageNormalization plain = normalize_channels({0, 0, 0}, {1, 1, 1});
   ImageFolderOptions options{.size = 8,
@@ -188,12 +188,12 @@ TEST(ImageFolder, MirrorsAndChangesColours) {
 }
 
 TEST(ImageFolder, MistakesAreNamed) {
-  const PictureFolder folder;
+  const TestImageFolder folder;
   EXPECT_THAT(message_of([&] { ImageFolder(folder.path()); }),
               HasSubstr("has no folders: expected one for each class"));
   EXPECT_THAT(message_of([&] { ImageFolder(folder.path() + "/none"); }), HasSubstr("none: cannot list the folder"));
   std::filesystem::create_directory(folder.path() + "/empty");
-  EXPECT_THAT(message_of([&] { ImageFolder(folder.path()); }), HasSubstr("empty: has no pictures"));
+  EXPECT_THAT(message_of([&] { ImageFolder(folder.path()); }), HasSubstr("empty: has no images"));
   const std::string path = folder.add("empty/1.png", pattern(8, 8));
   EXPECT_THAT(message_of([&] { ImageFolder(folder.path(), {.size = 0}); }), HasSubstr("size is 0"));
   EXPECT_THAT(message_of([&] { ImageFolder(folder.path(), {.scale_low = 0.5f, .scale_high = 0.2f}); }),
@@ -208,7 +208,7 @@ TEST(ImageFolder, MistakesAreNamed) {
               AllOf(HasSubstr("sample 0"), HasSubstr("1.png"), HasSubstr("cut short")));
 }
 
-// Pillow 13 resizes the columns of some pictures first, and values are rounded after each of the two passes.
+// Pillow 13 resizes the columns of some images first, and values are rounded after each of the two passes.
 void expect_near(const Tensor& seen, const Tensor& expected) {
   ASSERT_EQ(seen.shape(), expected.shape());
   for (std::size_t i = 0; i < seen.span<std::uint8_t>().size(); ++i)
@@ -221,10 +221,10 @@ TEST(ImageFolder, EqualsPillowAndTorchvision) {
     GTEST_SKIP() << "LOCKSTEP_TEST_TORCH_PYTHON names no python with torchvision";
   if (std::system((std::string(python) + " -c 'import PIL, torchvision' 2>/dev/null").c_str()) != 0)
     GTEST_SKIP() << python << " has no packages pillow and torchvision";
-  const PictureFolder folder;
-  ASSERT_EQ(std::system((std::string(python) + " " + LOCKSTEP_MAKE_PICTURES + " " + folder.path()).c_str()), 0);
+  const TestImageFolder folder;
+  ASSERT_EQ(std::system((std::string(python) + " " + LOCKSTEP_MAKE_IMAGES + " " + folder.path()).c_str()), 0);
   const ImageFolder set(folder.path() + "/set", {.size = 32, .resize = 37.0f / 32});
-  const std::vector<std::string> names = read_lines(folder.path() + "/pictures.txt");
+  const std::vector<std::string> names = read_lines(folder.path() + "/images.txt");
   ASSERT_EQ(set.size(), static_cast<std::int64_t>(names.size()));
   for (std::int64_t i = 0; i < set.size(); ++i) {
     SCOPED_TRACE(set.path(i));
