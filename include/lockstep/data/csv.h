@@ -21,6 +21,8 @@
 #pragma GCC visibility push(default)
 namespace lockstep::data {
 
+class [[gnu::visibility("hidden")]] CsvReader;  // src/data/formats/csv.h
+
 struct CsvOptions {
   char separator = ',';  // also ';' and '\t' are common
   bool header = true;    // the first line names the columns; false: columns have numbers only
@@ -42,7 +44,7 @@ class CsvRecord {
   std::int64_t integer(std::size_t column) const;
 
  private:
-  friend class CsvReader;  // src/data/formats/csv.h
+  friend class CsvReader;
   CsvRecord(const std::vector<std::string>& names, const std::vector<std::string>& fields)
       : names_(names), fields_(fields) {}
   std::size_t place_of(std::string_view column) const;
