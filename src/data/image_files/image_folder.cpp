@@ -9,6 +9,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
 #include "src/data/image_files/decode_image.h"
+#include "src/data/sets/sample_stream.h"
 
 namespace lockstep::data {
 
@@ -199,9 +200,7 @@ std::vector<TensorSpec> ImageFolder::element_spec() const {
 
 void ImageFolder::read(std::int64_t index, std::int64_t epoch, const Row& row) const {
   const Tensor image = read_image(path(index), options_.max_pixels);
-  // Gives each of 2^28 epochs x 2^32 samples its own stream.
-  const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
-  Philox random(options_.seed, random_stream(RandomUse::kAugmentation, number));
+  Philox random(options_.seed, augmentation_stream(index, epoch));
   const Tensor square =
       options_.augment ? resize_image(cut(image, random_part(image.shape()[0], image.shape()[1], options_, random)),
                                       options_.size, options_.size)

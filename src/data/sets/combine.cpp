@@ -8,6 +8,7 @@
 #include "lockstep/core/error.h"
 #include "src/data/loading/stack.h"
 #include "src/data/samplers/shuffle.h"
+#include "src/data/sets/sample_stream.h"
 
 namespace lockstep::data {
 
@@ -60,8 +61,7 @@ MappedDataset::MappedDataset(KeptDataset set, Function function, std::uint64_t s
 Sample MappedDataset::get(std::int64_t index, std::int64_t epoch) const {
   // Uses the random streams of image augmentation, far beyond the numbers that augmentation draws.
   constexpr std::uint64_t kFirstBlock = std::uint64_t{1} << 32;
-  const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
-  Philox random(seed_, random_stream(RandomUse::kAugmentation, number), kFirstBlock);
+  Philox random(seed_, augmentation_stream(index, epoch), kFirstBlock);
   return function_(set_->get(index, epoch), random);
 }
 

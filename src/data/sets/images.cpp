@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lockstep/core/error.h"
+#include "src/data/sets/sample_stream.h"
 
 namespace lockstep::data {
 
@@ -90,9 +91,7 @@ std::vector<TensorSpec> ImageDataset::element_spec() const {
 }
 
 Augmentation ImageDataset::augmentation_of(std::int64_t index, std::int64_t epoch) const {
-  // Gives each of 2^28 epochs x 2^32 samples its own stream.
-  const std::uint64_t number = (static_cast<std::uint64_t>(epoch) << 32) + static_cast<std::uint64_t>(index);
-  Philox random(seed_, random_stream(RandomUse::kAugmentation, number));
+  Philox random(seed_, augmentation_stream(index, epoch));
   return draw_augmentation(recipe_, side_, random);
 }
 
