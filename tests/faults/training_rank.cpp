@@ -80,12 +80,12 @@ class Training {
       if (step_ == fail_at_ && misbehave()) return 0;
       if (step_ == arguments_.number("gate_at", -1)) await_gate();
       train_one();
-      if (step_ == first + 1) say("is running");
       if (save_every > 0 && step_ % save_every == 0) save(folder);
       if (arguments_.number("preempt", 0) != 0 && lockstep::should_stop()) {
         if (save_every == 0 || step_ % save_every != 0) save(folder);
         return lockstep::kPreemptedExitCode;
       }
+      if (step_ == first + 1) say("is running");  // after should_stop(): from then on, signals are requests
       std::this_thread::sleep_for(std::chrono::milliseconds(arguments_.number("pause_ms", 0)));
     }
     const auto sent = group_->backend().counters();

@@ -35,8 +35,15 @@ void StreamRelay::run() {
     wait();
     accept_new();
     for (auto connection = connections_.begin(); connection != connections_.end();) {
-      const bool goes_on = passed_.load() < cut_at_.load() && pump(connection->out) && pump(connection->back);
-      connection = goes_on ? std::next(connection) : connections_.erase(connection);
+      const bool has_ended = connection->out.ended && connection->back.ended && connection->out.held.empty() &&
+                             connection->back.held.empty();
+      if (has_ended || passed_.load() >= cut_at_.load()) {
+        connection = connections_.erase(connection);
+        continue;
+      }
+      pump(connection->out);
+      pump(connection->back);
+      ++connection;
     }
     connected_.store(static_cast<int>(connections_.size()));
   }
@@ -84,31 +91,34 @@ void StreamRelay::connect(const Front& front) {
   connections_.push_back({std::move(near), std::move(far), {near_fd, far_fd, {}}, {far_fd, near_fd, {}}});
 }
 
-bool StreamRelay::pump(Direction& direction) {
+void StreamRelay::pump(Direction& direction) {
   const std::size_t most = may_pass();
-  if (most == 0) return true;
+  if (most == 0) return;
   if (direction.held.empty() && !direction.ended) {
     std::array<std::byte, 1 << 16> bytes;
     const ssize_t got = ::recv(direction.from, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got < 0) return errno == EAGAIN || errno == EINTR;
-    if (got == 0) {
-      direction.ended = true;
-      ::shutdown(direction.to, SHUT_WR);
-      return true;
-    }
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) return end(direction);
     direction.held.assign(bytes.data(), bytes.data() + got);
   }
   std::size_t written = 0;
   while (written < direction.held.size() && may_pass() > 0) {
     const std::size_t piece = std::min(may_pass(), direction.held.size() - written);
     const ssize_t sent = ::send(direction.to, direction.held.data() + written, piece, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return end(direction);
     if (sent <= 0) break;
     written += static_cast<std::size_t>(sent);
     passed_.fetch_add(static_cast<std::uint64_t>(sent));
   }
   direction.held.erase(direction.held.begin(), direction.held.begin() + static_cast<std::ptrdiff_t>(written));
-  return true;
+}
+
+// Only this direction: what the other one still holds must arrive, for instance the goodbye of a rank that has closed
+// its end.
+void StreamRelay::end(Direction& direction) {
+  direction.ended = true;
+  direction.held.clear();
+  ::shutdown(direction.to, SHUT_WR);
 }
 
 std::string RelayedStore::get(std::string_view key, std::chrono::milliseconds timeout) {

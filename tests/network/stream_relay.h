@@ -56,7 +56,8 @@ class StreamRelay {
   void run();
   void accept_new();
   void connect(const Front& front);
-  bool pump(Direction& direction);  // returns false if the connection has ended
+  void pump(Direction& direction);
+  void end(Direction& direction);
   std::size_t may_pass() const;
   void wait();
 
