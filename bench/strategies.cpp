@@ -102,7 +102,8 @@ Options parse(int argc, char** argv) {
   options.micro_batches = given["micro-batches"].as<int>();
   options.json = given.count("json") != 0;
   if (options.model == "gpt")
-    throw ls::InvalidArgument("strategies: --model gpt has one label per token, but strategies split samples");
+    throw ls::InvalidArgument(
+        "strategies: --model gpt: expected a model of layers in a row, which every strategy can divide");
   if (options.steps < 1 || options.rounds < 1)
     throw ls::InvalidArgument("strategies: --steps and --rounds must be positive");
   if (options.micro_batches < 0) throw ls::InvalidArgument("strategies: --micro-batches must not be negative");

@@ -76,70 +76,25 @@ void add_resnet20(nn::Sequential& model) {
   model.append_named<nn::Linear>("head", 64, 10);
 }
 
-struct GptSizes {
-  std::int64_t layers, width, heads, positions, characters, texts, length;  // `length`: of each text
-  GeluApproximation gelu = GeluApproximation::kNone;
-  float deviation = 1;  // of the embeddings' first weights
+// Every text has `length` tokens. Without dropout, as the peers.
+struct GptBench {
+  models::Gpt2Config config;
+  std::int64_t texts, length;
 };
 
-constexpr GptSizes kGpt{4, 256, 4, 128, 65, 8, 128};
-constexpr GptSizes kGpt2{12, 768, 12, 1024, 50257, 4, 64, GeluApproximation::kTanh, 0.02F};
-// As train_gpt2.cu of llm.c: whole texts, and a vocabulary that is padded for tensor cores.
-constexpr GptSizes kGpt2Small{12, 768, 12, 1024, 50304, 4, 1024, GeluApproximation::kTanh, 0.02F};
+GptBench gpt_bench(std::int64_t vocabulary, std::int64_t length) {
+  models::Gpt2Config config{.vocabulary = vocabulary};
+  config.embedding_dropout = config.attention_dropout = config.dropout = 0;
+  return {config, 4, length};
+}
 
-// Attention and a feed-forward pair, each after a normalisation.
-class Block : public nn::Module {
- public:
-  explicit Block(const GptSizes& sizes)
-      : heads_(sizes.heads),
-        gelu_(sizes.gelu),
-        norm1_(sizes.width),
-        norm2_(sizes.width),
-        qkv_(sizes.width, 3 * sizes.width),
-        out_(sizes.width, sizes.width),
-        up_(sizes.width, 4 * sizes.width),
-        down_(4 * sizes.width, sizes.width) {
-    add("norm1", norm1_), add("qkv", qkv_), add("out", out_), add("norm2", norm2_), add("up", up_), add("down", down_);
-  }
-  Tensor forward(const Tensor& input) override {
-    const Shape& shape = input.shape();  // (N, T, C)
-    const Tensor qkv = reshape(qkv_(norm1_(input)), {shape[0], shape[1], 3, heads_, shape[2] / heads_});
-    const auto [x, normal] =
-        norm2_.of_sum(input, out_(reshape(scaled_dot_product_attention(qkv, {.causal = true}), shape)));
-    return x + feed_forward(normal, {up_.weight, up_.bias, down_.weight, down_.bias}, gelu_);
-  }
-  std::string kind() const override { return "Block"; }
-
- private:
-  std::int64_t heads_;
-  GeluApproximation gelu_;
-  nn::LayerNorm norm1_, norm2_;
-  nn::Linear qkv_, out_, up_, down_;
-};
-
-// Characters (N, T) to logits (N * T, characters); the head shares the embedding's weights.
-class Gpt : public nn::Module {
- public:
-  explicit Gpt(const GptSizes& sizes)
-      : words_(sizes.characters, sizes.width), places_(sizes.positions, sizes.width), norm_(sizes.width) {
-    add("words", words_), add("places", places_);
-    if (sizes.deviation != 1)
-      for (const nn::Embedding* each : {&words_, &places_}) fill_normal(each->weight, 0, sizes.deviation);
-    for (int i = 0; i < sizes.layers; ++i) blocks_.append<Block>(sizes);
-    add("blocks", blocks_), add("norm", norm_);
-  }
-  Tensor forward(const Tensor& text) override {
-    const Tensor x = words_(text) + slice(places_.weight, 0, {.stop = text.shape()[1]});
-    const Tensor logits = matmul(norm_(blocks_(x)), words_.weight, {.transpose_b = true});
-    return reshape(logits, {text.count(), words_.weight.shape()[0]});
-  }
-  std::string kind() const override { return "Gpt"; }
-
- private:
-  nn::Embedding words_, places_;
-  nn::Sequential blocks_;
-  nn::LayerNorm norm_;
-};
+GptBench small_gpt_bench() {
+  GptBench bench = gpt_bench(65, 128);
+  bench.texts = 8;
+  bench.config.positions = 128, bench.config.width = 256, bench.config.layers = bench.config.heads = 4;
+  bench.config.gelu = GeluApproximation::kNone;
+  return bench;
+}
 
 Tensor numbers_below(std::uint32_t bound, const Shape& shape, int rank) {
   const Tensor numbers = Tensor::empty(shape, DType::kInt64);
@@ -154,18 +109,20 @@ Tensor normal(const Shape& shape) {
   return values;
 }
 
-TrainStepModel make_gpt(const GptSizes& sizes, int rank) {
-  const auto bound = static_cast<std::uint32_t>(sizes.characters);
-  const Tensor text = numbers_below(bound, {sizes.texts, sizes.length}, rank);
-  return {std::make_unique<Gpt>(sizes), sizes.texts, text, numbers_below(bound, {text.count()}, rank + 1)};
+TrainStepModel make_gpt(const GptBench& bench, int rank) {
+  const auto bound = static_cast<std::uint32_t>(bench.config.vocabulary);
+  const Shape shape{bench.texts, bench.length};
+  return {std::make_unique<models::Gpt2>(bench.config), bench.texts, numbers_below(bound, shape, rank),
+          numbers_below(bound, shape, rank + 1)};
 }
 
 }  // namespace
 
 TrainStepModel make_model(const std::string& name, int rank) {
-  if (name == "gpt") return make_gpt(kGpt, rank);
-  if (name == "gpt2") return make_gpt(kGpt2, rank);
-  if (name == "gpt2-124m") return make_gpt(kGpt2Small, rank);
+  if (name == "gpt") return make_gpt(small_gpt_bench(), rank);
+  if (name == "gpt2") return make_gpt(gpt_bench(50257, 64), rank);
+  // As train_gpt2.cu of llm.c: whole texts, and a vocabulary that is padded for tensor cores.
+  if (name == "gpt2-124m") return make_gpt(gpt_bench(50304, 1024), rank);
   auto model = std::make_unique<nn::Sequential>();
   const auto with = [&](std::int64_t batch, const Shape& shape) {
     const Tensor inputs = normal(shape);

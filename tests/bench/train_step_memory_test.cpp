@@ -24,7 +24,7 @@ class Training {
   Training(const std::string& name, std::int64_t samples, const std::shared_ptr<ProcessGroup>& group)
       : model_(make_model(name, group->rank())),
         x_(slice(model_.inputs, 0, {.stop = samples})),
-        labels_(slice(model_.labels, 0, {.stop = samples * model_.labels.count() / model_.batch})),
+        labels_(slice(model_.labels, 0, {.stop = samples})),
         ddp_(*model_.module, group),
         optimizer_(make_optimizer(name, ddp_.parameters(), nullptr)) {}
 
