@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/conv3d.h"
 #include "lockstep/autograd/conv_transpose.h"
 #include "lockstep/autograd/creation.h"
 #include "lockstep/autograd/einsum.h"
@@ -82,6 +83,7 @@
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/branches.h"
 #include "lockstep/nn/containers.h"
+#include "lockstep/nn/conv3d.h"
 #include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"

@@ -42,6 +42,7 @@ struct Everything : nn::Module {
   nn::Linear linear{4, 3};
   nn::LSTM lstm{4, 3};
   nn::ConvTranspose2d conv_transpose{4, 4, Size2{1, 1}};
+  nn::Conv3d conv3d{4, 4, 1};
   nn::InstanceNorm instance_norm{4, {.affine = true}};
   nn::TransformerDecoderLayer decoder{4, 2, {.feedforward = 8}};
   Everything() {
@@ -56,6 +57,7 @@ struct Everything : nn::Module {
     add("linear", linear);
     add("lstm", lstm);
     add("conv_transpose", conv_transpose);
+    add("conv3d", conv3d);
     add("instance_norm", instance_norm);
     add("decoder", decoder);
   }

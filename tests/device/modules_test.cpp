@@ -10,6 +10,7 @@
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/nn/batch_norm.h"
+#include "lockstep/nn/conv3d.h"
 #include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/image_padding.h"
 #include "lockstep/nn/init.h"
@@ -106,8 +107,9 @@ std::vector<std::vector<float>> computed_on(Device& device, nn::Module& module, 
 
 TEST(DeviceModules, LayersComputeThereAsOnTheCpu) {
   manual_seed(6);
-  const Tensor images = Tensor::empty({2, 5, 6, 4}), sequences = Tensor::empty({3, 4, 4});
-  fill_uniform(images, -1, 1), fill_uniform(sequences, -1, 1);
+  const Tensor images = Tensor::empty({2, 5, 6, 4}), sequences = Tensor::empty({3, 4, 4}),
+               volumes = Tensor::empty({2, 3, 5, 6, 4});
+  for (const Tensor& each : {images, sequences, volumes}) fill_uniform(each, -1, 1);
   const std::vector<std::int64_t> ends = {4, 0, 2};
   const Tensor lengths = Tensor::from(std::span<const std::int64_t>(ends), {3});
   struct Case {
@@ -123,6 +125,8 @@ TEST(DeviceModules, LayersComputeThereAsOnTheCpu) {
   cases.push_back({std::make_unique<nn::TransformerDecoderLayer>(4, 2, decoder), {sequences, sequences}});
   cases.push_back(
       {std::make_unique<nn::ConvTranspose2d>(4, 3, 3, nn::ConvTranspose2dLayerOptions{.stride = 2}), {images}});
+  cases.push_back(
+      {std::make_unique<nn::Conv3d>(4, 3, 2, nn::Conv3dLayerOptions{.stride = 2, .padding = 1}), {volumes}});
   cases.push_back({std::make_unique<nn::Upsample>(bilinear), {images}});
   cases.push_back({std::make_unique<nn::AdaptiveAvgPool2d>(Size2{3, 4}), {images}});
   cases.push_back({std::make_unique<nn::AdaptiveMaxPool2d>(Size2{3, 4}), {images}});

@@ -10,6 +10,7 @@
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/branches.h"
 #include "lockstep/nn/containers.h"
+#include "lockstep/nn/conv3d.h"
 #include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"
@@ -70,6 +71,8 @@ void add_image_layers(std::vector<OnnxCase>& cases) {
 void add_resampling_layers(std::vector<OnnxCase>& cases) {
   const std::vector<std::int64_t> images = {9, 8, 4}, sequences = {9, 4};
   add_layer<nn::Conv2d>(cases, "Conv2d_dilated", images, 4, 6, Size2{3, 2}, nn::Conv2dLayerOptions{.dilation = {2, 3}});
+  add_layer<nn::Conv3d>(cases, "Conv3d", {5, 4, 6, 4}, 4, 6, Size3{2, 3, 2},
+                        nn::Conv3dLayerOptions{.stride = {1, 1, 2}, .padding = {1, 0, 1}, .groups = 2});
   add_layer<nn::ConvTranspose2d>(
       cases, "ConvTranspose2d", images, 4, 6, Size2{3, 2},
       nn::ConvTranspose2dLayerOptions{

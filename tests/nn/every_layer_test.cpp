@@ -12,6 +12,7 @@
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/branches.h"
+#include "lockstep/nn/conv3d.h"
 #include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/embedding.h"
@@ -47,7 +48,7 @@ struct TwoTowers : nn::Branches {
 };
 
 std::vector<Layer> layers() {
-  const nn::InputSpec images{{2, 6, 6, 3}}, rows{{4, 3}}, sequences{{2, 6, 3}};
+  const nn::InputSpec images{{2, 6, 6, 3}}, rows{{4, 3}}, sequences{{2, 6, 3}}, volumes{{2, 4, 5, 6, 3}};
   return {
       layer<nn::Conv2d>("Conv2d", {images}, 3, 4, Size2{3, 3}),
       layer<nn::Conv1d>("Conv1d", {sequences}, 3, 4, 3),
@@ -77,6 +78,7 @@ std::vector<Layer> layers() {
       layer<nn::Dropout>("Dropout", {rows}, 0.5F),
       layer<TwoTowers>("Branches", {rows}),
       layer<nn::Sequential>("Sequential", {rows, rows}),
+      layer<nn::Conv3d>("Conv3d", {volumes}, 3, 4, Size3{2, 3, 3}),
       layer<nn::ConvTranspose2d>("ConvTranspose2d", {images}, 3, 4, Size2{3, 3}),
       layer<nn::ConvTranspose1d>("ConvTranspose1d", {sequences}, 3, 4, 3),
       layer<nn::LSTM>("LSTM", {sequences}, 3, 4, nn::RecurrentLayerOptions{.num_layers = 2, .dropout = 0.2F}),

@@ -78,6 +78,8 @@ def of_images(module, *shape):
 IMAGES = {
     "conv2d_dilated": (lambda: nn.Conv2d(4, 6, (3, 2), (2, 1), (2, 3), (2, 3), groups=2), (2, 4, 9, 8)),
     "conv1d_dilated": (lambda: nn.Conv1d(3, 5, 3, padding=4, dilation=4), (2, 3, 11)),
+    "conv3d": (lambda: nn.Conv3d(4, 6, (2, 3, 2), (2, 1, 3), (1, 2, 0), (3, 1, 2), groups=2), (2, 4, 7, 5, 8)),
+    "conv3d_plain": (lambda: nn.Conv3d(3, 5, 3, padding=1, bias=False), (2, 3, 4, 5, 6)),
     "conv_transpose2d": (lambda: nn.ConvTranspose2d(4, 6, (3, 4), (2, 3), (1, 2), (1, 2)), (2, 4, 5, 4)),
     "conv_transpose2d_groups": (lambda: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2, bias=False), (2, 4, 5, 4)),
     "conv_transpose2d_dilated": (lambda: nn.ConvTranspose2d(3, 2, 3, 1, 0, 0, dilation=2), (1, 3, 4, 6)),

@@ -11,6 +11,7 @@
 
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/engine.h"
+#include "lockstep/nn/conv3d.h"
 #include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/image_padding.h"
 #include "lockstep/nn/instance_norm.h"
@@ -101,6 +102,9 @@ void add_image_layers(std::vector<Case>& cases) {
   add(plain<Conv2d>("conv2d_dilated", 4, 6, Size2{3, 2},
                     Conv2dLayerOptions{.stride = {2, 1}, .padding = Padding{2, 3}, .groups = 2, .dilation = {2, 3}}));
   add(plain<Conv1d>("conv1d_dilated", 3, 5, 3, Conv1dLayerOptions{.padding = Padding1d{4}, .dilation = 4}));
+  add(plain<Conv3d>("conv3d", 4, 6, Size3{2, 3, 2},
+                    Conv3dLayerOptions{.stride = {2, 1, 3}, .padding = {1, 2, 0}, .groups = 2, .dilation = {3, 1, 2}}));
+  add(plain<Conv3d>("conv3d_plain", 3, 5, Size3{3}, Conv3dLayerOptions{.padding = 1, .bias = false}));
   add(plain<ConvTranspose2d>(
       "conv_transpose2d", 4, 6, Size2{3, 4},
       ConvTranspose2dLayerOptions{.stride = {2, 3}, .padding = {1, 2}, .output_padding = {1, 2}}));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/nn/conv3d.h"
 #include "src/nn/layers/layer_parts.h"
 #include "src/nn/layers/low_rank.h"
 #include "src/nn/module/option_text.h"
@@ -62,6 +63,31 @@ std::string Conv1d::extra_repr() const {
   return fmt::format("{}, {}, kernel={}, stride={}{}{}{}{}", shape[2] * options_.groups, shape[0], shape[1],
                      options_.stride, padding_text(options_.padding),
                      options_.dilation == 1 ? "" : fmt::format(", dilation={}", options_.dilation),
+                     groups_text(options_.groups), options_text(options_.activation, bias));
+}
+
+Conv3d::Conv3d(std::int64_t in_channels, std::int64_t out_channels, Size3 kernel, const Conv3dLayerOptions& options)
+    : options_{options.stride, options.padding, options.activation, options.groups, options.dilation} {
+  check_sizes("Conv3d", {in_channels, out_channels, kernel.depth, kernel.height, kernel.width, options.groups,
+                         options.dilation.depth, options.dilation.height, options.dilation.width});
+  check_groups("Conv3d", in_channels, out_channels, options.groups);
+  const std::int64_t seen = in_channels / options.groups, fan_in = seen * kernel.depth * kernel.height * kernel.width;
+  weight = draw_uniform({out_channels, kernel.depth, kernel.height, kernel.width, seen}, fan_in);
+  add_parameter("weight", weight);
+  if (!options.bias) return;
+  bias = draw_uniform({out_channels}, fan_in);
+  add_parameter("bias", bias);
+}
+
+std::string Conv3d::extra_repr() const {
+  const auto text = [](Size3 size) { return Shape{size.depth, size.height, size.width}.text(); };
+  const auto unusual = [&](const char* name, Size3 size, Size3 usual) {
+    return size == usual ? "" : fmt::format(", {}={}", name, text(size));
+  };
+  const Shape& shape = weight.shape();
+  return fmt::format("{}, {}, kernel={}, stride={}{}{}{}{}", shape[4] * options_.groups, shape[0],
+                     text({shape[1], shape[2], shape[3]}), text(options_.stride),
+                     unusual("padding", options_.padding, 0), unusual("dilation", options_.dilation, 1),
                      groups_text(options_.groups), options_text(options_.activation, bias));
 }
 

@@ -3,15 +3,18 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "lockstep/autograd/shapes.h"
+#include "lockstep/nn/conv3d.h"
 #include "lockstep/nn/conv_transpose.h"
 #include "lockstep/nn/layers.h"
 
 namespace lockstep::nn {
 
 inline void collect_convolutions(const Module& module, const std::string& path, std::set<std::string>& names) {
-  if (dynamic_cast<const Conv1d*>(&module) != nullptr || dynamic_cast<const ConvTranspose1d*>(&module) != nullptr)
+  if (dynamic_cast<const Conv1d*>(&module) != nullptr || dynamic_cast<const ConvTranspose1d*>(&module) != nullptr ||
+      dynamic_cast<const Conv3d*>(&module) != nullptr)
     names.insert(path + "weight");
   for (const auto& [name, child] : module.children()) collect_convolutions(*child, path + name + ".", names);
 }
@@ -25,14 +28,20 @@ inline std::set<std::string> convolutions_of(const Module& module) {
   return names;
 }
 
-// (out, in, height, width) as (out, height, width, in); likewise with one dimension, and with `in` and `out` exchanged
-// for transposed convolutions.
+// (out, in, height, width) as (out, height, width, in); likewise with one or three dimensions, and with `in` and `out`
+// exchanged for transposed convolutions.
 inline Tensor channels_last(const Tensor& weight) {
-  return weight.shape().dims() == 4 ? permute(weight, {0, 2, 3, 1}) : permute(weight, {0, 2, 1});
+  std::vector<int> order = {0};
+  for (int dim = 2; dim < static_cast<int>(weight.shape().dims()); ++dim) order.push_back(dim);
+  order.push_back(1);
+  return permute(weight, order);
 }
 // The reverse.
 inline Tensor channels_first(const Tensor& weight) {
-  return weight.shape().dims() == 4 ? permute(weight, {0, 3, 1, 2}) : permute(weight, {0, 2, 1});
+  const int last = static_cast<int>(weight.shape().dims()) - 1;
+  std::vector<int> order = {0, last};
+  for (int dim = 1; dim < last; ++dim) order.push_back(dim);
+  return permute(weight, order);
 }
 
 }  // namespace lockstep::nn
