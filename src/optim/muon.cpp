@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "src/optim/check_options.h"
@@ -36,6 +37,8 @@ Muon::Muon(std::vector<NamedTensor> parameters, const MuonOptions& options)
       options_(options) {
   require_share("Muon", "momentum", options.momentum);
   require_not_negative("Muon", "eps", options.eps);
+  if (options.eps == 0)
+    throw InvalidArgument("Muon: got eps 0, expected a number above 0: a zero gradient is divided by it");
   if (options.iterations < 1 || options.iterations > 99)
     throw InvalidArgument("Muon: got iterations {}, expected a number from 1 to 99", options.iterations);
 }
@@ -55,6 +58,7 @@ Tensor Muon::orthogonal(const Tensor& update) const {
 void Muon::update(std::span<const UpdateTensor> tensors, const GroupStep& group, const KernelTable& kernels,
                   Stream& stream) {
   const NoGrad no_grad;
+  const AutoCast no_cast(DType::kFloat32);
   for (const UpdateTensor& tensor : tensors) {
     const auto found = std::find_if(parameters().begin(), parameters().end(), [&](const NamedTensor& parameter) {
       return parameter.tensor.data<float>() == tensor.weight;

@@ -11,6 +11,7 @@
 
 #include "lockstep/autograd/activation_checkpoint.h"
 #include "lockstep/autograd/engine.h"
+#include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/image_padding.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/upsample.h"
@@ -329,6 +330,26 @@ TEST_P(AutoCastTypes, AnActivationCheckpointComputesTheSameBits) {
   }
   EXPECT_EQ(gradients[0], gradients[2]);
   EXPECT_EQ(gradients[1], gradients[3]);
+}
+
+// y = x: its backward multiplies by the identity with an operator that converts to 16 bits.
+class MultiplyingNode : public Node {
+ public:
+  using Node::Node;
+  const char* name() const override { return "multiplying"; }
+  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
+    const NoGrad no_grad;
+    targets[0].give(matmul(result_grad, Tensor::full({1, 1}, 1)));
+  }
+};
+
+TEST_P(AutoCastTypes, BackwardUsesTheTypesOnTheTape) {
+  const Tensor x = leaf(Tensor::full({1, 1}, 2)), y = x.clone();
+  record<MultiplyingNode>(y, {x});
+  const Tensor loss = sum(y * 0.123456789F);
+  const AutoCast half(GetParam());
+  loss.backward();
+  EXPECT_EQ(grad(x).item(), 0.123456789F);
 }
 
 TEST(AutoCastNames, HaveShortForms) {

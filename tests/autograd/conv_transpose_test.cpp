@@ -152,8 +152,13 @@ TEST(ConvTranspose2d, SaysWhatItRefuses) {
   EXPECT_THAT(message(weight, {}, {.stride = 0}), HasSubstr("must be positive"));
   EXPECT_THAT(message(weight, {}, {.stride = 2, .output_padding = 2}),
               HasSubstr("conv_transpose2d: output_padding 2 x 2 must be at least 0 and smaller than the stride 2 x 2"));
-  EXPECT_THAT(message(weight, {}, {.padding = -1}), HasSubstr("conv_transpose2d: negative padding"));
+  EXPECT_THAT(message(weight, {}, {.padding = -1}),
+              HasSubstr("conv_transpose2d: padding top -1, left -1, bottom -1, right -1 must not be negative"));
   EXPECT_THAT(message(weight, {}, {.padding = 3}), HasSubstr("give -2 x -1 pixels, expected at least 1"));
+  EXPECT_THAT(message_of([&] {
+                conv2d(x, Tensor::zeros({2, 1, 1, 4}), {}, {.padding = Padding{0, -2, 0, 1}});
+              }),
+              HasSubstr("conv2d: padding top 0, left -2, bottom 0, right 1 must not be negative"));
   EXPECT_THAT(message_of([&] {
                 conv2d(x, Tensor::zeros({2, 1, 1, 4}), {}, {.dilation = {1, 0}});
               }),

@@ -79,6 +79,41 @@ TEST(DistanceLosses, ATargetOfZeroHasNoDivergence) {
     for (const float value : grad(leaf).span<float>()) EXPECT_EQ(value, 0);
 }
 
+// Also where the model gives that target no probability.
+TEST(DistanceLosses, ATargetOfZeroHasNoGradientAndANanTargetShows) {
+  const float minus_infinity = -std::numeric_limits<float>::infinity();
+  for (const bool log_target : {false, true}) {
+    SCOPED_TRACE(log_target);
+    const float zero = log_target ? minus_infinity : 0.0f;
+    const Tensor x = Tensor::from<float>(std::array{-1.0f, minus_infinity, -2.0f}, {3}),
+                 target = Tensor::from<float>(std::array{zero, zero, log_target ? -2.0f : std::exp(-2.0f)}, {3});
+    require_grad(x), require_grad(target);
+    const Tensor loss = nn::kl_div(x, target, {.log_target = log_target, .reduction = Reduction::kSum});
+    EXPECT_NEAR(loss.item(), 0, 1e-6);
+    loss.backward();
+    for (const Tensor& leaf : {x, target}) EXPECT_THAT(grad(leaf).span<float>().first(2), ::testing::ElementsAre(0, 0));
+    EXPECT_NEAR(grad(x).span<float>()[2], -std::exp(-2.0f), 1e-6);
+    const Tensor nan = Tensor::full({3}, std::nanf(""));
+    EXPECT_TRUE(std::isnan(nn::kl_div(x, nan, {.log_target = log_target}).item()));
+  }
+  EXPECT_TRUE(std::isnan(nn::kl_div(Tensor::full({1}, -1), Tensor::full({1}, -0.5f)).item()));
+}
+
+TEST(DistanceLosses, EqualRowsHaveNoGradientForAnyNorm) {
+  for (const float p : {0.5f, 1.0f, 1.5f, 2.0f, 3.0f, std::numeric_limits<float>::infinity()}) {
+    SCOPED_TRACE(p);
+    const Tensor anchor = Tensor::full({1, 3}, 2), near = Tensor::full({1, 3}, 2),
+                 far = Tensor::from<float>(std::array{2.0f, 3.0f, 2.0f}, {1, 3});
+    require_grad(anchor), require_grad(near), require_grad(far);
+    const Tensor loss = nn::triplet_margin_loss(anchor, near, far, {.margin = 3, .p = p, .eps = 0});
+    EXPECT_EQ(loss.item(), 2);  // 0 - 1 + 3
+    loss.backward();
+    EXPECT_THAT(grad(near).span<float>(), ::testing::Each(0.0f));
+    EXPECT_THAT(grad(anchor).span<float>(), ::testing::ElementsAre(0, 1, 0));
+    EXPECT_THAT(grad(far).span<float>(), ::testing::ElementsAre(0, -1, 0));
+  }
+}
+
 TEST(DistanceLosses, GradientsAreThoseOfFiniteDifferences) {
   const Tensor x = spaced_leaf({5, 4}, 1), y = spaced_leaf({5, 4}, 2), z = spaced_leaf({5, 4}, 3);
   check_gradients(
@@ -151,6 +186,29 @@ TEST(CtcLoss, ATargetThatDoesNotFitIsInfinite) {
             0);
 }
 
+// A class that a mask excludes has the log-probability -infinity.
+TEST(CtcLoss, ImpossibleClassesHaveNoNanInTheirGradients) {
+  const float minus_infinity = -std::numeric_limits<float>::infinity();
+  for (const bool zero_infinity : {false, true}) {
+    SCOPED_TRACE(zero_infinity);
+    // Sample 0 cannot have its label 2 at any step, sample 1 can have its label 1; neither can have a blank at step 2.
+    const Tensor x = Tensor::full({2, 4, 3}, -1);
+    for (std::size_t step = 0; step < 4; ++step) x.span<float>()[step * 3 + 2] = minus_infinity;
+    for (const std::size_t sample : {0, 1}) x.span<float>()[(sample * 4 + 2) * 3] = minus_infinity;
+    require_grad(x);
+    const Tensor losses =
+        nn::ctc_loss(x, whole_numbers({2, 1}, {2, 1}), whole_numbers({4, 4}, {2}), whole_numbers({1, 1}, {2}),
+                     {.reduction = Reduction::kNone, .zero_infinity = zero_infinity});
+    EXPECT_EQ(losses.span<float>()[0], zero_infinity ? 0 : -minus_infinity);
+    EXPECT_TRUE(std::isfinite(losses.span<float>()[1]));
+    sum(losses).backward();
+    const auto gradients = grad(x).span<float>();
+    EXPECT_THAT(gradients.first(12), ::testing::Each(0.0f));
+    for (const float gradient : gradients.subspan(12)) EXPECT_TRUE(std::isfinite(gradient)) << gradient;
+    EXPECT_LT(gradients[12 + 2 * 3 + 1], -0.5f);  // step 2 of sample 1 must be its label
+  }
+}
+
 TEST(CtcLoss, MistakesAreNamed) {
   const Tensor x = Tensor::zeros({2, 5, 3});
   const auto message = [&](const Tensor& targets, const Tensor& inputs, const Tensor& lengths, std::int64_t blank = 0) {
@@ -178,6 +236,11 @@ TEST(DistanceLosses, MistakesAreNamed) {
   EXPECT_THAT(message_of([&] { nn::huber_loss(x, x, 0); }), HasSubstr("delta must be above 0, got 0"));
   EXPECT_THAT(message_of([&] { nn::smooth_l1_loss(x, x, -1); }), HasSubstr("beta must be 0 or more, got -1"));
   EXPECT_EQ(nn::smooth_l1_loss(x, x, 0).item(), 0);
+  for (const float beta : {0.0f, 1.0f}) {
+    EXPECT_THAT(message_of([&] { nn::smooth_l1_loss(x, y, beta); }),
+                HasSubstr("smooth_l1_loss: target (2, 2) must have the shape of x, (2, 3)"));
+    EXPECT_THAT(message_of([&] { nn::smooth_l1_loss(none, none, beta); }), HasSubstr("smooth_l1_loss: the inputs"));
+  }
   EXPECT_THAT(message_of([&] { nn::huber_loss(none, none); }), HasSubstr("no rows"));
   EXPECT_THAT(message_of([&] { nn::kl_div(x, x, {.reduction = Reduction::kSum, .batch_mean = true}); }),
               HasSubstr("batch_mean needs Reduction::kMean"));

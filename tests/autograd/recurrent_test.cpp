@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <limits>
+
 #include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/nn/recurrent.h"
@@ -139,6 +142,34 @@ TEST_P(Recurrent, GruIsItsSteps) {
   for (std::size_t i = 0; i < own.size(); ++i) {
     SCOPED_TRACE(i);
     expect_near(own[i], theirs[i], 3e-5);
+  }
+}
+
+// Whatever a pipeline left behind the samples' ends.
+TEST_P(Recurrent, PaddingOfNanAndInfinityChangesNothing) {
+  const std::vector<std::int64_t> lengths = options_.lengths.values();
+  if (lengths.empty()) GTEST_SKIP() << "has no padding";
+  const RecurrentWeights lstm = random_weights(4, 5, 6), gru = random_weights(3, 5, 6);
+  const auto all = [&] {
+    const LstmResult y = lstm_layer(x_, lstm, options_);
+    const GruResult z = gru_layer(x_, gru, options_);
+    return weigh(y.output) + weigh(y.h) + weigh(y.c) + weigh(z.output) + weigh(z.h);
+  };
+  std::vector<Tensor> every = leaves(lstm);
+  for (const Tensor& leaf : leaves_of(gru)) every.push_back(leaf);
+  const float clean = all().item();
+  const auto expected = gradients_of(every, all);
+  const auto values = x_.span<float>();
+  for (std::size_t step = 0; step < 4; ++step)
+    for (std::size_t sample = 0; sample < 3; ++sample)
+      if (static_cast<std::int64_t>(step) >= lengths[sample])
+        for (std::size_t i = 0; i < 5; ++i)
+          values[(step * 3 + sample) * 5 + i] = i % 2 == 0 ? std::nanf("") : std::numeric_limits<float>::infinity();
+  EXPECT_EQ(all().item(), clean);
+  const auto found = gradients_of(every, all);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_near(found[i], expected[i], 0);
   }
 }
 

@@ -287,6 +287,13 @@ TEST(Statistics, GradientsAtTheirEdges) {
   EXPECT_EQ(logsumexp(Tensor::full({2}, 1000), 0).item(), 1000.69314718F);
   EXPECT_EQ(logsumexp(Tensor::full({2}, -std::numeric_limits<float>::infinity()), 0).item(),
             -std::numeric_limits<float>::infinity());
+  const float minus_infinity = -std::numeric_limits<float>::infinity();
+  const Tensor rows = Tensor::from<float>(
+      std::array{minus_infinity, minus_infinity, 0.0F, minus_infinity, std::nanf(""), minus_infinity}, {3, 2});
+  require_grad(rows);
+  sum(logsumexp(rows, 1)).backward();
+  EXPECT_THAT(grad(rows).span<float>().first(4), ::testing::ElementsAre(0, 0, 1, 0));
+  EXPECT_TRUE(std::isnan(grad(rows).span<float>()[4]));
   EXPECT_THAT(refusal([&] { norm(same, 3); }), ::testing::HasSubstr("norm: got p = 3, expected 1, 2 or infinity"));
 }
 

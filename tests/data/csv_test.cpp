@@ -67,6 +67,36 @@ TEST(Csv, ReadsTablesOfNumbers) {
   EXPECT_TRUE(read_csv(TestFile("1,2\n", "bare.csv").path(), {.header = false}).columns.empty());
 }
 
+TEST(Csv, AnEmptyLineOfOneColumnIsAnEmptyField) {
+  EXPECT_THAT(fields_of("text\n\na\n\r\n\nb\n\n\n"),
+              ElementsAre(ElementsAre(""), ElementsAre("a"), ElementsAre(""), ElementsAre(""), ElementsAre("b")));
+  EXPECT_THAT(fields_of("\n\na\n\nb", {.header = false}),
+              ElementsAre(ElementsAre("a"), ElementsAre(""), ElementsAre("b")));
+  EXPECT_THAT(fields_of("a,b\n\n1,2\n\n\n3,4\n\n"), ElementsAre(ElementsAre("1", "2"), ElementsAre("3", "4")));
+  const TestFile file("a\n1\n\n2\n", "gap.csv");
+  EXPECT_THAT(message_of([&] { read_csv(file.path()); }), HasSubstr("line 3: column 'a': expected a number, got ''"));
+}
+
+TEST(Csv, NumbersTooSmallForFloat32AreZero) {
+  const std::string zeros(400, '0');
+  const TestFile file("x\n1e-50\n-1e-50\n1e-400\n-2.5E-99999999999999999999\n0." + zeros + "1\n0." + zeros + "1e+3\n1" +
+                          zeros + "e-600\n1e-40\n",
+                      "small.csv");
+  const Tensor values = read_csv(file.path()).values;
+  for (std::size_t i = 0; i < 7; ++i) EXPECT_EQ(values.span<float>()[i], 0) << i;
+  EXPECT_TRUE(std::signbit(values.span<float>()[1]));
+  EXPECT_TRUE(std::signbit(values.span<float>()[3]));
+  EXPECT_EQ(values.span<float>()[7], 1e-40f);
+  const std::vector<std::string> too_large = {
+      "1e39", "-1e400", "1e99999999999999999999", "1" + zeros, "1" + zeros + "e-5", "0." + zeros + "1e+500"};
+  for (const std::string& large : too_large) {
+    const TestFile wrong("x\n" + large + "\n", "large.csv");
+    EXPECT_THAT(message_of([&] { read_csv(wrong.path()); }), HasSubstr("does not fit into float32")) << large;
+  }
+  const TestFile text("x\n1e-50x\n", "text.csv");
+  EXPECT_THAT(message_of([&] { read_csv(text.path()); }), HasSubstr("does not fit into float32"));
+}
+
 TEST(Csv, MistakesNameFileLineAndColumn) {
   const auto message = [](std::string_view content, const CsvOptions& options = {}) {
     const TestFile file(content, "wrong.csv");
@@ -75,6 +105,7 @@ TEST(Csv, MistakesNameFileLineAndColumn) {
     return text;
   };
   EXPECT_THAT(message("a,b\n1,2\n3,x4\n"), HasSubstr("line 3: column 'b': expected a number, got 'x4'"));
+  EXPECT_THAT(message("a,b\n\n\r\n1,x\n"), HasSubstr("line 4: column 'b'"));
   EXPECT_THAT(message("a,b\n1,\n"), HasSubstr("line 2: column 'b': expected a number, got ''"));
   EXPECT_THAT(message("1,2\n1,1e99\n", {.header = false}),
               HasSubstr("line 2: column 1: '1e99' does not fit into float32"));
@@ -88,7 +119,7 @@ TEST(Csv, MistakesNameFileLineAndColumn) {
   EXPECT_THAT(message("a\n\xff\n"), HasSubstr("UTF-8"));
   EXPECT_THAT(message("a,b\n\"1\n2\",3\n4,y\n"), AllOf(HasSubstr("line 2"), HasSubstr("column 'a'")));
 
-  const TestFile file("a\n1\n\n2\n", "names.csv");
+  const TestFile file("a\n1\n3\n2\n", "names.csv");
   EXPECT_THAT(message_of([&] {
                 CsvFile(file.path(), [](const CsvRecord& record) { return Sample{scalar(record.number("b"))}; });
               }),

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <png.h>
 #include <turbojpeg.h>
+#include <zlib.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -54,6 +55,17 @@ std::string jpeg_of(const Tensor& image) {
   tjFree(bytes);
   tjDestroy(handle);
   return jpeg;
+}
+
+std::string chunk(const std::string& type, const std::string& content, bool is_intact = true) {
+  const auto word = [](unsigned long value) {
+    std::string bytes;
+    for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(value >> shift & 255);
+    return bytes;
+  };
+  const std::string checked = type + content;
+  const unsigned long sum = crc32(0, reinterpret_cast<const Bytef*>(checked.data()), static_cast<uInt>(checked.size()));
+  return word(content.size()) + checked + word(is_intact ? sum : sum ^ 1);
 }
 
 std::string bytes_of(const std::string& path) {
@@ -112,6 +124,64 @@ TEST(ReadImage, PicturesCutShortAndOtherFilesAreRefusedByName) {
   EXPECT_THAT(message_of([&] { read_image(folder.path() + "/none.png"); }), HasSubstr("none.png"));
 }
 
+// Chunks that libpng warns about, after the header of 33 bytes.
+TEST(ReadImage, DamageOutsideThePixelsIsIgnored) {
+  const TestImageFolder folder;
+  const Tensor image = pattern(6, 6);
+  const std::string png = bytes_of(folder.add("x.png", image));
+  const std::vector<std::string> harmless = {chunk("iCCP", "no profile"), chunk("tEXt", "Comment\0hello", false),
+                                             chunk("gAMA", "short"), chunk("tIME", "no time") + chunk("tIME", "again")};
+  for (const std::string& other : harmless) {
+    const TestFile file(png.substr(0, 33) + other + png.substr(33), "other.png");
+    const Tensor read = read_image(file.path());
+    EXPECT_THAT(read.span<std::uint8_t>(), ::testing::ElementsAreArray(image.span<std::uint8_t>())) << other;
+  }
+  // Bytes before the mark of the end, where a camera or a download left them.
+  const std::string jpeg = jpeg_of(image),
+                    filled = jpeg.substr(0, jpeg.size() - 2) + std::string(100, 'a') + jpeg.substr(jpeg.size() - 2);
+  const TestFile whole(jpeg, "whole.jpg"), longer(filled, "longer.jpg");
+  EXPECT_THAT(read_image(longer.path()).span<std::uint8_t>(),
+              ::testing::ElementsAreArray(read_image(whole.path()).span<std::uint8_t>()));
+}
+
+// A complete file whose pixels' chunk holds too few, or bytes that are no pixels.
+TEST(ReadImage, PixelsCutShortWithinAWholeFileAreRefused) {
+  const TestImageFolder folder;
+  const std::string png = bytes_of(folder.add("x.png", pattern(16, 16)));
+  const std::size_t at = png.find("IDAT"), end = png.find("IEND");
+  ASSERT_LT(at, end);
+  const std::string pixels = png.substr(at + 4, end - 8 - (at + 4));  // without the chunk's sum and the next length
+  for (const std::string& damaged : {pixels.substr(0, pixels.size() / 2), pixels.substr(0, pixels.size() - 8),
+                                     std::string(), std::string(pixels.size(), 'x')}) {
+    const TestFile file(png.substr(0, at - 4) + chunk("IDAT", damaged) + chunk("IEND", ""), "short.png");
+    EXPECT_THAT(message_of([&] { read_image(file.path()); }), HasSubstr("is the image cut short or damaged?"));
+  }
+  const std::string jpeg = jpeg_of(pattern(16, 16));
+  const TestFile half(jpeg.substr(0, jpeg.size() * 3 / 4) + "\xff\xd9", "half.jpg");
+  EXPECT_THAT(message_of([&] { read_image(half.path()); }), HasSubstr("is the image cut short or damaged?"));
+}
+
+TEST(ReadImage, ConvertsCmyk) {
+  // White, black, a cyan of half the ink, and the same on paper of half the light, in the bytes of Adobe's programs.
+  const std::vector<std::uint8_t> inks = {255, 255, 255, 255, 255, 255, 255, 0, 128, 255, 255, 255, 128, 255, 255, 128};
+  for (const int place : {0, 1, 2, 3}) {
+    std::vector<std::uint8_t> all;
+    for (int i = 0; i < 64; ++i) all.insert(all.end(), inks.begin() + place * 4, inks.begin() + place * 4 + 4);
+    const tjhandle handle = tjInitCompress();
+    unsigned char* bytes = nullptr;
+    unsigned long size = 0;
+    ASSERT_EQ(tjCompress2(handle, all.data(), 8, 0, 8, TJPF_CMYK, &bytes, &size, TJSAMP_444, 100, 0), 0);
+    const TestFile file(std::string(reinterpret_cast<const char*>(bytes), size), "inks.jpg");
+    tjFree(bytes);
+    tjDestroy(handle);
+    const Tensor pixels = read_image(file.path());
+    ASSERT_EQ(pixels.shape(), Shape({8, 8, 3}));
+    const std::vector<std::vector<int>> expected = {{255, 255, 255}, {0, 0, 0}, {128, 255, 255}, {64, 128, 128}};
+    for (std::size_t i = 0; i < 192; ++i)
+      ASSERT_NEAR(pixels.span<std::uint8_t>()[i], expected[static_cast<std::size_t>(place)][i % 3], 3) << place;
+  }
+}
+
 TEST(ResizeImage, AveragesWhatAPixelCovers) {
   const Tensor image = Tensor::empty({2, 4, 1}, DType::kUInt8, cpu_device());
   const auto values = image.span<std::uint8_t>();
@@ -142,6 +212,31 @@ TEST(ImageFolder, NumbersClassesByTheirNames) {
   for (auto& [images, labels] : loader) {
     EXPECT_EQ(images.shape(), Shape({3, 4, 4, 3}));
     EXPECT_THAT(labels.span<std::int64_t>(), ElementsAre(0, 1, 1));
+  }
+}
+
+// The samples are the centre of the resized image, of which no other pixel is computed.
+TEST(ImageFolder, TakesTheCentreOfLongImages) {
+  const TestImageFolder folder;
+  const ImageNormalization plain = normalize_channels({0, 0, 0}, {1.0f / 255, 1.0f / 255, 1.0f / 255});
+  for (const auto& [height, width] : {std::pair{40, 30}, {30, 41}, {7, 7}, {300, 9}, {9, 301}, {64, 64}, {8, 90}}) {
+    SCOPED_TRACE(fmt::format("{} x {}", height, width));
+    const std::string path = folder.add("a/1.png", pattern(height, width));
+    const Tensor image = read_image(path),
+                 seen = ImageFolder(folder.path(), {.size = 8, .resize = 1.25f, .normalization = plain}).get(0, 0)[0];
+    const std::int64_t longer = 10 * std::max(height, width) / std::min(height, width);
+    const Tensor all = height <= width ? resize_image(image, 10, longer) : resize_image(image, longer, 10);
+    const auto margin = [](std::int64_t extent) { return std::lround(std::nearbyint((extent - 8) / 2.0)); };
+    const std::int64_t top = margin(all.shape()[0]), left = margin(all.shape()[1]);
+    for (std::int64_t i = 0; i < 192; ++i) {
+      const std::int64_t from = ((top + i / 24) * all.shape()[1] + left + i / 3 % 8) * 3 + i % 3;
+      ASSERT_FLOAT_EQ(seen.data<float>()[i], all.data<std::uint8_t>()[from]) << i;
+    }
+  }
+  // The whole image would be 512 x 153,600,000.
+  for (const auto& [height, width] : {std::pair{300'000, 1}, {1, 300'000}}) {
+    folder.add("a/1.png", pattern(height, width));
+    EXPECT_EQ(ImageFolder(folder.path(), {.size = 448}).get(0, 0)[0].shape(), Shape({448, 448, 3}));
   }
 }
 

@@ -31,6 +31,8 @@ images = {
     "dog/bits.png": Image.fromarray(smooth(40, 41, 1)[..., 0]).convert("1"),
     "dog/progressive.jpg": Image.fromarray(smooth(64, 64, 3)),
     "dog/full.jpg": Image.fromarray(smooth(64, 65, 3)),
+    "dog/inks.jpg": Image.fromarray(smooth(64, 65, 4), "CMYK"),
+    "dog/long.png": Image.fromarray(smooth(20, 900, 3)),
 }
 options = {"dog/progressive.jpg": {"progressive": True}, "dog/full.jpg": {"subsampling": 0, "quality": 95}}
 evaluation = transforms.Compose([

@@ -82,6 +82,16 @@ TEST(Npy, MistakesNameTheFile) {
   std::string fortran = npy_of<float>("<f4", {2}, {1, 2});
   fortran.replace(fortran.find("False"), 5, "True ");
   EXPECT_THAT(message(fortran), HasSubstr("is in Fortran's order"));
+  for (const std::string_view spaced : {":True  ", ":  True ", ":\tTrue "}) {
+    std::string other = npy_of<float>("<f4", {2}, {1, 2});
+    other.replace(other.find(": False"), spaced.size(), spaced);
+    EXPECT_THAT(message(other), HasSubstr("is in Fortran's order"));
+  }
+  for (const std::string_view other : {"false", "1    ", "     "}) {
+    std::string unread = npy_of<float>("<f4", {2}, {1, 2});
+    unread.replace(unread.find("False"), 5, other);
+    EXPECT_THAT(message(unread), HasSubstr("has a header without 'fortran_order': True or False"));
+  }
   std::string huge = npy_of<float>("<f4", {1}, {1});
   huge.replace(huge.find("(1,)"), 30, "(9999999999999, 9999999999999)");
   EXPECT_THAT(message(huge), HasSubstr("more than 64 bits"));

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <stdexcept>
+#include <thread>
 
 #include "lockstep/data/function_dataset.h"
 #include "lockstep/data/loader.h"
@@ -77,6 +80,40 @@ TEST(StreamLoader, AnEndlessStreamIsReadNoFurtherThanNeeded) {
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(loader.next().has_value());
   }
   EXPECT_LE(read, (3 + 2 + 1) * 4);
+}
+
+// Without a look at the stop between two samples, the destructor would wait for all of the buffer, or for the samples
+// of all ranks. The stream ends long before, after many times the samples that come until the stop.
+TEST(StreamLoader, IsDestroyedWhileItFillsItsBuffer) {
+  constexpr int kMost = 20'000;
+  for (const StreamOptions& options :
+       {StreamOptions{.shuffle_buffer = std::int64_t{1} << 40}, StreamOptions{.place = {(1 << 30) - 1, 1 << 30}}}) {
+    std::atomic<int> read{0};
+    std::promise<void> began;
+    {
+      const StreamLoader loader(
+          [&]() -> std::optional<Sample> {
+            if (read++ == 0) began.set_value();
+            if (read == kMost) return std::nullopt;
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            return Sample{scalar<std::int64_t>(0)};
+          },
+          options);
+      began.get_future().wait();
+    }
+    EXPECT_LT(read, kMost);
+  }
+}
+
+TEST(StreamLoader, RefusesAnUndefinedTensorOfCollate) {
+  StreamLoader loader(numbers(3), {.collate = [](std::span<const Sample> samples) {
+                        return Batch{samples[0][0], Tensor()};
+                      }});
+  EXPECT_THAT(message_of([&] { loader.next(); }),
+              HasSubstr("StreamLoader: collate returned an undefined tensor as tensor 1 of a batch"));
+  StreamLoader ragged([n = std::int64_t{0}]() mutable { return std::optional(Sample{Tensor::zeros({++n})}); },
+                      {.batch_size = 2});
+  EXPECT_THAT(message_of([&] { ragged.next(); }), HasSubstr("set the loader's option collate = pad_collate()"));
 }
 
 TEST(StreamLoader, RethrowsAfterTheBatchesBefore) {

@@ -195,7 +195,8 @@ TEST(Collate, TheUsersFunctionMakesTheBatch) {
   EXPECT_EQ(failure_of<FileError>(set, {.batch_size = 2, .collate = broken}),
             "DataLoader: the batch of samples 0, 1 of epoch 0: full");
   const Collate none = [](std::span<const Sample>) { return Batch{Tensor()}; };
-  EXPECT_THAT(failure_of<InvalidArgument>(set, {.collate = none}), HasSubstr("an undefined tensor"));
+  EXPECT_THAT(failure_of<InvalidArgument>(set, {.collate = none}),
+              HasSubstr("DataLoader: collate returned an undefined tensor as tensor 0 of a batch"));
 }
 
 template <typename T> Tensor values(const std::vector<T>& all) {

@@ -10,7 +10,9 @@
 #include "lockstep/data/cifar10.h"
 #include "lockstep/data/length_bucket_sampler.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/stream_loader.h"
 #include "tests/support/device_training.h"
+#include "tests/support/message_of.h"
 #include "tests/support/recording_device.h"
 #include "tests/support/temporary.h"
 
@@ -18,6 +20,7 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 
 // Sample i: two numbers i, target i.
 class Numbers : public data::FixedShapeDataset {
@@ -51,6 +54,23 @@ std::vector<std::size_t> places_of(const std::vector<std::string>& log, const st
   for (std::size_t i = 0; i < log.size(); ++i)
     if (log[i] == line) places.push_back(i);
   return places;
+}
+
+// The loaders copy to the device; a batch that is there already cannot pass through pinned memory.
+TEST(DeviceLoader, RefusesABatchThatCollateMovedItself) {
+  RecordingDevice device;
+  const auto moved = [&](std::span<const data::Sample> samples) { return data::Batch{samples[0][0].to(device)}; };
+  data::StreamLoader stream([] { return std::optional(data::Sample{Tensor::zeros({2})}); },
+                            {.device = &device, .collate = moved});
+  EXPECT_THAT(
+      message_of([&] { stream.next(); }),
+      HasSubstr("StreamLoader: collate returned a tensor on cuda:0 as tensor 0 of a batch, expected the CPU: the "
+                "loader moves batches, to StreamOptions::device"));
+  const Numbers set(3);
+  const data::DistributedSampler sampler(3, {}, {.seed = 2});
+  data::DataLoader loader(set, sampler, {.device = &device, .collate = moved});
+  EXPECT_THAT(message_of([&] { loader.begin(); }),
+              HasSubstr("DataLoader: collate returned a tensor on cuda:0 as tensor 0 of a batch"));
 }
 
 TEST(DeviceLoader, GivesTheSamplersBatchesOnTheDevice) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/autocast.h"
 #include "tests/optim/trainee.h"
 #include "tests/support/message_of.h"
 
@@ -101,6 +102,24 @@ TEST(Muon, AZeroGradientOnlyDecays) {
   EXPECT_EQ(values_of(weight), std::vector<float>(4, 0.75f));
 }
 
+TEST(Muon, ComputesInFloat32UnderAnAutoCast) {
+  std::vector<std::vector<float>> weights;
+  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const AutoCast cast(type);
+    const Tensor weight = Tensor::from<float>(weights_at_first(24), {6, 4});
+    require_grad(weight);
+    bind_grad(weight, cpu_device().allocate(weight.bytes()));
+    Muon muon({{"w", weight}}, {.lr = 0.05f});
+    for (int step = 1; step <= 3; ++step) {
+      give_gradient(weight, gradient_of_step(step, 24));
+      muon.step();
+    }
+    weights.push_back(values_of(weight));
+  }
+  EXPECT_EQ(weights[1], weights[0]);
+  EXPECT_EQ(weights[2], weights[0]);
+}
+
 TEST(Muon, RefusesWhatIsNoMatrix) {
   const Tensor bias = parameter_of({1, 2, 3});
   EXPECT_THAT(
@@ -114,6 +133,7 @@ TEST(Muon, RefusesWhatIsNoMatrix) {
   Muon muon({{"w", weight}});
   EXPECT_THAT(message_of([&] { muon.add_group({.parameters = {{"fc.bias", bias}}}); }), HasSubstr("'fc.bias'"));
   EXPECT_THAT(message_of([&] { Muon({{"w", weight}}, {.momentum = 1}); }), HasSubstr("momentum 1"));
+  EXPECT_THAT(message_of([&] { Muon({{"w", weight}}, {.eps = 0}); }), HasSubstr("eps 0, expected a number above 0"));
   EXPECT_THAT(message_of([&] { Muon({{"w", weight}}, {.iterations = 0}); }), HasSubstr("iterations 0"));
 }
 

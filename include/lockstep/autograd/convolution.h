@@ -18,7 +18,8 @@ struct Conv2dOptions {
   Size2 dilation = {1, 1};  // pixels from one tap of a filter to the next
 };
 // x (N, H, W, C), weight (O, KH, KW, C / groups), bias (O) or undefined. Returns (N, H', W', O), H' = (H + padding -
-// reach) / stride + 1, where a filter reaches over (KH - 1) * dilation + 1 rows. Throws InvalidArgument that names the mismatch.
+// reach) / stride + 1, where a filter reaches over (KH - 1) * dilation + 1 rows. Throws InvalidArgument that names the
+// mismatch.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv2dOptions& options = {});
 
 struct Conv1dOptions {

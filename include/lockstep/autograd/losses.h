@@ -73,8 +73,9 @@ struct KlDivOptions {
   Reduction reduction = Reduction::kMean;  // kMean: over all elements, which is not the divergence: see batch_mean
   bool batch_mean = false;                 // the sum divided by the first extent (PyTorch's "batchmean"), with kMean
 };
-// Kullback-Leibler divergence. The loss of an element is target * (ln(target) - log_probabilities), 0 where the target
-// is 0. Shapes are equal; both inputs are differentiated.
+// Kullback-Leibler divergence. The loss of an element is target * (ln(target) - log_probabilities), and it and its
+// gradients are 0 where the target is 0; for a negative or NaN target it is NaN. Shapes are equal; both inputs are
+// differentiated.
 Tensor kl_div(const Tensor& log_probabilities, const Tensor& target, const KlDivOptions& options = {});
 
 struct TripletMarginOptions {

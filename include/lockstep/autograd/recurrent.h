@@ -43,7 +43,8 @@ struct RecurrentOptions {
   // From the last step to the first. With lengths a sample begins at its last valid step.
   bool reversed = false;
   // The output is 0 behind a sample's length, and its final state is that of its last valid step (the first one if
-  // reversed); without any, the initial state.
+  // reversed); without any, the initial state. What x holds behind it is not read: it may be NaN, and its gradient is
+  // 0.
   SampleLengths lengths = {};
   Tensor h = {}, c = {};  // (N, H), the initial state; undefined: 0. Only LSTM has c
 };

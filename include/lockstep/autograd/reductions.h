@@ -55,7 +55,8 @@ Tensor stddev(const Tensor& x, const Dims& dims = {}, bool keepdim = false, floa
 // another p.
 Tensor norm(const Tensor& x, float p = 2, const Dims& dims = {}, bool keepdim = false);
 
-// log(sum of e^x), shifted by the maximum so that exp() does not overflow.
+// log(sum of e^x), shifted by the maximum so that exp() does not overflow. The gradient of a sum whose x are all
+// -infinity is 0, as in PyTorch.
 Tensor logsumexp(const Tensor& x, const Dims& dims, bool keepdim = false);
 
 // y_i = x_0 + ... + x_i along `dim`, added in double.

@@ -1,4 +1,5 @@
-// CSV: lines of fields with a separator (RFC 4180), plain or gzip.
+// CSV: lines of fields with a separator (RFC 4180), plain or gzip. Empty lines are skipped, but in a file of one column
+// those between other records are records with an empty field.
 //
 //   const ls::data::CsvFile houses("houses.csv", [](const ls::data::CsvRecord& house) {
 //     return ls::data::Sample{ls::data::float32_row({house.number("rooms"), house.number("area")}),
@@ -32,7 +33,7 @@ struct CsvOptions {
 // The fields of one line, without their quotes. Valid during the call that gets it. Columns are named as in the header,
 // or numbered from 0. All functions throw InvalidArgument that names the column if it does not exist, and number() and
 // integer() for a field that is not entirely a number of the type (surrounding spaces are allowed). "nan" and "inf" are
-// numbers; an empty field is not.
+// numbers; an empty field is not. A number that is closer to 0 than every float32 is 0.
 class CsvRecord {
  public:
   std::size_t size() const { return fields_.size(); }

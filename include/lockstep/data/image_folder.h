@@ -20,11 +20,12 @@ namespace lockstep::data {
 inline constexpr std::int64_t kMaxImagePixels = std::int64_t{1} << 27;
 
 // Returns the pixels of a JPEG or PNG file, (height, width, 3) uint8 on the CPU: red, green, blue. The first bytes
-// decide which format it is, not the name. A grey image has three equal values, and transparency is dropped: the
-// values are those of Pillow's Image.open(path).convert("RGB"), except for PNG files that state a gamma or have 16
-// bits, which are converted to 8 bits of sRGB. The orientation that a camera wrote is ignored, as in Pillow. Throws
-// FileError with the path for a missing file, another format, a damaged or truncated image, a JPEG in CMYK, and more
-// than `max_pixels`.
+// decide which format it is, not the name. A grey image has three equal values, transparency is dropped, and a JPEG in
+// CMYK is converted without a colour profile: the values are those of Pillow's Image.open(path).convert("RGB"), except
+// for PNG files that state a gamma or have 16 bits, which are converted to 8 bits of sRGB. The orientation that a
+// camera wrote is ignored, as in Pillow. Throws FileError with the path for a missing file, another format, damaged or
+// truncated pixels, and more than `max_pixels`. Damage to other parts of a PNG file, such as its texts or its colour
+// profile, is ignored.
 Tensor read_image(const std::string& path, std::int64_t max_pixels = kMaxImagePixels);
 
 // Returns the image (H, W, C) uint8, on the CPU, in another size: bilinear, over all pixels that an output pixel

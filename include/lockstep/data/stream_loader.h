@@ -34,10 +34,11 @@ struct StreamOptions {
   // Samples kept to draw the next one from, so that neighbours in the stream are apart in training; 0: as they come.
   std::int64_t shuffle_buffer = 0;
   std::uint64_t seed = 0;  // of the drawing
-  Collate collate = {};    // empty: stack()
+  Collate collate = {};    // empty: stack(). Returns CPU tensors, also with `device`
 };
 
-// Use it from one thread. The destructor blocks until the stream's call in progress has returned.
+// Use it from one thread. The destructor blocks until the call of the stream or of `collate` in progress has returned,
+// and none follows it.
 class StreamLoader {
  public:
   // Starts the thread that reads. Throws InvalidArgument for an empty stream, a batch_size or prefetch below 1 and a

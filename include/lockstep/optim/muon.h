@@ -3,7 +3,7 @@
 //
 //   buffer = momentum * buffer + (1 - momentum) * grad
 //   update = nesterov ? momentum * buffer + (1 - momentum) * grad : buffer
-//   X = update / (|update| + eps), |.| the Frobenius norm; transposed while it has more rows than columns
+//   X = update / max(|update|, eps), |.| the Frobenius norm; transposed while it has more rows than columns
 //   5 times:  A = X X^T;  X = a X + (b A + c A A) X           with a, b, c = 3.4445, -4.7750, 2.0315
 //   w -= lr * (weight_decay * w + factor * X)
 //
@@ -25,13 +25,13 @@ struct MuonOptions {
   float momentum = 0.95f;
   float weight_decay = 0.1f;
   bool nesterov = true;
-  float eps = 1e-7f;
+  float eps = 1e-7f;   // above 0
   int iterations = 5;  // 1 to 99
   MuonFactor factor = MuonFactor::kOriginal;
 };
 
-// Computes in float32, where PyTorch's has 16 bits in the iterations. A parameter (O, ...) of more than two dimensions,
-// the filters of a convolution, is a matrix (O, rest).
+// Computes in float32, also under an AutoCast, where PyTorch's has 16 bits in the iterations. A parameter (O, ...) of
+// more than two dimensions, the filters of a convolution, is a matrix (O, rest).
 //
 // The update of an element reads the whole matrix, so ZeroRedundancyOptimizer refuses it; it has
 // no loss scaling. A step allocates temporaries of a parameter's size. Matrix products do not have the same bits on

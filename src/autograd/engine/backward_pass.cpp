@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "lockstep/autograd/autocast.h"
+
 namespace lockstep {
 
 namespace {
@@ -110,6 +112,7 @@ void BackwardPass::run_backward(Node& node, const Tensor& gradient) {
   running_ = &node;
   finished_.assign(targets_.size(), false);
   try {
+    const AutoCast no_cast(DType::kFloat32);  // a node's operators use the types on the tape
     node.backward(gradient, targets_);
     check_all_written(node);
   } catch (...) {

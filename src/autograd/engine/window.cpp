@@ -31,7 +31,8 @@ WindowGeometry place_window(const char* operation, Size2 in, Size2 window, Size2
   }
   const Padding& padding = std::get<Padding>(rule);
   if (padding.top < 0 || padding.left < 0 || padding.bottom < 0 || padding.right < 0)
-    throw InvalidArgument("{}: negative padding", operation);
+    throw InvalidArgument("{}: padding top {}, left {}, bottom {}, right {} must not be negative", operation,
+                          padding.top, padding.left, padding.bottom, padding.right);
   const std::int64_t height = in[0] + padding.top + padding.bottom, width = in[1] + padding.left + padding.right;
   if (height < window[0] || width < window[1])
     throw InvalidArgument("{}: the window {} x {} does not fit the padded image {} x {}", operation, window[0],

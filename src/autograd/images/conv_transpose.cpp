@@ -61,7 +61,8 @@ void check_sizes_of(const Transposed& call) {
                             call.name, o.output_padding[0], o.output_padding[1], o.stride[0], o.stride[1]);
   }
   if (o.padding.top < 0 || o.padding.left < 0 || o.padding.bottom < 0 || o.padding.right < 0)
-    throw InvalidArgument("{}: negative padding", call.name);
+    throw InvalidArgument("{}: padding top {}, left {}, bottom {}, right {} must not be negative", call.name,
+                          o.padding.top, o.padding.left, o.padding.bottom, o.padding.right);
 }
 
 void check_operands(const Transposed& call, const Tensor& x, const Tensor& weight, const Tensor& bias) {

@@ -146,6 +146,8 @@ struct RecurrentCall {
     width = check_weights(operation, x, weights, gates);
     options.lengths.check(operation, samples, order.steps);
     lengths = lengths_on(options.lengths, x.device());
+    // The gradients of the weights are products with all of x, in which 0 times an infinite or NaN padding is NaN.
+    x = only_valid(x, options.lengths);
     h = first_state(operation, "h", options.h, x, width, x.dtype());
     weight_ih = read_as(x, weights.weight_ih), weight_hh = read_as(x, weights.weight_hh);
     bias_ih = read_as(x, weights.bias_ih), bias_hh = read_as(x, weights.bias_hh);

@@ -1,5 +1,6 @@
 // Losses that other operators compute.
 #include <cmath>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,20 @@ void check_rows(const char* name, const char* what, const Tensor& x) {
 Tensor distances(const Tensor& a, const Tensor& b, const TripletMarginOptions& options) {
   const Tensor difference = a - b + options.eps;
   if (options.p == 1 || options.p == 2 || std::isinf(options.p)) return norm(difference, options.p, -1);
-  return pow(sum(pow(abs(difference), options.p), -1), 1 / options.p);
+  // The powers' derivatives at 0 are infinite where the exponent is below 1: the gradient is that of norm(), 0.
+  const auto power = [](const Tensor& x, float exponent) {
+    const Tensor is_zero = eq(x, 0), zeros = zeros_like(x);
+    return where(is_zero, zeros, pow(where(is_zero, ones_like(x), x), exponent));
+  };
+  return power(sum(power(abs(difference), options.p), -1), 1 / options.p);
+}
+
+// With c = clamp(d, -delta, delta), both cases are c * (d - c / 2), also in their derivative, c.
+Tensor huber(const char* name, const Tensor& x, const Tensor& target, float delta, Reduction reduction) {
+  check_same_shapes(name, x, "x", target, "target");
+  const Tensor difference = cast(x, DType::kFloat32) - cast(target, DType::kFloat32);
+  const Tensor clamped = clamp(difference, -delta, delta);
+  return reduce_losses(name, clamped * (difference - clamped * 0.5f), reduction);
 }
 
 // Signs, which may be whole numbers; these are read on the host.
@@ -43,18 +57,17 @@ Tensor signs_of(const Tensor& target) {
 
 }  // namespace
 
-// With c = clamp(d, -delta, delta), both cases are c * (d - c / 2), also in their derivative, c.
 Tensor huber_loss(const Tensor& x, const Tensor& target, float delta, Reduction reduction) {
-  check_same_shapes("huber_loss", x, "x", target, "target");
   if (!(delta > 0)) throw InvalidArgument("huber_loss: delta must be above 0, got {}", delta);
-  const Tensor difference = cast(x, DType::kFloat32) - cast(target, DType::kFloat32);
-  const Tensor clamped = clamp(difference, -delta, delta);
-  return reduce_losses("huber_loss", clamped * (difference - clamped * 0.5f), reduction);
+  return huber("huber_loss", x, target, delta, reduction);
 }
 
 Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, float beta, Reduction reduction) {
   if (!(beta >= 0)) throw InvalidArgument("smooth_l1_loss: beta must be 0 or more, got {}", beta);
-  return beta == 0 ? l1_loss(x, target, reduction) : huber_loss(x, target, beta, reduction) / beta;
+  if (beta > 0) return huber("smooth_l1_loss", x, target, beta, reduction) / beta;
+  check_same_shapes("smooth_l1_loss", x, "x", target, "target");
+  return x.count() == 0 ? reduce_losses("smooth_l1_loss", l1_loss(x, target, Reduction::kNone), reduction)
+                        : l1_loss(x, target, reduction);
 }
 
 Tensor kl_div(const Tensor& log_probabilities, const Tensor& target, const KlDivOptions& options) {
@@ -63,14 +76,13 @@ Tensor kl_div(const Tensor& log_probabilities, const Tensor& target, const KlDiv
     throw InvalidArgument("kl_div: batch_mean needs Reduction::kMean and a first dimension, the batch; target has {}",
                           target.shape().text());
   const Tensor x = cast(log_probabilities, DType::kFloat32), wanted = cast(target, DType::kFloat32);
-  Tensor losses;
-  if (options.log_target) {
-    losses = exp(wanted) * (wanted - x);
-  } else {
-    const Tensor is_positive = gt(wanted, 0), zeros = zeros_like(wanted);
-    // ln() of the ones that replace other targets has no part in the result, and no infinite derivative.
-    losses = where(is_positive, wanted * (ln(where(is_positive, wanted, ones_like(wanted))) - x), zeros);
-  }
+  // Where the target is 0, numbers replace it and x that have no part in the result, and no infinite derivative.
+  const Tensor zeros = zeros_like(wanted),
+               is_zero = eq(wanted, options.log_target ? -std::numeric_limits<float>::infinity() : 0.0f),
+               logarithms =
+                   options.log_target ? where(is_zero, zeros, wanted) : ln(where(is_zero, ones_like(wanted), wanted)),
+               weights = options.log_target ? exp(logarithms) : wanted;
+  const Tensor losses = where(is_zero, zeros, weights * (logarithms - where(is_zero, zeros, x)));
   if (!options.batch_mean) return reduce_losses("kl_div", losses, options.reduction);
   if (target.shape()[0] == 0) throw InvalidArgument("kl_div: the batch is empty, so its mean loss is undefined");
   return sum(losses) / static_cast<float>(target.shape()[0]);

@@ -100,7 +100,7 @@ class NormNode : public Node {
   float p_;
 };
 
-// Saved: x, the result. x_grad = y_grad e^(x - y).
+// Saved: x, the result. x_grad = y_grad e^(x - y), and 0 where y is -infinity, so all of its x are.
 class LogSumExpNode : public Node {
  public:
   LogSumExpNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const Reduced& reduced)
@@ -109,7 +109,9 @@ class LogSumExpNode : public Node {
   std::optional<Attributes> attributes() const override { return Attributes{{"dims", dims_}}; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
     const NoGrad no_grad;
-    targets[0].give(exp(saved(0) - saved(1).reshaped(kept_)) * result_grad.reshaped(kept_));
+    const Tensor y = saved(1).reshaped(kept_);
+    const Tensor shift = where(eq(y, -std::numeric_limits<float>::infinity()), constant_like(y, 0), y);
+    targets[0].give(exp(saved(0) - shift) * result_grad.reshaped(kept_));
   }
 
  private:

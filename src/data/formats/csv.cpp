@@ -17,11 +17,31 @@ std::string_view without_spaces(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
 }
 
+// Whether a number whose value is out of range is too small, not too large: the exponent together with the place of the
+// first digit other than 0 gives its magnitude.
+bool is_below_range(std::string_view number) {
+  const std::size_t end = std::min(number.find_first_of("eE"), number.size()), point = std::min(number.find('.'), end),
+                    first = number.find_first_of("123456789");
+  std::int64_t exponent = 0;
+  if (end < number.size()) {
+    const std::size_t digits = end + (number.substr(end + 1).starts_with('+') ? 2 : 1);
+    if (std::from_chars(number.data() + digits, number.data() + number.size(), exponent).ec != std::errc())
+      return number[digits] == '-';
+  }
+  return exponent + static_cast<std::int64_t>(point) < static_cast<std::int64_t>(first);
+}
+
 template <typename T> T value_of(std::string_view field, const std::string& column) {
   std::string_view text = without_spaces(field);
   if (text.starts_with('+') && text.size() > 1 && text[1] != '-') text.remove_prefix(1);
   T value{};
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if constexpr (std::is_same_v<T, float>)
+    if (failure == std::errc::result_out_of_range && end == text.data() + text.size() && is_below_range(text)) {
+      double wide = text.starts_with('-') ? -0.0 : 0.0;  // stays where the number is below double's range, too
+      std::from_chars(text.data(), end, wide);
+      return static_cast<float>(wide);
+    }
   if (failure == std::errc::result_out_of_range)
     throw InvalidArgument("column {}: '{}' does not fit into {}", column, field, name_of(kDTypeOf<T>));
   if (failure != std::errc() || end != text.data() + text.size() || text.empty())
@@ -46,9 +66,10 @@ CsvReader::CsvReader(std::string_view text, const std::string& path, const CsvOp
 }
 
 bool CsvReader::next() {
-  while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r'))
-    line_ += text_[at_++] == '\n';  // empty lines
-  if (at_ == text_.size()) return false;
+  const std::size_t filled = text_.find_first_not_of("\r\n", at_);
+  if (filled == std::string_view::npos) return false;
+  if (count_ != 1)  // of one column, an empty line is an empty field
+    for (; at_ < filled; ++at_) line_ += text_[at_] == '\n';
   line_of_record_ = line_;
   read_fields();
   if (count_ == 0) count_ = fields_.size();

@@ -14,6 +14,18 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
+// Python's True or False after this key of the header.
+bool flag_of(const std::string& header, std::string_view key, const std::function<void(const std::string&)>& refuse) {
+  std::string_view rest = header;
+  const std::size_t at = rest.find(key);
+  rest.remove_prefix(at == std::string_view::npos ? rest.size() : at + key.size());
+  rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
+  const bool is_set = rest.starts_with("True");
+  if (!is_set && !rest.starts_with("False"))
+    refuse(fmt::format("has a header without {} True or False: is the file damaged?", key));
+  return is_set;
+}
+
 // The text between `begin` and `end` in a header such as "{'descr': '<i8', 'fortran_order': False, 'shape': (12,), }".
 std::string between(const std::string& header, std::string_view begin, char end) {
   const std::size_t at = header.find(begin);
@@ -46,7 +58,7 @@ NpyArrayHeader npy_array_header(std::span<const std::uint8_t> bytes,
   if (length > bytes.size() - begin) refuse("is truncated");
   const std::string text(text_of_bytes(bytes).substr(begin, length)), shape = between(text, "'shape': (", ')');
   NpyArrayHeader header{.type = between(text, "'descr': '", '\''), .bytes = begin + length};
-  header.is_fortran_order = between(text, "'fortran_order': ", ',').starts_with("True");
+  header.is_fortran_order = flag_of(text, "'fortran_order':", refuse);
   if (text.find("'shape': (") == std::string::npos) refuse("has a header without a shape: is the file damaged?");
   for (std::string_view rest = shape; !rest.empty();) {
     std::int64_t extent = -1;

@@ -32,6 +32,16 @@ Tensor pixels_of(std::int64_t height, std::int64_t width, const std::string& pat
   return Tensor::empty({height, width, 3}, DType::kUInt8, cpu_device());
 }
 
+// CMYK, with 255 for no ink as Adobe's programs write it, to RGB: what paper of a share of black reflects through the
+// other ink, rounded to the nearest as in Pillow (libImaging/Convert.c).
+void mix_inks(std::span<const std::uint8_t> inks, std::span<std::uint8_t> pixels) {
+  for (std::size_t i = 0, j = 0; i < pixels.size(); i += 3, j += 4)
+    for (std::size_t color = 0; color < 3; ++color) {
+      const int white = inks[j + 3], absorbed = (255 - inks[j + color]) * white;
+      pixels[i + color] = static_cast<std::uint8_t>(white - (2 * absorbed + 255) / 510);
+    }
+}
+
 struct JpegHandle {
   JpegHandle() : handle(tjInitDecompress()) {}
   ~JpegHandle() {
@@ -51,15 +61,17 @@ Tensor decode_jpeg(std::span<const std::uint8_t> bytes, const std::string& path,
   int width = 0, height = 0, sampling = 0, colors = 0;
   if (tjDecompressHeader3(jpeg.handle, bytes.data(), bytes.size(), &width, &height, &sampling, &colors) != 0)
     throw refuse();
-  if (colors == TJCS_CMYK || colors == TJCS_YCCK)
-    throw FileError(
-        "{}: is a JPEG in CMYK, expected RGB or grey: convert it, for example with ImageMagick's -colorspace sRGB",
-        path);
-  const Tensor pixels = pixels_of(height, width, path, max_pixels);
-  // A warning, such as missing data at the end, is a failure, too.
-  if (tjDecompress2(jpeg.handle, bytes.data(), bytes.size(), pixels.data<std::uint8_t>(), width, 0, height, TJPF_RGB,
-                    TJFLAG_ACCURATEDCT) != 0)
+  const bool is_cmyk = colors == TJCS_CMYK || colors == TJCS_YCCK;
+  const Tensor pixels = pixels_of(height, width, path, max_pixels),
+               inks = is_cmyk ? Tensor::empty({height, width, 4}, DType::kUInt8, cpu_device()) : Tensor();
+  // A warning, such as missing data at the end, is a failure, too, but for bytes between all the data and the end mark.
+  if (tjDecompress2(jpeg.handle, bytes.data(), bytes.size(), (is_cmyk ? inks : pixels).data<std::uint8_t>(), width, 0,
+                    height, is_cmyk ? TJPF_CMYK : TJPF_RGB, TJFLAG_ACCURATEDCT) != 0 &&
+      !(tjGetErrorCode(jpeg.handle) == TJERR_WARNING &&
+        std::string_view(tjGetErrorStr2(jpeg.handle)).find("extraneous bytes before marker 0xd9") !=
+            std::string_view::npos))
     throw refuse();
+  if (is_cmyk) mix_inks(inks.span<std::uint8_t>(), pixels.span<std::uint8_t>());
   return pixels;
 }
 
@@ -76,7 +88,7 @@ Tensor decode_png(std::span<const std::uint8_t> bytes, const std::string& path, 
   image.format = PNG_FORMAT_RGBA;
   const Tensor with_alpha = Tensor::empty({image.height, image.width, 4}, DType::kUInt8, cpu_device());
   if (png_image_finish_read(&image, nullptr, with_alpha.data<std::uint8_t>(), 0, nullptr) == 0 ||
-      PNG_IMAGE_FAILED(image) || image.warning_or_error != 0)
+      PNG_IMAGE_FAILED(image))  // warnings are about chunks other than the pixels, such as a text or a colour profile
     throw refuse();
   const auto from = with_alpha.span<std::uint8_t>();
   const auto to = pixels.span<std::uint8_t>();

@@ -9,16 +9,12 @@
 #include "lockstep/core/error.h"
 #include "lockstep/data/files.h"
 #include "src/data/image_files/decode_image.h"
+#include "src/data/image_files/image_part.h"
 #include "src/data/sets/sample_stream.h"
 
 namespace lockstep::data {
 
 namespace {
-
-// A part of an image, in pixels.
-struct Part {
-  std::int64_t top, left, height, width;
-};
 
 bool has_image_name(const std::filesystem::path& path) {
   std::string ending = path.extension().string();
@@ -50,9 +46,9 @@ const ImageFolderOptions& checked(const ImageFolderOptions& options) {
 }
 
 // The largest part in the centre whose shape is allowed, where no random one fits.
-Part central_part(std::int64_t height, std::int64_t width, const ImageFolderOptions& options) {
+ImagePart central_part(std::int64_t height, std::int64_t width, const ImageFolderOptions& options) {
   const double ratio = static_cast<double>(width) / static_cast<double>(height);
-  Part part{0, 0, height, width};
+  ImagePart part{0, 0, height, width};
   if (ratio < options.ratio_low)
     part.height = std::lround(static_cast<double>(width) / options.ratio_low);
   else if (ratio > options.ratio_high)
@@ -64,7 +60,7 @@ Part central_part(std::int64_t height, std::int64_t width, const ImageFolderOpti
   return part;
 }
 
-Part random_part(std::int64_t height, std::int64_t width, const ImageFolderOptions& options, Philox& random) {
+ImagePart random_part(std::int64_t height, std::int64_t width, const ImageFolderOptions& options, Philox& random) {
   const double area = static_cast<double>(height) * static_cast<double>(width);
   for (int attempt = 0; attempt < 10; ++attempt) {
     const double wanted = area * random.uniform(options.scale_low, options.scale_high);
@@ -79,15 +75,6 @@ Part random_part(std::int64_t height, std::int64_t width, const ImageFolderOptio
   return central_part(height, width, options);
 }
 
-Tensor cut(const Tensor& image, const Part& part) {
-  const std::int64_t width = image.shape()[1], channels = image.shape()[2];
-  const Tensor piece = Tensor::empty({part.height, part.width, channels}, DType::kUInt8, cpu_device());
-  for (std::int64_t row = 0; row < part.height; ++row)
-    std::copy_n(image.data<std::uint8_t>() + ((part.top + row) * width + part.left) * channels, part.width * channels,
-                piece.data<std::uint8_t>() + row * part.width * channels);
-  return piece;
-}
-
 // The centre of the image whose shorter side is size * resize, as torchvision's Resize and CenterCrop take it.
 Tensor centre_of(const Tensor& image, const ImageFolderOptions& options) {
   const std::int64_t height = image.shape()[0], width = image.shape()[1], shorter = std::min(height, width);
@@ -95,11 +82,11 @@ Tensor centre_of(const Tensor& image, const ImageFolderOptions& options) {
       std::lround(static_cast<double>(options.size) * static_cast<double>(options.resize)), options.size);
   const auto longer = static_cast<std::int64_t>(
       static_cast<double>(wanted) * static_cast<double>(std::max(height, width)) / static_cast<double>(shorter));
-  const Tensor resized = height <= width ? resize_image(image, wanted, longer) : resize_image(image, longer, wanted);
+  const ImageExtents resized = height <= width ? ImageExtents{wanted, longer} : ImageExtents{longer, wanted};
   const auto margin = [&](std::int64_t extent) {  // half pixels are rounded to even, as Python does
     return static_cast<std::int64_t>(std::nearbyint(static_cast<double>(extent - options.size) / 2));
   };
-  return cut(resized, {margin(resized.shape()[0]), margin(resized.shape()[1]), options.size, options.size});
+  return resize_part(image, resized, {margin(resized.height), margin(resized.width), options.size, options.size});
 }
 
 float grey_of(const float* pixel) { return 0.299f * pixel[0] + 0.587f * pixel[1] + 0.114f * pixel[2]; }

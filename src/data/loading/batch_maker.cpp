@@ -71,7 +71,7 @@ Batch BatchMaker::collate(std::span<const std::int64_t> indices, std::int64_t ep
   }
   try {
     Batch batch = collate_ ? collate_(samples) : stack(samples);
-    for (const Tensor& tensor : batch) spec_of(tensor);  // defined, and on the CPU
+    check_on_cpu(collate_ ? "DataLoader: collate" : "stack", batch, "DataLoaderOptions::device");
     return batch;
   } catch (...) {
     rethrow_for_batch(indices, epoch);

@@ -12,9 +12,19 @@ TensorSpec spec_of(const Tensor& tensor) {
   if (!tensor.defined()) throw InvalidArgument("a sample has an undefined tensor");
   if (tensor.device().kind() != DeviceKind::kCpu)
     throw InvalidArgument(
-        "a sample has a tensor on {}, expected the CPU: the loader moves whole batches (DataLoaderOptions::device)",
+        "a sample has a tensor on {}, expected the CPU: the loader moves whole batches, to the device in its options",
         tensor.device().name());
   return {tensor.shape(), tensor.dtype()};
+}
+
+void check_on_cpu(const char* maker, const Batch& batch, const char* device_option) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (!batch[i].defined()) throw InvalidArgument("{} returned an undefined tensor as tensor {} of a batch", maker, i);
+    if (batch[i].device().kind() != DeviceKind::kCpu)
+      throw InvalidArgument(
+          "{} returned a tensor on {} as tensor {} of a batch, expected the CPU: the loader moves batches, to {}",
+          maker, batch[i].device().name(), i, device_option);
+  }
 }
 
 Shape stacked_shape(std::int64_t rows, const Shape& sample) {
@@ -43,7 +53,7 @@ void check_equal(const Sample& sample, std::size_t number, const Sample& first) 
           number, 0,
           fmt::format(
               "stack: tensor {} of sample {} of the batch is {}, but tensor {} of sample 0 is {}: for sequences of "
-              "different lengths set DataLoaderOptions::collate = pad_collate()",
+              "different lengths set the loader's option collate = pad_collate()",
               i, number, text_of(actual), i, text_of(expected)));
   }
 }

@@ -27,6 +27,9 @@ std::string text_of(const TensorSpec& spec);
 // Throws InvalidArgument for a tensor that is undefined or not on the CPU.
 TensorSpec spec_of(const Tensor& tensor);
 
+// The same for the tensors of a batch. `maker` made it, and the loader's option `device` moves it.
+void check_on_cpu(const char* maker, const Batch& batch, const char* device_option);
+
 // Returns (rows, ...) for a sample's (...). Throws InvalidArgument when the shape already has the most extents.
 Shape stacked_shape(std::int64_t rows, const Shape& sample);
 

@@ -11,6 +11,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/tensor/random.h"
 #include "src/data/loading/device_feed.h"
+#include "src/data/loading/stack.h"
 #include "src/data/samplers/check_place.h"
 
 namespace lockstep::data {
@@ -91,18 +92,20 @@ class StreamLoader::Impl {
   bool make_batch() {
     std::vector<Sample> samples;
     while (samples.size() < static_cast<std::size_t>(options_.batch_size)) {
-      if (is_stopped()) return false;
       std::optional<Sample> sample = next_sample();
       if (!sample) break;
       samples.push_back(std::move(*sample));
     }
+    if (is_stopped()) return false;
     const bool is_full = samples.size() == static_cast<std::size_t>(options_.batch_size);
     if (samples.empty() || (!is_full && options_.drop_last)) return false;
     DeviceFeed::DeviceBatch made;
+    Batch batch = options_.collate(samples);
+    check_on_cpu("StreamLoader: collate", batch, "StreamOptions::device");
     if (feed_)
-      made = feed_->pin(options_.collate(samples));
+      made = feed_->pin(batch);
     else
-      made.batch = options_.collate(samples);
+      made.batch = std::move(batch);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stop_ || ready_.size() < static_cast<std::size_t>(options_.prefetch); });
     if (stop_) return false;
@@ -130,10 +133,11 @@ class StreamLoader::Impl {
     return sample;
   }
 
-  // The next sample of this rank: the one at its rank among the next world_size.
+  // The next sample of this rank: the one at its rank among the next world_size; nullopt at the end and when stopped.
   std::optional<Sample> own_sample() {
     std::optional<Sample> own;
     for (int rank = 0; rank < options_.place.world_size && !ended_; ++rank) {
+      if (is_stopped()) return std::nullopt;
       std::optional<Sample> sample = stream_();
       if (!sample)
         ended_ = true;
