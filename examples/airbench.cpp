@@ -4,17 +4,17 @@
 // lines. From the repository's root:
 //
 //   scripts/fetch-data cifar10
-//   build/launcher/lockrun -n 2 build/examples/airbench --data data --target 0.85
+//   build/launcher/lockrun -n 2 build/examples/airbench --data data
 //
-// It prints its progress, after each epoch a line such as the first one, and the second one when it reaches the target,
-// which ends the run:
+// It prints its progress, after each epoch the first of these lines, and the second one when it reaches --target, by
+// default 0.9, which ends the run:
 //
-//   accuracy 0.8512 on 10000 test samples, loss 0.912, after 101.2 s of training
-//   target 0.8500 reached in epoch 9, after 101.2 s of training
+//   accuracy A on N test samples, loss L, after S s of training
+//   target T reached in epoch E, after S s of training
 //
 // The time is that of the steps; it includes reading and augmenting images, but neither the start nor the evaluations.
 // --width 64 has airbench94's channels; a quarter of the work, --width 32, is the default, for CPUs.
-// bench/peers/airbench.py does the same with PyTorch; docs/results/accuracy.md has the figures of both.
+// bench/peers/airbench.py does the same with PyTorch; docs/results/accuracy.md has figures of both.
 #include <lockstep/lockstep.h>
 
 #include <array>

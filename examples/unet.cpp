@@ -193,7 +193,7 @@ int train(const Flags& flags) {
 }
 
 int run(int argc, char** argv) {
-  Flags flags{{.epochs = 3, .batch = 32, .lr = 3e-3F}};
+  Flags flags{{.epochs = 3, .batch = 32, .lr = 5e-3F}};
   const ex::Program program{"unet", "Trains a U-Net to segment scenes of Fashion-MNIST's garments on every rank.",
                             "train-images-idx3-ubyte.gz and its three companions"};
   const auto number = [](std::int64_t& flag) { return cxxopts::value(flag)->default_value(fmt::format("{}", flag)); };
