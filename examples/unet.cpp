@@ -11,9 +11,11 @@
 //
 // It prints its progress, and after each epoch a line such as
 //
-//   mean IoU 0.6000, accuracy 0.9600 of the pixels of 2000 test scenes, loss 0.100
+//   mean IoU 0.1646, accuracy 0.8210 of the pixels of 500 test scenes, loss 0.516
 //
-// The mean is over background and ten classes. An untrained net is near 0.08, which is background everywhere.
+// This is after one epoch of --epochs 1 --batch 32 --test-scenes 500 on one rank, 70 s of CPU time; the mean is over
+// background and ten classes. Background everywhere has a mean IoU near 0.07: first a net finds the garments, which
+// lowers the loss, then it learns to tell them apart, which raises the mean.
 #include <lockstep/lockstep.h>
 
 #include <nlohmann/json.hpp>
@@ -193,7 +195,7 @@ int train(const Flags& flags) {
 }
 
 int run(int argc, char** argv) {
-  Flags flags{{.epochs = 3, .batch = 32, .lr = 5e-3F}};
+  Flags flags{{.epochs = 3, .batch = 16, .lr = 5e-3F}};
   const ex::Program program{"unet", "Trains a U-Net to segment scenes of Fashion-MNIST's garments on every rank.",
                             "train-images-idx3-ubyte.gz and its three companions"};
   const auto number = [](std::int64_t& flag) { return cxxopts::value(flag)->default_value(fmt::format("{}", flag)); };

@@ -176,7 +176,7 @@ const std::vector<ShortTraining>& short_trainings() {
   static const std::vector<ShortTraining> all = {
       {"unet",
        "fashion-mnist",
-       {"--width", "8", "--train-scenes", "2400", "--epochs", "1", "--batch", "16", "--test-scenes", "100"},
+       {"--width", "8", "--train-scenes", "1200", "--epochs", "1", "--batch", "8", "--test-scenes", "50"},
        1},
       {"airbench",
        "cifar10",
