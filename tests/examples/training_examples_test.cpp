@@ -41,6 +41,17 @@ const std::vector<Example>& examples() {
        "holds no CIFAR-10 (data_batch_*.bin)"},
       {"gpt", "tinyshakespeare", "input.txt", {"--batch", "4", "--steps", "2", "--sample", "8"}, false},
       {"char_gru", "tinyshakespeare", "input.txt", {"--batch", "4", "--steps", "2", "--sample", "8"}, false},
+      {"unet",
+       "fashion-mnist",
+       "train-images-idx3-ubyte",
+       {"--batch", "8", "--steps", "3", "--width", "4", "--test-scenes", "16"},
+       true},
+      {"airbench",
+       "cifar10",
+       "data_batch_1.bin",
+       {"--batch", "8", "--steps", "2", "--width", "4"},
+       true,
+       "holds no CIFAR-10 (data_batch_*.bin)"},
   };
   return all;
 }
@@ -153,6 +164,65 @@ TEST_P(QuickTrainingExamples, ReadTheRealData) {
   EXPECT_EQ(example.wait(std::chrono::seconds(60)), 0) << example.errors();
 }
 
+// Some seconds of training on two ranks. The loss must fall below that of a net that ignores its input, which is ln 10
+// for classes of equal share, and 1.2 for the pixels of a scene, three quarters of which are background.
+struct ShortTraining {
+  std::string name, set;
+  std::vector<std::string> flags;
+  double loss_below;
+};
+
+const std::vector<ShortTraining>& short_trainings() {
+  static const std::vector<ShortTraining> all = {
+      {"unet",
+       "fashion-mnist",
+       {"--width", "8", "--train-scenes", "1200", "--epochs", "1", "--batch", "8", "--test-scenes", "50"},
+       1},
+      {"airbench",
+       "cifar10",
+       {"--width", "8", "--train-images", "4000", "--epochs", "2", "--batch", "100", "--test-images", "1000"},
+       2.1},
+  };
+  return all;
+}
+
+std::ostream& operator<<(std::ostream& out, const ShortTraining& training) { return out << training.name; }
+
+class ShortTrainings : public ::testing::TestWithParam<ShortTraining> {};
+
+TEST_P(ShortTrainings, Learn) {
+  const char* const shared = std::getenv("LOCKSTEP_DATA");
+  if (shared == nullptr || !fs::exists(fs::path(shared) / GetParam().set))
+    GTEST_SKIP() << "LOCKSTEP_DATA names no " << GetParam().set;
+  const fs::path figures = fs::path(::testing::TempDir()) / ("short-training-" + std::to_string(::getpid()) + ".json");
+  std::vector<std::string> words = {LOCKRUN, "-n", "2", EXAMPLES_FOLDER "/" + GetParam().name};
+  words.insert(words.end(), GetParam().flags.begin(), GetParam().flags.end());
+  words.insert(words.end(), {"--json-file", figures.string()});
+  Child training(words);
+  ASSERT_EQ(training.wait(std::chrono::seconds(240)), 0) << training.errors();
+  EXPECT_LT(nlohmann::json::parse(std::ifstream(figures))["validation_loss"].get<double>(), GetParam().loss_below)
+      << training.output();
+  fs::remove(figures);
+}
+
+// A run ends in the epoch that reaches the target, on all ranks.
+TEST_F(TrainingExamplesOfCifar10, EndAtTheTarget) {
+  data::write_generated_cifar10((folder_ / "more").string(), {.train_images = 24, .test_images = 200});
+  const auto epochs_until = [&](const std::string& target) {
+    Child airbench({LOCKRUN, "-n", "2", EXAMPLES_FOLDER "/airbench", "--width", "4", "--batch", "8", "--epochs", "3",
+                    "--target", target, "--data", (folder_ / "more").string()});
+    EXPECT_EQ(airbench.wait(std::chrono::seconds(60)), 0) << airbench.errors();
+    const std::string output = airbench.output();
+    const bool is_reached = output.find("reached in epoch 1, after ") != std::string::npos;
+    EXPECT_NE(is_reached, output.find("target 1.0000 not reached") != std::string::npos) << output;
+    int epochs = 0;
+    for (std::size_t at = 0; (at = output.find("accuracy ", at)) != std::string::npos; ++at) ++epochs;
+    return epochs;
+  };
+  EXPECT_EQ(epochs_until("0.000001"), 1) << "one of 200 images is right by chance";
+  EXPECT_EQ(epochs_until("1"), 3);
+}
+
 TEST_P(TrainingExamples, NameTheScriptWhenDataIsMissing) {
   const std::string script = "scripts/fetch-data " + GetParam().set;
   expect_refusal(command({}), 1, script);
@@ -217,12 +287,15 @@ TEST_P(TrainingExamples, SayHowToUseThem) {
     EXPECT_THAT(example.output(), HasSubstr(flag));
 }
 
-std::string name_of(const ::testing::TestParamInfo<Example>& tested) { return tested.param.name; }
-INSTANTIATE_TEST_SUITE_P(Each, TrainingExamples, ::testing::ValuesIn(examples()), name_of);
-INSTANTIATE_TEST_SUITE_P(Each, TrainingExamplesIn16Bits, ::testing::Values(examples()[1], examples()[3], examples()[4]),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples, ::testing::Values(examples()[0], examples()[1], examples()[2]),
-                         name_of);
+template <typename Case> std::string name_of(const ::testing::TestParamInfo<Case>& tested) { return tested.param.name; }
+INSTANTIATE_TEST_SUITE_P(Each, TrainingExamples, ::testing::ValuesIn(examples()), name_of<Example>);
+INSTANTIATE_TEST_SUITE_P(Each, TrainingExamplesIn16Bits,
+                         ::testing::Values(examples()[1], examples()[3], examples()[4], examples()[7]),
+                         name_of<Example>);
+INSTANTIATE_TEST_SUITE_P(Each, QuickTrainingExamples,
+                         ::testing::Values(examples()[0], examples()[1], examples()[2], examples()[6]),
+                         name_of<Example>);
+INSTANTIATE_TEST_SUITE_P(Each, ShortTrainings, ::testing::ValuesIn(short_trainings()), name_of<ShortTraining>);
 
 }  // namespace
 }  // namespace lockstep::testing
