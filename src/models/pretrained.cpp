@@ -16,6 +16,7 @@
 #include "src/models/model_parts.h"
 #include "src/models/name_translator.h"
 #include "src/models/pretrained_files.h"
+#include "src/models/pretrained_writer.h"
 #include "src/nn/module/convolutions.h"
 #include "src/train/files/durable_file.h"
 
@@ -163,10 +164,9 @@ Written by_names(const nn::Module& module, const NameMapping& mapping, DType typ
   return written;
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  const std::string temporary = path.string() + ".writing";
-  train::write_durably(temporary, text);
-  train::rename_file(temporary, path.string());
+void write_config(const std::string& folder, const std::string& text) {
+  train::replace_durably("save_pretrained", folder + "/config.json",
+                         [&](train::DurableFile& file) { file.write(text); });
 }
 
 }  // namespace
@@ -190,15 +190,20 @@ LoadedPretrained load_pretrained(nn::Module& module, const std::string& path, co
 void save_pretrained(const nn::Module& module, const std::string& folder, const SavePretrainedOptions& options) {
   const NoGrad no_grad;
   if (folder.empty()) throw InvalidArgument("save_pretrained: the folder's name is empty");
+  if (options.max_shard_size < 0)
+    throw InvalidArgument("save_pretrained: max_shard_size is {}, expected a number of bytes, or 0 for one file",
+                          options.max_shard_size);
   const Written written =
       options.layout != nullptr ? by_layout(module, *options.layout) : by_names(module, options.names, options.dtype);
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw FileError("save_pretrained: {}: the folder cannot be made: {}", folder, error.message());
-  train::save_safetensors(folder + "/model.safetensors", written.tensors, written.metadata);
+  const bool is_one_file = options.max_shard_size == 0;
+  write_pretrained(folder, written.tensors, written.metadata,
+                   is_one_file ? UINT64_MAX : static_cast<std::uint64_t>(options.max_shard_size));
   const bool has_own = !options.config.empty();
   if (has_own || (options.layout != nullptr && !options.layout->config.empty()))
-    write_text(fs::path(folder) / "config.json", has_own ? options.config : options.layout->config);
+    write_config(folder, has_own ? options.config : options.layout->config);
 }
 
 }  // namespace lockstep::models

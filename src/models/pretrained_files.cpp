@@ -18,8 +18,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char *kModelName = "model.safetensors", *kIndexName = "model.safetensors.index.json",
-                     *kConfigName = "config.json";
+constexpr const char* kConfigName = "config.json";
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;

@@ -10,6 +10,9 @@
 
 namespace lockstep::models {
 
+// The files of a folder. The first one is read if it has both; transformers does the same.
+inline constexpr const char *kModelName = "model.safetensors", *kIndexName = "model.safetensors.index.json";
+
 struct PretrainedFile {
   std::shared_ptr<const data::MappedFile> file;
   train::SavedTensors saved;  // views of the file, sorted by their place in it

@@ -229,13 +229,73 @@ def add_sentencepiece(corpus, texts):
                 add_case(file, text_name, ids, processor.decode(kept), processor.decode(ids), begin=around, end=around, lines=True)
 
 
+def fields(message):
+    """The numbers and contents of a protobuf's fields, as far as a model of SentencePiece has them."""
+    at = 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = number()
+        size = {1: 8, 5: 4}.get(key & 7) or number() * (key & 7 == 2)
+        yield key >> 3, message[at:at + size]
+        at += size
+
+
+# Of the model that add_sentencepiece() has trained, with its rules for characters.
+def add_unigram(corpus, texts):
+    import sentencepiece
+
+    p, n = pre_tokenizers, normalizers
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(HERE / "unigram.model"))
+    vocab = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(len(processor))]
+    model = (HERE / "unigram.model").read_bytes()
+    rules = next(content for spec in (spec for field, spec in fields(model) if field == 3)
+                 for field, content in fields(spec) if field == 2)
+
+    def unigram(normalizer, pre_tokenizer, entries=vocab, **options):
+        tokenizer = Tokenizer(models.Unigram(entries, unk_id=0, **options))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+        tokenizer.decoder = decoders.Metaspace()
+        tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+        return tokenizer
+
+    t5 = unigram(n.Sequence([n.Precompiled(rules), n.Strip(left=False), n.Replace(Regex(" {2,}"), "▁")]), p.Metaspace())
+    t5.post_processor = template(None, "</s>", t5)
+    add_cases("t5", t5, texts)
+    xlmr = unigram(n.Precompiled(rules), p.Sequence([p.WhitespaceSplit(), p.Metaspace()]))
+    xlmr.post_processor = template("<s>", "</s>", xlmr)
+    add_cases("xlmr", xlmr, texts)
+    albert = unigram(n.Sequence([n.Replace("``", '"'), n.Replace("''", '"'), n.NFKD(), n.StripAccents(), n.Lowercase(),
+                                 n.Precompiled(rules), n.Replace(Regex(" {2,}"), " ")]), p.Metaspace())
+    add_cases("albert", albert, texts)
+    bytes_too = vocab + [(f"<0x{byte:02X}>", 0.0) for byte in range(256)]
+    add_cases("unigram_bytes", unigram(None, p.Metaspace(prepend_scheme="first", split=False), bytes_too, byte_fallback=True), texts)
+    # Equal sums, and a whole text as one word.
+    coarse = vocab[:3] + [(token, float(round(score / 4))) for token, score in vocab[3:]]
+    add_cases("unigram_ties", unigram(None, p.Metaspace(split=False), coarse), texts)
+    own = Tokenizer(models.Unigram())
+    own.normalizer = n.Sequence([n.Nmt(), n.NFKC(), n.Replace(Regex(" {2,}"), " ")])
+    own.pre_tokenizer, own.decoder = p.Metaspace(), decoders.Metaspace()
+    trained(own, trainers.UnigramTrainer(vocab_size=800, special_tokens=["<unk>", "<pad>"], unk_token="<unk>", show_progress=False), corpus)
+    add_cases("unigram_own", own, texts)
+
+
 def check_transformers(texts):
     try:
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
     except ImportError:
         print("left out: there is no package transformers")
         return
-    names = {"gpt2": "GPT2Tokenizer", "llama3": "PreTrainedTokenizerFast", "qwen2": "Qwen2Tokenizer", "bert": "BertTokenizer"}
+    names = {"gpt2": "GPT2Tokenizer", "llama3": "PreTrainedTokenizerFast", "qwen2": "Qwen2Tokenizer", "bert": "BertTokenizer",
+             "t5": "PreTrainedTokenizerFast", "xlmr": "PreTrainedTokenizerFast"}
     for name, kind in names.items():
         folder = HERE / f"auto-{name}"
         folder.mkdir()
@@ -260,6 +320,7 @@ def main():
     add_llama2(corpus, texts)
     add_every_step(SENTENCES, {name: texts[name] for name in ("languages", "few_characters")})
     add_sentencepiece(corpus, {name: text for name, text in texts.items() if name not in ("words", "few_characters", "shakespeare")})
+    add_unigram(corpus, texts)
     check_transformers(texts)
     (HERE / "cases.json").write_text(json.dumps(cases))
 

@@ -150,10 +150,10 @@ TEST(TokenizerMistakes, KindsThatAreNotSupported) {
     file[key] = value;
     return refusal(file);
   };
-  EXPECT_THAT(with("model", {{"type", "Unigram"}}),
-              HasSubstr("model: kind 'Unigram' is not supported; supported are BPE"));
-  EXPECT_THAT(with("normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "Nmt"}}}}}),
-              HasSubstr("normalizer.normalizers[1]: kind 'Nmt' is not supported; supported are BertNormalizer"));
+  EXPECT_THAT(with("model", {{"type", "WordLevel"}}),
+              HasSubstr("model: kind 'WordLevel' is not supported; supported are BPE, Unigram, WordPiece"));
+  EXPECT_THAT(with("normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "ByteLevel"}}}}}),
+              HasSubstr("normalizer.normalizers[1]: kind 'ByteLevel' is not supported; supported are BertNormalizer"));
   EXPECT_THAT(with("pre_tokenizer", {{"type", "UnicodeScripts"}}), HasSubstr("pre_tokenizer: kind 'UnicodeScripts'"));
   EXPECT_THAT(with("decoder", {{"type", "CTC"}}), HasSubstr("decoder: kind 'CTC'"));
   EXPECT_THAT(with("post_processor", {{"type", "Other"}}), HasSubstr("post_processor: kind 'Other'"));

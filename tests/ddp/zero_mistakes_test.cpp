@@ -20,14 +20,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// A user-defined optimizer whose update reads a tensor's norm.
-struct NormedSgd : optim::Optimizer {
-  explicit NormedSgd(std::vector<NamedTensor> parameters)
-      : Optimizer(std::move(parameters),
-                  {.kind = "NormedSgd", .lr = 0.1F, .weight_decay = 0, .loss_scaler = nullptr, .elementwise = false}) {}
-  void update(std::span<const UpdateTensor>, const GroupStep&, const KernelTable&, Stream&) override {}
-};
-
 TEST(ZeroMistakes, AreRefusedOnAllRanksWithTheReason) {
   const auto refused = [](const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
     return run_ranks(2, "threads", body);
@@ -63,13 +55,6 @@ TEST(ZeroMistakes, AreRefusedOnAllRanksWithTheReason) {
                 const ZeroRedundancyOptimizer zero(ddp, sgd);
               }),
               Each(HasSubstr("the wrapper does not average the optimizer's parameter 'other'")));
-  EXPECT_THAT(refused([](auto group) {
-                ZeroNet net(12);
-                DistributedDataParallel ddp(net, group);
-                NormedSgd lars(ddp.parameters());
-                const ZeroRedundancyOptimizer zero(ddp, lars);
-              }),
-              Each(HasSubstr("NormedSgd is not elementwise")));
   EXPECT_THAT(refused([](auto group) {
                 ZeroNet net(12);
                 DistributedDataParallel ddp(net, group);

@@ -1,6 +1,8 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/recurrent.h"
 #include "lockstep/models/bert.h"
 #include "lockstep/models/gpt2.h"
 #include "lockstep/models/llama.h"
@@ -92,6 +94,35 @@ void add_resampling_layers(std::vector<OnnxCase>& cases) {
   add_layer<nn::InstanceNorm>(cases, "InstanceNorm2d", images, 4);
 }
 
+// Lengths of 0 to 5 steps after x, with the output and the final states.
+template <typename Layer> void add_padded_layer(std::vector<OnnxCase>& cases, const std::string& name) {
+  add_layer<Layer>(cases, name, {5, 6}, 6, 4, nn::RecurrentLayerOptions{.num_layers = 2, .bidirectional = true});
+  cases.back().inputs = [](std::int64_t samples) {
+    return Tensors{numbers(samples, {5, 6}), integers(samples, {}, 6)};
+  };
+}
+
+// A layer in each direction with lengths and initial states, which samples without steps keep.
+OnnxCase padded_states_case() {
+  const Tensor of_x = randn({16, 6}), of_h = randn({16, 4}), of_x3 = randn({12, 6}), of_h3 = randn({12, 4});
+  const auto compute = [=](const Tensors& in) {
+    const Tensor steps = transpose(in[0], 0, 1);
+    Tensors results;
+    for (const bool reversed : {false, true}) {
+      const LstmResult lstm =
+          lstm_layer(steps, {of_x, of_h, {}, {}}, {.reversed = reversed, .lengths = in[3], .h = in[1], .c = in[2]});
+      const GruResult gru =
+          gru_layer(steps, {of_x3, of_h3, {}, {}}, {.reversed = reversed, .lengths = in[3], .h = in[1]});
+      for (const Tensor& each : {lstm.output, lstm.h, lstm.c, gru.output, gru.h}) results.push_back(each);
+    }
+    return results;
+  };
+  const Inputs inputs = [](std::int64_t samples) {
+    return Tensors{numbers(samples, {5, 6}), numbers(samples, {4}), numbers(samples, {4}), integers(samples, {}, 6)};
+  };
+  return {"recurrent_states", std::make_shared<FunctionModule>(compute), inputs};
+}
+
 void add_recurrent_layers(std::vector<OnnxCase>& cases) {
   const std::vector<std::int64_t> sequences = {5, 6};
   add_layer<nn::LSTM>(cases, "LSTM", sequences, 6, 4);
@@ -100,6 +131,9 @@ void add_recurrent_layers(std::vector<OnnxCase>& cases) {
   add_layer<nn::GRU>(cases, "GRU", sequences, 6, 4, nn::RecurrentLayerOptions{.bias = false});
   add_layer<nn::GRU>(cases, "GRU_layers", sequences, 6, 4,
                      nn::RecurrentLayerOptions{.num_layers = 2, .bidirectional = true});
+  add_padded_layer<nn::LSTM>(cases, "LSTM_padded");
+  add_padded_layer<nn::GRU>(cases, "GRU_padded");
+  cases.push_back(padded_states_case());
   add_layer<nn::TransformerEncoder>(cases, "TransformerEncoder", sequences, 2, 6, 2,
                                     nn::TransformerOptions{.feedforward = 8});
 }

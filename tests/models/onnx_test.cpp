@@ -15,6 +15,7 @@
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
+#include "lockstep/nn/recurrent.h"
 #include "lockstep/tensor/random.h"
 #include "src/models/onnx/converters.h"
 #include "src/models/onnx/graph_passes.h"
@@ -277,6 +278,14 @@ TEST_F(OnnxExport, LengthsMustBeAnInput) {
   EXPECT_EQ(message_for(reads_lengths, {x, lengths}), "nothing was thrown");
   EXPECT_THAT(message_for(reads_lengths, {x, lengths, lengths}),
               HasSubstr("lengths that two inputs of the module have, 'input_1' and 'input_2'"));
+  const auto gru = std::make_shared<nn::GRU>(4, 3);
+  const auto of_constants = [&](const Tensors& in) {
+    const std::vector<std::int64_t> all(static_cast<std::size_t>(in[0].shape()[0]), 2);
+    return one(gru->run(in[0], {.lengths = all}).output);
+  };
+  EXPECT_THAT(
+      message_for(of_constants, {randn({2, 3, 4})}),
+      HasSubstr("'gru_layer' in module '' (result (3, 2, 3)) has lengths of samples that no input of the module has"));
 }
 
 // -- calls

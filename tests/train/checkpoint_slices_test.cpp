@@ -9,6 +9,7 @@
 
 #include "lockstep/train/checkpoint.h"
 #include "src/train/checkpoint/checkpoint_format.h"
+#include "tests/ddp/muon_trainee.h"
 #include "tests/ddp/ranks.h"
 #include "tests/ddp/zero_trainee.h"
 #include "tests/train/checkpoint_folder.h"
@@ -67,6 +68,41 @@ TEST(CheckpointSlices, LoadOnAnyNumberOfRanksWithSlicesOrWithout) {
     if (ranks > 2) continue;
     EXPECT_EQ(continue_on(ranks, sliced.path(), false), expected) << "plain ddp from slices";
     EXPECT_EQ(continue_on(ranks, plain.path(), true), expected) << "slices from plain ddp";
+  }
+}
+
+// With Muon each matrix has one owner; some of five ranks have none.
+TEST(CheckpointSlices, OfWholeMatricesLoadOnAnyNumberOfRanks) {
+  const auto parts = [](testing::MuonTrainee& trainee, const std::shared_ptr<ProcessGroup>& group) {
+    return CheckpointParts{.model = trainee.net, .optimizer = *trainee.muon, .step = 3, .group = group};
+  };
+  const auto save = [&](const std::string& folder, bool is_zero) {
+    expect_all_well(run_ranks(5, "threads", [&](auto group) {
+      testing::MuonTrainee trainee(group, is_zero, false);
+      trainee.run(3);
+      save_checkpoint(folder, parts(trainee, group));
+    }));
+  };
+  const auto resume = [&](int ranks, const std::string& folder, bool is_zero) {
+    std::string bits;
+    expect_all_well(run_ranks(ranks, "threads", [&](auto group) {
+      testing::MuonTrainee trainee(group, is_zero, false);
+      EXPECT_EQ(resume_checkpoint(folder, parts(trainee, group)).step, 3);
+      for (int step = 3; step < 5; ++step) trainee.run_step(step);
+      if (group->rank() == 0) bits = trainee.bits();
+    }));
+    return bits;
+  };
+  const Folder plain, owned;
+  save(plain.path(), false);
+  save(owned.path(), true);
+  EXPECT_TRUE(fs::exists(owned.path() + "/step-00000003/optimizer-00005-of-00005.safetensors"));
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    const std::string expected = resume(ranks, plain.path(), false);
+    EXPECT_EQ(resume(ranks, owned.path(), true), expected);
+    EXPECT_EQ(resume(ranks, owned.path(), false), expected) << "plain ddp from owned matrices";
+    EXPECT_EQ(resume(ranks, plain.path(), true), expected) << "owned matrices from plain ddp";
   }
 }
 

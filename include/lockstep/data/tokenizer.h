@@ -5,9 +5,9 @@
 //   const std::string text = tokenizer.decode(ids);
 //
 // Two kinds of files:
-// - tokenizer.json of Hugging Face's `tokenizers`, with byte-pair encoding (GPT-2, Llama 3, Qwen2) or WordPiece (BERT).
-//   The ids are those of `tokenizers`, and of PreTrainedTokenizerFast in `transformers`, for all characters of Unicode
-//   8. For marks, punctuation, letters and numbers of later versions, those depend on the version of PCRE2 and
+// - tokenizer.json of Hugging Face's `tokenizers`, with byte-pair encoding (GPT-2, Llama 3, Qwen2), WordPiece (BERT) or
+//   a unigram model (T5, XLM-RoBERTa, ALBERT). The ids are those of `tokenizers`, and of PreTrainedTokenizerFast in
+//   `transformers`, for all characters of Unicode 8. For marks, punctuation, letters and numbers of later versions, those depend on the version of PCRE2 and
 //   utf8proc. `truncation` and `padding` in a file are ignored. Anything else that a file asks for and that is not
 //   supported is a FileError with file, component, kind and the supported kinds. Needs a build with PCRE2 and utf8proc.
 // - .model of SentencePiece (Llama 2, T5). Needs a build with libsentencepiece, which is loaded when a file is opened.
@@ -61,7 +61,8 @@ class Tokenizer {
   explicit Tokenizer(const std::string& path);
 
   // Text that contains a special token, such as "<|endoftext|>", gives that token's id, as in `tokenizers`. Throws
-  // InvalidArgument, with the byte, for text that is not UTF-8.
+  // InvalidArgument, with the byte, for text that is not UTF-8, and for a character that no token of a unigram model
+  // has if its file has no unk_id.
   std::vector<std::int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   // Appends to `ids`. With memory reserved, calls after the first allocate nothing.
   void encode_to(std::string_view text, std::vector<std::int64_t>& ids, const EncodeOptions& options = {}) const;

@@ -25,6 +25,12 @@
 // much as an all-reduce. Optimizers update each element on its own, so weights have the same bits as with the plain
 // step if the backend sums in rank order (docs/collectives.md). Between nodes and on GPUs the order of sums differs,
 // and weights are equal within rounding. Replicas are always bitwise equal.
+//
+// An optimizer that reads whole tensors (Muon) gets whole tensors: each has an owner, so chosen that the ranks have
+// about equal work in Newton-Schulz iterations. Backward all-reduces, so each rank has the averages and grad() works;
+// step() updates this rank's tensors and broadcasts each from its owner, (n - 1) / n of a bucket's bytes more than an
+// all-reduce. Weights have the bits of the plain step. The optimizer may have only some of the wrapper's parameters:
+// others then make their own steps for the rest, with all of their state on each rank.
 #pragma once
 
 #include <cstddef>
@@ -40,9 +46,9 @@ namespace lockstep {
 //   - step() is collective and blocks until all weights are complete (GPU: the default stream waits). If it throws,
 //     weights are undefined, and peers may write to them until they have left step() too: continue with a new model or
 //     in a new process.
-//   - After a reduced pass no rank has complete averages, unless a comm_hook made them: grad() and functions that read
-//     or clip gradients throw InvalidArgument until the next zero_grad(), and a backward before that is an error on all
-//     ranks. Under no_sync() gradients accumulate as usual.
+//   - After a reduced pass no rank has complete averages, unless it was an all-reduce (Muon) or a comm_hook: grad() and
+//     functions that read or clip gradients throw InvalidArgument until the next zero_grad(), and a backward before it
+//     is an error on all ranks. Under no_sync() gradients accumulate as usual.
 //   - save_checkpoint() is collective; each rank writes its slices (train/checkpoint.h).
 // Construction moves the weights to registered memory, contiguous per bucket, where they are gathered or written in
 // place. Existing views of them keep the old memory. The layout of the buckets no longer changes.
@@ -50,7 +56,7 @@ class ZeroRedundancyOptimizer {
  public:
   // Collective. Both must outlive it. After its destruction the optimizer's plain step() works only in a world of one,
   // else it throws. Existing state of the optimizer, from steps or a checkpoint, is kept. Throws InvalidArgument with
-  // the reason on all ranks if the optimizer's parameters are not exactly the wrapper's, if it is not elementwise, if a
+  // the reason on all ranks if the optimizer's parameters are not exactly the wrapper's (see above for Muon), if a
   // comm_hook does not average, or if another one is active; MismatchError if the ranks have different optimizers.
   ZeroRedundancyOptimizer(DistributedDataParallel& ddp, optim::Optimizer& optimizer);
   ~ZeroRedundancyOptimizer();

@@ -32,8 +32,8 @@ struct OnnxOptions {
 // and the thread's random streams are as before. The same module and inputs give the same bytes. The file is replaced
 // as a whole or not at all; a second file is replaced before it. Blocks until all is on the disk.
 //
-// Attention's key lengths and mean_pooling()'s, which are numbers and not a tensor, become the int64 input (N) that had
-// the same values in both runs: the module reads its lengths from that input.
+// The lengths of attention, mean_pooling(), LSTM and GRU, which are numbers and not a tensor, become the int64 input (N)
+// that had the same values in both runs: the module reads its lengths from that input.
 //
 // Throws InvalidArgument that names the operator, its module and its shape: for an operator without a counterpart in
 // ONNX, and for a Node of the program's own; for a value that depends on the number of samples or on the inputs in a

@@ -9,6 +9,7 @@
 // safetensors.torch.save_file().
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -61,16 +62,22 @@ LoadedPretrained load_pretrained(nn::Module& module, const std::string& path,
 struct SavePretrainedOptions {
   NameMapping names = {};  // used unless `layout` is given
   // Of an earlier load_pretrained(): writes the same names, types and order. A module that was only read gives the
-  // bytes of the file that it was read from, if that is one file and no rule skips a tensor of it.
+  // bytes of the file that it was read from, if one file is read and written and no rule skips a tensor of it.
   const PretrainedLayout* layout = nullptr;
   std::string config = {};        // the text of config.json; empty: that of `layout`, or no file
   DType dtype = DType::kFloat32;  // of floating tensors, unless `layout` is given
+  // Bytes of tensors in one file, as transformers' "50GB"; 0: all in one file, of any size.
+  std::int64_t max_shard_size = 50'000'000'000;
 };
 
 // Writes folder/model.safetensors, and folder/config.json if there is a text for it; makes the folder if it is missing.
-// Low-rank matrices (nn/lora.h) are merged into the weights that are written, and the module stays as it is. In a job,
-// call it only on rank 0. Throws FileError with path and reason, and InvalidArgument if the layout is empty, has a
-// tensor that the module lacks, or lacks one that the module has. Each file is replaced as a whole or not at all.
+// A model of more than max_shard_size bytes becomes model-00001-of-0000N.safetensors, ..., and
+// model.safetensors.index.json; a tensor that is larger has a file to itself. The folder holds the earlier model until
+// the new one is complete; then shards, index or single file that the earlier one leaves over are removed. Low-rank
+// matrices (nn/lora.h) are merged into the weights that are written, and the module stays as it is. In a job, call it
+// only on rank 0. Throws FileError with path and reason, and InvalidArgument if the layout is empty, has a tensor that
+// the module lacks, or lacks one that the module has, and for a negative max_shard_size. Each file is replaced as a
+// whole or not at all.
 void save_pretrained(const nn::Module& module, const std::string& folder, const SavePretrainedOptions& options = {});
 
 }  // namespace lockstep::models

@@ -33,10 +33,11 @@ struct MuonOptions {
 // Computes in float32, also under an AutoCast, where PyTorch's has 16 bits in the iterations. A parameter (O, ...) of
 // more than two dimensions, the filters of a convolution, is a matrix (O, rest).
 //
-// The update of an element reads the whole matrix, so ZeroRedundancyOptimizer refuses it; it has
-// no loss scaling. A step allocates temporaries of a parameter's size. Matrix products do not have the same bits on
-// every processor: train with it only on ranks of equal processors, kernels (LOCKSTEP_ISA) and threads; replicas of
-// others drift apart, which check_equal_replicas() (ddp/equal_replicas.h) finds.
+// The update of an element reads the whole matrix: with ZeroRedundancyOptimizer each matrix has one rank that updates
+// it, so that ranks share the work as well as the state. There is no loss scaling. A step allocates temporaries of a
+// parameter's size. Matrix products do not have the same bits on every processor: without ZeroRedundancyOptimizer train
+// only on ranks of equal processors, kernels (LOCKSTEP_ISA) and threads; replicas of others drift apart, which
+// check_equal_replicas() (ddp/equal_replicas.h) finds.
 //
 // State: "<parameter>.momentum_buffer".
 class Muon : public Optimizer {

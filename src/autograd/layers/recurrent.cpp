@@ -4,6 +4,7 @@
 
 #include "lockstep/autograd/elementwise.h"
 #include "lockstep/autograd/ops.h"
+#include "src/autograd/layers/length_mask.h"
 #include "src/autograd/layers/recurrent_steps.h"
 #include "src/autograd/math/dimensions.h"
 
@@ -15,11 +16,12 @@ namespace {
 // weights as they were read, the gates, the cells, the result, the initial h and c, the lengths.
 class LstmNode : public Node {
  public:
-  LstmNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order, bool has_lengths)
-      : Node(std::move(inputs), std::move(saved)), order_(order), has_lengths_(has_lengths) {}
+  LstmNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order,
+           std::vector<std::int64_t> lengths)
+      : Node(std::move(inputs), std::move(saved)), order_(order), lengths_(std::move(lengths)) {}
   const char* name() const override { return "lstm_layer"; }
   std::optional<Attributes> attributes() const override {
-    return Attributes{{"reversed", std::int64_t{order_.reversed}}, {"has_lengths", std::int64_t{has_lengths_}}};
+    return Attributes{{"reversed", std::int64_t{order_.reversed}}, {"lengths", lengths_}};
   }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
@@ -45,18 +47,19 @@ class LstmNode : public Node {
 
  private:
   StepOrder order_;
-  bool has_lengths_;
+  std::vector<std::int64_t> lengths_;  // empty: all samples have all steps
 };
 
 // Result: the states of all steps, (T, N, H). Inputs: x, h, then the weights. Saved: x, the weights as they were read,
 // the gates, the result, the initial h, the lengths.
 class GruNode : public Node {
  public:
-  GruNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order, bool has_lengths)
-      : Node(std::move(inputs), std::move(saved)), order_(order), has_lengths_(has_lengths) {}
+  GruNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const StepOrder& order,
+          std::vector<std::int64_t> lengths)
+      : Node(std::move(inputs), std::move(saved)), order_(order), lengths_(std::move(lengths)) {}
   const char* name() const override { return "gru_layer"; }
   std::optional<Attributes> attributes() const override {
-    return Attributes{{"reversed", std::int64_t{order_.reversed}}, {"has_lengths", std::int64_t{has_lengths_}}};
+    return Attributes{{"reversed", std::int64_t{order_.reversed}}, {"lengths", lengths_}};
   }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
@@ -82,7 +85,7 @@ class GruNode : public Node {
 
  private:
   StepOrder order_;
-  bool has_lengths_;
+  std::vector<std::int64_t> lengths_;  // empty: all samples have all steps
 };
 
 void check_weight(const char* operation, const char* what, const Tensor& weight, std::int64_t rows,
@@ -212,11 +215,7 @@ void SampleLengths::check(const char* operation, std::int64_t samples, std::int6
 }
 
 Tensor SampleLengths::valid_steps(std::int64_t steps, Device& device) const {
-  std::vector<std::uint8_t> valid;
-  for (std::int64_t step = 0; step < steps; ++step)
-    for (const std::int64_t length : lengths_) valid.push_back(step < length);
-  return Tensor::from(std::span<const std::uint8_t>(valid), {steps, static_cast<std::int64_t>(lengths_.size()), 1},
-                      device);
+  return step_mask(lengths_, steps, device);
 }
 
 LstmResult lstm_layer(const Tensor& given, const RecurrentWeights& weights, const RecurrentOptions& options) {
@@ -239,7 +238,7 @@ LstmResult lstm_layer(const Tensor& given, const RecurrentWeights& weights, cons
   record<LstmNode>(
       result, {x, call.h, c, weights.weight_ih, weights.weight_hh, weights.bias_ih, weights.bias_hh},
       std::vector{x, call.weight_ih, call.weight_hh, gates, cells, detach(result), call.h, c, call.lengths}, order,
-      call.lengths.defined());
+      options.lengths.values());
   const Tensor states = slice(result, 0, {0, order.steps});
   return {call.only_valid(states, options.lengths), call.last(states),
           squeeze(slice(result, 0, {order.steps, order.steps + 1}), 0)};
@@ -262,7 +261,7 @@ GruResult gru_layer(const Tensor& given, const RecurrentWeights& weights, const 
   }
   record<GruNode>(result, {x, call.h, weights.weight_ih, weights.weight_hh, weights.bias_ih, weights.bias_hh},
                   std::vector{x, call.weight_ih, call.weight_hh, gates, detach(result), call.h, call.lengths}, order,
-                  call.lengths.defined());
+                  options.lengths.values());
   return {call.only_valid(result, options.lengths), call.last(result)};
 }
 

@@ -1,6 +1,7 @@
 // From a word to token ids.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -21,11 +22,20 @@ struct MergeChance {
   std::int32_t order = 0, at = 0, id = 0;
 };
 
+// A place within a word, after a token: the end of the path of tokens with the best sum of scores.
+struct PathNode {
+  double sum = 0;
+  std::size_t begin = 0;  // of the token
+  std::int32_t id = -1;   // of the token; -1: no path ends here
+  std::size_t next = 0;   // where the next token of the whole word's path ends
+};
+
 // Memory of one thread.
 struct ModelScratch {
   WordCache cache;  // of one model
   std::vector<WordSymbol> symbols;
   std::vector<MergeChance> chances;
+  std::vector<PathNode> path;
 };
 
 class TokenModel {

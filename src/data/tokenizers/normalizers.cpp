@@ -1,8 +1,14 @@
 #include "src/data/tokenizers/normalizers.h"
 
+#include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
+#include "lockstep/core/error.h"
+#include "src/data/formats/base64.h"
 #include "src/data/tokenizers/file_component.h"
+#include "src/data/unicode/character_map.h"
 #include "src/data/unicode/unicode_text.h"
 
 namespace lockstep::data {
@@ -149,6 +155,51 @@ class StripSpace : public Normalizer {
   bool left_, right_;
 };
 
+// SentencePiece's rules for machine translation, nmt, without those of NFKC: no control characters; marks of direction,
+// blanks of no width, and others, are spaces.
+class NmtNormalizer : public Normalizer {
+ public:
+  void apply(std::string_view text, NormalizerScratch&, PatternScratch&, std::string& result) const override {
+    result.clear();
+    visit_text(text, [&](char32_t character, std::string_view bytes) {
+      if (is_among(kLeftOut, character)) return;
+      result += is_among(kSpaces, character) ? " " : bytes;
+    });
+  }
+
+ private:
+  using Block = char32_t[2];
+  static constexpr Block kLeftOut[] = {{0x01, 0x08}, {0x0b, 0x0b}, {0x0e, 0x1f},
+                                       {0x7f, 0x7f}, {0x8f, 0x8f}, {0x9f, 0x9f}};
+  static constexpr Block kSpaces[] = {{0x09, 0x0a},     {0x0c, 0x0d},     {0x1680, 0x1680}, {0x200b, 0x200f},
+                                      {0x2028, 0x2029}, {0x2581, 0x2581}, {0xfeff, 0xfeff}, {0xfffd, 0xfffd}};
+  template <std::size_t N> static bool is_among(const Block (&blocks)[N], char32_t character) {
+    return std::any_of(std::begin(blocks), std::end(blocks),
+                       [&](const Block& each) { return character >= each[0] && character <= each[1]; });
+  }
+};
+
+class PrecompiledRules : public Normalizer {
+ public:
+  explicit PrecompiledRules(const FileComponent& component) : map_(map_of(component)) {}
+  void apply(std::string_view text, NormalizerScratch&, PatternScratch&, std::string& result) const override {
+    map_.apply(text, result);
+  }
+
+ private:
+  static CharacterMap map_of(const FileComponent& component) {
+    const std::optional<std::string> bytes = base64_decoded(component.text("precompiled_charsmap"));
+    if (!bytes) component.refuse("'precompiled_charsmap' is not base64");
+    try {
+      return CharacterMap(*bytes);
+    } catch (const InvalidArgument& error) {
+      component.refuse(fmt::format("'precompiled_charsmap': {}", error.what()));
+    }
+  }
+
+  CharacterMap map_;
+};
+
 void add_normalizer(Normalizers& all, const FileComponent& component) {
   const auto add = [&](std::unique_ptr<Normalizer> each) { all.push_back(std::move(each)); };
   const std::string kind = component.kind();
@@ -166,8 +217,11 @@ void add_normalizer(Normalizers& all, const FileComponent& component) {
   if (kind == "Replace") return add(std::make_unique<ReplaceText>(component));
   if (kind == "Prepend") return add(std::make_unique<PrependText>(component));
   if (kind == "Strip") return add(std::make_unique<StripSpace>(component));
+  if (kind == "Nmt") return add(std::make_unique<NmtNormalizer>());
+  if (kind == "Precompiled") return add(std::make_unique<PrecompiledRules>(component));
   component.refuse_kind(
-      "BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence, Strip, StripAccents");
+      "BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Sequence, Strip, "
+      "StripAccents");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "src/data/formats/json_depth.h"
 #include "src/data/formats/utf8.h"
 #include "src/data/token_models/byte_pair_model.h"
+#include "src/data/token_models/unigram_model.h"
 #include "src/data/token_models/word_piece_model.h"
 #include "src/data/tokenizers/file_component.h"
 #include "src/data/tokenizers/json_tokenizer.h"
@@ -32,6 +33,7 @@ nlohmann::json parsed_tokenizer(const std::string& path) {
 // Files of 2020, such as GPT-2's, do not name the kind of model.
 std::string kind_of_model(const FileComponent& model) {
   if (model.has("type")) return model.kind();
+  if (model.part("vocab").value().is_array()) return "Unigram";
   return model.has("merges") ? "BPE" : model.has("max_input_chars_per_word") ? "WordPiece" : model.kind();
 }
 
@@ -81,11 +83,30 @@ std::unique_ptr<TokenModel> byte_pair_model(const FileComponent& model, bool byt
                                             .byte_level = byte_level});
 }
 
+// A list of tokens with their scores, in the order of their ids.
+std::unique_ptr<TokenModel> unigram_model(const FileComponent& model) {
+  const FileComponent vocabulary = model.part("vocab");
+  if (!vocabulary.value().is_array() || vocabulary.value().empty())
+    model.refuse("'vocab' is missing or empty; expected a list of tokens with their scores");
+  Vocabulary tokens;
+  UnigramOptions options{.byte_fallback = model.flag("byte_fallback", false)};
+  for (const nlohmann::json& each : vocabulary.value()) {
+    if (!each.is_array() || each.size() != 2 || !each[0].is_string() || !each[1].is_number())
+      vocabulary.refuse(fmt::format("the entry {} is {}; expected a token and its score", tokens.size(), each.dump()));
+    tokens.add(each[0].get_ref<const std::string&>(), tokens.size());
+    options.scores.push_back(each[1].get<double>());
+  }
+  if (model.has("unk_id")) options.unknown = model.integer("unk_id");
+  return std::make_unique<UnigramModel>(std::move(tokens), options);
+}
+
 std::unique_ptr<TokenModel> model_of(const FileComponent& model, PreTokenizers& pre_tokenizers) {
   const std::string kind = kind_of_model(model);
   if (kind == "BPE") return byte_pair_model(model, pre_tokenizers.ends_in_byte_level);
-  if (kind != "WordPiece") model.refuse_kind("BPE, WordPiece");
-  if (pre_tokenizers.ends_in_byte_level) model.refuse("WordPiece behind a ByteLevel pre-tokenizer is not supported");
+  if (kind != "WordPiece" && kind != "Unigram") model.refuse_kind("BPE, Unigram, WordPiece");
+  if (pre_tokenizers.ends_in_byte_level)
+    model.refuse(fmt::format("{} behind a ByteLevel pre-tokenizer is not supported", kind));
+  if (kind == "Unigram") return unigram_model(model);
   const WordPieceOptions defaults;
   return std::make_unique<WordPieceModel>(
       vocabulary_of(model),

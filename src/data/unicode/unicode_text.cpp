@@ -91,6 +91,22 @@ bool is_ascii(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+std::size_t grapheme_end(std::string_view text, std::size_t begin) {
+  const auto is_simple = [&](std::size_t at) {
+    return static_cast<unsigned char>(text[at]) < 0x80 && text[at] != '\r';
+  };
+  std::size_t end = begin;
+  auto last = static_cast<utf8proc_int32_t>(next_character(text, end).value());
+  utf8proc_int32_t state = 0;
+  for (std::size_t next = end; end < text.size(); end = next) {
+    if (is_simple(begin) && is_simple(end)) return end;
+    const auto character = static_cast<utf8proc_int32_t>(next_character(text, next).value());
+    if (utf8proc_grapheme_break_stateful(last, character, &state)) return end;
+    last = character;
+  }
+  return end;
+}
+
 void normalize(std::string_view text, NormalForm form, std::vector<std::int32_t>& scratch, std::string& result) {
   if (is_ascii(text)) return void(result.assign(text));
   const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;

@@ -1,6 +1,7 @@
 // Properties, normal forms and cases of Unicode's characters.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -25,6 +26,10 @@ enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 void normalize(std::string_view text, NormalForm form, std::vector<std::int32_t>& scratch, std::string& result);
 
 bool is_ascii(std::string_view text);
+
+// The end of the extended grapheme cluster (UAX #29), a character as its reader sees it, that begins at `begin`, where
+// one before ends.
+std::size_t grapheme_end(std::string_view text, std::size_t begin);
 
 // Bytes that are not UTF-8 become U+FFFD, one for each longest begin of a character (The Unicode Standard, 3.9, U+FFFD
 // Substitution of Maximal Subparts).

@@ -23,7 +23,7 @@ Buffer memory_on(Device& device, const Buffer& memory) {
   return Buffer(memory.data(), memory.bytes(), &device, [memory] {});
 }
 
-std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer& optimizer) {
+std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer& optimizer, bool takes_some) {
   if (PassAccess::partner(ddp) != nullptr)
     return "another ZeroRedundancyOptimizer or StepInBackward is active on the wrapper: a wrapper can have one at a "
            "time";
@@ -38,7 +38,7 @@ std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer
   if (ddp.reducer().in_pass()) return "it is made during backward: make it before the training";
   const std::vector<NamedTensor> wrapped = ddp.parameters();
   for (const auto& [name, tensor] : wrapped)
-    if (find_in(optimizer.parameters(), tensor) == nullptr)
+    if (!takes_some && find_in(optimizer.parameters(), tensor) == nullptr)
       return fmt::format("parameter '{}' is not in the optimizer {}: give it all of ddp.parameters()", name,
                          optimizer.kind());
   for (const auto& [name, tensor] : optimizer.parameters())
@@ -51,8 +51,8 @@ std::vector<std::size_t> indices_in(const optim::Optimizer& optimizer, const Dis
   std::vector<std::size_t> indices;
   for (const NamedTensor& parameter : ddp.parameters()) {
     const NamedTensor* found = find_in(optimizer.parameters(), parameter.tensor);
-    LOCKSTEP_CHECK(found != nullptr, "parameter '{}' is not in the optimizer", parameter.name);
-    indices.push_back(static_cast<std::size_t>(found - optimizer.parameters().data()));
+    indices.push_back(found == nullptr ? kNotInOptimizer
+                                       : static_cast<std::size_t>(found - optimizer.parameters().data()));
   }
   return indices;
 }

@@ -42,10 +42,11 @@ struct PassAccess {
 // memory, and a bucket may hold gradients of several of them if the model's parts are on several.
 Buffer memory_on(Device& device, const Buffer& memory);
 
-// Returns "", or why `optimizer` cannot work in the passes of `ddp`: it must have exactly the wrapper's parameters, and
-// neither may already have a partner or owner.
-std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer& optimizer);
-// Maps indices into ddp.parameters() to indices into optimizer.parameters().
+// Returns "", or why `optimizer` cannot work in the passes of `ddp`: it must have exactly the wrapper's parameters, or
+// with `takes_some` any of them, and neither may already have a partner or owner.
+std::string refusal_of_pair(const DistributedDataParallel& ddp, optim::Optimizer& optimizer, bool takes_some = false);
+// Maps indices into ddp.parameters() to indices into optimizer.parameters(), or kNotInOptimizer.
+inline constexpr std::size_t kNotInOptimizer = SIZE_MAX;
 std::vector<std::size_t> indices_in(const optim::Optimizer& optimizer, const DistributedDataParallel& ddp);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include "src/ddp/checks/pass_partner.h"
 #include "src/ddp/checks/replicas.h"
 #include "src/ddp/optimizers/shared_slices.h"
+#include "src/ddp/optimizers/shared_squares.h"
 #include "src/ddp/wrapper/agreed_options.h"
 #include "src/optim/step_parts.h"
 #include "src/reduce/bucket_memory.h"
@@ -39,6 +40,13 @@ Slice part_between(const Slot& slot, std::size_t count, std::size_t element, std
   return {first, elements_before(end) - first};
 }
 
+// The products of an iteration of Newton-Schulz (optim/muon.h) for a matrix of m rows or columns and k >= m others.
+std::int64_t cost_of(const Tensor& matrix) {
+  const std::int64_t rows = matrix.shape().dims() == 0 ? 1 : matrix.shape()[0];
+  const std::int64_t columns = rows == 0 ? 0 : matrix.count() / rows, m = std::min(rows, columns);
+  return m * m * (2 * std::max(rows, columns) + m);
+}
+
 // Returns what must be the same on all ranks.
 std::vector<std::string> lines_of(optim::Optimizer& optimizer, const optim::StepParts& parts) {
   std::vector<std::string> lines = {fmt::format("optimizer {} with {} groups, {} loss_scaler, {} custom loop",
@@ -52,9 +60,11 @@ std::vector<std::string> lines_of(optim::Optimizer& optimizer, const optim::Step
 }  // namespace
 
 // The gradients of a pass end up in one of three ways:
-//   whole    a comm_hook has left the averages on every rank, as without this class;
+//   whole    each rank has the averages, as without this class: a comm_hook has left them, or ranks own tensors;
 //   slices   each bucket is reduce-scattered;
 //   own      nothing was reduced: ranks that share memory read each other's gradients.
+// An optimizer that is not elementwise needs whole tensors: a rank's slice is then all of a tensor or nothing, and its
+// owner broadcasts it. Other parameters of the wrapper may belong to another optimizer.
 class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwner, public PartialAverages {
  public:
   Impl(DistributedDataParallel& ddp, optim::Optimizer& optimizer)
@@ -68,7 +78,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     check_same_on_all_ranks(group_, name(), lines_of(optimizer, parts_), "have different optimizers");
     indices_ = indices_in(optimizer, ddp);
     move_weights();
-    slices_ = slices();
+    slices_ = owns_tensors() ? owned() : slices();
     parts_.set_owner(*this);
     parts_.keep_slices(slices_, group_.world_size());
     find_ranks();
@@ -154,16 +164,17 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   void step_by_calls() {
     agree_on_bad_gradients();
     const std::vector<BucketLayout>& buckets = ddp_.reducer().buckets();
+    works_.clear();
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       bucket_parameters_.clear();
       for (const Slot& slot : buckets[b].slots)
-        if (has_grad(parameters_[slot.gradient].tensor)) bucket_parameters_.push_back(indices_[slot.gradient]);
-      works_[b] = {};
+        if (has_grad(parameters_[slot.gradient].tensor) && indices_[slot.gradient] != kNotInOptimizer)
+          bucket_parameters_.push_back(indices_[slot.gradient]);
       if (bucket_parameters_.empty()) continue;  // the same on all ranks
       parts_.update(bucket_parameters_);
-      works_[b] = gather(b);
+      owns_tensors() ? send_owned(b) : works_.push_back(gather(b));
     }
-    for (std::size_t b = 0; b < buckets.size(); ++b) works_[b].stream_wait(weights_[b].device()->default_stream());
+    for (Work& work : works_) work.stream_wait(parameters_.front().tensor.device().default_stream());
   }
 
   // One pass over this rank's slices reads the gradients of all ranks, or its averages if they are whole, updates, and
@@ -181,22 +192,18 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   }
 
   std::string refusal() const {
-    if (std::string reason = refusal_of_pair(ddp_, optimizer_); !reason.empty()) return reason;
+    if (std::string reason = refusal_of_pair(ddp_, optimizer_, owns_tensors()); !reason.empty()) return reason;
     if (ddp_.comm_hook() && !ddp_.comm_hook()->averages())
       return fmt::format(
           "the comm_hook {} leaves each rank its own gradients, so each slice of the weights would follow only one "
           "rank's: "
           "use a hook that averages, or train without ZeroRedundancyOptimizer",
           ddp_.comm_hook()->describe());
-    if (!parts_.is_elementwise())
-      return fmt::format(
-          "{} is not elementwise: the update of an element reads others of its tensor, but a rank has slices of "
-          "tensors",
-          optimizer_.kind());
     return "";
   }
 
-  bool averages_are_whole() const { return static_cast<bool>(ddp_.comm_hook()); }
+  bool owns_tensors() const { return !parts_.is_elementwise(); }
+  bool averages_are_whole() const { return ddp_.comm_hook() || owns_tensors(); }
 
   // Gradients that are not withheld do not show whether they were averaged.
   void follow_local_gradients() {
@@ -213,9 +220,9 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     return bytes_of_slice(bucket) * static_cast<std::size_t>(group_.rank());
   }
 
-  // Moves the weights into buckets with the same layout as the gradients. One bucket at a time exists twice, on a GPU one
-  // allocation of BucketMemory; its old memory is returned to the system, because nothing allocates blocks of these sizes
-  // again.
+  // Moves the weights into buckets with the same layout as the gradients. One bucket at a time exists twice, on a GPU
+  // one allocation of BucketMemory; its old memory is returned to the system, because nothing allocates blocks of these
+  // sizes again.
   void move_weights() {
     const Reducer& reducer = ddp_.reducer();
     places_.resize(parameters_.size());
@@ -233,7 +240,6 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
       parameters_.front().tensor.device().empty_cache();  // an optimizer's parameters are on one device
       weights_.push_back(memory);
     }
-    works_.resize(weights_.size());
   }
 
   // Indexed like the optimizer's parameters.
@@ -246,6 +252,18 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
         slices[indices_[slot.gradient]] =
             part_between(slot, gradient.count, size_of(gradient.dtype), own_begin(b), own_begin(b) + bytes_of_slice(b));
       }
+    return slices;
+  }
+
+  // The same for whole tensors. The costliest goes to an owner first, each to the one with the least so far.
+  std::vector<Slice> owned() {
+    std::vector<std::int64_t> costs;
+    for (const NamedTensor& parameter : optimizer_.parameters()) costs.push_back(cost_of(parameter.tensor));
+    owners_ = ranks_that_sum(costs, group_.world_size());
+    std::vector<Slice> slices;
+    for (std::size_t i = 0; i < costs.size(); ++i)
+      slices.push_back(
+          {0, owners_[i] == group_.rank() ? static_cast<std::size_t>(optimizer_.parameters()[i].tensor.count()) : 0});
     return slices;
   }
 
@@ -274,6 +292,22 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
     return group_.all_gather_async(weights_[b].data() + own_begin(b), weights_[b].data(),
                                    bytes_of_slice(b) / size_of(layout.dtype), layout.dtype,
                                    {.purpose = {"weights", static_cast<std::int32_t>(b)}, .device = layout.device});
+  }
+
+  // The tensors of bucket_parameters_, from each owner to all.
+  void send_owned(std::size_t b) {
+    for (int root = 0; root < group_.world_size(); ++root) {
+      std::vector<Region> regions;
+      for (const std::size_t i : bucket_parameters_) {
+        const Tensor& tensor = optimizer_.parameters()[i].tensor;
+        if (owners_[i] == root && tensor.count() != 0)
+          regions.push_back({tensor.data<float>(), static_cast<std::size_t>(tensor.count())});
+      }
+      if (!regions.empty())
+        works_.push_back(group_.broadcast_coalesced_async(
+            regions, DType::kFloat32, root,
+            {.purpose = {"weights", static_cast<std::int32_t>(b)}, .device = ddp_.reducer().buckets()[b].device}));
+    }
   }
 
   // A rank has only its slices, so a bad gradient on one rank makes all skip.
@@ -305,11 +339,12 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
   optim::StepParts parts_;
   GradientCheck& check_;
   const std::vector<NamedTensor> parameters_;  // by the reducer's index
-  std::vector<std::size_t> indices_;           // indices into the optimizer's parameters
+  std::vector<std::size_t> indices_;           // indices into the optimizer's parameters, or kNotInOptimizer
   std::vector<Buffer> weights_;                // by bucket
   std::vector<const void*> places_;            // addresses of the parameters in them
   std::vector<Work> works_;
   std::vector<Slice> slices_;           // indexed like the optimizer's parameters
+  std::vector<int> owners_;             // the same; empty: each rank has slices
   std::optional<SharedSlices> shared_;  // empty: gradients and weights are exchanged by calls
   std::vector<std::size_t> bucket_parameters_;
   std::vector<HookHandle> hooks_;

@@ -128,7 +128,9 @@ void convert_selection(Conversion& c) {
 }
 
 void convert_length_mask(Conversion& c) {
-  c.result(c.to.as_mask(c.to.length_mask(c.lengths("lengths"), c.result_shape()[1])));
+  const std::string lengths = c.lengths("lengths");
+  c.result(c.to.as_mask(c.integer("is_steps_first") != 0 ? c.to.step_mask(lengths, c.result_shape()[0])
+                                                         : c.to.length_mask(lengths, c.result_shape()[1])));
 }
 
 }  // namespace lockstep::onnx

@@ -180,11 +180,10 @@ void convert_image_layer(Conversion& c) {
   c.result(pooling(c));
 }
 
-// One layer and direction. ONNX has a first extent of weights and states for the direction.
+// One layer and direction. ONNX has a first extent of weights and states for the direction. Behind a sample's length
+// its states are 0, where Lockstep's are the last valid one, or the initial one of a sample without steps.
 void convert_recurrent(Conversion& c) {
-  const bool is_lstm = c.op() == "lstm_layer";
-  if (c.integer("has_lengths") != 0)
-    c.refuse("lengths of samples are numbers of the example: export it without lengths, with samples of one length");
+  const bool is_lstm = c.op() == "lstm_layer", has_lengths = c.has_lengths("lengths");
   const std::size_t first_weight = is_lstm ? 3 : 2;
   const std::int64_t width = c.shape(first_weight + 1)[1];
   // Lockstep (and PyTorch): i, f, g, o and r, z, n. ONNX: i, o, f, g and z, r, n.
@@ -198,16 +197,30 @@ void convert_recurrent(Conversion& c) {
   if (c.has(first_weight + 2))
     operands[3] = with_direction(
         c.to.add("Concat", {weight(first_weight + 2), weight(first_weight + 3)}, {{"axis", std::int64_t{0}}}));
+  const std::string lengths = has_lengths ? c.lengths("lengths") : "";
+  if (has_lengths) operands[4] = c.to.cast(lengths, ElementType::kInt32);
   if (!c.is_zeros(1)) operands[5] = with_direction(c.in(1));
   if (is_lstm && !c.is_zeros(2)) operands.push_back(with_direction(c.in(2)));
   GraphBuilder::AttributeList how = {{"hidden_size", width},
                                      {"direction", std::string(c.integer("reversed") != 0 ? "reverse" : "forward")}};
   if (!is_lstm) how.emplace_back("linear_before_reset", std::int64_t{1});
   while (operands.back().empty()) operands.pop_back();
-  if (!is_lstm) return c.result(c.to.add("Squeeze", {c.to.add("GRU", operands, how), c.to.ints({1})}));
-  const std::vector<std::string> results = c.to.add_with_outputs("LSTM", operands, how, 3);
-  const std::string states = c.to.add("Squeeze", {results[0], c.to.ints({1})});
-  c.result(c.to.add("Concat", {states, results[2]}, {{"axis", std::int64_t{0}}}));
+  // A final state (1, N, H), or the initial one.
+  const auto final_state = [&](const std::string& state, std::size_t initial) {
+    if (!has_lengths) return state;
+    const std::string has_steps =
+        c.to.add("Unsqueeze", {c.to.add("Greater", {lengths, c.to.integer(0)}), c.to.ints({1})});
+    return c.to.add("Where", {has_steps, state, c.is_zeros(initial) ? c.to.number(0) : c.in(initial)});
+  };
+  const std::vector<std::string> results = c.to.add_with_outputs(is_lstm ? "LSTM" : "GRU", operands, how,
+                                                                 is_lstm       ? 3
+                                                                 : has_lengths ? 2
+                                                                               : 1);
+  std::string states = c.to.add("Squeeze", {results[0], c.to.ints({1})});
+  if (has_lengths)
+    states = c.to.add("Where", {c.to.step_mask(lengths, c.shape(0)[0]), states, final_state(results[1], 1)});
+  if (!is_lstm) return c.result(states);
+  c.result(c.to.add("Concat", {states, final_state(results[2], 2)}, {{"axis", std::int64_t{0}}}));
 }
 
 }  // namespace lockstep::onnx

@@ -201,4 +201,8 @@ std::string GraphBuilder::length_mask(const std::string& lengths, std::int64_t e
   return add("Less", {ints(positions), add("Unsqueeze", {lengths, ints({1})})});
 }
 
+std::string GraphBuilder::step_mask(const std::string& lengths, std::int64_t steps) {
+  return add("Unsqueeze", {transpose(length_mask(lengths, steps), {1, 0}), ints({2})});
+}
+
 }  // namespace lockstep::onnx

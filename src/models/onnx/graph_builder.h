@@ -64,6 +64,7 @@ class GraphBuilder {
   std::string as_bool(const std::string& mask);
   // (N, extent) bool: position < lengths[n].
   std::string length_mask(const std::string& lengths, std::int64_t extent);
+  std::string step_mask(const std::string& lengths, std::int64_t steps);  // the same as (steps, N, 1)
 
  private:
   std::string extent(const Extent& extent);  // int64, of shape (1)
