@@ -128,7 +128,7 @@ void convert_selection(Conversion& c) {
 }
 
 void convert_length_mask(Conversion& c) {
-  c.result(c.to.as_mask(c.to.length_mask(c.lengths("lengths"), c.result_shape()[1])));
+  c.result(c.to.as_mask(c.to.length_mask(c.lengths("lengths"), c.fixed(c.result_extents()[1]))));
 }
 
 }  // namespace lockstep::onnx
