@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/matmul.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
