@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/models/bert.h"
