@@ -12,6 +12,7 @@
 
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/upsample.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
