@@ -39,7 +39,7 @@ BertConfig BertConfig::read(const std::string& file_or_folder) {
   config.positions = file.size("max_position_embeddings");
   config.types = file.size("type_vocab_size", 2);
   config.width = file.size("hidden_size");
-  config.layers = file.size("num_hidden_layers");
+  config.layers = file.layers("num_hidden_layers");
   config.heads = file.size("num_attention_heads");
   config.inner = file.size("intermediate_size");
   config.eps = file.positive("layer_norm_eps", 1e-12F);

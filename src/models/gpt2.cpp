@@ -18,7 +18,7 @@ Gpt2Config Gpt2Config::read(const std::string& file_or_folder) {
   config.vocabulary = file.size("vocab_size");
   config.positions = file.size("n_positions");
   config.width = file.size("n_embd");
-  config.layers = file.size("n_layer");
+  config.layers = file.layers("n_layer");
   config.heads = file.size("n_head");
   config.inner = file.size("n_inner", 0);
   config.eps = file.positive("layer_norm_epsilon", 1e-5F);

@@ -12,10 +12,26 @@ namespace lockstep::models {
 namespace {
 
 std::int64_t head_width_of(const LlamaConfig& config) {
-  return config.head_width != 0 ? config.head_width : config.width / config.heads;
+  if (config.head_width != 0 || config.heads < 1) return config.head_width;
+  return config.width / config.heads;
 }
 std::int64_t key_heads_of(const LlamaConfig& config) {
   return config.key_value_heads != 0 ? config.key_value_heads : config.heads;
+}
+
+// Checks what the sizes of layers are computed from, before the first layer is made.
+const LlamaConfig& checked(const LlamaConfig& config) {
+  if (config.heads < 1 || config.key_value_heads < 0)
+    throw InvalidArgument("Llama: expected heads of at least 1 and key_value_heads of at least 0, got {} and {}",
+                          config.heads, config.key_value_heads);
+  const std::int64_t head_width = head_width_of(config), key_heads = key_heads_of(config);
+  if (head_width < 2 || head_width % 2 != 0 || config.heads % key_heads != 0)
+    throw InvalidArgument(
+        "Llama: expected an even head width and key heads that divide the {} heads, got width {} and {} key heads",
+        config.heads, head_width, key_heads);
+  if (config.family == "qwen2" && !config.attention_bias)
+    throw InvalidArgument("Llama: models of the family qwen2 have biases: set attention_bias");
+  return config;
 }
 
 // rope_theta and rope_scaling of transformers before version 5, which writes both into rope_parameters.
@@ -76,10 +92,12 @@ LlamaConfig LlamaConfig::read(const std::string& file_or_folder) {
   config.positions = file.size("max_position_embeddings", 2048);
   config.width = file.size("hidden_size");
   config.inner = file.size("intermediate_size");
-  config.layers = file.size("num_hidden_layers");
+  config.layers = file.layers("num_hidden_layers");
   config.heads = file.size("num_attention_heads");
   config.key_value_heads = file.size("num_key_value_heads", 0);
   config.head_width = file.size("head_dim", config.family == "qwen3" ? 128 : 0);
+  if (const std::int64_t most = ((std::int64_t{1} << 30) - 1) / config.heads; config.head_width > most)
+    file.refuse("head_dim", config.head_width, fmt::format("at most {} for {} heads", most, config.heads));
   config.eps = file.positive("rms_norm_eps", 1e-6F);
   config.attention_bias = file.flag("attention_bias", config.family == "qwen2");
   config.tied_embeddings = file.flag("tie_word_embeddings", false);
@@ -119,7 +137,7 @@ std::string LlamaConfig::json() const {
 }
 
 LlamaAttention::LlamaAttention(const LlamaConfig& config)
-    : q_proj(config.width, config.heads * head_width_of(config), {.bias = config.attention_bias}),
+    : q_proj(config.width, checked(config).heads * head_width_of(config), {.bias = config.attention_bias}),
       k_proj(config.width, key_heads_of(config) * head_width_of(config), {.bias = config.attention_bias}),
       v_proj(config.width, key_heads_of(config) * head_width_of(config), {.bias = config.attention_bias}),
       o_proj(config.heads * head_width_of(config), config.width,
@@ -171,14 +189,8 @@ Tensor LlamaLayer::run(const Tensor& x, const Tensor& cosines, const Tensor& sin
 }
 
 Llama::Llama(const LlamaConfig& config)
-    : embed_tokens(config.vocabulary, config.width), norm(config.width, config.eps), config_(config) {
-  const std::int64_t head_width = head_width_of(config), key_heads = key_heads_of(config);
-  if (head_width < 2 || head_width % 2 != 0 || config.heads % key_heads != 0)
-    throw InvalidArgument(
-        "Llama: expected an even head width and key heads that divide the {} heads, got width {} and {} key heads",
-        config.heads, head_width, key_heads);
-  if (config.family == "qwen2" && !config.attention_bias)
-    throw InvalidArgument("Llama: models of the family qwen2 have biases: set attention_bias");
+    : embed_tokens(checked(config).vocabulary, config.width), norm(config.width, config.eps), config_(config) {
+  const std::int64_t head_width = head_width_of(config);
   for (std::int64_t i = 0; i < config.layers; ++i) layers.append(config);
   model_.add("embed_tokens", embed_tokens), model_.add("layers", layers), model_.add("norm", norm);
   add("model", model_);

@@ -56,12 +56,18 @@ void ConfigFile::refuse(const std::string& key, const json& found, const std::st
                   found.is_null() ? "nothing" : found.dump().substr(0, 200));
 }
 
-std::int64_t ConfigFile::size(const char* key) const {
+std::int64_t ConfigFile::whole_number(const char* key, std::int64_t most) const {
   const json* const found = find(key);
-  if (found == nullptr || !found->is_number_integer() || *found < 1 || *found > (std::int64_t{1} << 40))
-    refuse(key, found == nullptr ? json() : *found, "a positive whole number");
+  if (found == nullptr || !found->is_number_integer() || *found < 1 || *found > most)
+    refuse(key, found == nullptr ? json() : *found, fmt::format("a positive whole number, at most {}", most));
   return found->get<std::int64_t>();
 }
+
+// A product of two sizes fits into an int64 with room for a small factor.
+std::int64_t ConfigFile::size(const char* key) const { return whole_number(key, (std::int64_t{1} << 30) - 1); }
+
+// Each layer takes memory of its own, whatever its width.
+std::int64_t ConfigFile::layers(const char* key) const { return whole_number(key, 100'000); }
 
 std::int64_t ConfigFile::size(const char* key, std::int64_t otherwise) const {
   return find(key) == nullptr ? otherwise : size(key);

@@ -18,9 +18,10 @@ class ConfigFile {
   // `path` is the file or its folder; `model_types` are the accepted values of its model_type.
   ConfigFile(const std::string& path, const std::vector<std::string>& model_types);
 
-  // A positive whole number. The first of the keys that exists counts; without a default one of them must exist.
+  // A positive whole number below 2^30. Without a default the key must exist.
   std::int64_t size(const char* key) const;
   std::int64_t size(const char* key, std::int64_t otherwise) const;
+  std::int64_t layers(const char* key) const;            // a number of layers, at most 100,000
   float number(const char* key, float otherwise) const;  // finite as a float
   float positive(const char* key, float otherwise) const;
   float probability(const char* key, float otherwise) const;  // in [0, 1)
@@ -35,6 +36,7 @@ class ConfigFile {
   const std::string& path() const { return path_; }
 
  private:
+  std::int64_t whole_number(const char* key, std::int64_t most) const;
   const nlohmann::json* find(const char* key) const;  // null: missing or null
 
   std::string path_;

@@ -81,7 +81,6 @@ Tensor in_file_layout(const Tensor& weight, const WeightLayout& layout, const st
   return reshape(permute(images, {0, 3, 1, 2}), weight.shape());
 }
 
-// A weight that is not matched by a rule of its own: "$&" is its whole name.
 NameMapping gpt2_names() {
   const std::string transposed = R"((h\.\d+\.(?:attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight))";
   return {.model_type = "gpt2",

@@ -280,10 +280,32 @@ TEST(Tokenizer, MergesLongWordsAsShortOnes) {
 TEST(TextPattern, TranslatesWhatDiffersInPcre2) {
   EXPECT_EQ(pcre2_expression(R"(\s)"), R"([\x09-\x0d\x20\x{85}\p{Z}])");
   EXPECT_EQ(pcre2_expression(R"([\s,])"), R"([\x09-\x0d\x20\x{85}\p{Z},])");
-  EXPECT_EQ(pcre2_expression(R"([^]\]x]\h(?i:a)(?m-i)\u00e9)"), R"([^]\]x][0-9a-fA-F](?i:a)(?s-i)\x{00e9})");
-  EXPECT_EQ(pcre2_expression("[[:alpha:]]"), "[[:alpha:]]");
+  EXPECT_EQ(pcre2_expression(R"([^]\]x]\h(?i:a)(?m-i:\u00e9))"), R"([^]\]x][0-9a-fA-F](?i:a)(?s-i:\x{00e9}))");
+  EXPECT_EQ(pcre2_expression(R"(\v[\v[:digit:]])"), R"(\x0b[\x0b\p{Nd}])");
   EXPECT_THAT(message_of([] { (void)pcre2_expression("[a&&b]"); }), HasSubstr("an intersection of classes at byte 2"));
   EXPECT_THAT(message_of([] { (void)pcre2_expression(R"([\W])"); }), HasSubstr("a negated class within a class"));
+}
+
+TEST(TextPattern, AnIntervalIsRepeatedByAPlus) {
+  EXPECT_EQ(pcre2_expression(R"(\p{N}{1,3}+)"), R"((?:\p{N}{1,3})+)");
+  EXPECT_EQ(pcre2_expression(R"(x\x41{2}+\u00e9{2,}+)"), R"(x(?:\x41{2})+(?:\x{00e9}{2,})+)");
+  EXPECT_EQ(pcre2_expression("x\u00e9{2}+"), "x(?:\u00e9{2})+");
+  EXPECT_EQ(pcre2_expression("a(?<n>b[c)]){2}?"), "a(?:(?<n>b[c)]){2})?");
+  EXPECT_EQ(pcre2_expression(R"(\d{,3}a{1,3}?a++a{,}\{{2})"), R"(\d{0,3}a{1,3}?a++a{,}\{{2})");
+  EXPECT_EQ(pcre2_expression("(?#a(b)c{1,3}"), "(?#a(b)c{1,3}");
+}
+
+TEST(TextPattern, RefusesWhatHasAnotherMeaningInPcre2) {
+  const auto refusal = [](const char* expression) { return message_of([&] { (void)pcre2_expression(expression); }); };
+  for (const char* const each : {"(?i)b|c", "((?i)(?m)b|c)d", "x|(?i)b|c", "(?<n>(?i)b)", "a(?i:b|c)d"})
+    EXPECT_EQ(refusal(each), "nothing was thrown") << each;
+  EXPECT_THAT(refusal("a(?i)b|c"), HasSubstr("options without a colon behind the start of a group at byte 4"));
+  EXPECT_THAT(refusal(R"(\Qa+\E)"), HasSubstr(R"(has \Q at byte 0)"));
+  EXPECT_THAT(refusal(R"(a\E)"), HasSubstr(R"(has \E at byte 1)"));
+  EXPECT_THAT(refusal("(*UTF)a"), HasSubstr("a callout at byte 0"));
+  EXPECT_THAT(refusal("(?x)a {1,2}+"), HasSubstr("a repeated interval and the option x"));
+  for (const char* const name : {"alpha", "alnum", "upper", "lower", "punct", "graph", "print", "^space"})
+    EXPECT_THAT(refusal(fmt::format("[[:{}:]]", name).c_str()), HasSubstr(fmt::format("[:{}:] at byte 1", name)));
 }
 
 TEST(TextPattern, MatchesAreFoundInOrder) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/models/bert.h"
@@ -56,6 +57,13 @@ TEST(Models, RefuseWhatTheyCannotBe) {
   config.key_value_heads = 3;
   EXPECT_THAT(message_of([&] { Llama net(config); }),
               HasSubstr("key heads that divide the 4 heads, got width 4 and 3 key heads"));
+  config = {.heads = 0};
+  EXPECT_THAT(message_of([&] { Llama net(config); }),
+              HasSubstr("expected heads of at least 1 and key_value_heads of at least 0, got 0 and 0"));
+  EXPECT_THAT(message_of([&] { LlamaAttention attention(config); }), HasSubstr("heads of at least 1"));
+  EXPECT_THAT(config.json(), HasSubstr("\"num_attention_heads\": 0"));
+  config = {.heads = 4, .key_value_heads = -1};
+  EXPECT_THAT(message_of([&] { Llama net(config); }), HasSubstr("got 4 and -1"));
   Bert net({.vocabulary = 9, .positions = 4, .width = 8, .layers = 1, .heads = 2, .inner = 8, .pooler = false});
   EXPECT_THAT(message_of([&] { net(some_ids(1, 5, 9)); }), HasSubstr("the model has 4 positions"));
   EXPECT_THAT(message_of([&] {
@@ -145,6 +153,23 @@ TEST(Lora, MergedWeightsComputeTheSame) {
   for (TwoLinears* const each : {&plain, &net})
     for (std::int64_t i = 0; i < y.count(); ++i) EXPECT_NEAR((*each)(x).data<float>()[i], y.data<float>()[i], 1e-5);
   EXPECT_THAT(message_of([&] { nn::merge_lora(net); }), HasSubstr("no Linear of TwoLinears has lora_A"));
+}
+
+TEST(Lora, MergedWeightsHaveTheirPrecisionUnderAnAutoCast) {
+  manual_seed(6);
+  TwoLinears net;
+  nn::add_lora(net, {.rank = 2});
+  for (const NamedTensor& each : net.named_parameters()) fill_uniform(each.tensor, -1, 1);
+  const std::vector<NamedTensor> expected = nn::merged_state_dict(net);
+  const AutoCast cast(DType::kBFloat16);
+  const std::vector<NamedTensor> merged = nn::merged_state_dict(net);
+  nn::merge_lora(net);
+  const std::vector<NamedTensor> after = net.state_dict();
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    for (std::int64_t at = 0; at < expected[i].tensor.count(); ++at) {
+      EXPECT_EQ(merged[i].tensor.data<float>()[at], expected[i].tensor.data<float>()[at]) << expected[i].name;
+      EXPECT_EQ(after[i].tensor.data<float>()[at], expected[i].tensor.data<float>()[at]) << expected[i].name;
+    }
 }
 
 TEST(Lora, CallsWithOtherTargetsAddToEachOther) {

@@ -62,6 +62,8 @@ void add_image_layers(std::vector<OnnxCase>& cases) {
   add_layer<nn::AvgPool1d>(cases, "AvgPool1d", sequences, 3, AvgPool1dOptions{.stride = 2, .padding = 1});
   add_layer<nn::LocalResponseNorm>(cases, "LocalResponseNorm", images, LrnOptions{.radius = 1, .alpha = 0.5F});
   add_layer<nn::LocalResponseNorm>(cases, "LocalResponseNorm_rows", {7});
+  add_layer<nn::LocalResponseNorm>(cases, "LocalResponseNorm_sequences", {5, 7});
+  add_layer<nn::LocalResponseNorm>(cases, "LocalResponseNorm_volumes", {3, 2, 4, 5, 7});
   add_layer<nn::BatchNorm>(cases, "BatchNorm_images", images, 4,
                            nn::BatchNormLayerOptions{.activation = Activation::kReLU});
   add_layer<nn::BatchNorm>(cases, "BatchNorm_sequences", sequences, 4, nn::BatchNormLayerOptions{.affine = false});
@@ -83,6 +85,8 @@ void add_resampling_layers(std::vector<OnnxCase>& cases) {
                                  nn::ConvTranspose1dLayerOptions{.stride = 2, .bias = false});
   add_layer<nn::Upsample>(cases, "Upsample_nearest", images, UpsampleOptions{.size = {20, 5}});
   add_layer<nn::Upsample>(cases, "Upsample_scale", images, UpsampleOptions{.scale = {1.5, 2.25}});
+  add_layer<nn::Upsample>(cases, "Upsample_fewer", {14, 28, 2}, UpsampleOptions{.size = {8, 16}});
+  add_layer<nn::Upsample>(cases, "Upsample_fewer_by_scale", {20, 14, 2}, UpsampleOptions{.scale = {0.6, 8.0 / 14}});
   add_layer<nn::Upsample>(cases, "Upsample_bilinear", images,
                           UpsampleOptions{.scale = {1.5, 2.25}, .mode = UpsampleMode::kBilinear});
   add_layer<nn::Upsample>(cases, "Upsample_corners", images,

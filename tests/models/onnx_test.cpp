@@ -12,13 +12,13 @@
 
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/upsample.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/recurrent.h"
 #include "lockstep/tensor/random.h"
 #include "src/models/onnx/converters.h"
-#include "src/models/onnx/graph_passes.h"
 #include "tests/models/onnx_cases.h"
 #include "tests/support/message_of.h"
 #include "tests/support/pattern.h"
@@ -259,6 +259,58 @@ TEST_F(OnnxExport, RefusesValuesThatNoOperatorRecorded) {
               HasSubstr("later changed in place"));
 }
 
+TEST_F(OnnxExport, AConstantIsComparedWithEachOneOfTheOtherBatch) {
+  const Tensor first = randn({4}), second = randn({4});
+  EXPECT_THAT(message_for([=](const Tensors& in) {
+                const Tensor x = in[0] + first;
+                return one(x * (in[0].shape()[0] > 3 ? second : first));
+              }),
+              AllOf(HasSubstr("'mul'"), HasSubstr("that no operator has recorded")));
+  EXPECT_EQ(message_for([=](const Tensors& in) { return one((in[0] + first) * first); }), "nothing was thrown");
+}
+
+TEST_F(OnnxExport, RefusesSizesThatAreTheNumberOfSamples) {
+  const std::string expected = "depends on the number of samples";
+  const Tensor x = randn({2, 3, 2, 4});  // samples first; a permutation puts them second
+  const auto turned = [](const Tensors& in) { return permute(in[0], {1, 0, 2, 3}); };
+  EXPECT_THAT(message_for(
+                  [&](const Tensors& in) {
+                    const Tensor q = turned(in);
+                    return one(scaled_dot_product_attention(q, q, q, {.causal = true}));
+                  },
+                  {x}),
+              HasSubstr(expected));
+  EXPECT_THAT(message_for(
+                  [&](const Tensors& in) {
+                    const Tensor q = turned(in);
+                    return one(scaled_dot_product_attention(stack({q, q, q}, 2), {}));
+                  },
+                  {x}),
+              HasSubstr(expected));
+  EXPECT_THAT(message_for([&](const Tensors& in) { return one(group_norm(turned(in), 2)); }, {x}), HasSubstr(expected));
+  EXPECT_THAT(message_for(
+                  [&](const Tensors& in) {
+                    return one(upsample(turned(in), {.scale = {2, 2}}));
+                  },
+                  {x}),
+              HasSubstr(expected));
+  EXPECT_THAT(message_for([&](const Tensors& in) {
+                return one(local_response_norm(permute(in[0], {1, 0}), {}));
+              }),
+              HasSubstr(expected));
+}
+
+TEST_F(OnnxExport, LengthsMustBeThereInBothBatches) {
+  EXPECT_THAT(message_for(
+                  [](const Tensors& in) {
+                    AttentionOptions options;
+                    if (in[0].shape()[0] > 3) options.key_lengths.assign(static_cast<std::size_t>(in[0].shape()[0]), 2);
+                    return one(scaled_dot_product_attention(in[0], in[0], in[0], options));
+                  },
+                  {randn({2, 3, 1, 4})}),
+              HasSubstr("another 'key_lengths' in a batch of another size"));
+}
+
 TEST_F(OnnxExport, LengthsMustBeAnInput) {
   const auto masked = [](const std::vector<std::int64_t>& lengths, const Tensor& x) {
     return one(scaled_dot_product_attention(x, x, x, {.key_lengths = lengths}));
@@ -329,40 +381,6 @@ TEST_F(OnnxExport, ChecksItsArguments) {
   EXPECT_THAT(message_of([&] { export_onnx(net, {x}, path("missing/net.onnx")); }),
               AllOf(HasSubstr("export_onnx: "), HasSubstr("there is no folder")));
   EXPECT_THAT(message_of([&] { export_onnx(net, {x}, fs::path(path()).parent_path()); }), HasSubstr("is a folder"));
-}
-
-// -- transposes
-
-onnx::GraphNode transpose_node(const std::string& from, const std::string& to, const std::vector<std::int64_t>& order) {
-  return {"Transpose", to, {from}, {to}, {{"perm", order}}};
-}
-
-std::vector<std::string> operators_of(const onnx::Graph& graph) {
-  std::vector<std::string> names;
-  for (const onnx::GraphNode& node : graph.nodes) names.push_back(node.op);
-  return names;
-}
-
-TEST(Transposes, CancelThroughElementwiseNodes) {
-  const std::vector<std::int64_t> first = {0, 3, 1, 2}, last = {0, 2, 3, 1};
-  onnx::Graph graph;
-  graph.outputs = {{"y", onnx::ElementType::kFloat, {}}};
-  graph.nodes = {transpose_node("x", "a", first), {"Conv", "b", {"a"}, {"b"}, {}},     transpose_node("b", "c", last),
-                 {"Relu", "d", {"c"}, {"d"}, {}}, {"Add", "e", {"d", "c"}, {"e"}, {}}, transpose_node("e", "f", first),
-                 {"Conv", "g", {"f"}, {"g"}, {}}, transpose_node("g", "y", last)};
-  onnx::join_transposes(graph);
-  EXPECT_EQ(operators_of(graph), (std::vector<std::string>{"Transpose", "Conv", "Relu", "Add", "Conv", "Transpose"}));
-  EXPECT_EQ(graph.nodes.back().outputs[0], "y");
-}
-
-TEST(Transposes, StayWhereANodeNeedsTheOrder) {
-  const std::vector<std::int64_t> order = {1, 0};
-  onnx::Graph graph;
-  graph.outputs = {{"y", onnx::ElementType::kFloat, {}}, {"a", onnx::ElementType::kFloat, {}}};
-  graph.nodes = {
-      transpose_node("x", "a", order), {"Softmax", "b", {"a"}, {"b"}, {}}, {"Mul", "y", {"b", "a"}, {"y"}, {}}};
-  onnx::join_transposes(graph);
-  EXPECT_EQ(operators_of(graph), (std::vector<std::string>{"Transpose", "Softmax", "Mul"}));
 }
 
 }  // namespace

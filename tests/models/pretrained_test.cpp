@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/models/gpt2.h"
+#include "lockstep/models/llama.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/train/safetensors.h"
@@ -192,8 +193,19 @@ TEST(Pretrained, AnotherArchitectureIsRefused) {
               HasSubstr("config.json: is of another architecture: expected the model_type gpt2, found \"t5\""));
   EXPECT_THAT(message_of([&] { Gpt2Config::read(folder.path()); }), HasSubstr("expected the model_type gpt2"));
   folder.write("config.json", R"({"model_type": "gpt2", "vocab_size": "many"})");
-  EXPECT_THAT(message_of([&] { Gpt2Config::read(folder.path()); }),
-              HasSubstr("config.json: vocab_size: expected a positive whole number, found \"many\""));
+  EXPECT_THAT(
+      message_of([&] { Gpt2Config::read(folder.path()); }),
+      HasSubstr("config.json: vocab_size: expected a positive whole number, at most 1073741823, found \"many\""));
+  folder.write("config.json", R"({"model_type": "gpt2", "vocab_size": 1073741824})");
+  EXPECT_THAT(message_of([&] { Gpt2Config::read(folder.path()); }), HasSubstr("at most 1073741823, found 1073741824"));
+  LlamaConfig llama{.width = 1 << 20, .layers = 100'001, .heads = 1 << 20, .head_width = 1 << 20};
+  folder.write("config.json", llama.json());
+  EXPECT_THAT(message_of([&] { LlamaConfig::read(folder.path()); }),
+              HasSubstr("num_hidden_layers: expected a positive whole number, at most 100000, found 100001"));
+  llama.layers = 1;
+  folder.write("config.json", llama.json());
+  EXPECT_THAT(message_of([&] { LlamaConfig::read(folder.path()); }),
+              HasSubstr("head_dim: expected at most 1023 for 1048576 heads, found 1048576"));
   folder.write("config.json", R"({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": true})");
   EXPECT_THAT(message_of([&] { Gpt2Config::read(folder.path()); }),
               HasSubstr("scale_attn_by_inverse_layer_idx: expected false, the only one supported, found true"));

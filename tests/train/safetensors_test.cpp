@@ -165,6 +165,7 @@ TEST_F(SafetensorsFiles, AFailedWriteKeepsThePreviousFile) {
 
 TEST_F(SafetensorsFiles, DamagedOnesAreRefusedWithTheReason) {
   const std::string entry = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   const struct {
     std::string file, reason;
   } kCases[] = {
@@ -182,6 +183,10 @@ TEST_F(SafetensorsFiles, DamagedOnesAreRefusedWithTheReason) {
        "the header is damaged: shape of tensor 'a' is [-2]"},
       {file_of(R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", 8),
        "shape of tensor 'a' is [2.5], expected"},
+      {file_of(R"({"a":{"dtype":"F32","shape":)" + deep + R"(,"data_offsets":[0,8]}})", 8),
+       "its JSON is nested more than 64 levels deep, at byte"},
+      {file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8,8]}})", 8),
+       "tensor 'a' has 3 data_offsets, expected 2"},
       {file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1e30]}})", 8),
        "data_offsets of tensor 'a' is [0,1e+30]"},
       {file_of(R"({"a":{"dtype":"F32","shape":[18446744073709551615,2],"data_offsets":[0,8]}})", 8),

@@ -39,8 +39,9 @@ struct NameMapping {
   std::vector<NameRule> rules = {};
 };
 
-// The mappings of the models in this folder. They fit files of transformers' models with and without a head, with and
-// without the prefix of the base model ("transformer.", "bert.", "model.").
+// The mappings of the models in this folder. They fit files of transformers' models with and without the head of
+// pretraining (others need strict = false), and with and without the prefix of the base model ("transformer.", "bert.",
+// "model.").
 NameMapping gpt2_names();
 NameMapping bert_names();
 NameMapping llama_names();

@@ -1,6 +1,7 @@
 #include "src/data/unicode/text_pattern.h"
 
 #include <new>
+#include <vector>
 
 #include "lockstep/core/error.h"
 
@@ -20,6 +21,17 @@ constexpr std::string_view kWords =
     R"(\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 constexpr std::string_view kHex = "0-9a-fA-F";
 
+struct PosixClass {
+  std::string_view name, members;
+};
+// Those with the same members everywhere. Oniguruma's other ones are properties that not every PCRE2 knows.
+constexpr PosixClass kPosixClasses[] = {{"space", kSpaces},       {"word", kWords},           {"xdigit", kHex},
+                                        {"digit", R"(\p{Nd})"},   {"blank", R"(\x09\p{Zs})"}, {"cntrl", R"(\p{Cc})"},
+                                        {"ascii", R"(\x00-\x7f)"}};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_hex_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+
 class Translation {
  public:
   explicit Translation(std::string_view expression) : from_(expression) {}
@@ -27,16 +39,27 @@ class Translation {
   std::string run() {
     while (at_ < from_.size()) {
       const char c = from_[at_];
+      const std::size_t begin = to_.size();
       if (c == '\\') {
         escape();
+        if (!in_class_) end_atom(begin);
       } else if (in_class_) {
         inside_class(c);
       } else if (c == '[') {
         open_class();
-      } else if (from_.substr(at_).starts_with("(?")) {
-        group();
-      } else {
+      } else if (c == '(') {
+        open_group();
+      } else if (c == ')') {
+        close_group();
+      } else if (c == '|') {
         copy(1);
+        is_start_ = true;
+      } else if (c == '{') {
+        interval();
+      } else {
+        const bool continues = (static_cast<unsigned char>(c) & 0xc0) == 0x80;  // a character of several bytes
+        copy(1);
+        end_atom(continues ? atom_ : begin);
       }
     }
     return std::move(to_);
@@ -46,9 +69,18 @@ class Translation {
   [[noreturn]] void refuse(std::string_view what) const {
     throw InvalidArgument("the regular expression '{}' has {} at byte {}, which is not supported", from_, what, at_);
   }
+  char next(std::size_t ahead = 0) const { return at_ + ahead < from_.size() ? from_[at_ + ahead] : '\0'; }
   void copy(std::size_t count) {
     to_ += from_.substr(at_, count);
     at_ += count;
+  }
+  void copy_to(char last) {
+    const std::size_t end = from_.find(last, at_);
+    copy(end == std::string_view::npos ? from_.size() - at_ : end + 1 - at_);
+  }
+  void end_atom(std::size_t begin) {
+    atom_ = begin;
+    is_start_ = false;
   }
   void put_class(std::string_view members, bool negated) {
     if (in_class_ && negated) refuse("a negated class within a class");
@@ -62,47 +94,135 @@ class Translation {
     at_ += 2;
   }
   void escape() {
-    const char c = at_ + 1 < from_.size() ? from_[at_ + 1] : '\0';
+    const char c = next(1);
     if (c == 's') return put_class(kSpaces, false);
     if (c == 'S' && in_class_) to_ += R"(\x{180e})";  // then \S, which lacks it
     if (c == 'S' && !in_class_) return put_class(kSpaces, true);
     if (c == 'w' || c == 'W') return put_class(kWords, c == 'W');
     if (c == 'h' || c == 'H') return put_class(kHex, c == 'H');
     if ((c == 'b' || c == 'B') && !in_class_) return put_boundary(c == 'B');
+    if (c == 'v') {
+      to_ += R"(\x0b)";
+      at_ += 2;
+      return;
+    }
+    for (const char other : {'Q', 'E', 'V'})  // letters in Oniguruma
+      if (c == other) refuse(fmt::format("\\{}", other));
     if (c == 'u' && at_ + 6 <= from_.size()) {
       to_ += fmt::format("\\x{{{}}}", from_.substr(at_ + 2, 4));
       at_ += 6;
       return;
     }
     copy(2);
+    if ((c == 'p' || c == 'P' || c == 'x' || c == 'o') && next() == '{') return copy_to('}');
+    if ((c == 'k' || c == 'g') && next() == '<') return copy_to('>');
+    if (c == 'x')
+      for (int digits = 0; digits < 2 && is_hex_digit(next()); ++digits) copy(1);
+    if (is_digit(c))
+      while (is_digit(next())) copy(1);
+    if (c == 'c' && at_ < from_.size()) copy(1);
+  }
+  // {n,m}, and what follows it. Behind an interval, + repeats it in Oniguruma, and ? makes {n} optional; PCRE2 takes
+  // them as possessive and lazy.
+  void interval() {
+    std::size_t end = at_ + 1;
+    const auto digits = [&] {
+      const std::size_t begin = end;
+      while (end < from_.size() && is_digit(from_[end])) ++end;
+      return from_.substr(begin, end - begin);
+    };
+    const std::string_view least = digits();
+    const bool has_comma = end < from_.size() && from_[end] == ',';
+    if (has_comma) ++end;
+    const std::string_view most = has_comma ? digits() : least;
+    if (end == from_.size() || from_[end] != '}' || (least.empty() && most.empty())) {
+      const std::size_t begin = to_.size();
+      copy(1);  // a brace
+      return end_atom(begin);
+    }
+    ++end;
+    const char behind = end < from_.size() ? from_[end] : '\0';
+    const bool repeats = behind == '+' || (behind == '?' && !has_comma);
+    if (repeats && is_extended_) refuse("a repeated interval and the option x");
+    to_ += fmt::format("{{{}", least.empty() ? "0" : least);
+    if (has_comma) to_ += fmt::format(",{}", most);
+    to_ += '}';
+    if (repeats) {
+      to_.insert(atom_, "(?:");
+      to_ += ')';
+    }
+    at_ = end;
+    if (repeats) copy(1);
   }
   void open_class() {
+    end_atom(to_.size());
     in_class_ = true;
     copy(1);
-    if (at_ < from_.size() && from_[at_] == '^') copy(1);
-    if (at_ < from_.size() && from_[at_] == ']') copy(1);
+    if (next() == '^') copy(1);
+    if (next() == ']') copy(1);
   }
   void inside_class(char c) {
     if (c == ']') in_class_ = false;
     if (c == '&' && from_.substr(at_).starts_with("&&")) refuse("an intersection of classes");
     if (c != '[') return copy(1);
     const std::size_t end = from_.find(":]", at_);
-    if (!from_.substr(at_).starts_with("[:") || end == std::string_view::npos) refuse("a class within a class");
-    copy(end + 2 - at_);
+    if (next(1) != ':' || end == std::string_view::npos) refuse("a class within a class");
+    const std::string_view name = from_.substr(at_ + 2, end - at_ - 2);
+    for (const PosixClass& each : kPosixClasses)
+      if (name == each.name) {
+        to_ += each.members;
+        at_ = end + 2;
+        return;
+      }
+    refuse(fmt::format("[:{}:]", name));
   }
-  // Flags: m lets a dot match line ends, which PCRE2 calls s.
-  void group() {
-    copy(2);
-    while (at_ < from_.size() && (from_[at_] == '-' || from_[at_] == 'i' || from_[at_] == 'm' || from_[at_] == 'x')) {
-      to_ += from_[at_] == 'm' ? 's' : from_[at_];
+  void open_group() {
+    if (next(1) == '*') refuse("a callout");
+    if (from_.substr(at_).starts_with("(?#")) return copy_to(')');  // a comment
+    const bool is_start = is_start_;
+    const std::size_t begin = to_.size();
+    open_.push_back(begin);
+    is_start_ = true;
+    copy(1);
+    if (next() != '?') return;
+    copy(1);
+    if (next() == '<') {
+      const bool looks_behind = next(1) == '=' || next(1) == '!';
+      return looks_behind ? copy(2) : copy_to('>');
+    }
+    if (next() == ':' || next() == '=' || next() == '!' || next() == '>') return copy(1);
+    options();
+    if (next() == ':') return copy(1);
+    if (next() != ')') return;
+    // In Oniguruma the alternatives behind it belong to its group.
+    if (!is_start) refuse("options without a colon behind the start of a group");
+    copy(1);
+    open_.pop_back();
+    atom_ = begin;
+  }
+  // m lets a dot match line ends, which PCRE2 calls s.
+  void options() {
+    bool is_on = true;
+    for (char c = next(); c == '-' || c == 'i' || c == 'm' || c == 'x'; c = next()) {
+      if (c == '-') is_on = false;
+      if (c == 'x' && is_on) is_extended_ = true;
+      to_ += c == 'm' ? 's' : c;
       ++at_;
     }
+  }
+  void close_group() {
+    copy(1);
+    end_atom(open_.empty() ? to_.size() - 1 : open_.back());
+    if (!open_.empty()) open_.pop_back();
   }
 
   std::string_view from_;
   std::string to_;
-  std::size_t at_ = 0;
+  std::size_t at_ = 0, atom_ = 0;  // atom_: where the last repeatable item begins in to_
+  std::vector<std::size_t> open_;  // where the groups begin in to_ that have not ended
   bool in_class_ = false;
+  bool is_start_ = true;      // of a group or of an alternative
+  bool is_extended_ = false;  // an option x was seen
 };
 
 std::string pcre2_message(int code) {

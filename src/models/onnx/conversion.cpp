@@ -80,7 +80,8 @@ std::string ValueNames::name(const std::string& reader, const Operand& operand) 
 }
 
 std::string ValueNames::constant(const std::string& reader, const Operand& operand) {
-  std::string& known = constants_[key_of_constant(operand.first)];
+  // By both: two constants of the first pass may be one in the second.
+  std::string& known = constants_[{key_of_constant(operand.first), key_of_constant(operand.second)}];
   if (!known.empty()) return known;
   const auto parameter = parameters_.find(key_of_constant(operand.first));
   element_type_of(fmt::format("{} of {}", describe(operand.first), reader), operand.first.dtype());
@@ -135,13 +136,15 @@ template <typename T> const T& attribute_as(const TracedStep& step, const Attrib
   return std::get<T>(found->second);
 }
 
+[[noreturn]] void refuse_other(const TracedStep& step, const std::string& name) {
+  throw InvalidArgument(
+      "export_onnx: {} has another '{}' in a batch of another size or with other values: it depends on the batch",
+      step.text(), name);
+}
+
 template <typename T> const T& equal_attribute(const TracedStep& step, const std::string& name) {
   const T& first = attribute_as<T>(step, step.first, name);
-  if (first != attribute_as<T>(step, step.second, name))
-    throw InvalidArgument(
-        "export_onnx: {} has another '{}' in a batch of another size or with other values: it depends "
-        "on the batch",
-        step.text(), name);
+  if (first != attribute_as<T>(step, step.second, name)) refuse_other(step, name);
   return first;
 }
 
@@ -163,12 +166,20 @@ Extents Conversion::sizes(const std::string& name) const {
 }
 
 bool Conversion::has_lengths(const std::string& name) const {
-  return !attribute_as<std::vector<std::int64_t>>(step_, step_.first, name).empty();
+  const bool first = !attribute_as<std::vector<std::int64_t>>(step_, step_.first, name).empty();
+  if (first == attribute_as<std::vector<std::int64_t>>(step_, step_.second, name).empty()) refuse_other(step_, name);
+  return first;
 }
 
 std::string Conversion::lengths(const std::string& name) const {
   return names_.lengths(step_.text(), attribute_as<std::vector<std::int64_t>>(step_, step_.first, name),
                         attribute_as<std::vector<std::int64_t>>(step_, step_.second, name));
+}
+
+std::int64_t Conversion::fixed(const Extent& extent) const {
+  if (!extent.is_static())
+    refuse("one of its extents behind the first depends on the number of samples: samples are the first dimension");
+  return extent.fixed;
 }
 
 bool Conversion::is_zeros(std::size_t input) const {

@@ -24,11 +24,12 @@ AttentionCall operands_of(Conversion& c) {
     const auto part = [&](std::int64_t which) {
       return c.to.add("Gather", {qkv, c.to.integer(which)}, {{"axis", std::int64_t{2}}});
     };
-    return {part(0),       part(1),       part(2),       from[0],      from[1].fixed,
-            from[1].fixed, from[3].fixed, from[3].fixed, from[4].fixed};
+    const std::int64_t positions = c.fixed(from[1]), heads = c.fixed(from[3]);
+    return {part(0), part(1), part(2), from[0], positions, positions, heads, heads, c.fixed(from[4])};
   }
-  const Shape& k = c.shape(1);
-  return {c.in(0), c.in(1), c.in(2), from[0], from[1].fixed, k[1], from[2].fixed, k[2], from[3].fixed};
+  const Extents k = c.extents(1);
+  return {c.in(0),       c.in(1),          c.in(2),       from[0],         c.fixed(from[1]),
+          c.fixed(k[1]), c.fixed(from[2]), c.fixed(k[2]), c.fixed(from[3])};
 }
 
 struct Visible {

@@ -129,8 +129,9 @@ void convert_selection(Conversion& c) {
 
 void convert_length_mask(Conversion& c) {
   const std::string lengths = c.lengths("lengths");
-  c.result(c.to.as_mask(c.integer("is_steps_first") != 0 ? c.to.step_mask(lengths, c.result_shape()[0])
-                                                         : c.to.length_mask(lengths, c.result_shape()[1])));
+  const bool is_steps_first = c.integer("is_steps_first") != 0;
+  const std::int64_t steps = c.fixed(c.result_extents()[is_steps_first ? 0 : 1]);
+  c.result(c.to.as_mask(is_steps_first ? c.to.step_mask(lengths, steps) : c.to.length_mask(lengths, steps)));
 }
 
 }  // namespace lockstep::onnx

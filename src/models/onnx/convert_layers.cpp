@@ -37,8 +37,9 @@ std::string convolution(Conversion& c) {
   if (c.op() == "conv1d") weight = c.to.add("Unsqueeze", {weight, c.to.ints({1})});
   std::vector<std::string> operands = {channels_first(c.to, c.in(0)), channels_first(c.to, weight)};
   if (c.has(2)) operands.push_back(c.in(2));
-  const Shape& filters = c.shape(1);
-  const Ints kernel = filters.dims() == 3 ? Ints{1, filters[1]} : Ints{filters[1], filters[2]};
+  const Extents filters = c.extents(1);
+  const Ints kernel =
+      filters.size() == 3 ? Ints{1, c.fixed(filters[1])} : Ints{c.fixed(filters[1]), c.fixed(filters[2])};
   const std::string y = c.to.add("Conv", operands,
                                  {{"kernel_shape", kernel},
                                   {"strides", c.integers("stride")},
@@ -60,17 +61,16 @@ std::string pooling(Conversion& c) {
 std::string response_norm(Conversion& c) {
   const std::int64_t size = 2 * c.integer("radius") + 1;
   const Extents extents = c.extents(0);
-  const Extents rows = {{1, 0}, {0, 1}, {0, 1}, extents.back()};
   std::string x = c.in(0);
   // Everything but the channels is alike: the rows are samples, whatever their number.
-  if (extents.size() != 4) x = c.to.add("Reshape", {x, c.to.ints({-1, 1, 1, extents.back().fixed})});
+  if (extents.size() != 4) x = c.to.add("Reshape", {x, c.to.ints({-1, 1, 1, c.fixed(extents.back())})});
   const std::string y = c.to.add("LRN", {channels_first(c.to, x)},
                                  {{"size", size},
                                   {"alpha", c.number("alpha") * static_cast<float>(size)},
                                   {"beta", c.number("beta")},
                                   {"bias", c.number("bias")}});
   const std::string z = channels_last(c.to, y);
-  return extents.size() == 4 ? z : c.to.reshape(z, rows, extents);
+  return extents.size() == 4 ? z : c.to.reshape(z, {}, extents);
 }
 
 std::string rms_norm_value(Conversion& c) {
@@ -85,9 +85,9 @@ std::string rms_norm_value(Conversion& c) {
 std::string group_norm_value(Conversion& c) {
   const std::int64_t groups = c.integer("groups");
   const Extents extents = c.extents(0);
-  const std::int64_t channels = extents.back().fixed;
+  const std::int64_t channels = c.fixed(extents.back());
   std::int64_t pixels = 1;
-  for (std::size_t d = 1; d + 1 < extents.size(); ++d) pixels *= extents[d].fixed;
+  for (std::size_t d = 1; d + 1 < extents.size(); ++d) pixels *= c.fixed(extents[d]);
   const Extents in_groups = {extents[0], {0, pixels}, {0, groups}, {0, channels / groups}};
   const std::string x = c.to.reshape(c.in(0), extents, in_groups);
   const std::string offset = c.to.add("Sub", {x, c.to.reduce("ReduceMean", x, {1, 3}, true)});
@@ -138,16 +138,15 @@ void convert_norm(Conversion& c) {
   if (c.op() == "rms_norm") return c.result(rms_norm_value(c));
   if (c.op() == "group_norm") return c.result(group_norm_value(c));
   const std::int64_t dims = c.integer("dims");
-  const Shape& shape = c.shape(0);
+  const Extents extents = c.extents(0);
   std::string weight;
   if (c.has(1)) {
     weight = c.in(1);
   } else {
-    const Shape over(shape.extents().last(static_cast<std::size_t>(dims)));
-    const Extents flat = {{0, over.count()}};
-    Extents wanted;
-    for (const std::int64_t extent : over.extents()) wanted.push_back({0, extent});
-    weight = c.to.reshape(ones(c, over.count()), flat, wanted);
+    const Extents wanted(extents.end() - dims, extents.end());
+    std::int64_t count = 1;
+    for (const Extent& each : wanted) count *= c.fixed(each);
+    weight = c.to.reshape(ones(c, count), {{0, count}}, wanted);
   }
   std::vector<std::string> operands = {c.in(0), weight};
   if (c.has(2)) operands.push_back(c.in(2));
@@ -159,7 +158,7 @@ void convert_batch_norm(Conversion& c) {
     c.refuse("it normalises by the batch's statistics, as in training: pass is_training() to batch_norm()");
   const std::size_t dims = c.shape(0).dims();
   if (dims < 2) c.refuse("x has one dimension, expected (N, ..., C)");
-  const std::int64_t channels = c.shape(0)[-1];
+  const std::int64_t channels = c.fixed(c.extents(0).back());
   const std::string weight = c.has(1) ? c.in(1) : ones(c, channels);
   const std::string bias =
       c.has(2) ? c.in(2) : c.to.floats(std::vector<float>(static_cast<std::size_t>(channels), 0.0F));

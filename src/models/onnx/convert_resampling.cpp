@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/resample_rule.h"
 #include "lockstep/core/operator_shapes.h"
 #include "src/models/onnx/converters.h"
 
@@ -27,6 +28,13 @@ float stated_scale(Conversion& c, std::int64_t in, std::int64_t out, float input
   return scale;
 }
 
+// The pixels that the kernels read. Resize computes places with another rounding.
+std::string nearest(Conversion& c, const std::string& x, std::int64_t dim, const ResampleAxis& axis) {
+  GraphBuilder::Ints pixels;
+  for (std::int64_t at = 0; at < axis.out; ++at) pixels.push_back(axis.taps_of(at).begin);
+  return c.to.add("Gather", {x, c.to.ints(pixels)}, {{"axis", dim}});
+}
+
 }  // namespace
 
 void convert_transposed_convolution(Conversion& c) {
@@ -46,23 +54,25 @@ void convert_transposed_convolution(Conversion& c) {
 
 void convert_resampling(Conversion& c) {
   const Extents in = c.extents(0), out = c.result_extents();
-  const std::string x = c.to.transpose(c.in(0), {0, 3, 1, 2});
+  const std::int64_t in_height = c.fixed(in[1]), in_width = c.fixed(in[2]);
+  const std::int64_t out_height = c.fixed(out[1]), out_width = c.fixed(out[2]);
   const auto rule = static_cast<ResampleRule>(c.integer("rule"));
+  if (rule == ResampleRule::kNearest) {
+    const std::string rows = nearest(c, c.in(0), 1, {in_height, out_height, c.number("scale_height"), rule});
+    return c.result(nearest(c, rows, 2, {in_width, out_width, c.number("scale_width"), rule}));
+  }
+  const std::string x = c.to.transpose(c.in(0), {0, 3, 1, 2});
   std::string y;
   if (rule == ResampleRule::kMean) {
-    const std::string rows = c.to.add("MatMul", {averages(c, in[1].fixed, out[1].fixed), x});
-    y = c.to.add("MatMul", {rows, c.to.transpose(averages(c, in[2].fixed, out[2].fixed), {1, 0})});
+    const std::string rows = c.to.add("MatMul", {averages(c, in_height, out_height), x});
+    y = c.to.add("MatMul", {rows, c.to.transpose(averages(c, in_width, out_width), {1, 0})});
   } else {
-    GraphBuilder::AttributeList how = {{"mode", std::string(rule == ResampleRule::kNearest ? "nearest" : "linear")}};
-    how.emplace_back("coordinate_transformation_mode", std::string(rule == ResampleRule::kNearest  ? "asymmetric"
-                                                                   : rule == ResampleRule::kLinear ? "half_pixel"
-                                                                                                   : "align_corners"));
-    if (rule == ResampleRule::kNearest) how.emplace_back("nearest_mode", std::string("floor"));
-    float height = 0, width = 0;
-    if (rule != ResampleRule::kLinearCorners) {
-      height = stated_scale(c, in[1].fixed, out[1].fixed, c.number("scale_height"));
-      width = stated_scale(c, in[2].fixed, out[2].fixed, c.number("scale_width"));
-    }
+    const bool is_centred = rule == ResampleRule::kLinear;
+    const GraphBuilder::AttributeList how = {
+        {"mode", std::string("linear")},
+        {"coordinate_transformation_mode", std::string(is_centred ? "half_pixel" : "align_corners")}};
+    const float height = is_centred ? stated_scale(c, in_height, out_height, c.number("scale_height")) : 0;
+    const float width = is_centred ? stated_scale(c, in_width, out_width, c.number("scale_width")) : 0;
     const auto factor = [](float scale, std::int64_t from, std::int64_t to) {
       return scale != 0 ? scale : static_cast<float>(to) / static_cast<float>(from);
     };
@@ -71,9 +81,7 @@ void convert_resampling(Conversion& c) {
     else
       y = c.to.add(
           "Resize",
-          {x, "",
-           c.to.floats({1, 1, factor(height, in[1].fixed, out[1].fixed), factor(width, in[2].fixed, out[2].fixed)})},
-          how);
+          {x, "", c.to.floats({1, 1, factor(height, in_height, out_height), factor(width, in_width, out_width)})}, how);
   }
   c.result(c.to.transpose(y, {0, 2, 3, 1}));
 }

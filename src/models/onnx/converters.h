@@ -45,7 +45,9 @@ class ValueNames {
   GraphBuilder& builder_;
   std::vector<std::string> input_names_;
   std::map<std::pair<std::size_t, std::size_t>, std::string> results_;
-  std::map<std::pair<const void*, std::string>, std::string> constants_, parameters_;  // by memory and shape
+  using MemoryAndShape = std::pair<const void*, std::string>;
+  std::map<std::pair<MemoryAndShape, MemoryAndShape>, std::string> constants_;  // of both passes
+  std::map<MemoryAndShape, std::string> parameters_;
 };
 
 // One step while it is written.
@@ -69,6 +71,8 @@ class Conversion {
   Extents result_extents() const {
     return extents_of(step_.text(), step_.first_result.shape(), step_.second_result.shape(), model_.sizes);
   }
+  // The extent as a number. Throws InvalidArgument if it depends on the number of samples.
+  std::int64_t fixed(const Extent& extent) const;
   void result(const std::string& name, std::size_t output = 0) { names_.set(at_, output, name); }
 
   // Attributes, which must be the same in both passes.

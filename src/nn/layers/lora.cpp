@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/matmul.h"
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
@@ -121,6 +122,7 @@ std::vector<std::string> add_lora(Module& module, const LoraOptions& options) {
 
 Tensor merged_weight(const Linear& layer) {
   const NoGrad no_grad;
+  const AutoCast no_cast(DType::kFloat32);  // weights keep their precision
   const Linear::LowRank& low_rank = *layer.low_rank();
   return layer.weight + scale(matmul(low_rank.b.weight, low_rank.a.weight), low_rank.scale);
 }

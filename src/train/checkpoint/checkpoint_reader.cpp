@@ -8,6 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/data/formats/json_depth.h"
 #include "src/train/checkpoint/folder/checkpoint_folder.h"
 #include "src/train/checkpoint/folder/folder_lock.h"
 #include "src/train/checkpoint/slice_files.h"
@@ -36,7 +37,10 @@ std::string_view text_of(const ReadFile& file) {
 
 json parse_json(const ReadFile& file, const std::string& path) {
   try {
+    data::check_json_depth(text_of(file), path);
     return json::parse(text_of(file));
+  } catch (const FileError& error) {
+    throw DamagedCheckpoint("{}", error.what());
   } catch (const json::exception& error) {
     throw DamagedCheckpoint("{}: is damaged: {}", path, error.what());
   }

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/error.h"
 #include "src/core/process/file_kind.h"
+#include "src/data/formats/json_depth.h"
 
 namespace lockstep::train {
 
@@ -19,6 +20,8 @@ static_assert(std::endian::native == std::endian::little,
 namespace {
 
 constexpr std::size_t kMaxHeaderBytes = std::size_t{100} << 20;  // the reference implementation's bound
+
+constexpr std::size_t kMostShown = 200;  // bytes of a mistaken value in a message
 
 constexpr const char* kMetadata = "__metadata__";
 
@@ -55,14 +58,17 @@ const nlohmann::json& whole_numbers(const nlohmann::json& entry, const char* key
   if (!list.is_array() ||
       !std::all_of(list.begin(), list.end(), [](const auto& each) { return each.is_number_unsigned(); }))
     throw FileError("{}: the header is damaged: {} of tensor '{}' is {}, expected a list of whole numbers", path, key,
-                    name, list.dump());
+                    name, list.dump().substr(0, kMostShown));
   return list;
 }
 
 // The place of a tensor's bytes.
 std::span<const std::byte> data_of(const std::string& name, const nlohmann::json& entry,
                                    std::span<const std::byte> data, const std::string& path) {
-  const auto offsets = whole_numbers(entry, "data_offsets", name, path).get<std::array<std::uint64_t, 2>>();
+  const nlohmann::json& list = whole_numbers(entry, "data_offsets", name, path);
+  if (list.size() != 2)
+    throw FileError("{}: the header is damaged: tensor '{}' has {} data_offsets, expected 2", path, name, list.size());
+  const auto offsets = list.get<std::array<std::uint64_t, 2>>();
   if (offsets[0] > offsets[1] || offsets[1] > data.size())
     throw FileError("{}: tensor '{}' lies at {}..{} of {} bytes", path, name, offsets[0], offsets[1], data.size());
   return data.subspan(offsets[0], offsets[1] - offsets[0]);
@@ -122,6 +128,7 @@ class RepeatedName : public nlohmann::json_sax<nlohmann::json> {
 
 // Two passes, because a parser with a callback searches an object again for each of its entries.
 nlohmann::json parse_header(const char* text, std::uint64_t length, const std::string& path) {
+  data::check_json_depth({text, length}, path);
   RepeatedName repeated;
   nlohmann::json::sax_parse(text, text + length, &repeated);
   if (repeated.name) throw FileError("{}: the header is damaged: the name '{}' comes twice", path, *repeated.name);
