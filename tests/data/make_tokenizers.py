@@ -252,7 +252,7 @@ def fields(message):
         at += size
 
 
-# Of the model that add_sentencepiece() has trained, with its rules for characters.
+# The model that add_sentencepiece() has trained, with its rules for characters.
 def add_unigram(corpus, texts):
     import sentencepiece
 

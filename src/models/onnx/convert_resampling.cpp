@@ -1,6 +1,7 @@
 #include <cmath>
+#include <numeric>
 
-#include "kernels/resample_rule.h"
+#include "lockstep/core/device.h"
 #include "lockstep/core/operator_shapes.h"
 #include "src/models/onnx/converters.h"
 
@@ -28,10 +29,18 @@ float stated_scale(Conversion& c, std::int64_t in, std::int64_t out, float input
   return scale;
 }
 
-// The pixels that the kernels read. Resize computes places with another rounding.
-std::string nearest(Conversion& c, const std::string& x, std::int64_t dim, const ResampleAxis& axis) {
-  GraphBuilder::Ints pixels;
-  for (std::int64_t at = 0; at < axis.out; ++at) pixels.push_back(axis.taps_of(at).begin);
+// The pixels that the kernel reads in one direction, as constants, since Resize computes places with another rounding:
+// an image whose pixels have their own number, resampled.
+std::string nearest(Conversion& c, const std::string& x, std::int64_t dim, std::int64_t in, std::int64_t out,
+                    float scale) {
+  Device& device = cpu_device();
+  const Tensor numbers = Tensor::empty({1, in, 1, 1}, DType::kFloat32, device);
+  const Tensor read = Tensor::empty({1, out, 1, 1}, DType::kFloat32, device);
+  std::iota(numbers.data<float>(), numbers.data<float>() + in, 0.0F);
+  device.kernels().resample2d({1, in, 1, 1, out, 1, scale, 1, ResampleRule::kNearest}, numbers, read,
+                              device.default_stream());
+  device.default_stream().synchronize();
+  const GraphBuilder::Ints pixels(read.data<float>(), read.data<float>() + out);
   return c.to.add("Gather", {x, c.to.ints(pixels)}, {{"axis", dim}});
 }
 
@@ -58,8 +67,8 @@ void convert_resampling(Conversion& c) {
   const std::int64_t out_height = c.fixed(out[1]), out_width = c.fixed(out[2]);
   const auto rule = static_cast<ResampleRule>(c.integer("rule"));
   if (rule == ResampleRule::kNearest) {
-    const std::string rows = nearest(c, c.in(0), 1, {in_height, out_height, c.number("scale_height"), rule});
-    return c.result(nearest(c, rows, 2, {in_width, out_width, c.number("scale_width"), rule}));
+    const std::string rows = nearest(c, c.in(0), 1, in_height, out_height, c.number("scale_height"));
+    return c.result(nearest(c, rows, 2, in_width, out_width, c.number("scale_width")));
   }
   const std::string x = c.to.transpose(c.in(0), {0, 3, 1, 2});
   std::string y;
