@@ -1,4 +1,4 @@
-// The reducer without Lockstep's tensors: gradients of a network in plain memory, whose backward is written by hand,
+// The reducer without Lockstep's tensors: gradients of a network whose backward is written by hand
 // are averaged over the ranks while it runs. This is how another framework trains on many processes. Run it from the
 // build's folder:
 //

@@ -192,7 +192,7 @@ def add_every_step(corpus, texts):
     steps += [(None, p.Metaspace("▁", s, split=c)) for s in ("always", "first", "never") for c in (True, False)]
     steps += [(None, p.Sequence([p.WhitespaceSplit(), p.Metaspace("▁", s)])) for s in ("always", "first")]
     steps += [(None, p.Split(Regex(pattern), "isolated")) for pattern in
-              (r"\p{N}{1,3}+", r"\d{,3}", r"\d{,2}+,", r"[a-z]{2}?", r"(?:[a-z]o|é){1,2}+", r"(?i)B|the", r"\v|(?:(?i)Q|K)u", r"[[:space:]]", r"[[:word:]]+",
+              (r"\p{N}{1,3}+", r"\d{,3}", r"\d{,2}+,", r"[a-z]{2}?", r"(?:[a-z]o|é){1,2}+", r"(?i)B|the", r"\v|(?:(?i)Q|K)u", r"[[:space:]]", r"[^[:space:]]+",
                r"[[:blank:][:digit:]]", r"[[:cntrl:]]", r"[^[:ascii:]]", r"[[:xdigit:]]+")]
     steps += [(None, p.Sequence([p.ByteLevel(), p.Digits(True)])), (None, p.Split(Regex(r"(?m:a.b)|^\S|[\h\S]$|\u0061"), "isolated"))]
     steps += [(each, p.Whitespace()) for each in (n.NFC(), n.NFD(), n.NFKC(), n.NFKD(), n.Lowercase(), n.StripAccents(), n.Strip(), n.Strip(left=False),

@@ -337,7 +337,7 @@ TEST_F(OnnxExport, LengthsMustBeAnInput) {
   };
   EXPECT_THAT(
       message_for(of_constants, {randn({2, 3, 4})}),
-      HasSubstr("'gru_layer' in module '' (result (3, 2, 3)) has lengths of samples that no input of the module has"));
+      HasSubstr("'length_mask' in module '' (result (3, 2, 1)) has lengths of samples that no input of the module has"));
 }
 
 // -- calls

@@ -24,10 +24,10 @@ constexpr std::string_view kHex = "0-9a-fA-F";
 struct PosixClass {
   std::string_view name, members;
 };
-// Those with the same members everywhere. Oniguruma's other ones are properties that not every PCRE2 knows.
-constexpr PosixClass kPosixClasses[] = {{"space", kSpaces},       {"word", kWords},           {"xdigit", kHex},
-                                        {"digit", R"(\p{Nd})"},   {"blank", R"(\x09\p{Zs})"}, {"cntrl", R"(\p{Cc})"},
-                                        {"ascii", R"(\x00-\x7f)"}};
+// Those with the same members everywhere. Oniguruma's other ones are properties that not every PCRE2 knows, and its
+// [:word:] is not its \w.
+constexpr PosixClass kPosixClasses[] = {{"space", kSpaces},         {"xdigit", kHex},       {"digit", R"(\p{Nd})"},
+                                        {"blank", R"(\x09\p{Zs})"}, {"cntrl", R"(\p{Cc})"}, {"ascii", R"(\x00-\x7f)"}};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_hex_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
