@@ -60,10 +60,13 @@ TEST(ZeroMuonOptions, GiveTheBitsOfThePlainStep) {
   };
   for (const auto& [name, choice] : choices) {
     SCOPED_TRACE(name);
-    DistributedDataParallelOptions options = {.bucket_cap_mb = {in_mib(64), in_mib(512)}};
-    choice.choose(options);
+    const auto options = [&choice = choice] {  // a hook of its own for each wrapper
+      DistributedDataParallelOptions chosen = {.bucket_cap_mb = {in_mib(64), in_mib(512)}};
+      choice.choose(chosen);
+      return chosen;
+    };
     expect_all_well(run_ranks(2, "threads", [&, &choice = choice](auto group) {
-      MuonTrainee plain(group, false, true, options), zero(group, true, true, options);
+      MuonTrainee plain(group, false, true, options()), zero(group, true, true, options());
       for (MuonTrainee* const each : {&plain, &zero}) {
         each->net.leaves_b = choice.leaves_b;
         each->gathers = choice.gathers;
