@@ -41,9 +41,7 @@ int train(const Flags& flags) {
   const auto group = ls::init_process_group();
   ls::Device& device = group->local_device();
   check_json_file(flags, *group);
-  std::string folder = ls::data::find_cifar10(flags.data);
-  if (folder.empty())
-    folder = find_data(flags, "cifar10", {"data_batch_1.bin"});  // throws with the command that downloads it
+  const std::string folder = ex::find_cifar10(flags);
   const ls::data::Subset images = first_images(folder, true, flags.train_images, flags.seed);
   const ls::data::Subset test = first_images(folder, false, flags.test_images, flags.seed);
   const std::int64_t batch = batch_of_rank(flags, group->world_size(), images.size());

@@ -11,6 +11,7 @@
 #include "examples/lib/training.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/cifar10.h"
 
 namespace lockstep::examples {
 
@@ -59,6 +60,11 @@ std::string find_data(const TrainingFlags& flags, const std::string& set, const 
   if (!found)
     throw FileError("{} {}: there is no {} in this folder or its folder {}; {}", source, folder, files[0], set, remedy);
   return *found;
+}
+
+std::string find_cifar10(const TrainingFlags& flags) {
+  const std::string known = data::find_cifar10(flags.data);
+  return known.empty() ? find_data(flags, "cifar10", {"data_batch_1.bin"}) : known;
 }
 
 void check_json_file(const TrainingFlags& flags, const ProcessGroup& group) {

@@ -66,6 +66,8 @@ train::ProgressOptions progress_of(const TrainingFlags& flags, const Steps& step
 // Returns the folder that holds one of `files`: --data or its folder `set`; without --data, the same of LOCKSTEP_DATA.
 // Throws FileError, which says how to get the data, if there is no such folder.
 std::string find_data(const TrainingFlags& flags, const std::string& set, const std::vector<std::string>& files);
+// The same for CIFAR-10, also in the folders that data::find_cifar10() knows.
+std::string find_cifar10(const TrainingFlags& flags);
 
 // Looks at the losses of several steps at once, because reading one waits for the device: a NaN of any of them is one
 // in their sum, also if a LossScaler skipped its step. Ends the run as train::check_finite() does.

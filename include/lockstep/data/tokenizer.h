@@ -7,9 +7,10 @@
 // Two kinds of files:
 // - tokenizer.json of Hugging Face's `tokenizers`, with byte-pair encoding (GPT-2, Llama 3, Qwen2), WordPiece (BERT) or
 //   a unigram model (T5, XLM-RoBERTa, ALBERT). The ids are those of `tokenizers`, and of PreTrainedTokenizerFast in
-//   `transformers`, for all characters of Unicode 8. For marks, punctuation, letters and numbers of later versions, those depend on the version of PCRE2 and
-//   utf8proc. `truncation` and `padding` in a file are ignored. Anything else that a file asks for and that is not
-//   supported is a FileError with file, component, kind and the supported kinds. Needs a build with PCRE2 and utf8proc.
+//   `transformers`, for all characters of Unicode 8. For marks, punctuation, letters and numbers of later versions,
+//   those depend on the version of PCRE2 and utf8proc. `truncation` and `padding` in a file are ignored. Anything else
+//   that a file asks for and that is not supported is a FileError with file, component, kind and the supported kinds.
+//   Needs a build with PCRE2 and utf8proc.
 // - .model of SentencePiece (Llama 2, T5). Needs a build with libsentencepiece, which is loaded when a file is opened.
 // Without a library, the constructor throws an Error that names the package to install.
 #pragma once

@@ -149,8 +149,9 @@ struct RecurrentCall {
     width = check_weights(operation, x, weights, gates);
     options.lengths.check(operation, samples, order.steps);
     lengths = lengths_on(options.lengths, x.device());
+    if (lengths.defined()) valid = options.lengths.valid_steps(order.steps, x.device());
     // The gradients of the weights are products with all of x, in which 0 times an infinite or NaN padding is NaN.
-    x = only_valid(x, options.lengths);
+    x = only_valid(x);
     h = first_state(operation, "h", options.h, x, width, x.dtype());
     weight_ih = read_as(x, weights.weight_ih), weight_hh = read_as(x, weights.weight_hh);
     bias_ih = read_as(x, weights.bias_ih), bias_hh = read_as(x, weights.bias_hh);
@@ -179,16 +180,15 @@ struct RecurrentCall {
     kernels_of(x).linear(as_rows(x), weight_ih, bias_ih, false, writable_rows(products), stream_of(x));
     return products;
   }
-  Tensor only_valid(const Tensor& states, const SampleLengths& all) const {
-    if (all.empty()) return states;
-    return where(all.valid_steps(order.steps, x.device()), states, constant_like(states, 0));
+  Tensor only_valid(const Tensor& values) const {
+    return valid.defined() ? where(valid, values, constant_like(values, 0)) : values;
   }
   Tensor last(const Tensor& states) const {
     const std::int64_t step = order.step(order.steps - 1);
     return squeeze(slice(states, 0, {step, step + 1}), 0);
   }
 
-  Tensor x, h, lengths, weight_ih, weight_hh, turned_weight_hh, bias_ih, bias_hh;
+  Tensor x, h, lengths, valid, weight_ih, weight_hh, turned_weight_hh, bias_ih, bias_hh;
   StepOrder order;
   std::int64_t samples = 0, width = 0;
 };
@@ -240,8 +240,7 @@ LstmResult lstm_layer(const Tensor& given, const RecurrentWeights& weights, cons
       std::vector{x, call.weight_ih, call.weight_hh, gates, cells, detach(result), call.h, c, call.lengths}, order,
       options.lengths.values());
   const Tensor states = slice(result, 0, {0, order.steps});
-  return {call.only_valid(states, options.lengths), call.last(states),
-          squeeze(slice(result, 0, {order.steps, order.steps + 1}), 0)};
+  return {call.only_valid(states), call.last(states), squeeze(slice(result, 0, {order.steps, order.steps + 1}), 0)};
 }
 
 GruResult gru_layer(const Tensor& given, const RecurrentWeights& weights, const RecurrentOptions& options) {
@@ -262,7 +261,7 @@ GruResult gru_layer(const Tensor& given, const RecurrentWeights& weights, const 
   record<GruNode>(result, {x, call.h, weights.weight_ih, weights.weight_hh, weights.bias_ih, weights.bias_hh},
                   std::vector{x, call.weight_ih, call.weight_hh, gates, detach(result), call.h, call.lengths}, order,
                   options.lengths.values());
-  return {call.only_valid(result, options.lengths), call.last(result)};
+  return {call.only_valid(result), call.last(result)};
 }
 
 }  // namespace lockstep

@@ -174,7 +174,7 @@ class ZeroRedundancyOptimizer::Impl : public PassPartner, public optim::StepOwne
       parts_.update(bucket_parameters_);
       owns_tensors() ? send_owned(b) : works_.push_back(gather(b));
     }
-    for (Work& work : works_) work.stream_wait(parameters_.front().tensor.device().default_stream());
+    for (Work& work : works_) work.stream_wait(optimizer_.parameters().front().tensor.device().default_stream());
   }
 
   // One pass over this rank's slices reads the gradients of all ranks, or its averages if they are whole, updates, and
