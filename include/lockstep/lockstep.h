@@ -1,5 +1,5 @@
 // All of Lockstep's public headers, except those for authors of kernels: core/cpu_dispatch.h, core/host_device.h,
-// core/philox.h, reduce/compression_kernels.h.
+// core/philox.h, reduce/compression_kernels.h; and for those who use LibTorch: torch.h, torch_checkpoint.h.
 #pragma once
 
 #include "lockstep/autograd/activation_checkpoint.h"

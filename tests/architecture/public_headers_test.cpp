@@ -30,6 +30,8 @@ const std::map<std::string, std::string> kLeftOut = {
     {"lockstep/core/host_device.h", "is a macro for functions that kernels of the CPU and of a GPU share"},
     {"lockstep/core/philox.h", "draws the numbers of kernels; tensor/random.h is for programs"},
     {"lockstep/reduce/compression_kernels.h", "is for the kernels of a device; reduce/hooks.h is for programs"},
+    {"lockstep/torch.h", "needs LibTorch's headers"},
+    {"lockstep/torch_checkpoint.h", "is for programs of LibTorch"},
 };
 
 std::string read_file(const fs::path& path) {

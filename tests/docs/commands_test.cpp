@@ -42,6 +42,8 @@ const std::map<std::string, std::string> kNotRunHere = {
      "builds everything again; scripts/test-matrix does it on a bare Debian"},
     {"meson setup build --prefix=/opt/lockstep -Dtests=false -Dbenchmarks=false && meson install -C build",
      "the same; tests/architecture/installed_test.cpp installs this build"},
+    {"$ pip install torch==2.15.0",
+     "downloads gigabytes and builds everything again; tests/torch/torch_installed_test.cpp installs such a build"},
     {"$ cmake -B build && cmake --build build",
      "tests/architecture/installed_test.cpp builds this program with CMake and runs it"},
     {"$ export LOCKSTEP_TOKEN=...                            # the same on both, from `openssl rand -hex 32`",

@@ -2,26 +2,15 @@
 // can be combined.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/optim/loss_scaler.h"
+#include "lockstep/reduce/pass_options.h"
 #include "lockstep/reduce/reducer.h"
 
 #pragma GCC visibility push(default)
 namespace lockstep {
-
-// How to handle a step with an averaged gradient that is infinite or NaN. With all values except kIgnore, the ranks
-// detect it before backward() returns, report its parameters, the ranks whose own gradients were bad and the step, and
-// leave all parameters without a gradient.
-enum class OnNonfiniteGradient : std::uint8_t {
-  kIgnore,    // use the gradients as they are
-  kSkipStep,  // skip the step on all ranks, with a warning of rank 0: the optimizer finds no gradients and changes
-              // nothing
-  kThrow,     // throw Error with the same text on all ranks; the group stays usable
-};
 
 // The options must be the same on all ranks; wrapping compares them, and a difference is an error on all.
 struct DistributedDataParallelOptions {
@@ -64,19 +53,6 @@ struct DistributedDataParallelOptions {
   // The scaler of the loss, if it is scaled: limit and norm then refer to the unscaled gradients, and a skipped step
   // lowers the scale in the optimizer's step(). Must outlive the wrapper.
   optim::LossScaler* loss_scaler = nullptr;
-};
-
-struct JoinOptions {
-  // true: divide the sum of a step's gradients by the number of all ranks; false: by the number of ranks that still
-  // have data. If ranks set weights, the mean is over the samples of the ranks that have data in both cases.
-  bool divide_by_initial_world_size = true;
-  // Throw Error on all ranks as soon as one has no data left and another one has, instead of continuing.
-  bool throw_on_early_termination = false;
-  // Called on a rank without data after each step of the others, with that step's gradients: optimizer.step(),
-  // schedules. Keeps the ranks' weights and momenta equal. Not called after a backward that threw on all ranks
-  // (OnNonfiniteGradient::kThrow, an invalid weight), however the others continued. Empty: at the end, weights and
-  // buffers of a rank that had data until then are sent to all, and optimizer states stay as they are.
-  std::function<void()> after_step = {};
 };
 
 }  // namespace lockstep

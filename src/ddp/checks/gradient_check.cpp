@@ -8,10 +8,6 @@
 #include "lockstep/autograd/variable.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/kernels.h"
-#include "lockstep/core/log.h"
-#include "src/core/base/message_text.h"
-#include "src/ddp/checks/missing_gradients.h"
-#include "src/ddp/wrapper/agreed_options.h"
 
 namespace lockstep {
 
@@ -30,14 +26,14 @@ NormResult* norm_in(const Tensor& result) {
 
 }  // namespace
 
-GradientCheck::GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
+GradientCheck::GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>& parameters, TensorGradients& owner,
                              const DistributedDataParallelOptions& options)
     : group_(group),
       parameters_(parameters),
       max_norm_(limit_of(options)),
-      on_nonfinite_(options.on_nonfinite_gradient),
       loss_scaler_(options.loss_scaler),
-      hook_(options.comm_hook) {}
+      hook_(options.comm_hook),
+      nonfinite_(group, "DistributedDataParallel", owner, options.on_nonfinite_gradient, options.comm_hook) {}
 
 ReducerOptions GradientCheck::watching(ReducerOptions options) {
   if (can_stop() && group_.world_size() > 1)
@@ -71,7 +67,7 @@ void GradientCheck::follow(const Reducer& reducer) {
   }
   begins_.push_back(order_.size());
   if (device_ != nullptr) return;
-  check_hook();
+  nonfinite_.check_hook();
   device_ = &parameters_.front().tensor.device();
   const auto count = static_cast<std::int64_t>(order_.size());
   sums_ = Tensor::zeros({count}, DType::kFloat64, *device_);
@@ -79,19 +75,6 @@ void GradientCheck::follow(const Reducer& reducer) {
   host_sums_.resize(order_.size());
   result_ = Tensor::zeros({2}, DType::kFloat32, *device_);
   present_.reserve(order_.size());
-}
-
-// The error of a gradient with NaN is NaN and would be added to the next one.
-void GradientCheck::check_hook() const {
-  if (!hook_ || on_nonfinite_ != OnNonfiniteGradient::kSkipStep) return;
-  for (const HookState& state : hook_->state())
-    if (state.count > 0 && state.dtype == DType::kFloat32)
-      throw InvalidArgument(
-          "DistributedDataParallel: on_nonfinite_gradient kSkipStep cannot be combined with the comm_hook {}: the "
-          "error that it keeps of a NaN gradient ('{}') would corrupt all later ones: use kThrow, or a hook without "
-          "such "
-          "state (bf16, fp16, int8)",
-          hook_->describe(), state.name);
 }
 
 void GradientCheck::sum_squares(std::size_t bucket, const Tensors& tensors, const Tensor& sums) const {
@@ -106,9 +89,7 @@ void GradientCheck::finish(std::uint64_t step) {
   if (partial_ != nullptr) partial_->sum_squares(sums_);
   take_norm();
   if (can_stop()) {
-    auto is_bad = static_cast<std::uint8_t>(has_nonfinite(sums_));
-    if (hook_) group_.all_reduce(std::span(&is_bad, 1), ReduceOp::kBitOr, {.purpose = {"finite gradients"}});
-    if (is_bad != 0) return stop(step);
+    if (nonfinite_.is_any(has_nonfinite(sums_))) return stop(step);
   }
   if (std::isfinite(max_norm_) && (partial_ == nullptr || !partial_->keeps_own())) clip();
 }
@@ -120,18 +101,7 @@ const float* GradientCheck::clip_factor() const {
 void GradientCheck::stop(std::uint64_t step) {
   std::string text = report(step);
   drop_gradients();
-  if (on_nonfinite_ == OnNonfiniteGradient::kThrow)
-    throw Error(
-        "{}. Check the samples and the loss of that rank in this step, clip the gradients, or lower the learning "
-        "rate; .on_nonfinite_gradient = OnNonfiniteGradient::kSkipStep skips such steps",
-        text);
-  last_skipped_ = std::move(text);
-  ++skipped_steps_;
-  if (group_.rank() != 0) return;
-  if (loss_scaler_ == nullptr)
-    log::warn("{}: the step is skipped on all ranks", last_skipped_);
-  else  // normal while the scale is adjusted
-    log::info("{}: the step is skipped on all ranks, and the loss scale is lowered", last_skipped_);
+  nonfinite_.stop(std::move(text), /*lowers_scale=*/loss_scaler_ != nullptr);
 }
 
 // A gradient that no rank has computed is zero in its bucket, but a hook may change it, so it is not counted.
@@ -168,34 +138,18 @@ bool GradientCheck::has_nonfinite(const Tensor& sums) {
 
 // Exchanges which rank has which bad gradients. Only done now, because it is rare.
 std::string GradientCheck::report(std::uint64_t step) {
-  constexpr unsigned kOwn = 1, kAverage = 2;
-  const std::size_t count = parameters_.size(), ranks = static_cast<std::size_t>(group_.world_size());
-  std::vector<std::uint8_t> mine(count), all(ranks * count);
+  const std::size_t count = parameters_.size();
+  std::vector<std::uint8_t> mine(count);
   const auto note = [&](const Tensor& sums, unsigned bit) {
     if (!has_nonfinite(sums)) return;
     for (std::size_t k = 0; k < count; ++k)
       if (!std::isfinite(host_sums_[k])) mine[order_[k]] = static_cast<std::uint8_t>(mine[order_[k]] | bit);
   };
-  note(sums_, kAverage);
+  note(sums_, kAverageIsBad);
   if (partial_ != nullptr && partial_->keeps_own())
     device_->kernels().square_sums(tensors_, own_sums_.data<double>(), device_->default_stream());
-  note(ranks == 1 ? sums_ : own_sums_, kOwn);
-  group_.all_gather(mine.data(), all.data(), count, DType::kUInt8, {.purpose = {"infinite gradients"}});
-  std::vector<std::string> where;
-  std::vector<std::uint8_t> anywhere(count);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < count; ++i) {
-      anywhere[i] = static_cast<std::uint8_t>(anywhere[i] | all[rank * count + i]);
-      if ((all[rank * count + i] & kOwn) != 0) names.push_back(parameters_[i].name);
-    }
-    if (!names.empty()) where.push_back(fmt::format("on rank {}: {}", rank, quoted(names)));
-  }
-  std::vector<std::string> names;  // finite on each rank, but not in the sum
-  for (std::size_t i = 0; i < count; ++i)
-    if (anywhere[i] == kAverage) names.push_back(parameters_[i].name);
-  if (!names.empty()) where.push_back(fmt::format("only in the average, which overflowed: {}", quoted(names)));
-  return fmt::format("DistributedDataParallel: step {}: gradients are infinite or NaN, {}", step, joined(where, "; "));
+  note(group_.world_size() == 1 ? sums_ : own_sums_, kOwnIsBad);
+  return nonfinite_.report(mine, step);
 }
 
 // Without gradients an optimizer changes nothing; with a loss scaler it lowers the scale.

@@ -14,6 +14,8 @@
 #include "lockstep/ddp/ddp_options.h"
 #include "lockstep/reduce/reducer.h"
 #include "lockstep/tensor/named_tensor.h"
+#include "src/ddp/checks/tensor_gradients.h"
+#include "src/reduce/passes/nonfinite_steps.h"
 
 namespace lockstep {
 
@@ -33,8 +35,8 @@ class PartialAverages {
 
 class GradientCheck {
  public:
-  // `group` and `parameters` must outlive it.
-  GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
+  // The references must outlive it.
+  GradientCheck(ProcessGroup& group, const std::vector<NamedTensor>& parameters, TensorGradients& owner,
                 const DistributedDataParallelOptions& options);
 
   // Adds the reducer's callbacks if an option needs them.
@@ -55,13 +57,12 @@ class GradientCheck {
   // Returns the factor by which the last pass's gradients were clipped, or by which their averages must be if they stay
   // unreduced. Null: no clipping.
   const float* clip_factor() const;
-  OnNonfiniteGradient on_nonfinite() const { return on_nonfinite_; }
-  std::int64_t skipped_steps() const { return skipped_steps_; }
-  const std::string& last_skipped() const { return last_skipped_; }
+  OnNonfiniteGradient on_nonfinite() const { return nonfinite_.choice(); }
+  std::int64_t skipped_steps() const { return nonfinite_.skipped_steps(); }
+  const std::string& last_skipped() const { return nonfinite_.last_skipped(); }
 
  private:
-  bool can_stop() const { return on_nonfinite_ != OnNonfiniteGradient::kIgnore; }
-  void check_hook() const;
+  bool can_stop() const { return nonfinite_.can_stop(); }
   using Tensors = std::vector<UpdateTensor>;
   void sum_squares(std::size_t bucket, const Tensors& tensors, const Tensor& sums) const;
   void take_norm();
@@ -74,9 +75,9 @@ class GradientCheck {
   ProcessGroup& group_;
   const std::vector<NamedTensor>& parameters_;
   const float max_norm_;  // INFINITY: no clipping; 0: no check
-  const OnNonfiniteGradient on_nonfinite_;
   optim::LossScaler* const loss_scaler_;
   const CommHook hook_;
+  NonfiniteSteps nonfinite_;
   Device* device_ = nullptr;
   // These are in the order of buckets and slots.
   std::vector<std::size_t> order_;   // parameters
@@ -88,8 +89,6 @@ class GradientCheck {
   std::vector<double> host_sums_;
   Tensor result_;                      // on the device: a NormResult
   std::vector<UpdateTensor> present_;  // gradients to be clipped
-  std::int64_t skipped_steps_ = 0;
-  std::string last_skipped_;
 };
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
 #include "src/ddp/wrapper/agreed_options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -12,13 +11,12 @@
 #include "src/ddp/checks/replicas.h"
 #include "src/ddp/wrapper/has_sync_batch_norm.h"
 #include "src/nn/module/trainable.h"
+#include "src/reduce/passes/nonfinite_steps.h"
+#include "src/reduce/passes/pass_refusals.h"
 
 namespace lockstep {
 
 namespace {
-
-constexpr double kMiB = 1 << 20, kLargestCap = 1 << 20;  // in MiB: one TiB
-constexpr std::size_t kNamesInMessages = 20;
 
 bool has_name(std::span<const NamedTensor> tensors, const std::string& name) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const NamedTensor& tensor) { return tensor.name == name; });
@@ -26,15 +24,9 @@ bool has_name(std::span<const NamedTensor> tensors, const std::string& name) {
 
 // Returns why a pair of options cannot be combined, or "". docs/ddp.md lists the pairs.
 std::string refused_pair(const DistributedDataParallelOptions& options) {
-  if (options.find_unused_parameters && options.static_graph)
-    return "find_unused_parameters lets the unused parameters differ from step to step, static_graph says that they do "
-           "not: set only one of "
-           "them";
-  if (options.find_unused_parameters && options.comm_hook && !options.comm_hook->averages())
-    return fmt::format(
-        "find_unused_parameters gives a parameter that a rank did not use the others' average, but the comm_hook {} "
-        "leaves each rank its own gradients: set only one of them",
-        options.comm_hook->describe());
+  if (std::string policies = refused_policies(options.find_unused_parameters, options.static_graph, options.comm_hook);
+      !policies.empty())
+    return policies;
   if (options.loss_scaler != nullptr && options.on_nonfinite_gradient == OnNonfiniteGradient::kThrow)
     return "on_nonfinite_gradient kThrow ends a training whose scaled gradients overflow, as they do while a "
            "loss_scaler adjusts its scale: use kSkipStep, which lowers the scale";
@@ -62,11 +54,7 @@ std::string refused_parameters(const std::vector<NamedTensor>& trained) {
 
 // Returns "", or why the options are invalid.
 std::string refusal_of(const nn::Module& module, const DistributedDataParallelOptions& options) {
-  if (options.bucket_cap_mb.empty())
-    return "bucket_cap_mb is empty: set a cap in MiB, {25}, or one for each bucket, {1, 25}";
-  for (const double cap : options.bucket_cap_mb)
-    if (!(cap > 0) || !(cap <= kLargestCap))
-      return fmt::format("bucket_cap_mb has {}, expected MiB above 0 and at most {}", cap, kLargestCap);
+  if (std::string caps = refused_caps(options.bucket_cap_mb); !caps.empty()) return caps;
   if (std::string pair = refused_pair(options); !pair.empty()) return pair;
   if (!(options.max_grad_norm >= 0))
     return fmt::format("max_grad_norm is {}, expected a norm above 0, or 0 for no clipping", options.max_grad_norm);
@@ -99,12 +87,6 @@ std::string refusal_of(const nn::Module& module, const DistributedDataParallelOp
   return looks_at_gradients(options) ? refused_parameters(without(module, trained, options.ignored_parameters)) : "";
 }
 
-const char* choice_name(OnNonfiniteGradient choice) {
-  return choice == OnNonfiniteGradient::kIgnore  ? "kIgnore"
-         : choice == OnNonfiniteGradient::kThrow ? "kThrow"
-                                                 : "kSkipStep";
-}
-
 std::vector<std::string> option_lines(const DistributedDataParallelOptions& options) {
   std::vector<std::string> caps;
   for (const double cap : options.bucket_cap_mb) caps.push_back(fmt::format("{}", cap));
@@ -116,7 +98,7 @@ std::vector<std::string> option_lines(const DistributedDataParallelOptions& opti
           fmt::format("delayed_parameters {{{}}}", joined(options.delayed_parameters, ", ")),
           options.comm_hook ? "a comm_hook " + options.comm_hook->describe() : "no comm_hook",
           fmt::format("max_grad_norm {}", options.max_grad_norm),
-          fmt::format("on_nonfinite_gradient {}", choice_name(options.on_nonfinite_gradient)),
+          fmt::format("on_nonfinite_gradient {}", name_of(options.on_nonfinite_gradient)),
           options.loss_scaler != nullptr ? "a loss_scaler" : "no loss_scaler"};
 }
 
@@ -142,13 +124,7 @@ bool is_among(const Tensor& tensor, const std::vector<Tensor>& tensors) {
 }
 
 std::string refusal_of_join(const nn::Module& module, bool is_static, const CommHook& hook) {
-  if (is_static)
-    return "not with static_graph, where each rank's first step decides what later steps use, because a rank without "
-           "data has no first step: set .find_unused_parameters instead";
-  if (hook && !hook->averages())
-    return fmt::format(
-        "not with the comm_hook {}, which leaves each rank its own gradients, because a rank without data has none",
-        hook->describe());
+  if (std::string refusal = refused_join(is_static, hook); !refusal.empty()) return refusal;
   if (has_sync_batch_norm(module))
     return "not with SyncBatchNorm, whose forward needs the samples of all ranks: give the ranks equal numbers of "
            "batches (begin_epoch() compares them), or keep the layers as BatchNorm";
@@ -189,16 +165,7 @@ std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const
 }
 
 ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor) {
-  BucketCaps caps;
-  for (const double cap : options.bucket_cap_mb) caps.push_back(static_cast<std::size_t>(std::ceil(cap * kMiB)));
-  return {std::move(caps), options.comm_hook, std::move(factor)};
-}
-
-std::string quoted(const std::vector<std::string>& names) {
-  const std::size_t shown = std::min(names.size(), kNamesInMessages);
-  std::string text = fmt::format("'{}'", joined(std::span(names).first(shown), "', '"));
-  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
-  return text;
+  return {caps_in_bytes(options.bucket_cap_mb), options.comm_hook, std::move(factor)};
 }
 
 }  // namespace lockstep

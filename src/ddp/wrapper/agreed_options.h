@@ -33,7 +33,4 @@ std::vector<GradientInfo> describe_gradients(const nn::Module& module, const std
 std::vector<std::size_t> indices_of(const std::vector<std::string>& names, const std::vector<NamedTensor>& parameters);
 ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::function<float()> factor);
 
-// Returns "'a', 'b' and 7 more".
-std::string quoted(const std::vector<std::string>& names);
-
 }  // namespace lockstep

@@ -14,6 +14,12 @@
 
 namespace lockstep {
 
+namespace {
+
+constexpr const char* kWrapper = "DistributedDataParallel";
+
+}  // namespace
+
 DistributedDataParallel::Impl::Impl(nn::Module& module, std::shared_ptr<ProcessGroup> group,
                                     const DistributedDataParallelOptions& options)
     : module_(module),
@@ -25,10 +31,14 @@ DistributedDataParallel::Impl::Impl(nn::Module& module, std::shared_ptr<ProcessG
       ignored_tensors_(tensors_named(module, options.ignored_parameters)),
       sync_buffers_(options.forward_sync_buffers),
       watch_(module, options.ignored_parameters),
-      missing_(*group_, parameters_, options),
-      shares_(*group_),
+      owner_(parameters_),
+      missing_(*group_, kWrapper, owner_, missing_policy(options.find_unused_parameters, options.static_graph)),
+      shares_(*group_, kWrapper),
+      join_(*group_, shares_, kWrapper,
+            {[this] { return steps_ + 1; }, [this] { follow_pass(); },
+             [this](int root) { broadcast_tensors(*group_, buffers_, "buffers", root); }}),
       local_(parameters_),
-      check_(*group_, parameters_, options),
+      check_(*group_, parameters_, owner_, options),
       is_static_(options.static_graph),
       ignored_(options.ignored_parameters),
       comm_hook_(options.comm_hook) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/core/error.h"
 #include "lockstep/ddp/ddp.h"
 #include "src/ddp/checks/gradient_check.h"
-#include "src/ddp/checks/missing_gradients.h"
 #include "src/ddp/checks/module_watch.h"
 #include "src/ddp/checks/pass_partner.h"
 #include "src/ddp/checks/pass_watch.h"
-#include "src/ddp/optimizers/shares.h"
 #include "src/ddp/wrapper/ignored_tensors.h"
 #include "src/ddp/wrapper/local_gradients.h"
+#include "src/reduce/passes/join_loop.h"
+#include "src/reduce/passes/missing_gradients.h"
+#include "src/reduce/passes/shares.h"
 
 namespace lockstep {
 
@@ -79,26 +78,8 @@ class DistributedDataParallel::Impl {
   float factor();
   void check_gradients();
 
-  // Runs on a rank without data until no rank has data. An error that all ranks get in a pass does not end join() while
-  // the ranks with data may catch it and continue; they announce it if it does.
-  void follow_others(const std::function<void()>& after_step);
   // Takes part in a backward of the other ranks.
   void follow_pass();
-  [[noreturn]] void rethrow_pass_error() const;
-  // Called in a handler of an exception that leaves `train` or after_step. If all ranks have this error, the group
-  // stays usable and the ranks that follow this one are informed. Any other exception, such as one thrown after
-  // catching that one, is this rank's only and ends the group.
-  void end_join_by(const std::exception_ptr& error);
-
-  // `step` throws on all ranks or on none, unless the group is over.
-  template <typename Step> auto noting_error(Step&& step) {
-    try {
-      return step();
-    } catch (const Error&) {  // others, such as exhausted memory, occur on this rank only
-      pass_error_ = std::current_exception();
-      throw;
-    }
-  }
 
   nn::Module& module_;
   const std::weak_ptr<const void> module_lifetime_;
@@ -111,8 +92,10 @@ class DistributedDataParallel::Impl {
   const ModuleWatch watch_;
   ReplicatedTensors replicated_;
   WrapperClaim claim_;
+  TensorGradients owner_;
   MissingGradients missing_;
   Shares shares_;
+  JoinLoop join_;
   LocalGradients local_;
   GradientCheck check_;
   const bool is_static_;
@@ -126,8 +109,7 @@ class DistributedDataParallel::Impl {
   std::optional<PassWatch> in_step_;
   std::uint64_t begun_pass_ = 0, finished_pass_ = 0, local_pass_ = 0;  // numbers of backward passes
   std::uint64_t steps_ = 0;                                            // number of reduced passes
-  std::deque<Tensor> inputs_;      // the last leaves that require a gradient, until the end of the first pass
-  std::exception_ptr pass_error_;  // of the last pass, if all ranks had it
+  std::deque<Tensor> inputs_;  // the last leaves that require a gradient, until the end of the first pass
   bool has_rebuilt_ = false, frozen_named_ = false, unregistered_named_ = false;
 };
 

@@ -19,7 +19,7 @@ constexpr std::size_t kMostInputs = 64;
 }  // namespace
 
 nn::Module& DistributedDataParallel::Impl::begin_forward(std::span<const Tensor> inputs) {
-  pass_error_ = nullptr;
+  join_.forget_error();
   nn::Module& wrapped = module();
   std::string change = watch_.change(wrapped);
   if (change.empty()) change = moved_gradient(parameters_, slots_);
@@ -65,7 +65,7 @@ void DistributedDataParallel::Impl::keep_local(std::size_t i) {
 }
 
 void DistributedDataParallel::Impl::begin_pass() {
-  pass_error_ = nullptr;
+  join_.forget_error();
   if (reducer_->in_pass()) reducer_->abandon_pass();  // an exception ended the previous pass
   shares_.begin_pass(steps_ + 1);
   if (partner != nullptr) partner->begin_pass(steps_ + 1);
@@ -110,11 +110,11 @@ void DistributedDataParallel::Impl::rebuild_as_gradients_came() {
 }
 
 float DistributedDataParallel::Impl::factor() {
-  return noting_error([this] { return shares_.factor(); });
+  return join_.noting_error([this] { return shares_.factor(); });
 }
 
 void DistributedDataParallel::Impl::check_gradients() {
-  noting_error([this] { check_.finish(steps_); });
+  join_.noting_error([this] { check_.finish(steps_); });
 }
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "src/core/base/message_text.h"
 #include "src/ddp/wrapper/agreed_options.h"
 #include "src/optim/swapped_weights.h"
 #include "src/tensor/tensor_map.h"

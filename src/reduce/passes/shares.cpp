@@ -1,4 +1,4 @@
-#include "src/ddp/optimizers/shares.h"
+#include "src/reduce/passes/shares.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,6 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
-#include "src/ddp/checks/replicas.h"
 
 namespace lockstep {
 
@@ -22,19 +21,20 @@ double number_of(Shares::Act act) { return static_cast<double>(act); }
 
 }  // namespace
 
-Shares::Shares(ProcessGroup& group) : group_(group), all_(static_cast<std::size_t>(group.world_size())) {}
+Shares::Shares(ProcessGroup& group, const char* wrapper)
+    : group_(group), wrapper_(wrapper), all_(static_cast<std::size_t>(group.world_size())) {}
 
 Shares::~Shares() {
   try {
     work_.wait();  // it uses their memory
   } catch (const std::exception& error) {
-    log::debug("DistributedDataParallel: dropped an exchange of weights: {}", error.what());
+    log::debug("{}: dropped an exchange of weights: {}", wrapper_, error.what());
   }
 }
 
 void Shares::begin_join(const JoinOptions& options) {
-  if (join_) throw InvalidArgument("DistributedDataParallel::join: called inside join()");
-  check_same_on_all_ranks(group_, "DistributedDataParallel::join",
+  if (join_) throw InvalidArgument("{}::join: called inside join()", wrapper_);
+  check_same_on_all_ranks(group_, fmt::format("{}::join", wrapper_),
                           {fmt::format("divide_by_initial_world_size {}", options.divide_by_initial_world_size),
                            fmt::format("throw_on_early_termination {}", options.throw_on_early_termination),
                            options.after_step ? "after_step" : "no after_step"},
@@ -46,9 +46,9 @@ void Shares::begin_join(const JoinOptions& options) {
 void Shares::begin_epoch(std::int64_t steps) const {
   if (join_)
     throw InvalidArgument(
-        "DistributedDataParallel::begin_epoch: called in join(), where ranks have different numbers of steps and make "
-        "no "
-        "calls except the wrapper's passes: call it before join(), or not at all");
+        "{}::begin_epoch: called in join(), where ranks have different numbers of steps and make no calls except the "
+        "wrapper's passes: call it before join(), or not at all",
+        wrapper_);
   std::vector<std::int64_t> all(static_cast<std::size_t>(group_.world_size()));
   group_.all_gather(&steps, all.data(), 1, DType::kInt64, {.purpose = {"steps of an epoch"}});
   std::map<std::int64_t, std::string> ranks_by_steps;
@@ -61,16 +61,15 @@ void Shares::begin_epoch(std::int64_t steps) const {
   for (const auto& [number, ranks] : ranks_by_steps)
     text += fmt::format("{}{} on rank {}", text.empty() ? "" : "; ", number, ranks);
   throw MismatchError(
-      "DistributedDataParallel::begin_epoch: the ranks will run different numbers of steps: {}. Give each the "
-      "same number of batches (DistributedSampler does), or train in join()",
-      text);
+      "{}::begin_epoch: the ranks will run different numbers of steps: {}. Give each the same number of batches "
+      "(DistributedSampler does), or train in join()",
+      wrapper_, text);
 }
 
 void Shares::exchange(Act act, std::uint64_t step) {
   if (join_ && has_ended_join_)
-    throw InvalidArgument(
-        "DistributedDataParallel::join: an error of step {} has ended it on all ranks: do not catch it in `train`",
-        step_);
+    throw InvalidArgument("{}::join: an error of step {} has ended it on all ranks: do not catch it in `train`",
+                          wrapper_, step_);
   std::exchange(work_, {}).wait();  // of a pass that ended with an exception
   own_ = {number_of(act), act == Act::kNothing ? 0 : weight_.value_or(1)};
   has_data_ = act != Act::kNothing;
@@ -93,9 +92,8 @@ Shares::Act Shares::read() {
     if (first < 0) first = rank;
     const double expected = all_[static_cast<std::size_t>(first)].act;
     if (status.act != expected)
-      throw MismatchError(
-          "DistributedDataParallel::join: step {}: rank {} {}, rank {} {}: ranks with data must do the same", step_,
-          first, kActs[static_cast<int>(expected)], rank, kActs[static_cast<int>(status.act)]);
+      throw MismatchError("{}::join: step {}: rank {} {}, rank {} {}: ranks with data must do the same", wrapper_,
+                          step_, first, kActs[static_cast<int>(expected)], rank, kActs[static_cast<int>(status.act)]);
   }
   const bool all_have_ended = first < 0;
   if (!all_have_ended) first_with_data_ = first;
@@ -104,9 +102,9 @@ Shares::Act Shares::read() {
   if (act == Act::kThrow) return act;
   if (!all_have_ended && first_without >= 0 && join_ && join_->throw_on_early_termination)
     throw Error(
-        "DistributedDataParallel::join: step {}: rank {} has no data left, rank {} has, and throw_on_early_termination "
-        "is set: give the ranks equal numbers of batches, or do not set it",
-        step_, first_without, first);
+        "{}::join: step {}: rank {} has no data left, rank {} has, and throw_on_early_termination is set: give the "
+        "ranks equal numbers of batches, or do not set it",
+        wrapper_, step_, first_without, first);
   has_ended_join_ = false;
   return act;
 }
@@ -128,9 +126,9 @@ void Shares::check_weights() const {
     if (const auto& [act, weight] = all_[rank];
         act != number_of(Act::kNothing) && !(weight > 0 && std::isfinite(weight)))
       throw InvalidArgument(
-          "DistributedDataParallel: step {}: rank {} set the weight {}, expected the number of its samples, above 0: a "
-          "rank without samples takes part with join()",
-          step_, rank, weight);
+          "{}: step {}: rank {} set the weight {}, expected the number of its samples, above 0: a rank without "
+          "samples takes part with join()",
+          wrapper_, step_, rank, weight);
 }
 
 // Buckets are averaged over all ranks. For the mean by weights, rank r's values are multiplied by weight * ranks / sum

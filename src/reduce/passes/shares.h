@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/ddp/ddp_options.h"
+#include "lockstep/reduce/pass_options.h"
 
 namespace lockstep {
 
 class Shares {
  public:
-  explicit Shares(ProcessGroup& group);  // must outlive it
+  // `wrapper` names the wrapper in messages. The group must outlive it.
+  Shares(ProcessGroup& group, const char* wrapper);
   ~Shares();
   Shares(const Shares&) = delete;
   Shares& operator=(const Shares&) = delete;
@@ -39,7 +40,7 @@ class Shares {
   // usable.
   bool has_ended_join() const { return has_ended_join_; }
 
-  // DistributedDataParallel::begin_epoch(). Collective. Throws MismatchError with all numbers on all ranks if they will
+  // begin_epoch() of the wrapper. Collective. Throws MismatchError with all numbers on all ranks if they will
   // run different numbers of steps. Throws InvalidArgument in join(), where numbers differ and ranks make no other
   // calls.
   void begin_epoch(std::int64_t steps) const;
@@ -60,6 +61,7 @@ class Shares {
   void check_weights() const;
 
   ProcessGroup& group_;
+  const char* const wrapper_;
   std::optional<double> weight_;
   std::optional<JoinOptions> join_;
   Status own_{};

@@ -1,0 +1,131 @@
+// ResNet-18 for CIFAR-10 of LibTorch's own modules, trained data-parallel: PyTorch's C++ API has no
+// DistributedDataParallel. Built with -Dtorch=DIR (docs/libtorch.md). From the build's folder:
+//
+//   launcher/lockrun -n 2 examples/libtorch_ddp                 20 steps
+//   launcher/lockrun -n 2 examples/libtorch_ddp 1000 run/torch  1000 steps, with a checkpoint every 100 from which the
+//                                                               next start of the command continues
+//
+// It reads CIFAR-10 in the folder that LOCKSTEP_DATA names (scripts/fetch-data), else generated images, and prints
+// lines such as
+//
+//   [0] step 20: loss 1.903
+#include <lockstep/lockstep.h>
+#include <lockstep/torch.h>
+#include <lockstep/torch_checkpoint.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace ls = lockstep;
+namespace nn = torch::nn;
+
+namespace {
+
+constexpr std::int64_t kGlobalBatch = 64, kLogEvery = 10, kSaveEvery = 100;
+
+nn::Conv2d convolution(std::int64_t from, std::int64_t to, std::int64_t kernel, std::int64_t stride) {
+  return nn::Conv2d(nn::Conv2dOptions(from, to, kernel).stride(stride).padding(kernel / 2).bias(false));
+}
+
+// Two convolutions and a way around them (He et al. 2015, figure 2).
+struct BlockImpl : nn::Module {
+  nn::Conv2d first, second;
+  nn::BatchNorm2d first_norm, second_norm;
+  nn::Sequential shortcut;
+  BlockImpl(std::int64_t from, std::int64_t to, std::int64_t stride)
+      : first(convolution(from, to, 3, stride)), second(convolution(to, to, 3, 1)), first_norm(to), second_norm(to) {
+    if (stride != 1 || from != to) {
+      shortcut->push_back(convolution(from, to, 1, stride));
+      shortcut->push_back(nn::BatchNorm2d(to));
+    }
+    register_module("conv1", first), register_module("bn1", first_norm);
+    register_module("conv2", second), register_module("bn2", second_norm);
+    register_module("shortcut", shortcut);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor y = second_norm(second(torch::relu(first_norm(first(x)))));
+    return torch::relu(y + (shortcut->is_empty() ? x : shortcut->forward(x)));
+  }
+};
+TORCH_MODULE(Block);
+
+struct ResNet18Impl : nn::Module {
+  nn::Conv2d stem = convolution(3, 64, 3, 1);
+  nn::BatchNorm2d norm{64};
+  nn::Sequential blocks;
+  nn::Linear out{512, 10};
+  ResNet18Impl() {
+    std::int64_t from = 64;
+    for (const std::int64_t to : {64, 128, 256, 512})
+      for (const bool is_first : {true, false}) {
+        blocks->push_back(Block(from, to, is_first && to != 64 ? 2 : 1));
+        from = to;
+      }
+    register_module("conv1", stem), register_module("bn1", norm);
+    register_module("blocks", blocks), register_module("fc", out);
+  }
+  torch::Tensor forward(const torch::Tensor& images) {
+    const torch::Tensor y = blocks->forward(torch::relu(norm(stem(images))));
+    return out(y.mean({2, 3}));
+  }
+};
+TORCH_MODULE(ResNet18);
+
+// Views of a batch in the loader's memory. Images are (N, H, W, C) there, which PyTorch calls channels_last.
+torch::Tensor images_of(const ls::Tensor& batch) {
+  const auto shape = batch.shape().extents();
+  return torch::from_blob(batch.data<float>(), at::IntArrayRef(shape.data(), shape.size()), torch::kFloat32)
+      .permute({0, 3, 1, 2});
+}
+torch::Tensor labels_of(const ls::Tensor& batch) {
+  return torch::from_blob(batch.data<std::int64_t>(), {batch.shape()[0]}, torch::kInt64);
+}
+
+ls::data::Cifar10 training_images() {
+  const ls::data::Cifar10Options options{.train = true, .seed = 1};
+  const std::string folder = ls::data::find_cifar10("");
+  return folder.empty() ? ls::data::Cifar10({.train_images = 2000}, options) : ls::data::Cifar10(folder, options);
+}
+
+int train(int argc, char** argv) {
+  const std::int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;
+  const std::string folder = argc > 2 ? argv[2] : "";
+  const auto group = ls::init_process_group({.device = &ls::cpu_device()});
+  torch::manual_seed(1);
+  ResNet18 net;
+  auto ddp = ls::torch_ddp(net, group);  // rank 0's weights to all; hooks installed
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(5e-4));
+  ls::TorchCheckpointParts state{.model = *net, .optimizer = sgd, .group = group};
+  if (!folder.empty()) state.step = ls::load_torch_checkpoint(folder, state).value_or(0);
+
+  const ls::data::Cifar10 images = training_images();
+  ls::data::DistributedSampler sampler(images.size(), group->place(),
+                                       {.seed = 1, .remainder = ls::data::Remainder::kDrop});
+  const std::int64_t batch = kGlobalBatch / group->world_size(), steps_per_epoch = images.size() / kGlobalBatch;
+  while (state.step < steps) {
+    sampler.set_epoch(state.step / steps_per_epoch);
+    for (auto& [inputs, targets] : ls::data::DataLoader(images, sampler, {.batch_size = batch, .drop_last = true})) {
+      sgd.zero_grad();
+      const torch::Tensor loss = nn::functional::cross_entropy(ddp(images_of(inputs)), labels_of(targets));
+      loss.backward();  // buckets all-reduce while this runs
+      sgd.step();
+      ++state.step;
+      if (group->rank() == 0 && (state.step % kLogEvery == 0 || state.step == steps))
+        std::printf("step %d: loss %.3f\n", static_cast<int>(state.step), loss.item<double>()), std::fflush(stdout);
+      if (!folder.empty() && (state.step % kSaveEvery == 0 || state.step == steps))
+        ls::save_torch_checkpoint(folder, state);
+      if (state.step >= steps) break;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return ls::run_main("libtorch_ddp", train, argc, argv); }
