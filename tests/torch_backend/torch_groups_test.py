@@ -3,6 +3,7 @@
 import datetime
 import os
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -304,5 +305,35 @@ class Failures(unittest.TestCase):
             built_for.TORCH_VERSION, built_for.CXX11_ABI = version, torch.compiled_with_cxx11_abi()
 
 
+def as_a_rank():
+    """A program as users start it: torchrun's and lockrun's variables say who it is."""
+    dist.init_process_group("lockstep")
+    data = torch.full((3,), float(dist.get_rank()))
+    dist.all_reduce(data)
+    assert data[0] == sum(range(dist.get_world_size()))
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()} has the sum", flush=True)
+
+
+class Launchers(unittest.TestCase):
+    def expect_ranks(self, *launcher):
+        command = [*launcher, __file__, "--as-a-rank"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=rank_cases.LONGEST, check=False)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} of 2 has the sum", done.stdout, done.stdout + done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_torchrun(self):
+        self.expect_ranks(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+    def test_lockrun(self):
+        lockrun = os.environ.get("LOCKRUN")
+        if not lockrun:
+            self.skipTest("LOCKRUN does not name lockrun")
+        self.expect_ranks(lockrun, "-n", "2", sys.executable)
+
+
 if __name__ == "__main__":
-    sys.exit(rank_cases.main("__main__"))
+    if "--as-a-rank" in sys.argv:
+        as_a_rank()
+    else:
+        rank_cases.main("__main__")
