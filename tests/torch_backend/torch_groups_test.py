@@ -329,7 +329,7 @@ class Launchers(unittest.TestCase):
         lockrun = os.environ.get("LOCKRUN")
         if not lockrun:
             self.skipTest("LOCKRUN does not name lockrun")
-        self.expect_ranks(lockrun, "-n", "2", sys.executable)
+        self.expect_ranks(lockrun, "--no-fold", "-n", "2", sys.executable)
 
 
 if __name__ == "__main__":
