@@ -3,7 +3,8 @@
 PYTHONPATH=build/python torchrun --standalone --nproc-per-node 2 bench/peers/torch_backend.py [--sizes BYTES...] [--models mlp...]
     all_reduce      of an ordinary tensor of that many bytes, float32; the slowest rank's time
     step            DistributedDataParallel's, of train_step_ddp.py's models; default: mlp
-Times are medians over all rounds; `ratio` is Gloo's time by ours, the median of the rounds' ratios.
+Times are medians over all rounds; `ratio` is Gloo's time by ours, the median of the rounds' ratios. `least` is the shortest call, which a
+busy machine disturbs less.
 """
 
 import argparse
@@ -20,13 +21,14 @@ BACKENDS = ("gloo", "lockstep")
 
 
 def slowest(seconds, group):
-    value = torch.tensor([seconds], dtype=torch.float64)
-    dist.all_reduce(value, dist.ReduceOp.MAX, group=group)
-    return value.item()
+    """For each call the time of the slowest rank."""
+    values = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(values, dist.ReduceOp.MAX, group=group)
+    return values.tolist()
 
 
 def all_reduce_times(size, groups, rounds, calls):
-    """For each backend the seconds of one call, by round."""
+    """For each backend the seconds of the calls, by round."""
     found = {name: [] for name in BACKENDS}
     data = {name: torch.empty(max(1, size // 4)) for name in BACKENDS}
     for _ in range(rounds):
@@ -38,7 +40,7 @@ def all_reduce_times(size, groups, rounds, calls):
                 begin = time.perf_counter()
                 dist.all_reduce(values, group=groups[name])
                 taken.append(time.perf_counter() - begin)
-            found[name].append(slowest(statistics.median(taken[2:]), groups["gloo"]))
+            found[name].append(slowest(taken[2:], groups["gloo"]))
     return found
 
 
@@ -78,15 +80,19 @@ def step_times(name, groups, rounds, steps):
                 optimizer.step()
                 taken.append(time.perf_counter() - begin)
             if i > 0:  # the first round has DDP's steps before its buckets are rebuilt
-                found[backend].append(slowest(statistics.median(taken), groups["gloo"]))
+                found[backend].append(slowest(taken, groups["gloo"]))
     return found
 
 
 def report(what, found):
-    ratios = [gloo / ours for gloo, ours in zip(found["gloo"], found["lockstep"])]
+    medians = {name: [statistics.median(times) for times in found[name]] for name in BACKENDS}
+    least = {name: min(min(times) for times in found[name]) for name in BACKENDS}
+    ratios = [gloo / ours for gloo, ours in zip(medians["gloo"], medians["lockstep"])]
     line = {**what, "ranks": dist.get_world_size()}
-    line.update({f"{name}_us": round(statistics.median(found[name]) * 1e6, 1) for name in BACKENDS})
+    line.update({f"{name}_us": round(statistics.median(medians[name]) * 1e6, 1) for name in BACKENDS})
     line.update(ratio=round(statistics.median(ratios), 2), lowest=round(min(ratios), 2), highest=round(max(ratios), 2))
+    line.update({f"{name}_least_us": round(least[name] * 1e6, 1) for name in BACKENDS})
+    line.update(least_ratio=round(least["gloo"] / least["lockstep"], 2))
     if dist.get_rank() == 0:
         print(json.dumps(line), flush=True)
 
