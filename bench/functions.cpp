@@ -104,15 +104,17 @@ std::vector<Function> functions() {
   return all;
 }
 
+// Backward begins with a gradient in memory, as it has in a model.
 double round_ms(const Function& function) {
   using Clock = std::chrono::steady_clock;
+  const Tensor gradient = Tensor::empty(function.call().shape());
+  ls::fill_uniform(gradient, 0.1F, 1);
   const auto begin = Clock::now();
   int calls = 0;
   std::chrono::duration<double, std::milli> took{};
   do {
     for (const Tensor& each : function.leaves) ls::clear_grad(each);
-    const Tensor result = function.call();
-    (result.count() == 1 ? result : ls::sum(result)).backward();
+    function.call().backward({.gradient = gradient});
     ++calls;
     took = Clock::now() - begin;
   } while (took.count() < 50);

@@ -82,6 +82,18 @@ Work multiply(const Shape& x_shape) {
   };
 }
 
+// No, one or several factors of a line are 0.
+Work multiply_backward(const Shape& x_shape, bool accumulate, bool with_zeros) {
+  return [=](Bench& b) {
+    Floats values = uniform(x_shape.count(), 1);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = with_zeros && i % 9 == 4 ? 0 : 1 + values[i] / 64;
+    const InputView x = b.in(x_shape, std::move(values));
+    const InputView y_grad = b.in({x_shape[0], x_shape[2]}, uniform(x_shape[0] * x_shape[2], 2));
+    const OutputView x_grad = b.out(x_shape, uniform(x_shape.count(), 3), accumulate);
+    return [=, &b] { b.kernels.prod_backward(x, y_grad, x_grad, b.stream()); };
+  };
+}
+
 const std::vector<Shape>& lines_in_middle() {
   static const std::vector<Shape> kShapes = {{1, 1, 1},    {3, 7, 1},    {2, 5, 3}, {4, 1003, 1}, {1, 70001, 1},
                                              {3, 200, 70}, {1000, 2, 1}, {0, 3, 4}, {4, 3, 0},    {2, 40, 300}};
@@ -145,6 +157,19 @@ void prod(Cases& cases) {
   cases.large_row("product of all", cases.element_bytes(), multiply({1, n, 1}));
   cases.large_row("products of rows of 256", cases.element_bytes(), multiply({n / 256, 256, 1}));
   cases.large_row("products of columns", cases.element_bytes(), multiply({1, n / 256, 256}));
+}
+
+void prod_backward(Cases& cases) {
+  for (const Shape& x : {Shape{1, 1, 1}, Shape{3, 7, 1}, Shape{2, 5, 3}, Shape{4, 203, 1}, Shape{3, 40, 70},
+                         Shape{2, 0, 3}, Shape{0, 3, 4}, Shape{2, 20, 300}})
+    for (const bool accumulate : {false, true})
+      for (const bool with_zeros : {false, true})
+        cases.test(fmt::format("{}, accumulate {}, zeros {}", x.text(), accumulate, with_zeros),
+                   {{.value = cases.is_half() ? step_of(cases.type) : 1e-6F, .absolute = 1e-6F}},
+                   multiply_backward(x, accumulate, with_zeros));
+  const Index n = cases.sizes.elements;
+  cases.large_row("products of rows of 256 backward", 2 * cases.element_bytes(),
+                  multiply_backward({n / 256, 256, 1}, false, false));
 }
 
 }  // namespace lockstep::testing::cases

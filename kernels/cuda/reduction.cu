@@ -203,6 +203,71 @@ void prod(In x, Out y, Stream& stream) {
   });
 }
 
+// The product of factors that are not 0, and how many are 0.
+struct NonzeroProduct {
+  double product = 1;
+  Index zeros = 0;
+  __device__ void add(float factor) {
+    if (factor == 0)
+      ++zeros;
+    else
+      product *= static_cast<double>(factor);
+  }
+  __device__ float gradient(float factor, float y_grad) const {
+    const double scaled = product * static_cast<double>(y_grad);
+    return static_cast<float>(zeros == 0 ? scaled / static_cast<double>(factor) : zeros == 1 && factor == 0 ? scaled : 0);
+  }
+};
+
+// One block per row.
+template <typename T> __global__ void product_gradients_of_rows(const T* x, const T* y_grad, Index rows, Index n,
+                                                                T* x_grad, bool accumulate) {
+  __shared__ double products[kThreads];
+  __shared__ Index zeros[kThreads];
+  for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
+    NonzeroProduct of;
+    for (Index i = threadIdx.x; i < n; i += kThreads) of.add(widen(x[row * n + i]));
+    products[threadIdx.x] = of.product, zeros[threadIdx.x] = of.zeros;
+    __syncthreads();
+    for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+      if (threadIdx.x < half) {
+        products[threadIdx.x] *= products[threadIdx.x + half];
+        zeros[threadIdx.x] += zeros[threadIdx.x + half];
+      }
+      __syncthreads();
+    }
+    of.product = products[0], of.zeros = zeros[0];
+    for (Index i = threadIdx.x; i < n; i += kThreads)
+      store(x_grad[row * n + i], of.gradient(widen(x[row * n + i]), widen(y_grad[row])), accumulate);
+    __syncthreads();
+  }
+}
+
+// One thread per column.
+template <typename T> __global__ void product_gradients_of_columns(const T* x, const T* y_grad, Index outer, Index n,
+                                                                   Index inner, T* x_grad, bool accumulate) {
+  for (Index i = first_item(); i < outer * inner; i += stride_of_grid()) {
+    const Index first = i / inner * n * inner + i % inner;
+    NonzeroProduct of;
+    for (Index k = 0; k < n; ++k) of.add(widen(x[first + k * inner]));
+    for (Index k = 0; k < n; ++k)
+      store(x_grad[first + k * inner], of.gradient(widen(x[first + k * inner]), widen(y_grad[i])), accumulate);
+  }
+}
+
+void prod_backward(In x, In y_grad, Out x_grad, Stream& stream) {
+  const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
+  if (x.count() == 0) return;
+  with_float(x.dtype, [&]<typename T>(T*) {
+    if (inner == 1)
+      LOCKSTEP_LAUNCH((product_gradients_of_rows<T>), blocks_for(outer, 1), kThreads, 0, stream, x.as<T>(),
+                      y_grad.as<T>(), outer, n, x_grad.as<T>(), x_grad.accumulate);
+    else
+      LOCKSTEP_LAUNCH((product_gradients_of_columns<T>), blocks_for(outer * inner), kThreads, 0, stream, x.as<T>(),
+                      y_grad.as<T>(), outer, n, inner, x_grad.as<T>(), x_grad.accumulate);
+  });
+}
+
 // A candidate for a maximum or minimum. Among equal values the first is chosen, and NaN comes before any number.
 struct Candidate {
   float value;
@@ -309,6 +374,7 @@ void use_reduction(KernelTable& table) {
   table.max = extreme<false>;
   table.min = extreme<true>;
   table.prod = prod;
+  table.prod_backward = prod_backward;
 }
 
 }  // namespace lockstep::cuda

@@ -34,13 +34,25 @@ void check_model_type(const PretrainedFiles& files, const std::string& expected)
   if (!expected.empty() && !files.config.empty()) ConfigFile(files.config_path, {expected});
 }
 
-// Throws for a tensor of the module that is in the file, but of a type that cannot be read.
-void check_unread(const PretrainedFile& shard, const NameTranslator& names, const nn::Module& module) {
+// The tensors of a type that cannot be read, except those that a rule skips. Throws if the module has one of them, and
+// with `strict` for all.
+std::vector<std::string> check_unread(const PretrainedFile& shard, const NameTranslator& names,
+                                      const nn::Module& module, bool strict) {
+  std::vector<std::string> unread;
   for (const auto& [name, reason] : shard.saved.unread) {
     const std::string wanted = names.to_module(name).name;
-    for (const NamedTensor& own : module.state_dict())
-      if (own.name == wanted) throw FileError("{}: tensor '{}' cannot be read: {}", shard.file->path(), name, reason);
+    if (wanted.empty()) continue;
+    bool is_own = false;
+    for (const NamedTensor& own : module.state_dict()) is_own = is_own || own.name == wanted;
+    if (is_own) throw FileError("{}: tensor '{}' cannot be read: {}", shard.file->path(), name, reason);
+    if (strict)
+      throw FileError(
+          "{}: tensor '{}' cannot be read: {}; the module has no tensor '{}': a rule of .names can skip it, and with "
+          "strict = false it is left out",
+          shard.file->path(), name, reason, wanted);
+    unread.push_back(wanted);
   }
+  return unread;
 }
 
 std::string layout_of_convolutions(const train::SavedTensors& saved) {
@@ -49,12 +61,10 @@ std::string layout_of_convolutions(const train::SavedTensors& saved) {
 }
 
 // The tensors of all shards, under the names and in the layouts of a module.
-FileTensors translated(const PretrainedFiles& files, const NameTranslator& names, const nn::Module& module,
-                       PretrainedLayout& layout) {
+FileTensors translated(const PretrainedFiles& files, const NameTranslator& names, PretrainedLayout& layout) {
   FileTensors tensors;
   tensors.convolution_weights = layout_of_convolutions(files.shards.front().saved);
   for (const PretrainedFile& shard : files.shards) {
-    check_unread(shard, names, module);
     if (layout_of_convolutions(shard.saved) != tensors.convolution_weights)
       throw FileError("{}: has another layout of convolution weights than the first shard", shard.file->path());
     for (const train::SavedTensor& saved : shard.saved.tensors) {
@@ -79,12 +89,16 @@ LoadedPretrained load_here(nn::Module& module, const std::string& path, const Lo
   const PretrainedFiles files = open_pretrained(path);
   check_model_type(files, options.names.model_type);
   LoadedPretrained loaded;
-  const FileTensors tensors = translated(files, names, module, loaded.layout);
+  std::vector<std::string> unread;
+  for (const PretrainedFile& shard : files.shards)
+    for (std::string& name : check_unread(shard, names, module, options.strict)) unread.push_back(std::move(name));
+  const FileTensors tensors = translated(files, names, loaded.layout);
   try {
     loaded.keys = module.load_state_dict(tensors, {.strict = options.strict});
   } catch (const InvalidArgument& error) {
     throw FileError("{}: {}", path, error.what());
   }
+  loaded.keys.unexpected_keys.insert(loaded.keys.unexpected_keys.end(), unread.begin(), unread.end());
   for (PretrainedLayout::Entry& entry : loaded.layout.entries)
     if (std::count(loaded.keys.unexpected_keys.begin(), loaded.keys.unexpected_keys.end(), entry.in_module) != 0)
       entry.in_module.clear();
@@ -92,6 +106,10 @@ LoadedPretrained load_here(nn::Module& module, const std::string& path, const Lo
 }
 
 // -- saving
+
+bool is_float_of_file(DType type) {
+  return type == DType::kFloat32 || type == DType::kFloat16 || type == DType::kBFloat16 || type == DType::kFloat64;
+}
 
 Tensor as_type(const Tensor& tensor, DType type) {
   const auto is_convertible = [](DType each) {
@@ -150,6 +168,9 @@ Written by_layout(const nn::Module& module, const PretrainedLayout& layout) {
 
 // In the order of Python's library: larger types first, then by name.
 Written by_names(const nn::Module& module, const NameMapping& mapping, DType type) {
+  if (!is_float_of_file(type))
+    throw InvalidArgument("save_pretrained: dtype is {}, expected float32, float16, bfloat16 or float64",
+                          name_of(type));
   const NameTranslator names(mapping);
   const auto convolutions = nn::convolutions_of(module);
   Written written{{}, {{"format", "pt"}}};

@@ -207,6 +207,51 @@ TEST(AttentionMasks, PaddingMayHoldAnything) {
   }
 }
 
+// A mask that requires a gradient takes another way, by products. Rows are longer than a tile of the kernel; in some
+// the first tile is hidden, in some all is, and one has a score that is NaN.
+TEST(AttentionMasks, OfManyKeysAgreeWithTheProducts) {
+  manual_seed(9);
+  constexpr std::int64_t kQueries = 37, kKeys = 430;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Tensor q = random_leaf({2, kQueries, 4, 8}), k = random_leaf({2, kKeys, 2, 8}),
+               v = random_leaf({2, kKeys, 2, 8});
+  const Tensor mask = detach(random_leaf({2, 1, kQueries, kKeys}, -1, 1)).clone();
+  for (std::int64_t row = 0; row < 2 * kQueries; ++row) {
+    float* const scores = mask.data<float>() + row * kKeys;
+    if (row % 5 == 1) std::fill_n(scores, kKeys, -kInfinity);
+    if (row % 5 == 2) std::fill_n(scores, 250, -kInfinity);
+    for (std::int64_t key = row; key < kKeys; key += 7) scores[key] = -kInfinity;
+  }
+  mask.data<float>()[3 * kKeys + 201] = std::numeric_limits<float>::quiet_NaN();
+  const auto gradients = [&](const Tensor& added) {
+    for (const Tensor& each : {q, k, v}) clear_grad(each);
+    const Tensor y = scaled_dot_product_attention(q, k, v, {.scale = 0.4F, .mask = added});
+    // Not of the row with NaN, whose gradients would make those of all keys NaN.
+    weigh(concat({slice(y, 1, {0, 3}), slice(y, 1, {4, kQueries})}, 1)).backward();
+    return std::vector{detach(y), grad(q).clone(), grad(k).clone(), grad(v).clone()};
+  };
+  const Tensor leaf = mask.clone();
+  require_grad(leaf);
+  EXPECT_TRUE(std::isnan(gradients(mask)[0].data<float>()[3 * 4 * 8]));
+  mask.data<float>()[3 * kKeys + 201] = leaf.data<float>()[3 * kKeys + 201] = 0;
+  const std::vector<Tensor> fused = gradients(mask), by_products = gradients(leaf);
+  for (std::size_t i = 0; i < fused.size(); ++i)
+    for (std::int64_t at = 0; at < fused[i].count(); ++at)
+      ASSERT_NEAR(fused[i].data<float>()[at], by_products[i].data<float>()[at], 2e-5) << i << ", element " << at;
+  for (std::int64_t at = 0; at < 4 * 8; ++at) EXPECT_EQ(fused[0].data<float>()[4 * 8 + at], 0) << "sees no key";
+}
+
+TEST(AttentionMasks, ThePackedFormTakesAMask) {
+  manual_seed(10);
+  const Tensor qkv = random_leaf({2, 6, 3, 2, 4}), mask = gt(detach(random_leaf({6, 6}, -1, 1)), -0.5F);
+  const auto part = [&](std::int64_t which) { return squeeze(slice(qkv, 2, {which, which + 1}), 2); };
+  const Tensor together = scaled_dot_product_attention(qkv, {.mask = mask});
+  const Tensor apart = scaled_dot_product_attention(part(0), part(1), part(2), {.mask = mask});
+  for (std::int64_t i = 0; i < apart.count(); ++i) ASSERT_EQ(together.data<float>()[i], apart.data<float>()[i]);
+  check_gradients(
+      {qkv}, [&] { return weigh(scaled_dot_product_attention(qkv, {.mask = mask})); }, 1e-2F, 2e-2);
+}
+
 TEST(AttentionMasks, AreRefusedUnlessTheyFit) {
   const Tensor q = Tensor::zeros({2, 3, 4, 4}), k = Tensor::zeros({2, 5, 4, 4}), k3 = Tensor::zeros({2, 5, 3, 4});
   const auto refusal = [&](const AttentionOptions& options) {

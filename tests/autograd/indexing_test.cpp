@@ -85,7 +85,7 @@ TEST(Turned, FlipAndRoll) {
   manual_seed(4);
   const Tensor leaf = random_leaf({3, 4, 5});
   check_gradients({leaf}, [&] { return weigh(flip(leaf, {0, 2})) + weigh(leaf); });
-  check_gradients({leaf}, [&] { return weigh(roll(leaf, 7, 1)); });
+  for (const int dim : {0, 1, 2}) check_gradients({leaf}, [&] { return weigh(roll(leaf, 7, dim)) + weigh(leaf); });
   EXPECT_THAT(refusal([&] { flip(leaf, {1, 1}); }), HasSubstr("flip: dimension 1 of shape (3, 4, 5) is given twice"));
 }
 

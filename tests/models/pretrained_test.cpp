@@ -219,6 +219,31 @@ TEST(Pretrained, AnotherArchitectureIsRefused) {
 }
 
 // A head that was replaced: names that only one side has.
+// "codes" has a type that no tensor of ours has.
+TEST(Pretrained, TensorsThatCannotBeReadAreNamed) {
+  const PretrainedFolder folder;
+  const std::string header =
+      R"({"weight":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]},"codes":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[4,6]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  file += header + std::string(6, '\0');
+  folder.write("model.safetensors", file);
+  nn::Linear layer{1, 1, {.bias = false}};
+  const auto refusal = [&](const LoadPretrainedOptions& options) {
+    return message_of([&] { load_pretrained(layer, folder.path(), options); });
+  };
+  EXPECT_THAT(refusal({}), AllOf(HasSubstr("tensor 'codes' cannot be read: it has the type F8_E4M3"),
+                                 HasSubstr("the module has no tensor 'codes'")));
+  EXPECT_EQ(refusal({.names = {.rules = {{"codes", ""}}}}), "");
+  EXPECT_THAT(load_pretrained(layer, folder.path(), {.strict = false}).keys.unexpected_keys, ElementsAre("codes"));
+}
+
+TEST(Pretrained, FilesHaveFloats) {
+  const PretrainedFolder folder;
+  EXPECT_THAT(message_of([&] { save_pretrained(nn::Linear(1, 1), folder.path(), {.dtype = DType::kInt64}); }),
+              HasSubstr("dtype is int64, expected float32"));
+}
+
 TEST(Pretrained, WithoutStrictAJobGetsTheNamesAndALayoutOfWhatItHas) {
   const PretrainedFolder folder;
   folder.write_model({{"body.weight", counted({2, 3})},

@@ -39,8 +39,9 @@ struct AttentionOptions {
 // al. 2023). All three have the same type: float32, float16 or bfloat16. A query that sees no key gives zeros, and so
 // do its gradients. On a GPU, D is at most 256.
 //
-// Memory is linear in T and S, except with a mask or a dropout, and on a GPU also with K < H, key lengths, or a causal
-// mask of other than T keys: then the probabilities (N, H, T, S), float32, are stored for backward.
+// Memory is linear in T and S, except with a dropout or a mask that requires a gradient, and on a GPU also with any
+// mask, K < H, key lengths, or a causal mask of other than T keys: then the probabilities (N, H, T, S), float32, are
+// stored for backward.
 //
 // Throws InvalidArgument if shapes or options do not fit, or if there are queries but no keys.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,

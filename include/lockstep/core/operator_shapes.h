@@ -90,6 +90,10 @@ struct AttentionParams {
   std::int64_t causal_offset = 0;
   // One for each sample, in the host's memory: the keys that its queries may see. Null: all.
   const std::int64_t* key_lengths = nullptr;
+  // Added to the scaled scores; -infinity hides a key. On the device; (n, h, t, s) is element n * mask_strides[0] +
+  // h * mask_strides[1] + t * mask_strides[2] + s. Null: nothing is added. Only the CPU's kernels take a mask.
+  const float* mask = nullptr;
+  std::int64_t mask_strides[3] = {};
 };
 
 // Determines which elements a dropout keeps: a pure function of these values and the element's number.

@@ -54,8 +54,8 @@ struct LoadedPretrained {
 //
 // Throws FileError for a file that is missing or damaged, for shards that the index names but that are not there or do
 // not have the tensors that it promises, and for a config.json of another model_type than names.model_type; and for
-// tensors that do not fit, with every name, expected and found shape. The module is not changed then. Blocks until all
-// is read.
+// tensors that do not fit, with every name, expected and found shape, or have a type that cannot be read. The module is
+// not changed then. Blocks until all is read.
 LoadedPretrained load_pretrained(nn::Module& module, const std::string& path,
                                  const LoadPretrainedOptions& options = {});
 
@@ -76,8 +76,8 @@ struct SavePretrainedOptions {
 // the new one is complete; then shards, index or single file that the earlier one leaves over are removed. Low-rank
 // matrices (nn/lora.h) are merged into the weights that are written, and the module stays as it is. In a job, call it
 // only on rank 0. Throws FileError with path and reason, and InvalidArgument if the layout is empty, has a tensor that
-// the module lacks, or lacks one that the module has, and for a negative max_shard_size. Each file is replaced as a
-// whole or not at all.
+// the module lacks, or lacks one that the module has, for a dtype of integers, and for a negative max_shard_size. Each
+// file is replaced as a whole or not at all.
 void save_pretrained(const nn::Module& module, const std::string& folder, const SavePretrainedOptions& options = {});
 
 }  // namespace lockstep::models

@@ -27,6 +27,7 @@ struct HeadOperands {
   HeadMatrix<const float> q, k, v;
   std::int64_t n, at, key_at;  // the head's sample, and its offset in a row of q, and of k and v
   std::int64_t all_keys;       // also those that no query sees
+  const float* mask;           // the head's; null: none
 
   HeadOperands(const AttentionShape& s, const AttentionParams& params, In q_view, In k_view, In v_view,
                std::int64_t head)
@@ -35,12 +36,14 @@ struct HeadOperands {
         n(head / s.heads),
         at(head % s.heads * s.width),
         key_at(head % s.heads / s.group() * s.width),
-        all_keys(s.keys) {
+        all_keys(s.keys),
+        mask(params.mask) {
     const auto from = attention_operands(s, q_view.floats(), k_view.floats(), v_view.floats());
     q = head_matrix(from.q, s.operand_row(), s.queries, n, at);
     k = head_matrix(from.k, s.key_row(), s.keys, n, key_at);
     v = head_matrix(from.v, s.key_row(), s.keys, n, key_at);
     if (params.key_lengths != nullptr) shape.keys = std::min(s.keys, params.key_lengths[n]);
+    if (mask != nullptr) mask += n * params.mask_strides[0] + head % s.heads * params.mask_strides[1];
   }
 
   // Rows of y, or of its gradient.
@@ -49,6 +52,9 @@ struct HeadOperands {
   // The number of the `keys` keys from `key` on that a query may see.
   std::int64_t visible(std::int64_t query, std::int64_t key, std::int64_t keys) const {
     return params.causal ? std::clamp<std::int64_t>(query + params.causal_offset - key + 1, 0, keys) : keys;
+  }
+  const float* mask_row(std::int64_t query, std::int64_t key) const {
+    return mask == nullptr ? nullptr : mask + query * params.mask_strides[2] + key;
   }
   // The first query that may see a key.
   std::int64_t first_to_see(std::int64_t key) const {

@@ -20,6 +20,8 @@ class HalfHead {
         at_(head % shape.heads * shape.width),
         key_at_(head % shape.heads / shape.group() * shape.width) {
     if (params_.key_lengths != nullptr) params_.key_lengths += n_;
+    if (params_.mask != nullptr)
+      params_.mask += n_ * params_.mask_strides[0] + head % shape.heads * params_.mask_strides[1];
   }
 
   AttentionShape alone() const { return {1, shape_.queries, shape_.keys, 1, shape_.width, false}; }
@@ -78,7 +80,7 @@ class HalfHead {
   }
 
   const AttentionShape& shape_;
-  AttentionParams params_;  // its key lengths begin with this head's sample
+  AttentionParams params_;  // its key lengths and its mask begin with this head's
   DType type_;
   Index n_, at_, key_at_;  // the head's batch, and its offset in a row
 };

@@ -31,11 +31,16 @@ struct Head {
   double scale;
   bool causal;
   Index offset, keys, width;  // keys: those that the sample's queries may see
+  const float* mask;          // the head's; null: none
+  Index mask_row;
 
   Index visible(Index t) const { return causal ? std::clamp<Index>(t + offset + 1, 0, keys) : keys; }
   std::vector<double> scores(Index t) const {
     std::vector<double> all(static_cast<std::size_t>(visible(t)));
-    for (std::size_t s = 0; s < all.size(); ++s) all[s] = scale * dot(q[t], k[static_cast<Index>(s)], width);
+    for (std::size_t s = 0; s < all.size(); ++s) {
+      all[s] = scale * dot(q[t], k[static_cast<Index>(s)], width);
+      if (mask != nullptr) all[s] += mask[t * mask_row + static_cast<Index>(s)];
+    }
     return all;
   }
 };
@@ -49,7 +54,7 @@ template <typename Visit> void for_each_head(const AttentionShape& s, Visit&& vi
 // The offset of a head's keys in a row, from that of its queries.
 Index key_offset(const AttentionShape& s, Index at) { return s.width == 0 ? 0 : at / s.width / s.group() * s.width; }
 
-Head head_of(const AttentionParams& params, const AttentionShape& s, In q, In k, In v, Index n, Index at) {
+Head head_of(const AttentionParams& params, const AttentionShape& s, In q, In k, In v, Index n, Index h, Index at) {
   const auto from = attention_operands(s, q.floats(), k.floats(), v.floats());
   const Index row = s.operand_row(), key_row = s.key_row(), key_at = key_offset(s, at);
   return {{from.q + n * s.queries * row + at, row},
@@ -59,25 +64,29 @@ Head head_of(const AttentionParams& params, const AttentionShape& s, In q, In k,
           params.causal,
           params.causal_offset,
           params.key_lengths == nullptr ? s.keys : std::min(s.keys, params.key_lengths[n]),
-          s.width};
+          s.width,
+          params.mask == nullptr ? nullptr : params.mask + n * params.mask_strides[0] + h * params.mask_strides[1],
+          params.mask_strides[2]};
 }
 
 void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_sums, Stream&) {
   const AttentionShape s = attention_shape(q, k);
   for_each_head(s, [&](Index n, Index h, Index at) {
-    const Head head = head_of(params, s, q, k, v, n, at);
+    const Head head = head_of(params, s, q, k, v, n, h, at);
     for (Index t = 0; t < s.queries; ++t) {
       std::vector<double> scores = head.scores(t);
       double largest = -std::numeric_limits<double>::infinity(), sum = 0;
       for (const double score : scores) largest = std::max(largest, score);
-      for (double& score : scores) sum += score = std::exp(score - largest);
+      const bool hides_all = params.mask != nullptr && largest == -std::numeric_limits<double>::infinity();
+      for (double& score : scores) sum += score = std::exp(score - (hides_all ? 0 : largest));
+      const bool sees_no_key = scores.empty() || sum == 0;
       for (Index d = 0; d < s.width; ++d) {
         double total = 0;
         for (std::size_t key = 0; key < scores.size(); ++key) total += scores[key] * head.v[static_cast<Index>(key)][d];
-        y.floats()[(n * s.queries + t) * s.row() + at + d] = static_cast<float>(scores.empty() ? 0 : total / sum);
+        y.floats()[(n * s.queries + t) * s.row() + at + d] = static_cast<float>(sees_no_key ? 0 : total / sum);
       }
       log_sums.floats()[(n * s.heads + h) * s.queries + t] =
-          scores.empty() ? 0 : static_cast<float>(largest + std::log(sum));
+          sees_no_key ? 0 : static_cast<float>(largest + std::log(sum));
     }
   });
 }
@@ -128,7 +137,7 @@ void attention_backward(const AttentionParams& params, In q, In k, In v, In y, I
   for_each_head(s, [&](Index n, Index h, Index at) {
     const Index first = n * s.queries * s.row() + at;
     const HeadGradients sums =
-        gradients_of(head_of(params, s, q, k, v, n, at), s.queries, s.keys, {y.floats() + first, s.row()},
+        gradients_of(head_of(params, s, q, k, v, n, h, at), s.queries, s.keys, {y.floats() + first, s.row()},
                      {y_grad.floats() + first, s.row()}, log_sums.floats() + (n * s.heads + h) * s.queries);
     const Index key_at = key_offset(s, at);
     const bool adds = h % s.group() != 0;  // to those of an earlier head of the group

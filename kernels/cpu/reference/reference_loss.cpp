@@ -1,9 +1,12 @@
-// Losses that are sums over elements, and cross entropies of rows.
+// Losses that are sums over elements, cross entropies of rows, and CTC.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "kernels/cpu/reference/reference.h"
+#include "kernels/ctc_labels.h"
 
 namespace lockstep::reference {
 
@@ -215,6 +218,89 @@ void use_cross_entropy(KernelTable& table) {
   table.softmax_cross_entropy_backward = any_float<softmax_cross_entropy_backward>;
   table.nll_loss = nll_loss;
   table.nll_loss_backward = nll_loss_backward;
+}
+
+// -- CTC
+
+namespace {
+
+CtcSample sample_of(In labels, In lengths, Index sample, Index blank) {
+  return {labels.as<Index>(), labels.shape[1], lengths.as<Index>(), lengths.shape[1], sample, blank};
+}
+
+// A place outside of the labels has no alignment.
+double at_place(const std::vector<double>& row, Index s) {
+  return s < 0 || s >= static_cast<Index>(row.size()) ? double{kCtcImpossible} : row[static_cast<std::size_t>(s)];
+}
+
+double log_sum_of(double a, double b, double c) {
+  const double largest = std::max({a, b, c});
+  return largest + std::log(std::exp(a - largest) + std::exp(b - largest) + std::exp(c - largest));
+}
+
+void ctc_loss(Index blank, In x, In labels, In lengths, Out alpha, Out loss, Stream&) {
+  const Index samples = x.shape[0], steps = x.shape[1], classes = x.shape[2], row = alpha.shape[2];
+  for (Index n = 0; n < samples; ++n) {
+    const CtcSample of = sample_of(labels, lengths, n, blank);
+    // Before the first input only the first blank is possible, with the probability 1; it is left at once.
+    std::vector<double> before(static_cast<std::size_t>(of.width), double{kCtcImpossible}), now = before;
+    for (Index t = 0; t < of.steps; ++t) {
+      for (Index s = 0; s < of.width; ++s) {
+        const double ways = t == 0 ? (s < 2 ? 0 : double{kCtcImpossible})
+                                   : log_sum_of(at_place(before, s), at_place(before, s - 1),
+                                                of.may_skip(s) ? at_place(before, s - 2) : double{kCtcImpossible});
+        now[static_cast<std::size_t>(s)] =
+            ctc_bounded(ways + double{x.floats()[(n * steps + t) * classes + of.label(s)]});
+        alpha.floats()[(n * steps + t) * row + s] = static_cast<float>(now[static_cast<std::size_t>(s)]);
+      }
+      std::swap(before, now);
+    }
+    const double end = of.steps == 0
+                           ? (of.width == 1 ? 0 : double{kCtcImpossible})
+                           : log_sum_of(at_place(before, of.width - 1), at_place(before, of.width - 2), kCtcImpossible);
+    const auto log_probability = static_cast<float>(end);
+    loss.floats()[n] = is_ctc_impossible(log_probability) ? std::numeric_limits<float>::infinity() : -log_probability;
+  }
+}
+
+void ctc_loss_backward(Index blank, In x, In labels, In lengths, In alpha, In loss, In loss_grad, Out x_grad, Stream&) {
+  const Index samples = x.shape[0], steps = x.shape[1], classes = x.shape[2], row = alpha.shape[2];
+  if (!x_grad.accumulate) std::fill_n(x_grad.floats(), x_grad.count(), 0.0F);
+  for (Index n = 0; n < samples; ++n) {
+    const CtcSample of = sample_of(labels, lengths, n, blank);
+    const double log_probability = -double{loss.floats()[n]};
+    if (std::isinf(log_probability)) continue;
+    std::vector<double> after(static_cast<std::size_t>(of.width), double{kCtcImpossible}), now = after;
+    for (Index t = of.steps - 1; t >= 0; --t) {
+      const auto way = [&](Index s) {
+        if (s >= of.width) return double{kCtcImpossible};
+        return ctc_bounded(at_place(after, s) + double{x.floats()[(n * steps + t + 1) * classes + of.label(s)]});
+      };
+      std::vector<double> gradient(static_cast<std::size_t>(classes));
+      for (Index s = 0; s < of.width; ++s) {
+        const bool is_end = s + 2 >= of.width;
+        const double beta =
+            t == of.steps - 1
+                ? (is_end ? 0 : double{kCtcImpossible})
+                : log_sum_of(way(s), way(s + 1),
+                             s + 2 < of.width && of.may_skip(s + 2) ? way(s + 2) : double{kCtcImpossible});
+        now[static_cast<std::size_t>(s)] = beta;
+        gradient[static_cast<std::size_t>(of.label(s))] -=
+            std::exp(alpha.floats()[(n * steps + t) * row + s] + beta - log_probability);
+      }
+      std::swap(after, now);
+      for (Index c = 0; c < classes; ++c)
+        x_grad.floats()[(n * steps + t) * classes + c] +=
+            static_cast<float>(gradient[static_cast<std::size_t>(c)] * loss_grad.floats()[n]);
+    }
+  }
+}
+
+}  // namespace
+
+void use_ctc(KernelTable& table) {
+  table.ctc_loss = ctc_loss;
+  table.ctc_loss_backward = ctc_loss_backward;
 }
 
 }  // namespace lockstep::reference

@@ -29,63 +29,53 @@ void copy_strided(const StridedCopy& copy, In in, Out out, Stream& stream) {
   });
 }
 
-// `shape` with another extent in one dimension.
-Shape with_extent(const Shape& shape, std::size_t dim, Index extent) {
-  std::array<Index, Shape::kMaxDims> extents{};
-  std::copy_n(shape.extents().begin(), shape.dims(), extents.begin());
-  extents[dim] = extent;
-  return Shape(std::span<const Index>(extents).first(shape.dims()));
-}
-
-// Lines along `dim` of the index and of x (or its gradient).
-StridedLoop<2> lines_of(std::size_t dim, const Shape& index, const Shape& x) {
-  return {with_extent(index, dim, 1), {strides_of(index), strides_of(x)}};
+// Calls visit(offset in the index, offset of the line along `dim` in x), line after line in the order of the index, so
+// that neighbouring lines are visited together.
+template <typename Visit> void for_each_place(std::size_t dim, const Shape& index, const Shape& x, const Visit& visit) {
+  Strides of_lines = strides_of(x);
+  of_lines[dim] = 0;
+  const StridedLoop<2> loop(index, {strides_of(index), of_lines});
+  const Index count = loop.extent(0), index_step = loop.stride(0, 0), line_step = loop.stride(1, 0);
+  for_each_outer(loop, 1, [&](const auto& at) {
+    for (Index i = 0; i < count; ++i) visit(at[0] + i * index_step, at[1] + i * line_step);
+  });
 }
 
 void gather(std::size_t dim, In x, In index, Out y, Stream&) {
   if (y.count() == 0) return;
-  const Index n = index.shape[dim], bound = x.shape[dim], index_step = strides_of(index.shape)[dim],
-              x_step = strides_of(x.shape)[dim];
-  for_each_outer(lines_of(dim, index.shape, x.shape), 0, [&](const auto& at) {
-    const Index* const places = index.as<Index>() + at[0];
-    float* const to = y.floats() + at[0];
-    for (Index i = 0; i < n; ++i) {
-      const Index place = places[i * index_step];
-      to[i * index_step] =
-          place < 0 || place >= bound ? std::numeric_limits<float>::quiet_NaN() : x.floats()[at[1] + place * x_step];
-    }
+  const Index bound = x.shape[dim], x_step = strides_of(x.shape)[dim];
+  const Index* const places = index.as<Index>();
+  const float* const from = x.floats();
+  float* const to = y.floats();
+  for_each_place(dim, index.shape, x.shape, [=](Index at, Index line) {
+    const Index place = places[at];
+    to[at] = place < 0 || place >= bound ? std::numeric_limits<float>::quiet_NaN() : from[line + place * x_step];
   });
 }
 
 void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream&) {
   if (!x_grad.accumulate) std::fill_n(x_grad.floats(), x_grad.count(), 0.0F);
   if (y_grad.count() == 0 || x_grad.count() == 0) return;
-  const Index n = index.shape[dim], bound = x_grad.shape[dim], index_step = strides_of(index.shape)[dim];
-  const Index x_step = strides_of(x_grad.shape)[dim];
-  for_each_outer(lines_of(dim, index.shape, x_grad.shape), 0, [&](const auto& at) {
-    const Index* const places = index.as<Index>() + at[0];
-    const float* const from = y_grad.floats() + at[0];
-    for (Index i = 0; i < n; ++i) {
-      const Index place = places[i * index_step];
-      const bool outside = place < 0 || place >= bound;  // the line's first gradient becomes NaN
-      x_grad.floats()[at[1] + (outside ? 0 : place) * x_step] +=
-          outside ? std::numeric_limits<float>::quiet_NaN() : from[i * index_step];
-    }
+  const Index bound = x_grad.shape[dim], x_step = strides_of(x_grad.shape)[dim];
+  const Index* const places = index.as<Index>();
+  const float* const from = y_grad.floats();
+  float* const to = x_grad.floats();
+  for_each_place(dim, index.shape, x_grad.shape, [=](Index at, Index line) {
+    const Index place = places[at];
+    const bool outside = place < 0 || place >= bound;  // the line's first gradient becomes NaN
+    to[line + (outside ? 0 : place) * x_step] += outside ? std::numeric_limits<float>::quiet_NaN() : from[at];
   });
 }
 
 void scatter(std::size_t dim, In index, In source, Out y, Stream&) {
   if (index.count() == 0 || y.count() == 0) return;
-  const Index n = index.shape[dim], bound = y.shape[dim], index_step = strides_of(index.shape)[dim];
-  const Index y_step = strides_of(y.shape)[dim], source_step = source.shape.dims() == 0 ? 0 : 1;
-  for_each_outer(lines_of(dim, index.shape, y.shape), 0, [&](const auto& at) {
-    for (Index i = 0; i < n; ++i) {
-      const Index from = at[0] + i * index_step, place = index.as<Index>()[from];
-      if (place < 0 || place >= bound)
-        y.floats()[at[1]] = std::numeric_limits<float>::quiet_NaN();
-      else
-        y.floats()[at[1] + place * y_step] = source.floats()[from * source_step];
-    }
+  const Index bound = y.shape[dim], y_step = strides_of(y.shape)[dim], source_step = source.shape.dims() == 0 ? 0 : 1;
+  for_each_place(dim, index.shape, y.shape, [&](Index at, Index line) {
+    const Index place = index.as<Index>()[at];
+    if (place < 0 || place >= bound)
+      y.floats()[line] = std::numeric_limits<float>::quiet_NaN();
+    else
+      y.floats()[line + place * y_step] = source.floats()[at * source_step];
   });
 }
 

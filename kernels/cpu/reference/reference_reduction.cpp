@@ -38,6 +38,26 @@ void prod(In x, Out y, Stream&) {
     }
 }
 
+void prod_backward(In x, In y_grad, Out x_grad, Stream&) {
+  const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
+  for (Index o = 0; o < outer; ++o)
+    for (Index c = 0; c < inner; ++c) {
+      const Index first = o * n * inner + c;
+      double product = 1;  // of the factors that are not 0
+      Index zeros = 0;
+      for (Index i = 0; i < n; ++i) {
+        const float factor = x.floats()[first + i * inner];
+        zeros += factor == 0;
+        if (factor != 0) product *= factor;
+      }
+      for (Index i = 0; i < n; ++i) {
+        const double factor = x.floats()[first + i * inner];
+        const double others = zeros == 0 ? product / factor : zeros == 1 && factor == 0 ? product : 0;
+        store(x_grad.floats()[first + i * inner], others * y_grad.floats()[o * inner + c], x_grad.accumulate);
+      }
+    }
+}
+
 template <bool is_min> void extreme(In x, Out values, Out indices, Stream&) {
   const Index outer = x.shape[0], n = x.shape[1], inner = x.shape[2];
   float* value = values.floats();
@@ -62,6 +82,7 @@ void use_reduction(KernelTable& table) {
   table.max = any_float<extreme<false>>;
   table.min = any_float<extreme<true>>;
   table.prod = any_float<prod>;
+  table.prod_backward = any_float<prod_backward>;
 }
 
 // -- softmax of rows, and its logarithm

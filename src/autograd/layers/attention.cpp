@@ -2,9 +2,12 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
 
 #include "lockstep/autograd/extend.h"
-#include "lockstep/autograd/shapes.h"
+#include "lockstep/autograd/ops.h"
 #include "src/autograd/layers/attention_products.h"
 
 namespace lockstep {
@@ -14,7 +17,8 @@ namespace {
 constexpr const char* kName = "scaled_dot_product_attention";
 constexpr std::int64_t kMostCudaWidth = 256;
 
-// Inputs: q, k, v, or only qkv. Saved: the inputs, the result, the logarithms of the sums.
+// Inputs: q, k, v, or only qkv; and the mask, if there is one. Saved: the inputs, the result, the logarithms of the
+// sums.
 class AttentionNode : public Node {
  public:
   AttentionNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, const AttentionParams& params,
@@ -27,18 +31,21 @@ class AttentionNode : public Node {
     return Attributes{{"scale", double{params_.scale}},
                       {"causal", std::int64_t{params_.causal}},
                       {"causal_offset", params_.causal_offset},
-                      {"key_lengths", key_lengths_}};
+                      {"key_lengths", key_lengths_},
+                      {"has_mask", std::int64_t{params_.mask != nullptr}}};
   }
 
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    if (inputs().size() == 1) return compute(result_grad, {saved(0), {}, {}}, {targets[0], {}, {}});
+    if (inputs().size() <= 2) return compute(result_grad, {saved(0), {}, {}}, {targets[0], {}, {}});
     compute(result_grad, {saved(0), saved(1), saved(2)}, {targets[0], targets[1], targets[2]});
   }
 
  private:
   void compute(const Tensor& y_grad, const std::array<InputView, 3>& from, const std::array<OutputView, 3>& to) {
     const std::size_t count = inputs().size();
-    kernels_of(y_grad).attention_backward(params_, from[0], from[1], from[2], saved(count), saved(count + 1), y_grad,
+    AttentionParams params = params_;
+    if (params.mask != nullptr) params.mask = saved(count - 1).data<float>();
+    kernels_of(y_grad).attention_backward(params, from[0], from[1], from[2], saved(count), saved(count + 1), y_grad,
                                           to[0], to[1], to[2], stream_of(y_grad));
   }
 
@@ -100,21 +107,49 @@ float factor_of(const AttentionOptions& options, std::int64_t width) {
 
 // Whether only attention_by_products() computes this. The kernels of GPUs have fewer options than those of the CPU.
 bool needs_products(const AttentionOptions& options, const Tensor& q, const Sizes& s, bool is_grouped) {
-  if (options.mask.defined() || options.dropout > 0) return true;
-  return q.device().kind() == DeviceKind::kCuda &&
-         (!options.key_lengths.empty() || is_grouped || (options.causal && s.keys != s.queries));
+  if (options.dropout > 0 || (options.mask.defined() && requires_grad(options.mask))) return true;
+  return q.device().kind() == DeviceKind::kCuda && (options.mask.defined() || !options.key_lengths.empty() ||
+                                                    is_grouped || (options.causal && s.keys != s.queries));
+}
+
+// The mask as numbers that are added to scores, with all keys in its rows.
+Tensor added_to_scores(const Tensor& mask, std::int64_t keys) {
+  const auto constant = [&](float value) { return Tensor::full({1}, value, mask.device()); };
+  const bool is_boolean = mask.dtype() == DType::kUInt8 || mask.dtype() == DType::kInt8;
+  const Tensor added = is_boolean ? where(mask, constant(0), constant(-std::numeric_limits<float>::infinity()))
+                                  : cast(mask, DType::kFloat32);
+  std::vector<std::int64_t> extents(added.shape().extents().begin(), added.shape().extents().end());
+  if (extents.empty()) extents.push_back(1);
+  if (extents.back() == keys) return added;
+  extents.back() = keys;
+  return broadcast_to(added, Shape(std::span<const std::int64_t>(extents)));
+}
+
+// The distances of the mask's samples, heads and queries, 0 where it is the same for all.
+void set_mask(AttentionParams& params, const Tensor& mask) {
+  params.mask = mask.data<float>();
+  const Strides strides = strides_of(mask.shape());
+  const std::size_t dims = mask.shape().dims();
+  for (std::size_t d = 0; d + 1 < dims; ++d)
+    params.mask_strides[4 - dims + d] = mask.shape()[static_cast<std::int64_t>(d)] == 1 ? 0 : strides[d];
 }
 
 Tensor attention(std::vector<Tensor> inputs, const Shape& result, const AttentionOptions& options) {
-  const Tensor& q = inputs.front();
+  const Tensor q = inputs.front();
   const bool packed = inputs.size() == 1;
   const std::int64_t keys = packed ? q.shape()[1] : inputs[1].shape()[1];
   AttentionParams params{factor_of(options, result[3]), options.causal};
   if (options.causal_alignment == CausalAlignment::kLowerRight) params.causal_offset = keys - result[1];
   if (!options.key_lengths.empty()) params.key_lengths = options.key_lengths.data();
+  Tensor mask;
+  if (options.mask.defined() && result.count() > 0) {
+    mask = added_to_scores(options.mask, keys);
+    set_mask(params, mask);
+  }
   const Tensor y = empty_like(q, result), log_sums = empty_like(q, {result[0], result[2], result[1]}, DType::kFloat32);
   kernels_of(q).attention(params, q, packed ? InputView() : InputView(inputs[1]),
                           packed ? InputView() : InputView(inputs[2]), y, log_sums, stream_of(q));
+  if (mask.defined()) inputs.push_back(mask);
   std::vector<Tensor> saved = inputs;
   saved.push_back(detach(y));
   saved.push_back(log_sums);

@@ -46,6 +46,10 @@ Tensor constant_like(const Tensor& x, float value) {
 void check_index(std::string_view operation, const Tensor& index, std::int64_t bound) {
   if (index.device().kind() != DeviceKind::kCpu) return;
   const auto values = index.span<std::int64_t>();
+  bool is_outside = false;
+  for (const std::int64_t value : values)
+    is_outside |= static_cast<std::uint64_t>(value) >= static_cast<std::uint64_t>(bound);
+  if (!is_outside) return;
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i] < 0 || values[i] >= bound)
       throw InvalidArgument("{}: index {} at position {} is outside 0..{}", operation, values[i], i, bound - 1);

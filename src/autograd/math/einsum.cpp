@@ -129,6 +129,12 @@ Tensor einsum(std::string_view text, const Tensor& a, const Tensor& b) {
   for (const char letter : of_a) (!has(of_b, letter) ? rows : has(pattern.result, letter) ? batch : inner) += letter;
   for (const char letter : of_b)
     if (!has(of_a, letter)) columns += letter;
+  if (rows.empty() && columns.empty() && !inner.empty()) {  // products of vectors
+    const std::string all = batch + inner;
+    std::string letters = all;
+    const Tensor products = in_order(left, of_a, all) * in_order(right, of_b, all);
+    return in_order(sum_others(products, letters, batch), batch, pattern.result);
+  }
   const auto count = [&](const std::string& letters) { return shape_of_letters(letters, extents).count(); };
   const Shape of_left = {count(batch), count(rows), count(inner)},
               of_right = {count(batch), count(inner), count(columns)};

@@ -101,22 +101,14 @@ Tensor extreme_of_dims(const Extreme& extreme, const Tensor& x, const Dims& dims
       });
 }
 
-// With P the product of the factors that are not 0, the gradient is P / x where no factor is 0; where one is, P for
-// that factor and 0 for the others; else 0. Saved: x as (outer, n, inner).
+// Saved: x as (outer, n, inner).
 class ProdNode : public Node {
  public:
   using Node::Node;
   const char* name() const override { return "prod"; }
   std::optional<Attributes> attributes() const override { return Attributes(); }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    const NoGrad no_grad;
-    const Tensor x = saved(0), zero = constant_like(x, 0), one = constant_like(x, 1), is_zero = eq(x, zero);
-    const Tensor zeros = sum(where(is_zero, one, zero), 1, true), others = where(is_zero, one, x);
-    const Tensor product = reshape(prod(others, 1), zeros.shape());
-    const Tensor of_zero = where(eq(zeros, one), product, zero),
-                 of_other = where(eq(zeros, zero), product / others, zero);
-    const Tensor slope = where(is_zero, of_zero, of_other);
-    targets[0].give(slope * reshape(result_grad, zeros.shape()));
+    kernels_of(result_grad).prod_backward(saved(0), result_grad, targets[0], stream_of(result_grad));
   }
 };
 

@@ -14,16 +14,17 @@ namespace lockstep {
 
 namespace {
 
-// The elements of the last two dimensions for which is_kept(row, column) holds, and 0 elsewhere.
-template <typename IsKept> Tensor part_of_matrix(const char* name, const Tensor& x, const IsKept& is_kept) {
+// The elements of the last two dimensions in the columns [begin, end) = kept(row), and 0 elsewhere.
+template <typename Kept> Tensor part_of_matrix(const char* name, const Tensor& x, const Kept& kept_columns) {
   check_activation(name, "x", x);
   if (x.shape().dims() < 2)
     throw InvalidArgument("{}: x {} is no matrix, expected at least two dimensions", name, x.shape().text());
   const std::int64_t rows = x.shape()[-2], columns = x.shape()[-1];
-  std::vector<std::uint8_t> mask;
-  mask.reserve(static_cast<std::size_t>(rows * columns));
-  for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t column = 0; column < columns; ++column) mask.push_back(is_kept(row, column) ? 1 : 0);
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(rows * columns));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const auto [begin, end] = kept_columns(row, columns);
+    if (begin < end) std::fill(mask.begin() + row * columns + begin, mask.begin() + row * columns + end, 1);
+  }
   const Tensor kept = Tensor::from<std::uint8_t>(mask, {rows, columns}, x.device());
   return where(kept, x, constant_like(x, 0));
 }
@@ -109,10 +110,14 @@ Tensor one_hot(const Tensor& labels, std::int64_t classes) {
 }
 
 Tensor tril(const Tensor& x, std::int64_t diagonal) {
-  return part_of_matrix("tril", x, [=](std::int64_t row, std::int64_t column) { return column - row <= diagonal; });
+  return part_of_matrix("tril", x, [=](std::int64_t row, std::int64_t columns) {
+    return std::pair(std::int64_t{0}, row + std::clamp(diagonal, -row - 1, columns - row - 1) + 1);
+  });
 }
 Tensor triu(const Tensor& x, std::int64_t diagonal) {
-  return part_of_matrix("triu", x, [=](std::int64_t row, std::int64_t column) { return column - row >= diagonal; });
+  return part_of_matrix("triu", x, [=](std::int64_t row, std::int64_t columns) {
+    return std::pair(row + std::clamp(diagonal, -row, columns - row), columns);
+  });
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "lockstep/autograd/embedding.h"
 #include "lockstep/autograd/extend.h"
 #include "lockstep/autograd/ops.h"
 #include "src/autograd/math/dimensions.h"
@@ -50,7 +51,10 @@ class GatherNode : public Node {
   std::size_t dim_;
 };
 
-// Saved: the index, and the places (x's shape) to which it is repeated.
+// (n, the elements of each of the n slices)
+Shape as_rows(const Shape& shape) { return {shape[0], shape[0] == 0 ? 0 : shape.count() / shape[0]}; }
+
+// Saved: the index; and the places (y's shape) to which it is repeated, or nothing if x was read by rows.
 class IndexSelectNode : public Node {
  public:
   IndexSelectNode(std::vector<Tensor> inputs, std::vector<Tensor> saved, std::size_t dim)
@@ -58,7 +62,13 @@ class IndexSelectNode : public Node {
   const char* name() const override { return "index_select"; }
   std::optional<Attributes> attributes() const override { return Attributes{{"dim", static_cast<std::int64_t>(dim_)}}; }
   void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    kernels_of(result_grad).gather_backward(dim_, saved(1), result_grad, targets[0], stream_of(result_grad));
+    const KernelTable& kernels = kernels_of(result_grad);
+    Stream& stream = stream_of(result_grad);
+    const Tensor& places = saved(1);
+    if (places.defined()) return kernels.gather_backward(dim_, places, result_grad, targets[0], stream);
+    OutputView x_grad = targets[0];
+    x_grad.shape = as_rows(x_grad.shape);
+    kernels.embedding_backward(viewed(result_grad, as_rows(result_grad.shape())), saved(0), kNoPadding, x_grad, stream);
   }
 
  private:
@@ -142,11 +152,18 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   check_index("index_select", index, x.shape()[static_cast<std::int64_t>(along)]);
   std::vector<std::int64_t> extents(x.shape().extents().begin(), x.shape().extents().end());
   extents[along] = index.count();
-  const Tensor places = empty_like(index, Shape(std::span<const std::int64_t>(extents)));
+  const Shape result(std::span<const std::int64_t>{extents});
+  const Tensor y = empty_like(x, result);
+  if (along == 0 && x.dtype() == DType::kFloat32 && y.count() > 0) {
+    const OutputView rows(y.buffer().data(), y.dtype(), as_rows(result));
+    kernels_of(x).embedding(viewed(x, as_rows(x.shape())), index, rows, stream_of(x));
+    record<IndexSelectNode>(y, {x}, std::vector{index, Tensor()}, along);
+    return y;
+  }
+  const Tensor places = empty_like(index, result);
   StridedCopy repeat{places.shape(), {}, strides_of(places.shape())};
   repeat.in_strides[along] = 1;
   kernels_of(x).copy_strided(repeat, index, places, stream_of(x));
-  const Tensor y = empty_like(x, places.shape());
   kernels_of(x).gather(along, x, places, y, stream_of(x));
   record<IndexSelectNode>(y, {x}, std::vector{index, places}, along);
   return y;

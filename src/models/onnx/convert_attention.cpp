@@ -15,21 +15,24 @@ struct AttentionCall {
   std::string q, k, v;
   Extent samples;
   std::int64_t queries, keys, heads, key_heads, width;
+  std::string mask;  // added to the scores; empty: none
 };
 
 AttentionCall operands_of(Conversion& c) {
   const Extents from = c.extents(0);
-  if (c.inputs() == 1) {
+  const std::size_t operands = c.inputs() - static_cast<std::size_t>(c.integer("has_mask"));
+  const std::string mask = operands == c.inputs() ? "" : c.in(operands);
+  if (operands == 1) {
     const std::string qkv = c.in(0);
     const auto part = [&](std::int64_t which) {
       return c.to.add("Gather", {qkv, c.to.integer(which)}, {{"axis", std::int64_t{2}}});
     };
     const std::int64_t positions = c.fixed(from[1]), heads = c.fixed(from[3]);
-    return {part(0), part(1), part(2), from[0], positions, positions, heads, heads, c.fixed(from[4])};
+    return {part(0), part(1), part(2), from[0], positions, positions, heads, heads, c.fixed(from[4]), mask};
   }
   const Extents k = c.extents(1);
-  return {c.in(0),       c.in(1),          c.in(2),       from[0],         c.fixed(from[1]),
-          c.fixed(k[1]), c.fixed(from[2]), c.fixed(k[2]), c.fixed(from[3])};
+  return {c.in(0),       c.in(1),          c.in(2),       from[0],          c.fixed(from[1]),
+          c.fixed(k[1]), c.fixed(from[2]), c.fixed(k[2]), c.fixed(from[3]), mask};
 }
 
 struct Visible {
@@ -47,11 +50,14 @@ Visible visible_scores(Conversion& c, const AttentionCall& call) {
     visible.mask = c.to.mask(mask, {call.queries, call.keys});
     visible.has_blind_queries = offset < 0;
   }
-  if (!c.has_lengths("key_lengths")) return visible;
-  const std::string inside = c.to.length_mask(c.lengths("key_lengths"), call.keys);
-  const std::string shaped = c.to.add("Unsqueeze", {inside, c.to.ints({1, 2})});
-  visible.mask = visible.mask.empty() ? shaped : c.to.add("And", {visible.mask, shaped});
-  visible.has_blind_queries = true;
+  const auto hide = [&](const std::string& mask) {
+    visible.mask = visible.mask.empty() ? mask : c.to.add("And", {visible.mask, mask});
+    visible.has_blind_queries = true;
+  };
+  if (c.has_lengths("key_lengths"))
+    hide(c.to.add("Unsqueeze", {c.to.length_mask(c.lengths("key_lengths"), call.keys), c.to.ints({1, 2})}));
+  if (!call.mask.empty())
+    hide(c.to.add("Not", {c.to.add("IsInf", {call.mask}, {{"detect_positive", std::int64_t{0}}})}));
   return visible;
 }
 
@@ -72,6 +78,7 @@ void convert_attention(Conversion& c) {
   std::string scores = to.add("MatMul", {q, to.transpose(call.k, {0, 2, 3, 1})});
   if (is_grouped) scores = to.reshape(scores, scores_of_keys, scores_of_heads);
   const Visible visible = visible_scores(c, call);
+  if (!call.mask.empty()) scores = to.add("Add", {scores, call.mask});
   if (!visible.mask.empty()) scores = to.add("Where", {visible.mask, scores, to.number(kHidden)});
   std::string p = to.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
   if (visible.has_blind_queries) p = to.add("Where", {visible.mask, p, to.number(0)});

@@ -41,6 +41,15 @@ void convert_flip(Conversion& c) {
                     {c.in(0), c.to.ints(minus_one), c.to.ints(before_first), c.to.ints(dims), c.to.ints(minus_one)}));
 }
 
+void convert_roll(Conversion& c) {
+  const std::string dim = c.to.ints({c.integer("dim")});
+  const std::int64_t moved = c.integer("shift");
+  if (moved == 0) return c.result(c.to.add("Identity", {c.in(0)}));
+  const std::string last = c.to.add("Slice", {c.in(0), c.to.ints({-moved}), c.to.ints({kToTheEnd}), dim});
+  const std::string others = c.to.add("Slice", {c.in(0), c.to.ints({0}), c.to.ints({-moved}), dim});
+  c.result(c.to.add("Concat", {last, others}, {{"axis", c.integer("dim")}}));
+}
+
 void convert_pad(Conversion& c) {
   std::vector<std::int64_t> widths = c.integers("before");
   const std::vector<std::int64_t> after = c.integers("after");
@@ -54,6 +63,7 @@ void convert_pad(Conversion& c) {
 void convert_copy(Conversion& c) {
   if (c.op() == "slice") return convert_slice(c);
   if (c.op() == "flip") return convert_flip(c);
+  if (c.op() == "roll") return convert_roll(c);
   if (c.op() == "pad") return convert_pad(c);
   if (c.op() == "permute") return c.result(c.to.transpose(c.in(0), c.integers("dims")));
   std::vector<std::string> parts;

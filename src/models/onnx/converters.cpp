@@ -33,6 +33,7 @@ constexpr OnnxOperator kOperators[] = {
     {"concat", convert_copy},
     {"pad", convert_copy},
     {"flip", convert_copy},
+    {"roll", convert_copy},
     {"embedding", convert_indexing, 1},
     {"gather", convert_indexing, 1},
     {"index_select", convert_indexing, 1},
@@ -85,6 +86,7 @@ constexpr OnnxOperator kOperators[] = {
     {"mse_loss", nullptr, 0, false, kLoss},
     {"l1_loss", nullptr, 0, false, kLoss},
     {"binary_cross_entropy_with_logits", nullptr, 0, false, kLoss},
+    {"ctc_loss", nullptr, 0, false, kLoss},
     {"l2_loss", nullptr, 0, false, kLoss},
 };
 
