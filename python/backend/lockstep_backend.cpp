@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "lockstep/core/device.h"
@@ -121,7 +122,9 @@ LockstepBackend::WorkPointer LockstepBackend::keep_if_coalescing(WorkPointer wor
 }
 
 LockstepBackend::WorkPointer LockstepBackend::issue(Call call, std::function<void(const CallOptions&)> run) {
-  check_usable(call.title);
+  const char* const name = std::strchr(call.title, ':') + 1;
+  check_usable(name);
+  for (const at::Tensor& output : call.outputs) check_output(name, getRank(), output);
   CallOptions options;
   options.timeout = call.timeout.count() > 0 ? call.timeout : timeout_.load();
   auto work = c10::make_intrusive<CallWork>(
@@ -162,6 +165,7 @@ LockstepBackend::WorkPointer LockstepBackend::message(const char* call, const ch
   check_single(call, tensors);
   if (tag < 0) refuse(call, getRank(), "got tag " + std::to_string(tag) + "; tags are not negative");
   const bool is_send = type == c10d::OpType::SEND;
+  if (!is_send) check_output(call, getRank(), tensors[0]);
   auto operand = moved(tensors[0], is_send ? Access::kRead : Access::kWrite);
   operand.prepare();
   auto work = c10::make_intrusive<MessageWork>(getRank(), type, title, tensors[0], std::move(operand),
