@@ -50,6 +50,14 @@ class Imports(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "lockstep\n"), done.stderr)
 
 
+    def test_flight_recorder_of_pytorch(self):
+        """It is attached to groups where a variable asks for it."""
+        program = "import lockstep_torch; from torch.distributed import distributed_c10d as c10d; print('lockstep' in c10d._FR_SELF_RECORDING_BACKENDS)"
+        for variables, expected in [({}, "True"), ({"TORCH_FR_BUFFER_SIZE": "100"}, "False"), ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}, "False")]:
+            done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True, timeout=rank_cases.LONGEST, check=False)
+            self.assertEqual(done.stdout.strip(), expected, done.stderr)
+
+
 class DevicesOfGroups(unittest.TestCase):
     """There is no GPU here: what PyTorch asks for is replaced, and Gloo, which makes groups without one, has NCCL's place."""
 
