@@ -52,10 +52,15 @@ class Imports(unittest.TestCase):
 
     def test_flight_recorder_of_pytorch(self):
         """It is attached to groups where a variable asks for it."""
-        program = "import lockstep_torch; from torch.distributed import distributed_c10d as c10d; print('lockstep' in c10d._FR_SELF_RECORDING_BACKENDS)"
-        for variables, expected in [({}, "True"), ({"TORCH_FR_BUFFER_SIZE": "100"}, "False"), ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}, "False")]:
-            done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True, timeout=rank_cases.LONGEST, check=False)
-            self.assertEqual(done.stdout.strip(), expected, done.stderr)
+        recording = dist.distributed_c10d._FR_SELF_RECORDING_BACKENDS
+        try:
+            for variables, expected in [({"TORCH_FR_BUFFER_SIZE": "100"}, False), ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}, False), ({}, True)]:
+                recording.discard("lockstep")
+                with mock.patch.dict(os.environ, variables):
+                    lockstep_torch.register()
+                self.assertEqual("lockstep" in recording, expected, variables)
+        finally:
+            recording.add("lockstep")
 
 
 class DevicesOfGroups(unittest.TestCase):
