@@ -102,6 +102,10 @@ void CallQueue::issue(const c10::intrusive_ptr<CallWork>& work, bool is_async) {
     lock.unlock();
     C10_THROW_ERROR(DistBackendError, why_closed_);
   }
+  if (!is_async && !is_running_ && waiting_.empty()) {
+    run(lock, work);
+    return;
+  }
   waiting_.push_back(work);
   if (is_async) {
     ensure_worker(lock);
@@ -131,10 +135,14 @@ bool CallQueue::await(CallWork& work, std::chrono::milliseconds timeout) {
   return work.is_done();
 }
 
-// Runs the oldest collective, and then its callbacks, during which another thread may run the next one.
 void CallQueue::run_front(Lock& lock) {
   const auto work = std::move(waiting_.front());
   waiting_.pop_front();
+  run(lock, work);
+}
+
+// Runs the collective, and then its callbacks, during which another thread may run the next one.
+void CallQueue::run(Lock& lock, const c10::intrusive_ptr<CallWork>& work) {
   is_running_ = true;
   lock.unlock();
   work->execute();

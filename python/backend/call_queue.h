@@ -77,6 +77,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
  private:
   using Lock = std::unique_lock<std::mutex>;
   void run_front(Lock& lock);
+  void run(Lock& lock, const c10::intrusive_ptr<CallWork>& work);
   template <typename Body> void leave_order(Lock& lock, Body&& body);
   void ensure_worker(Lock& lock);
   void serve();

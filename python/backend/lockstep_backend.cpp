@@ -1,9 +1,11 @@
 #include "python/backend/lockstep_backend.h"
 
 #include <Python.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "lockstep/core/device.h"
@@ -32,6 +34,14 @@ class WithoutPythonLock {
   PyThreadState* const state_;
 };
 
+// The forks between the process that loaded this library and the one that asks. Counted, because to ask the kernel for
+// the process would take a tenth of what a small call takes here.
+int forks() {
+  static std::atomic<int> count{0};
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1); });
+  return count.load(std::memory_order_relaxed);
+}
+
 std::shared_ptr<ProcessGroup> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    milliseconds timeout) {
   const auto place_of = [](const char* variable, int otherwise) {
@@ -54,6 +64,7 @@ std::shared_ptr<ProcessGroup> join(const c10::intrusive_ptr<c10d::Store>& store,
 LockstepBackend::LockstepBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout)
     : Backend(rank, size),
       process_(getpid()),
+      forks_(forks()),
       timeout_(timeout),
       group_(with_torch_errors([&] { return join(store->clone(), rank, size, timeout); })),
       queue_(std::make_shared<CallQueue>()),
@@ -63,7 +74,7 @@ LockstepBackend::LockstepBackend(const c10::intrusive_ptr<c10d::Store>& store, i
 
 // A forked child has the group's memory, but none of its threads: it keeps the memory.
 LockstepBackend::~LockstepBackend() {
-  if (process_ != getpid()) {
+  if (forks_ != forks()) {
     static auto& kept = *new std::vector<std::pair<std::shared_ptr<ProcessGroup>, std::shared_ptr<CallQueue>>>;
     kept.emplace_back(std::move(group_), std::move(queue_));
     return;
@@ -78,7 +89,7 @@ c10::intrusive_ptr<c10d::Backend::Options> LockstepBackend::getBackendOptions() 
 }
 
 void LockstepBackend::shutdown() {
-  if (process_ != getpid() || has_left_.exchange(true)) return;
+  if (forks_ != forks() || has_left_.exchange(true)) return;
   const WithoutPythonLock released;
   queue_->close("lockstep: rank " + std::to_string(getRank()) +
                 " has left this process group (destroy_process_group(), or the program ends)");
@@ -87,13 +98,13 @@ void LockstepBackend::shutdown() {
 }
 
 void LockstepBackend::abort() {
-  if (process_ != getpid()) return;
+  if (forks_ != forks()) return;
   group_->abort("torch.distributed's abort() was called");
   shutdown();
 }
 
 void LockstepBackend::check_usable(const char* call) const {
-  if (process_ != getpid())
+  if (forks_ != forks())
     refuse(call, getRank(),
            "the process group was made in process " + std::to_string(process_) +
                ", which has forked this one; a child cannot use its parent's connections. Make a group in the child, "
@@ -103,6 +114,7 @@ void LockstepBackend::check_usable(const char* call) const {
 void LockstepBackend::startCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   coalescing_.emplace();
+  is_coalescing_.store(true);
 }
 
 LockstepBackend::WorkPointer LockstepBackend::endCoalescing() {
@@ -110,35 +122,36 @@ LockstepBackend::WorkPointer LockstepBackend::endCoalescing() {
   if (!coalescing_) refuse("endCoalescing", getRank(), "startCoalescing() has not been called");
   auto works = std::move(*coalescing_);
   coalescing_.reset();
+  is_coalescing_.store(false);
   if (works.size() == 1) return works[0];
   return c10::make_intrusive<ManyWorks>(getRank(), std::move(works), queue_);
 }
 
 LockstepBackend::WorkPointer LockstepBackend::keep_if_coalescing(WorkPointer work) {
+  if (!is_coalescing_.load()) return work;
   const std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalescing_->push_back(work);
   return work;
 }
 
-LockstepBackend::WorkPointer LockstepBackend::issue(Call call, std::function<void(const CallOptions&)> run) {
-  check_usable(call.title);
-  CallOptions options;
-  options.timeout = call.timeout.count() > 0 ? call.timeout : timeout_.load();
-  auto work = c10::make_intrusive<CallWork>(
-      getRank(), call.type, call.title, std::move(call.inputs), calls_.fetch_add(1) + 1,
-      [this, run = std::move(run), options] { run_guarded(run, options); }, std::move(call.outputs), queue_);
+LockstepBackend::WorkPointer LockstepBackend::issue_job(Call call, std::function<void()> job) {
+  const char* const name = std::strchr(call.title, ':') + 1;
+  check_usable(name);
+  for (const at::Tensor& output : call.outputs) check_output(name, getRank(), output);
+  auto work = c10::make_intrusive<CallWork>(getRank(), call.type, call.title, std::move(call.inputs),
+                                            calls_.fetch_add(1) + 1, std::move(job), std::move(call.outputs), queue_);
   queue_->issue(work, call.is_async);
   return keep_if_coalescing(std::move(work));
 }
 
-void LockstepBackend::run_guarded(const std::function<void(const CallOptions&)>& run, const CallOptions& call) {
+void LockstepBackend::run_guarded(c10::function_ref<void()> run) {
   struct Pumping {
     explicit Pumping(MessagePump& pump) : pump(pump) { pump.begin_collective(); }
     ~Pumping() { pump.end_collective(); }
     MessagePump& pump;
   } const pumping(*pump_);
   try {
-    run(call);
+    run();
   } catch (const TimeoutError&) {
     note_failure(c10d::ErrorType::TIMEOUT);
     throw;
@@ -162,6 +175,7 @@ LockstepBackend::WorkPointer LockstepBackend::message(const char* call, const ch
   check_single(call, tensors);
   if (tag < 0) refuse(call, getRank(), "got tag " + std::to_string(tag) + "; tags are not negative");
   const bool is_send = type == c10d::OpType::SEND;
+  if (!is_send) check_output(call, getRank(), tensors[0]);
   auto operand = moved(tensors[0], is_send ? Access::kRead : Access::kWrite);
   operand.prepare();
   auto work = c10::make_intrusive<MessageWork>(getRank(), type, title, tensors[0], std::move(operand),

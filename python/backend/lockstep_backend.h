@@ -8,6 +8,8 @@
 // The tensors of a call belong to it until its Work is done, which holds references to them.
 #pragma once
 
+#include <ATen/record_function.h>
+#include <c10/util/FunctionRef.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -83,10 +85,19 @@ class LockstepBackend : public c10d::Backend {
     const char* title;  // "lockstep:all_reduce", for the profiler
     std::chrono::milliseconds timeout;
     bool is_async;
-    Tensors inputs, outputs;
+    Tensors inputs;  // if there is a profiler
+    Tensors outputs;
   };
-  WorkPointer issue(Call call, std::function<void(const CallOptions&)> run);
-  void run_guarded(const std::function<void(const CallOptions&)>& run, const CallOptions& call);
+  // `run(const CallOptions&)` makes the call of the group.
+  template <typename Run> WorkPointer issue(Call call, Run run) {
+    CallOptions options;
+    options.timeout = call.timeout.count() > 0 ? call.timeout : timeout_.load();
+    return issue_job(std::move(call), [this, options, run = std::move(run)]() mutable {
+      run_guarded([&run, &options] { run(options); });
+    });
+  }
+  WorkPointer issue_job(Call call, std::function<void()> job);
+  void run_guarded(c10::function_ref<void()> run);
   WorkPointer keep_if_coalescing(WorkPointer work);
   void note_failure(c10d::ErrorType kind);
   void check_usable(const char* call) const;
@@ -97,12 +108,13 @@ class LockstepBackend : public c10d::Backend {
   WorkPointer message(const char* call, const char* title, c10d::OpType type, Tensors& tensors, int peer, int tag);
   std::vector<std::size_t> counts_of(const char* call, const at::Tensor& tensor,
                                      const std::vector<std::int64_t>& splits, std::size_t items) const;
-  template <typename Options>
-  Call call_of(c10d::OpType type, const char* title, const Options& options, Tensors inputs, Tensors outputs) const {
-    return {type, title, options.timeout, options.asyncOp, std::move(inputs), std::move(outputs)};
+  template <typename Options> Call call_of(c10d::OpType type, const char* title, const Options& options,
+                                           const Tensors& inputs, Tensors outputs) const {
+    return {type, title, options.timeout, options.asyncOp, at::hasCallbacks() ? inputs : Tensors(), std::move(outputs)};
   }
 
   const pid_t process_;
+  const int forks_;  // in process_
   std::atomic<std::chrono::milliseconds> timeout_;
   std::shared_ptr<ProcessGroup> group_;
   std::shared_ptr<CallQueue> queue_;
@@ -110,6 +122,7 @@ class LockstepBackend : public c10d::Backend {
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
   std::mutex message_mutex_;  // one thread at a time begins a message
+  std::atomic<bool> is_coalescing_{false};
   std::mutex coalescing_mutex_;
   std::optional<std::vector<WorkPointer>> coalescing_;
   std::atomic<bool> has_left_{false};

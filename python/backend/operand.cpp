@@ -1,10 +1,12 @@
 #include "python/backend/operand.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include "python/backend/errors.h"
@@ -28,7 +30,14 @@ std::optional<DType> dtype_of(at::ScalarType type) {
 }
 
 bool is_plain(const at::Tensor& tensor, at::ScalarType type) {
-  return tensor.scalar_type() == type && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.scalar_type() == type && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
+         !tensor._is_zerotensor();
+}
+
+std::string layout_name(at::Layout layout) {
+  std::ostringstream text;
+  text << layout;
+  return text.str();
 }
 
 const char* name_of_op(c10d::ReduceOp::RedOpType op) {
@@ -193,9 +202,17 @@ void check_tensor(const char* call, int rank, const at::Tensor& tensor) {
   if (!tensor.device().is_cpu())
     refuse(call, rank,
            "got a tensor on " + tensor.device().str() +
-               ", but the lockstep backend serves CPU tensors; use init_process_group(\"cpu:lockstep,cuda:nccl\")");
-  if (tensor.layout() != at::kStrided)
-    refuse(call, rank, "got a sparse tensor, but the lockstep backend serves dense ones; call to_dense() first");
+               ", but the lockstep backend serves CPU tensors, and NCCL those on GPUs, if this PyTorch has NCCL; "
+               "copy the tensor to the CPU");
+  if (tensor.layout() != at::kStrided || tensor.is_nested())
+    refuse(call, rank,
+           "got a tensor of the layout " + (tensor.is_nested() ? std::string("nested") : layout_name(tensor.layout())) +
+               ", but the lockstep backend serves dense tensors; call to_dense(), or use values()");
+}
+
+void check_output(const char* call, int rank, const at::Tensor& tensor) {
+  if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
+    refuse(call, rank, "got an output whose elements share memory, as those of expand() do; call contiguous() first");
 }
 
 void check_tensors(const char* call, int rank, const std::vector<at::Tensor>& tensors) {

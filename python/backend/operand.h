@@ -97,6 +97,8 @@ class Reduction {
 
 // Throws RuntimeError unless the tensor is dense and on the CPU; or, for several, if their types differ.
 void check_tensor(const char* call, int rank, const at::Tensor& tensor);
+// Throws RuntimeError if elements of the tensor share memory, as those of expand() do: it cannot be an output.
+void check_output(const char* call, int rank, const at::Tensor& tensor);
 void check_tensors(const char* call, int rank, const std::vector<at::Tensor>& tensors);
 
 }  // namespace lockstep::torch_backend

@@ -1,13 +1,16 @@
 """Lockstep's process group as a backend of torch.distributed, for CPU tensors:
 
-    import lockstep_torch
-    dist.init_process_group("lockstep")                   # or "cpu:lockstep,cuda:nccl"
+    dist.init_process_group("lockstep")
 
-See docs/torch-distributed.md of Lockstep.
+NCCL serves tensors on GPUs, where PyTorch has it. `import lockstep_torch` registers the backend; where the wheel is installed, PyTorch
+does so by itself. See docs/torch-distributed.md of Lockstep.
 """
 
 import atexit
 import datetime
+import os
+import sys
+import sysconfig
 import weakref
 
 import torch
@@ -16,8 +19,14 @@ import torch.distributed as dist
 from . import _built_for
 
 
-def _check_torch():
+def _check_build():
     """The extension uses classes of PyTorch's C++ library, whose layout changes with every version."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    if suffix != _built_for.EXTENSION_SUFFIX:
+        raise ImportError(
+            f"lockstep_torch: this wheel was built for a Python whose extensions are named *{_built_for.EXTENSION_SUFFIX}, "
+            f"and those of Python {sys.version.split()[0]} are named *{suffix}; build the wheel again with scripts/wheel --python {sys.executable}"
+        )
     found = torch.__version__.split("+")[0]
     if found != _built_for.TORCH_VERSION:
         raise ImportError(
@@ -33,9 +42,9 @@ def _check_torch():
         raise ImportError("lockstep_torch: this PyTorch was built without torch.distributed; install one with it")
 
 
-_check_torch()
+_check_build()
 
-from . import _C  # noqa: E402: only once the version has been checked
+from . import _C  # noqa: E402: only once the versions have been checked
 
 __version__ = _C.version
 
@@ -58,5 +67,23 @@ def _leave_all():
         backend.shutdown()
 
 
+def _device_backend_map(config):
+    """PyTorch gives all devices of a backend's name to that backend. Those for which "lockstep" alone was asked are shared with NCCL; without
+    it, our backend refuses CUDA tensors and says why. device_count() asks the driver, and leaves CUDA as it is, so that the process may fork."""
+    devices = config.device_backend_map
+    if devices.get("cuda") == "lockstep" and dist.is_nccl_available() and torch.cuda.device_count() > 0:
+        devices["cuda"] = "nccl"
+    return devices
+
+
+def register():
+    """Makes the backend known to PyTorch. Called by the import, and by PyTorch, which finds the name in the wheel's entry points."""
+    dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu", "cuda"])
+    dist.distributed_c10d.BackendConfig.get_device_backend_map = _device_backend_map
+    # Lockstep keeps a flight record of its own. PyTorch's in addition would take a third of a small call's time: it is kept where it is asked for.
+    if not any(os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")):
+        dist.distributed_c10d._FR_SELF_RECORDING_BACKENDS.add("lockstep")
+
+
 atexit.register(_leave_all)
-dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
+register()

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Programs that only use the example, comparisons with other frameworks, and results.
-constexpr const char* kLeftOut[] = {"bench/peers/", "docs/results/", "docs/coming-from",
+// Programs that only use the example, comparisons with other frameworks, tests of PyTorch's own hooks, and results.
+constexpr const char* kLeftOut[] = {"bench/peers/", "docs/results/", "docs/coming-from", "tests/torch_backend/",
                                     "tests/architecture/to_add_test.cpp"};
 
 struct AddRow {

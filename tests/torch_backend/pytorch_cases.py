@@ -20,6 +20,9 @@ RANKS = sys.argv[sys.argv.index("--ranks") + 1] if "--ranks" in sys.argv else "3
 FOLDER = tempfile.mkdtemp(prefix="lockstep_pytorch_cases_")
 os.environ.update(BACKEND="lockstep", INIT_METHOD=f"file://{FOLDER}/init", TEMP_DIR=FOLDER, WORLD_SIZE=RANKS, MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1")
 
+if importlib.util.find_spec("expecttest") is None:
+    sys.exit("pytorch_cases.py: PyTorch's cases import expecttest, which its wheel does not bring: pip install expecttest")
+
 import lockstep_torch  # noqa: E402, F401: registers the backend
 import torch  # noqa: E402
 from torch.testing._internal import common_distributed  # noqa: E402

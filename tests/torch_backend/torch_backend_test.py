@@ -269,10 +269,8 @@ class Refusals(unittest.TestCase):
             with Raises(RuntimeError, f"all_reduce on rank {rank}", *parts):
                 dist.all_reduce(tensor, op)
         backend = cpu_backend()
-        with Raises(RuntimeError, "got a tensor on meta", "cpu:lockstep,cuda:nccl"):
+        with Raises(RuntimeError, "got a tensor on meta", "copy the tensor to the CPU"):
             backend.allreduce([torch.ones(3, device="meta")])
-        with Raises(RuntimeError, "sparse", "to_dense()"):
-            backend.allreduce([torch.eye(3).to_sparse()])
         with Raises(RuntimeError, "2 times the elements"):
             backend._allgather_base(torch.empty(5), torch.empty(3))
         with Raises(RuntimeError, "got 2 tensors; expected one"):
@@ -281,6 +279,33 @@ class Refusals(unittest.TestCase):
             backend.alltoall_base(torch.empty(3), torch.empty(3), [1, 1], [1, 2])
         dist.all_reduce(floats)  # none of these counted
         same(floats, torch.full((3,), 2.0))
+
+    @on_ranks(2)
+    def test_layouts_of_tensors(rank, ranks):
+        with Raises(RuntimeError, "all_reduce on rank", "Sparse", "to_dense()"):
+            dist.all_reduce(torch.eye(3).to_sparse())
+        backend, options = cpu_backend(), dist.BroadcastOptions()
+        for tensor, name in [
+            (torch.eye(3).to_sparse(), "Sparse"),
+            (torch.eye(3).to_sparse_csr(), "SparseCsr"),
+            (torch.ones(3, 3).to_mkldnn(), "Mkldnn"),
+            (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested"),
+            (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "nested"),
+        ]:
+            with Raises(RuntimeError, f"broadcast on rank {rank}", f"the layout {name}", "dense"):
+                backend.broadcast([tensor], options)
+        shared = torch.ones(1).expand(3)
+        for call in [
+            lambda: dist.all_reduce(shared),
+            lambda: dist.recv(shared, 1 - rank),
+            lambda: dist.all_gather_into_tensor(torch.ones(1).expand(6), shared),
+        ]:
+            with Raises(RuntimeError, f"on rank {rank}", "share memory", "contiguous()"):
+                call()
+        for given in [shared, torch._efficientzerotensor(3)]:  # inputs may be both
+            gathered = torch.full((6,), 2.0)
+            dist.all_gather_into_tensor(gathered, given)
+            same(gathered, given.repeat(2) + 0)
 
     @on_ranks(2)
     def test_name_and_options(rank, ranks):

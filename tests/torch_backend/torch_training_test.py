@@ -12,7 +12,7 @@ import lockstep_torch  # noqa: F401: registers the backend
 import rank_cases
 import torch
 import torch.distributed as dist
-from rank_cases import init, on_ranks
+from rank_cases import Raises, init, on_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -158,6 +158,12 @@ class Training(unittest.TestCase):
 
         gloo, ours = on_both(rank, ranks, folder, training)
         assert torch.equal(gloo, ours), (gloo, ours)
+
+    @on_ranks(2)
+    def test_sparse_gradients_are_refused(rank, ranks):
+        model = DistributedDataParallel(nn.Embedding(WORDS, 4, sparse=True))
+        with Raises(RuntimeError, f"all_reduce on rank {rank}", "Sparse", "to_dense()"):
+            model(torch.arange(3)).sum().backward()
 
 
 if __name__ == "__main__":
