@@ -1,6 +1,9 @@
 // One sample of CTC (Graves et al. 2006, "Connectionist Temporal Classification", section 4.1). Its labels are extended
 // by blanks: blank, label, blank, label, ..., blank. alpha(t, s) is the probability of all alignments of the inputs 0
 // to t that end with extended label s; beta(t, s) is that of the inputs after t, for alignments that have label s at t.
+// The gradient of a log probability is the share of its label: the sum of alpha * beta over the label's places, divided
+// by that over all places. (Divided by the probability of all alignments, which is the same, it would lose digits in
+// long sequences, in which all three are tiny.)
 #pragma once
 
 #include <cstdint>

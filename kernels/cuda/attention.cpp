@@ -8,6 +8,7 @@
 #include "kernels/cuda/float_attention.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/stream.h"
+#include "lockstep/core/error.h"
 
 namespace lockstep::cuda {
 
@@ -46,7 +47,13 @@ void clear_gradient(Out grad, Stream& stream) {
         cudaMemsetAsync(grad.data, 0, static_cast<std::size_t>(grad.count()) * size_of(grad.dtype), native(stream)));
 }
 
+void refuse_what_only_the_cpu_has(const AttentionParams& params) {
+  LOCKSTEP_CHECK(params.mask == nullptr && params.key_lengths == nullptr,
+                 "a GPU's attention takes neither masks nor key lengths");
+}
+
 void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_sums, Stream& stream) {
+  refuse_what_only_the_cpu_has(params);
   const AttentionShape s = attention_shape(q, k);
   if (s.empty()) return clear_gradient(y, stream);
   for (const InputView& other : {k, v, InputView(y)}) require_type(q.dtype, other);
@@ -59,6 +66,7 @@ void attention(const AttentionParams& params, In q, In k, In v, Out y, Out log_s
 
 void attention_backward(const AttentionParams& params, In q, In k, In v, In y, In log_sums, In y_grad, Out q_grad,
                         Out k_grad, Out v_grad, Stream& stream) {
+  refuse_what_only_the_cpu_has(params);
   const AttentionShape s = attention_shape(q, k);
   if (s.empty()) {
     for (const OutputView* grad : {&q_grad, &k_grad, &v_grad}) clear_gradient(*grad, stream);

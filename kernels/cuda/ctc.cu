@@ -59,6 +59,7 @@ __device__ bool is_first_of_label(const CtcSample& of, Index s) {
 // `rows` (samples, 3, row): beta of this step and of the next one, and the shares.
 __global__ void ctc_backward(CtcArrays all, const float* alphas, const float* losses, const float* loss_grads,
                              float* rows, float* x_grads) {
+  __shared__ float factor;
   for (Index n = blockIdx.x; n < all.samples; n += gridDim.x) {
     const CtcSample of = all.sample(n);
     const float loss = losses[n], grad = loss_grads[n];
@@ -79,16 +80,21 @@ __global__ void ctc_backward(CtcArrays all, const float* alphas, const float* lo
       }
       __syncthreads();
       float* const x_grad = x_grads + (n * all.steps + t) * all.classes;
-      float of_blanks = 0;
-      for (Index s = 2 * static_cast<Index>(threadIdx.x); s < of.width; s += 2 * kThreads) of_blanks += shares[s];
-      of_blanks = sum_of_block<kThreads>(of_blanks);
-      if (threadIdx.x == 0) x_grad[of.blank] -= of_blanks * grad;
+      float of_blanks = 0, of_labels = 0;
+      for (Index s = 2 * static_cast<Index>(threadIdx.x); s < of.width; s += 2 * kThreads) {
+        of_blanks += shares[s];
+        if (s + 1 < of.width) of_labels += shares[s + 1];
+      }
+      of_blanks = sum_of_block<kThreads>(of_blanks), of_labels = sum_of_block<kThreads>(of_labels);
+      if (threadIdx.x == 0) factor = grad / (of_blanks + of_labels);
+      __syncthreads();
+      if (threadIdx.x == 0) x_grad[of.blank] -= of_blanks * factor;
       for (Index s = 2 * static_cast<Index>(threadIdx.x) + 1; s < of.width; s += 2 * kThreads) {
         if (!is_first_of_label(of, s)) continue;
         float sum = 0;
         for (Index place = s; place < of.width; place += 2)
           if (of.label(place) == of.label(s)) sum += shares[place];
-        x_grad[of.label(s)] -= sum * grad;
+        x_grad[of.label(s)] -= sum * factor;
       }
       __syncthreads();
     }

@@ -215,7 +215,9 @@ struct NonzeroProduct {
   }
   __device__ float gradient(float factor, float y_grad) const {
     const double scaled = product * static_cast<double>(y_grad);
-    return static_cast<float>(zeros == 0 ? scaled / static_cast<double>(factor) : zeros == 1 && factor == 0 ? scaled : 0);
+    return static_cast<float>(zeros == 0                  ? scaled / static_cast<double>(factor)
+                              : zeros == 1 && factor == 0 ? scaled
+                                                          : 0);
   }
 };
 

@@ -241,6 +241,28 @@ TEST(AttentionMasks, OfManyKeysAgreeWithTheProducts) {
   for (std::int64_t at = 0; at < 4 * 8; ++at) EXPECT_EQ(fused[0].data<float>()[4 * 8 + at], 0) << "sees no key";
 }
 
+// As models mask queries that are padding: softmax does not change, and neither do gradients.
+TEST(AttentionMasks, ALargeNumberForAWholeRowCancels) {
+  manual_seed(11);
+  const Tensor q = random_leaf({1, 4, 2, 8}), k = random_leaf({1, 9, 2, 8}), v = random_leaf({1, 9, 2, 8});
+  const auto gradients = [&](float of_row) {
+    for (const Tensor& each : {q, k, v}) clear_grad(each);
+    const Tensor mask = Tensor::zeros({4, 9});
+    std::fill_n(mask.data<float>() + 9, 9, of_row);
+    mask.data<float>()[13] = -std::numeric_limits<float>::infinity();
+    const Tensor y = scaled_dot_product_attention(q, k, v, {.mask = mask});
+    weigh(y).backward();
+    return std::vector{detach(y), grad(q).clone(), grad(k).clone(), grad(v).clone()};
+  };
+  const std::vector<Tensor> expected = gradients(0);
+  for (const float of_row : {-1e4F, -1e9F, std::numeric_limits<float>::lowest(), 1e9F}) {
+    const std::vector<Tensor> got = gradients(of_row);
+    for (std::size_t i = 0; i < got.size(); ++i)
+      for (std::int64_t at = 0; at < got[i].count(); ++at)
+        ASSERT_EQ(got[i].data<float>()[at], expected[i].data<float>()[at]) << of_row << ": " << i << ", " << at;
+  }
+}
+
 TEST(AttentionMasks, ThePackedFormTakesAMask) {
   manual_seed(10);
   const Tensor qkv = random_leaf({2, 6, 3, 2, 4}), mask = gt(detach(random_leaf({6, 6}, -1, 1)), -0.5F);

@@ -75,6 +75,13 @@ TEST(Einsum, OfTwoOperands) {
   for (const auto& [a, b, result] : patterns) check_pattern(a, b, result);
 }
 
+// The products overflow in 16 bits, and their sum does not.
+TEST(Einsum, HalvesAreSummedBeforeTheyAreRounded) {
+  const Tensor sign = arange(2.0) * -2.0F + 1.0F;  // 1, -1
+  const Tensor a = cast(Tensor::full({2}, 300), DType::kFloat16), b = cast(sign * 300.0F, DType::kFloat16);
+  EXPECT_EQ(cast(einsum("i,i->", a, b), DType::kFloat32).item(), 0);
+}
+
 TEST(Einsum, WithoutAnArrowKeepsTheLettersThatOccurOnce) {
   const Tensor a = rand({2, 3}), b = rand({3, 4});
   EXPECT_EQ(einsum("zb,ba", a, b).shape(), (Shape{4, 2}));

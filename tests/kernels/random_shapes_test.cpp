@@ -1,5 +1,6 @@
 // The CPU's vector kernels on random shapes against the plain ones. The cases of kernels/cases are few and chosen; here
 // sizes lie next to the widths of vectors, tiles and blocks of each instruction set.
+#include <limits>
 #include <random>
 
 #include "kernels/cases/products.h"
@@ -116,7 +117,8 @@ TEST_P(RandomShapes, Matmul) {
   }
 }
 
-// Grouped heads, a causal mask that is shifted, and lengths of the samples, in all combinations.
+// Grouped heads, a causal mask that is shifted, lengths of the samples, and masks, in all combinations. Some rows of a
+// mask are hidden, as a whole or in part, and some have numbers that leave no digits for what is added to them.
 TEST_P(RandomShapes, Attention) {
   for (int i = 0; i < 2 * kTimes && !HasFatalFailure(); ++i) {
     const bool causal = flip(), accumulate = flip(), packed = causal && flip(), shifted = causal && !packed && flip();
@@ -129,11 +131,22 @@ TEST_P(RandomShapes, Attention) {
     if (shifted && flip()) params.causal_offset = keys - queries;
     std::vector<std::int64_t> lengths;
     for (Index n = 0; n < batch; ++n) lengths.push_back(between(0, keys));
-    const bool has_lengths = flip();
+    const bool has_lengths = flip(), has_mask = flip();
+    const Index mask_rows = flip() ? queries : 1, mask_heads = flip() ? heads : 1, mask_samples = flip() ? batch : 1;
+    std::vector<float> mask;
+    for (Index row = 0; row < mask_samples * mask_heads * mask_rows; ++row) {
+      const Index kind = between(0, 5);
+      for (Index key = 0; key < keys; ++key) {
+        const bool is_hidden = kind == 0 || (kind == 1 && key * 2 < keys) || between(0, 9) == 0;
+        const float number = kind == 2 ? -1e9F : static_cast<float>(between(-20, 20)) / 8;
+        mask.push_back(is_hidden ? -std::numeric_limits<float>::infinity() : number);
+      }
+    }
     constexpr Bound kAttended{.value = 2e-5F, .largest = 1e-5F, .absolute = 1e-6F};
-    compare(fmt::format("{} x {} queries, {} keys, {} heads of {}, {} of keys, causal {} + {}, packed {}, lengths {}",
-                        batch, queries, keys, heads, width, key_heads, causal, params.causal_offset, packed,
-                        has_lengths ? lengths.front() : -1),
+    compare(fmt::format(
+                "{} x {} queries, {} keys, {} heads of {}, {} of keys, causal {} + {}, packed {}, lengths {}, mask {}",
+                batch, queries, keys, heads, width, key_heads, causal, params.causal_offset, packed,
+                has_lengths ? lengths.front() : -1, has_mask),
             {kAttended}, [=](Bench& b) {
               const auto operand = [&](unsigned seed) { return packed ? InputView() : cases::in(b, of_k, seed); };
               const auto grad = [&](unsigned seed) {
@@ -143,10 +156,16 @@ TEST_P(RandomShapes, Attention) {
               const OutputView y = cases::out(b, of_y, 5), log_sums = cases::out(b, {batch, heads, queries}, 6),
                                q_grad = cases::out(b, of_q, 7, accumulate), k_grad = grad(8), v_grad = grad(9);
               return [=, &b] {
-                AttentionParams with_lengths = params;
-                if (has_lengths) with_lengths.key_lengths = lengths.data();
-                b.kernels.attention(with_lengths, q, k, v, y, log_sums, b.stream());
-                b.kernels.attention_backward(with_lengths, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad,
+                AttentionParams all_params = params;
+                if (has_lengths) all_params.key_lengths = lengths.data();
+                if (has_mask) {
+                  all_params.mask = mask.data();
+                  all_params.mask_strides[0] = mask_samples == 1 ? 0 : mask_heads * mask_rows * keys;
+                  all_params.mask_strides[1] = mask_heads == 1 ? 0 : mask_rows * keys;
+                  all_params.mask_strides[2] = mask_rows == 1 ? 0 : keys;
+                }
+                b.kernels.attention(all_params, q, k, v, y, log_sums, b.stream());
+                b.kernels.attention_backward(all_params, q, k, v, y, log_sums, y_grad, q_grad, k_grad, v_grad,
                                              b.stream());
               };
             });

@@ -173,6 +173,8 @@ Results shape_results() {
                return flip(x, {1, -1});
              }),
           of("roll", [](const Tensor& x) { return roll(x, 2, 2); }),
+          of("roll_back", [](const Tensor& x) { return roll(x, -7, 2); }),
+          of("roll_samples", [](const Tensor& x) { return roll(x, -1, 0); }),
           of("repeat",
              [](const Tensor& x) {
                return repeat(x, {1, 2, 3});

@@ -41,7 +41,8 @@ struct AttentionOptions {
 //
 // Memory is linear in T and S, except with a dropout or a mask that requires a gradient, and on a GPU also with any
 // mask, K < H, key lengths, or a causal mask of other than T keys: then the probabilities (N, H, T, S), float32, are
-// stored for backward.
+// stored for backward. A mask that is not float32, or has one column for all keys, is converted by each call, and the
+// copy is kept until backward: convert a mask that many layers share before.
 //
 // Throws InvalidArgument if shapes or options do not fit, or if there are queries but no keys.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,

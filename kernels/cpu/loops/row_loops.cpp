@@ -51,6 +51,8 @@
 #include "kernels/cpu/simd/for_each_isa.h"
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_reduction.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
+#define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_softmax.inc"
+#include "kernels/cpu/simd/for_each_isa.h"
 #define LOCKSTEP_LOOPS "kernels/cpu/loops/fast_resample.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
 

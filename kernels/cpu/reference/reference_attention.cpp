@@ -37,11 +37,25 @@ struct Head {
   Index visible(Index t) const { return causal ? std::clamp<Index>(t + offset + 1, 0, keys) : keys; }
   std::vector<double> scores(Index t) const {
     std::vector<double> all(static_cast<std::size_t>(visible(t)));
-    for (std::size_t s = 0; s < all.size(); ++s) {
-      all[s] = scale * dot(q[t], k[static_cast<Index>(s)], width);
-      if (mask != nullptr) all[s] += mask[t * mask_row + static_cast<Index>(s)];
-    }
+    for (std::size_t s = 0; s < all.size(); ++s) all[s] = scale * dot(q[t], k[static_cast<Index>(s)], width);
+    if (mask != nullptr) add_mask(t, all);
     return all;
+  }
+
+ private:
+  // Less the largest number of the mask's row, so that the logarithm of the row's sum, a float, keeps its digits.
+  void add_mask(Index t, std::vector<double>& scores) const {
+    constexpr double kHidden = -std::numeric_limits<double>::infinity();
+    double shift = kHidden;
+    for (std::size_t s = 0; s < scores.size(); ++s) {
+      const double added = mask[t * mask_row + static_cast<Index>(s)];
+      shift = added > shift ? added : shift;
+    }
+    if (std::isinf(shift)) shift = 0;
+    for (std::size_t s = 0; s < scores.size(); ++s) {
+      const double added = mask[t * mask_row + static_cast<Index>(s)];
+      scores[s] = added == kHidden ? kHidden : scores[s] + (added - shift);
+    }
   }
 };
 

@@ -242,7 +242,6 @@ void ctc_loss(Index blank, In x, In labels, In lengths, Out alpha, Out loss, Str
   const Index samples = x.shape[0], steps = x.shape[1], classes = x.shape[2], row = alpha.shape[2];
   for (Index n = 0; n < samples; ++n) {
     const CtcSample of = sample_of(labels, lengths, n, blank);
-    // Before the first input only the first blank is possible, with the probability 1; it is left at once.
     std::vector<double> before(static_cast<std::size_t>(of.width), double{kCtcImpossible}), now = before;
     for (Index t = 0; t < of.steps; ++t) {
       for (Index s = 0; s < of.width; ++s) {
@@ -276,7 +275,8 @@ void ctc_loss_backward(Index blank, In x, In labels, In lengths, In alpha, In lo
         if (s >= of.width) return double{kCtcImpossible};
         return ctc_bounded(at_place(after, s) + double{x.floats()[(n * steps + t + 1) * classes + of.label(s)]});
       };
-      std::vector<double> gradient(static_cast<std::size_t>(classes));
+      std::vector<double> shares(static_cast<std::size_t>(classes));
+      double sum = 0;
       for (Index s = 0; s < of.width; ++s) {
         const bool is_end = s + 2 >= of.width;
         const double beta =
@@ -285,13 +285,14 @@ void ctc_loss_backward(Index blank, In x, In labels, In lengths, In alpha, In lo
                 : log_sum_of(way(s), way(s + 1),
                              s + 2 < of.width && of.may_skip(s + 2) ? way(s + 2) : double{kCtcImpossible});
         now[static_cast<std::size_t>(s)] = beta;
-        gradient[static_cast<std::size_t>(of.label(s))] -=
-            std::exp(alpha.floats()[(n * steps + t) * row + s] + beta - log_probability);
+        const double share = std::exp(alpha.floats()[(n * steps + t) * row + s] + beta - log_probability);
+        shares[static_cast<std::size_t>(of.label(s))] += share;
+        sum += share;
       }
       std::swap(after, now);
       for (Index c = 0; c < classes; ++c)
         x_grad.floats()[(n * steps + t) * classes + c] +=
-            static_cast<float>(gradient[static_cast<std::size_t>(c)] * loss_grad.floats()[n]);
+            static_cast<float>(-shares[static_cast<std::size_t>(c)] / sum * loss_grad.floats()[n]);
     }
   }
 }

@@ -129,7 +129,9 @@ Tensor einsum(std::string_view text, const Tensor& a, const Tensor& b) {
   for (const char letter : of_a) (!has(of_b, letter) ? rows : has(pattern.result, letter) ? batch : inner) += letter;
   for (const char letter : of_b)
     if (!has(of_a, letter)) columns += letter;
-  if (rows.empty() && columns.empty() && !inner.empty()) {  // products of vectors
+  const bool are_floats = a.dtype() == DType::kFloat32 && b.dtype() == DType::kFloat32;
+  // Products of vectors. 16-bit operands stay with matmul(), which sums the products before they are rounded.
+  if (rows.empty() && columns.empty() && !inner.empty() && are_floats && AutoCast::active() == DType::kFloat32) {
     const std::string all = batch + inner;
     std::string letters = all;
     const Tensor products = in_order(left, of_a, all) * in_order(right, of_b, all);

@@ -154,7 +154,9 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
   extents[along] = index.count();
   const Shape result(std::span<const std::int64_t>{extents});
   const Tensor y = empty_like(x, result);
-  if (along == 0 && x.dtype() == DType::kFloat32 && y.count() > 0) {
+  // A GPU's kernel for embeddings has too few threads for few long rows.
+  const bool is_float_on_cpu = x.dtype() == DType::kFloat32 && x.device().kind() == DeviceKind::kCpu;
+  if (along == 0 && is_float_on_cpu && y.count() > 0) {
     const OutputView rows(y.buffer().data(), y.dtype(), as_rows(result));
     kernels_of(x).embedding(viewed(x, as_rows(x.shape())), index, rows, stream_of(x));
     record<IndexSelectNode>(y, {x}, std::vector{index, Tensor()}, along);

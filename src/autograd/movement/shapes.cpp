@@ -44,24 +44,6 @@ class CopyNode : public Node {
   Attributes description_;
 };
 
-// Copies that together move every element.
-class RollNode : public Node {
- public:
-  RollNode(std::vector<Tensor> inputs, std::vector<StridedCopy> copies, Attributes description)
-      : Node(std::move(inputs)), copies_(std::move(copies)), description_(std::move(description)) {}
-  const char* name() const override { return "roll"; }
-  std::optional<Attributes> attributes() const override { return description_; }
-  void backward(const Tensor& result_grad, std::span<const GradTarget> targets) override {
-    const OutputView x_grad = targets[0];
-    for (const StridedCopy& copy : copies_)
-      kernels_of(result_grad).copy_strided(reversed(copy), result_grad, x_grad, stream_of(result_grad));
-  }
-
- private:
-  std::vector<StridedCopy> copies_;
-  Attributes description_;
-};
-
 // A result of one input.
 Tensor copied(const char* name, const Tensor& x, const Shape& shape, const StridedCopy& copy, Reads reads,
               const Attributes& description) {
@@ -338,27 +320,6 @@ Tensor flip(const Tensor& x, const std::vector<int>& dims) {
     copy.in_strides[dim] *= -1;
   }
   return copied("flip", x, x.shape(), copy, Reads::kAll, {{"dims", flipped}});
-}
-
-Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
-  check_place("roll", "x", x);
-  const std::int64_t extent = x.shape()[dimension_of("roll", dim, x.shape())];
-  if (extent == 0) return reshape(x, x.shape());
-  const std::size_t along = dimension_of("roll", dim, x.shape());
-  const std::int64_t moved = (shift % extent + extent) % extent;  // so many of the last slices become the first
-  const std::int64_t step = strides_of(x.shape())[along];
-  const auto copy = [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    Extents extents = extents_of(x);
-    extents[along] = count;
-    const Strides strides = strides_of(x.shape());
-    return StridedCopy{Shape(extents), strides, strides, from * step, to * step};
-  };
-  const Tensor y = empty_like(x);
-  std::vector<StridedCopy> copies = {copy(0, moved, extent - moved)};
-  if (moved > 0) copies.push_back(copy(extent - moved, 0, moved));
-  for (const StridedCopy& each : copies) kernels_of(x).copy_strided(each, x, y, stream_of(x));
-  record<RollNode>(y, {x}, std::move(copies), Attributes{{"dim", static_cast<std::int64_t>(along)}, {"shift", moved}});
-  return y;
 }
 
 Tensor repeat(const Tensor& x, const std::vector<std::int64_t>& times) {

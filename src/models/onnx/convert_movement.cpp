@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <limits>
 
 #include "src/models/onnx/converters.h"
@@ -41,13 +42,18 @@ void convert_flip(Conversion& c) {
                     {c.in(0), c.to.ints(minus_one), c.to.ints(before_first), c.to.ints(dims), c.to.ints(minus_one)}));
 }
 
+// The slices before `split` and those from there on change places; a negative number counts from the end.
 void convert_roll(Conversion& c) {
-  const std::string dim = c.to.ints({c.integer("dim")});
-  const std::int64_t moved = c.integer("shift");
-  if (moved == 0) return c.result(c.to.add("Identity", {c.in(0)}));
-  const std::string last = c.to.add("Slice", {c.in(0), c.to.ints({-moved}), c.to.ints({kToTheEnd}), dim});
-  const std::string others = c.to.add("Slice", {c.in(0), c.to.ints({0}), c.to.ints({-moved}), dim});
-  c.result(c.to.add("Concat", {last, others}, {{"axis", c.integer("dim")}}));
+  const std::int64_t dim = c.integer("dim"), shift = c.integer("shift");
+  const Extent extent = c.extents(0)[static_cast<std::size_t>(dim)];
+  if (!extent.is_static() && std::abs(shift) > 1)
+    c.refuse("it moves samples by more than 1, which depends on the number of samples");
+  const std::int64_t split = extent.is_static() && extent.fixed > 0 ? -(shift % extent.fixed) : -shift;
+  if (split == 0) return c.result(c.to.add("Identity", {c.in(0)}));
+  const std::string along = c.to.ints({dim}), at = c.to.ints({split});
+  const std::string last = c.to.add("Slice", {c.in(0), at, c.to.ints({kToTheEnd}), along});
+  const std::string others = c.to.add("Slice", {c.in(0), c.to.ints({0}), at, along});
+  c.result(c.to.add("Concat", {last, others}, {{"axis", dim}}));
 }
 
 void convert_pad(Conversion& c) {
