@@ -78,7 +78,8 @@ Work backward(const CtcCase& c, bool accumulate) {
 constexpr Bound kAlphas{.value = 1e-5F, .absolute = 1e-4F};
 // Logarithms, which are floats, grow with the number of steps, and so does the error of their exponentials.
 Bound gradient_bound(const CtcCase& c) {
-  return {.value = 1e-3F + 2e-6F * static_cast<float>(c.steps), .absolute = 1e-4F};
+  const float steps = static_cast<float>(c.steps);
+  return {.value = 1e-3F + 2e-6F * steps, .absolute = 1e-4F + 5e-7F * steps};
 }
 
 constexpr CtcCase kSpeech{16, 200, 32, 40};

@@ -291,8 +291,8 @@ void ctc_loss_backward(Index blank, In x, In labels, In lengths, In alpha, In lo
       }
       std::swap(after, now);
       for (Index c = 0; c < classes; ++c)
-        x_grad.floats()[(n * steps + t) * classes + c] +=
-            static_cast<float>(-shares[static_cast<std::size_t>(c)] / sum * loss_grad.floats()[n]);
+        if (const double share = shares[static_cast<std::size_t>(c)]; share != 0)
+          x_grad.floats()[(n * steps + t) * classes + c] -= static_cast<float>(share / sum * loss_grad.floats()[n]);
     }
   }
 }
