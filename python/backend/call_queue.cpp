@@ -5,9 +5,11 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "python/backend/errors.h"
+#include "python/backend/python_lock.h"
 
 namespace lockstep::torch_backend {
 
@@ -18,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 // A thread that waits for a collective that runs elsewhere yields its processor this often before it sleeps: waking up
 // takes longer than a small collective.
 constexpr int kYields = 50;
+constexpr std::chrono::hours kLongest(24 * 365);
 
 thread_local bool is_worker = false;
 thread_local bool is_beside = false;  // a worker that runs callbacks or a job beside the collectives
@@ -37,20 +40,19 @@ CallWork::CallWork(int rank, c10d::OpType type, const char* title, std::vector<a
       outputs_(std::move(outputs)),
       queue_(std::move(queue)) {}
 
-void CallWork::execute() {
+std::function<void()> CallWork::execute() {
+  auto run = std::exchange(run_, nullptr);
   std::exception_ptr error;
   try {
-    run_();
+    run();
   } catch (...) {
     error = as_torch_error(std::current_exception());
   }
   finish_with(std::move(error));
+  return run;
 }
 
-void CallWork::fail(std::exception_ptr error) { finish_with(std::move(error)); }
-
 void CallWork::finish_with(std::exception_ptr error) {
-  run_ = nullptr;
   const std::lock_guard lock(mutex_);
   exception_ = std::move(error);
   completed_ = true;
@@ -76,7 +78,13 @@ bool CallWork::isSuccess() const { return is_done() && !exception_; }
 std::exception_ptr CallWork::exception() const { return is_done() ? exception_ : nullptr; }
 std::vector<at::Tensor> CallWork::result() { return outputs_; }
 
+void CallWork::synchronize() {
+  const WithoutPythonLock released;
+  wait(kNoTimeout);
+}
+
 bool CallWork::wait(std::chrono::milliseconds timeout) {
+  if (!is_done()) queue_->check_process("wait()", rank_);
   if (!is_done() && !queue_->await(*this, timeout))
     C10_THROW_ERROR(DistBackendError, "lockstep: wait() on rank " + std::to_string(rank_) + ": " +
                                           c10d::opTypeToString(opType_) + " #" + std::to_string(number_) +
@@ -88,6 +96,8 @@ bool CallWork::wait(std::chrono::milliseconds timeout) {
 
 // A work that is done has run its callbacks, or none had been asked for: the future is completed here.
 c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
+  const WithoutPythonLock released;
+  if (!is_done()) queue_->check_process("get_future()", rank_);
   const std::lock_guard lock(mutex_);
   if (future_) return future_;
   future_ = new_future();
@@ -108,7 +118,12 @@ void CallQueue::issue(const c10::intrusive_ptr<CallWork>& work, bool is_async) {
   }
   waiting_.push_back(work);
   if (is_async) {
-    ensure_worker(lock);
+    try {
+      ensure_worker(lock);
+    } catch (...) {  // the system has no thread for it
+      waiting_.pop_back();
+      throw;
+    }
     changed_.notify_all();
     return;
   }
@@ -116,17 +131,20 @@ void CallQueue::issue(const c10::intrusive_ptr<CallWork>& work, bool is_async) {
   await(*work, kNoTimeout);
 }
 
+// With a timeout the call is left to a worker: this thread could not leave it in time.
 bool CallQueue::await(CallWork& work, std::chrono::milliseconds timeout) {
-  const auto until = Clock::now() + timeout;
+  const bool is_bounded = timeout != kNoTimeout;
+  const auto until = Clock::now() + (is_bounded ? std::min<std::chrono::milliseconds>(timeout, kLongest) : timeout);
   Lock lock(mutex_);
+  if (is_bounded && !work.is_done()) ensure_worker(lock);
   for (int yields = 0; !work.is_done();) {
-    if (!is_running_ && !waiting_.empty()) {
+    if (!is_bounded && !is_running_ && !waiting_.empty()) {
       run_front(lock);
     } else if (yields++ < kYields) {
       lock.unlock();
       sched_yield();
       lock.lock();
-    } else if (timeout == kNoTimeout) {
+    } else if (!is_bounded) {
       changed_.wait(lock);
     } else if (changed_.wait_until(lock, until) == std::cv_status::timeout) {
       break;
@@ -136,26 +154,35 @@ bool CallQueue::await(CallWork& work, std::chrono::milliseconds timeout) {
 }
 
 void CallQueue::run_front(Lock& lock) {
-  const auto work = std::move(waiting_.front());
+  auto work = std::move(waiting_.front());
   waiting_.pop_front();
-  run(lock, work);
+  run(lock, std::move(work));
 }
 
-// Runs the collective, and then its callbacks, during which another thread may run the next one.
-void CallQueue::run(Lock& lock, const c10::intrusive_ptr<CallWork>& work) {
+// Runs the collective, and then its callbacks, during which another thread may run the next one. With the mutex held
+// nothing of the caller's is destroyed.
+void CallQueue::run(Lock& lock, c10::intrusive_ptr<CallWork> work) {
   is_running_ = true;
+  runs_on_worker_ = is_worker && !is_beside;
   lock.unlock();
-  work->execute();
+  auto has_run = work->execute();
   lock.lock();
-  is_running_ = false;
+  is_running_ = runs_on_worker_ = false;
   changed_.notify_all();
   bool has_future;
   {
     const std::lock_guard work_lock(work->mutex_);
     has_future = static_cast<bool>(work->future_);
   }
-  if (!has_future) return;
-  leave_order(lock, [&] { work->complete_future(); });
+  const auto release = [&] {
+    has_run = nullptr;
+    if (has_future) work->complete_future();
+    work.reset();
+  };
+  if (has_future) return leave_order(lock, release);
+  lock.unlock();
+  release();
+  lock.lock();
 }
 
 // Runs what may block, or issue collectives and wait for them, on a thread that is not counted as free meanwhile.
@@ -167,25 +194,34 @@ template <typename Body> void CallQueue::leave_order(Lock& lock, Body&& body) {
     if (!waiting_.empty() || !beside_.empty()) ensure_worker(lock);
   }
   lock.unlock();
-  body();
+  try {
+    body();
+  } catch (const std::exception& error) {  // of a callback in C++; those in Python keep theirs
+    TORCH_WARN("lockstep: a callback of a future threw: ", error.what());
+  }
   lock.lock();
   if (!was_free) return;
   is_beside = false;
   ++free_workers_;
 }
 
-void CallQueue::ensure_worker(Lock&) {
-  if (free_workers_ > 0 || is_closed_) return;
-  ++free_workers_;
+void CallQueue::ensure_worker(Lock&, std::size_t wanted) {
+  if (free_workers_ >= wanted || is_closed_) return;
   workers_.emplace_back([self = shared_from_this()] { self->serve(); });
+  ++free_workers_;
 }
 
-void CallQueue::run_beside(std::function<void()> job) {
+bool CallQueue::run_beside(std::function<void()> job) {
   Lock lock(mutex_);
-  if (is_closed_) return;
+  if (is_closed_) return false;
+  ensure_worker(lock, runs_on_worker_ ? 2 : 1);
   beside_.push_back(std::move(job));
-  ensure_worker(lock);
   changed_.notify_all();
+  return true;
+}
+
+void CallQueue::check_process(const char* call, int rank) const {
+  if (!process_.is_this()) refuse(call, rank, process_.refusal());
 }
 
 void CallQueue::serve() {
@@ -193,9 +229,12 @@ void CallQueue::serve() {
   Lock lock(mutex_);
   while (!is_closed_) {
     if (!beside_.empty()) {
-      const auto job = std::move(beside_.front());
+      auto job = std::move(beside_.front());
       beside_.pop_front();
-      leave_order(lock, job);
+      leave_order(lock, [&] {
+        job();
+        job = nullptr;
+      });
     } else if (!is_running_ && !waiting_.empty()) {
       run_front(lock);
     } else {
@@ -214,18 +253,21 @@ void CallQueue::close(const std::string& why) {
   const auto error =
       std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, why));
   for (const auto& work : dropped) {
-    work->fail(error);
+    work->finish_with(error);
     work->complete_future();
   }
-  changed_.notify_all();
+  dropped.clear();
   lock.lock();
+  changed_.notify_all();  // with the mutex: no thread has just found its work not done and does not sleep yet
   changed_.wait(lock, [this] { return !is_running_; });
 }
 
 void CallQueue::join() {
   Lock lock(mutex_);
   auto workers = std::exchange(workers_, {});
+  auto jobs = std::exchange(beside_, {});
   lock.unlock();
+  for (const auto& job : jobs) job();
   for (std::thread& worker : workers)
     if (worker.get_id() == std::this_thread::get_id())
       worker.detach();

@@ -8,8 +8,6 @@
 // may issue collectives and wait for them. While every worker is in a callback, another is started.
 #pragma once
 
-#include <sys/types.h>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
@@ -25,6 +23,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "python/backend/fork_count.h"
+
 namespace lockstep::torch_backend {
 
 class CallQueue;
@@ -39,17 +39,18 @@ class CallWork : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
-  void synchronize() override { wait(kNoTimeout); }
+  void synchronize() override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return number_; }
 
  private:
   friend class CallQueue;
-  void execute();                       // runs it, and keeps its error
-  void fail(std::exception_ptr error);  // instead of execute()
-  void finish_with(std::exception_ptr error);
-  void complete_future();  // runs the callbacks
+  // Runs it, and keeps its error. Returns what ran: it may have the last reference to a tensor, for whose end Python's
+  // lock is needed, so it is destroyed after those who wait have been told, and with no mutex held.
+  std::function<void()> execute();
+  void finish_with(std::exception_ptr error);  // without execute(): the error
+  void complete_future();                      // runs the callbacks
   bool is_done() const { return done_.load(std::memory_order_acquire); }
 
   const std::uint64_t number_;
@@ -67,26 +68,32 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   // Returns when the work is done, which the calling thread may have run itself, or at the timeout (0: none). Whether
   // it is done.
   bool await(CallWork& work, std::chrono::milliseconds timeout);
-  // Runs `job` on a worker, at any time and beside the collectives. It may block.
-  void run_beside(std::function<void()> job);
+  // Runs `job` on a worker, at any time and beside the collectives. It may block. False if the queue is closed: then
+  // it is not run.
+  bool run_beside(std::function<void()> job);
   // Waits for the work that is running; drops the others, whose wait() then throws `why`, and refuses later ones.
   void close(const std::string& why);
-  // Waits for the ends of the workers and of what they run beside the collectives. After close().
+  // Runs the jobs that no worker has begun, and waits for the ends of the others. After close(), when the group has
+  // ended, so that no job waits for ever.
   void join();
+  // Throws in a process that was forked from that of the queue.
+  void check_process(const char* call, int rank) const;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
   void run_front(Lock& lock);
-  void run(Lock& lock, const c10::intrusive_ptr<CallWork>& work);
+  void run(Lock& lock, c10::intrusive_ptr<CallWork> work);
   template <typename Body> void leave_order(Lock& lock, Body&& body);
-  void ensure_worker(Lock& lock);
+  void ensure_worker(Lock& lock, std::size_t wanted = 1);
   void serve();
 
+  const OwnProcess process_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<CallWork>> waiting_;
   std::deque<std::function<void()>> beside_;
-  bool is_running_ = false;  // a collective
+  bool is_running_ = false;      // a collective
+  bool runs_on_worker_ = false;  // it, which counts as free
   bool is_closed_ = false;
   std::string why_closed_;
   std::size_t free_workers_ = 0;  // not in callbacks

@@ -204,15 +204,13 @@ LockstepBackend::WorkPointer LockstepBackend::all_to_all_single(at::Tensor& outp
            "got an input of " + std::to_string(input.numel()) + " elements and an output of " +
                std::to_string(output.numel()) + "; without split sizes they must be equal");
   return issue(call_of(OpType::ALLTOALL_BASE, "lockstep:all_to_all", options, {input}, {output}),
-               [this, is_even, send_counts = counts_of(kCall, input, input_splits, items),
+               [this, send_counts = counts_of(kCall, input, input_splits, items),
                 receive_counts = counts_of(kCall, output, output_splits, items), send = moved(input, Access::kRead),
                 receive = moved(output, Access::kWrite)](const CallOptions& call) mutable {
                  send.prepare();
                  receive.prepare();
-                 if (is_even)
-                   group_->all_to_all(send.data(), receive.data(), send_counts[0], send.dtype(), call);
-                 else
-                   group_->all_to_all(send.data(), send_counts, receive.data(), receive_counts, send.dtype(), call);
+                 // With counts on all ranks, since another rank may have been given split sizes.
+                 group_->all_to_all(send.data(), send_counts, receive.data(), receive_counts, send.dtype(), call);
                  receive.copy_back();
                });
 }

@@ -1,9 +1,5 @@
 #include "python/backend/lockstep_backend.h"
 
-#include <Python.h>
-#include <pthread.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,6 +8,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/error.h"
 #include "python/backend/errors.h"
+#include "python/backend/python_lock.h"
 #include "python/backend/store_adapter.h"
 
 namespace lockstep::torch_backend {
@@ -19,28 +16,6 @@ namespace lockstep::torch_backend {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Callbacks of futures may need Python's lock, for which the thread that ends the group must not make them wait.
-class WithoutPythonLock {
- public:
-  WithoutPythonLock() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutPythonLock() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  WithoutPythonLock(const WithoutPythonLock&) = delete;
-  WithoutPythonLock& operator=(const WithoutPythonLock&) = delete;
-
- private:
-  PyThreadState* const state_;
-};
-
-// The forks between the process that loaded this library and the one that asks. Counted, because to ask the kernel for
-// the process would take a tenth of what a small call takes here.
-int forks() {
-  static std::atomic<int> count{0};
-  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1); });
-  return count.load(std::memory_order_relaxed);
-}
 
 std::shared_ptr<ProcessGroup> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    milliseconds timeout) {
@@ -63,18 +38,17 @@ std::shared_ptr<ProcessGroup> join(const c10::intrusive_ptr<c10d::Store>& store,
 
 LockstepBackend::LockstepBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, milliseconds timeout)
     : Backend(rank, size),
-      process_(getpid()),
-      forks_(forks()),
       timeout_(timeout),
       group_(with_torch_errors([&] { return join(store->clone(), rank, size, timeout); })),
       queue_(std::make_shared<CallQueue>()),
       pump_(std::make_shared<MessagePump>(queue_)) {
+  MessagePump::introduce(pump_);
   init();
 }
 
 // A forked child has the group's memory, but none of its threads: it keeps the memory.
 LockstepBackend::~LockstepBackend() {
-  if (forks_ != forks()) {
+  if (!process_.is_this()) {
     static auto& kept = *new std::vector<std::pair<std::shared_ptr<ProcessGroup>, std::shared_ptr<CallQueue>>>;
     kept.emplace_back(std::move(group_), std::move(queue_));
     return;
@@ -89,7 +63,7 @@ c10::intrusive_ptr<c10d::Backend::Options> LockstepBackend::getBackendOptions() 
 }
 
 void LockstepBackend::shutdown() {
-  if (forks_ != forks() || has_left_.exchange(true)) return;
+  if (!process_.is_this() || has_left_.exchange(true)) return;
   const WithoutPythonLock released;
   queue_->close("lockstep: rank " + std::to_string(getRank()) +
                 " has left this process group (destroy_process_group(), or the program ends)");
@@ -98,17 +72,13 @@ void LockstepBackend::shutdown() {
 }
 
 void LockstepBackend::abort() {
-  if (forks_ != forks()) return;
+  if (!process_.is_this()) return;
   group_->abort("torch.distributed's abort() was called");
   shutdown();
 }
 
 void LockstepBackend::check_usable(const char* call) const {
-  if (forks_ != forks())
-    refuse(call, getRank(),
-           "the process group was made in process " + std::to_string(process_) +
-               ", which has forked this one; a child cannot use its parent's connections. Make a group in the child, "
-               "or start it with spawn");
+  if (!process_.is_this()) refuse(call, getRank(), process_.refusal());
 }
 
 void LockstepBackend::startCoalescing() {
@@ -157,6 +127,8 @@ void LockstepBackend::run_guarded(c10::function_ref<void()> run) {
     throw;
   } catch (const PeerLost&) {
     note_failure(c10d::ErrorType::REMOTE_ERROR);
+    throw;
+  } catch (const InvalidArgument&) {  // of this call; the group goes on
     throw;
   } catch (...) {
     note_failure(c10d::ErrorType::COMM_ERROR);

@@ -23,6 +23,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "python/backend/call_queue.h"
+#include "python/backend/fork_count.h"
 #include "python/backend/message_work.h"
 #include "python/backend/operand.h"
 
@@ -113,8 +114,7 @@ class LockstepBackend : public c10d::Backend {
     return {type, title, options.timeout, options.asyncOp, at::hasCallbacks() ? inputs : Tensors(), std::move(outputs)};
   }
 
-  const pid_t process_;
-  const int forks_;  // in process_
+  const OwnProcess process_;
   std::atomic<std::chrono::milliseconds> timeout_;
   std::shared_ptr<ProcessGroup> group_;
   std::shared_ptr<CallQueue> queue_;

@@ -3,12 +3,14 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 #include <utility>
 
 #include "lockstep/core/error.h"
 #include "python/backend/errors.h"
+#include "python/backend/python_lock.h"
 
 namespace lockstep::torch_backend {
 
@@ -20,10 +22,11 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of_tensors() {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
 }
 
-// Waits for the work on a thread of the queue, and completes the future.
-void complete_beside(CallQueue& queue, c10::intrusive_ptr<c10d::Work> work,
-                     c10::intrusive_ptr<c10::ivalue::Future> future) {
-  queue.run_beside([work = std::move(work), future = std::move(future)] {
+// Waits for the work on a thread of the queue, and completes the future. At once if it is done, or if the queue is
+// closed: then it is done, or its wait() throws.
+void complete_beside(CallQueue& queue, const c10::intrusive_ptr<c10d::Work>& work,
+                     const c10::intrusive_ptr<c10::ivalue::Future>& future) {
+  const auto complete = [work, future] {
     try {
       work->wait(kNoTimeout);
     } catch (...) {
@@ -31,7 +34,21 @@ void complete_beside(CallQueue& queue, c10::intrusive_ptr<c10d::Work> work,
       return;
     }
     future->markCompleted(c10::IValue(work->result()));
-  });
+  };
+  if (work->isCompleted() || !queue.run_beside(complete)) complete();
+}
+
+// The future of a work, made by the first call.
+c10::intrusive_ptr<c10::ivalue::Future> future_of(std::mutex& mutex, c10::intrusive_ptr<c10::ivalue::Future>& future,
+                                                  CallQueue& queue, c10d::Work* work) {
+  const WithoutPythonLock released;
+  {
+    const std::lock_guard lock(mutex);
+    if (future) return future;
+    future = future_of_tensors();
+  }
+  complete_beside(queue, c10::intrusive_ptr<c10d::Work>::reclaim_copy(work), future);
+  return future;
 }
 
 }  // namespace
@@ -57,6 +74,7 @@ void MessageWork::finish_with(std::exception_ptr error) {
 
 bool MessageWork::isCompleted() {
   if (is_done()) return true;
+  queue_->check_process("is_completed()", rank_);
   try {
     if (!message_.done()) return false;
     finish_with(nullptr);
@@ -69,8 +87,14 @@ bool MessageWork::isCompleted() {
 bool MessageWork::isSuccess() const { return is_done() && !exception_; }
 std::exception_ptr MessageWork::exception() const { return is_done() ? exception_ : nullptr; }
 
+void MessageWork::synchronize() {
+  const WithoutPythonLock released;
+  wait(kNoTimeout);
+}
+
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
   if (!is_done()) {
+    queue_->check_process("wait()", rank_);
     try {
       if (timeout == kNoTimeout) {
         message_.wait();
@@ -89,12 +113,7 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
-  const std::lock_guard lock(mutex_);
-  if (!future_)
-    complete_beside(*queue_, c10::intrusive_ptr<c10d::Work>::reclaim_copy(this), future_ = future_of_tensors());
-  return future_;
-}
+c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() { return future_of(mutex_, future_, *queue_, this); }
 
 bool ManyWorks::isCompleted() {
   for (const auto& work : works_)
@@ -114,8 +133,17 @@ std::exception_ptr ManyWorks::exception() const {
   return nullptr;
 }
 
+void ManyWorks::synchronize() {
+  const WithoutPythonLock released;
+  wait(kNoTimeout);
+}
+
 bool ManyWorks::wait(std::chrono::milliseconds timeout) {
-  for (const auto& work : works_) work->wait(timeout);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& work : works_) {
+    const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+    work->wait(timeout == kNoTimeout ? timeout : std::max(timeout - passed, std::chrono::milliseconds(1)));
+  }
   return true;
 }
 
@@ -126,48 +154,79 @@ std::vector<at::Tensor> ManyWorks::result() {
   return results;
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> ManyWorks::getFuture() {
-  const std::lock_guard lock(mutex_);
-  if (!future_)
-    complete_beside(*queue_, c10::intrusive_ptr<c10d::Work>::reclaim_copy(this), future_ = future_of_tensors());
-  return future_;
+c10::intrusive_ptr<c10::ivalue::Future> ManyWorks::getFuture() { return future_of(mutex_, future_, *queue_, this); }
+
+MessagePump::Shared& MessagePump::shared() {
+  static Shared* const kShared = new Shared;  // never destroyed, because a group may outlive this file's objects
+  return *kShared;
 }
 
 void MessagePump::add(const c10::intrusive_ptr<MessageWork>& work) {
-  const std::lock_guard lock(mutex_);
-  messages_.remove_if([](const auto& message) { return message->is_done(); });
-  messages_.push_back(work);
-  count_.store(messages_.size());
+  const Works done = drop_done();
+  Shared& all = shared();
+  std::vector<std::shared_ptr<MessagePump>> waiting;
+  {
+    const std::lock_guard lock(all.mutex);
+    all.messages.push_back(work);
+    all.count.store(all.messages.size());
+    for (const auto& pump : all.pumps)
+      if (auto each = pump.lock(); each && each->in_collective_.load()) waiting.push_back(std::move(each));
+  }
+  for (const auto& pump : waiting) pump->start_moving();
 }
 
-// Asks each message, which may be done meanwhile.
-std::vector<c10::intrusive_ptr<MessageWork>> MessagePump::under_way() {
-  const std::lock_guard lock(mutex_);
-  messages_.remove_if([](const auto& message) { return message->isCompleted(); });
-  count_.store(messages_.size());
-  return {messages_.begin(), messages_.end()};
+void MessagePump::introduce(const std::shared_ptr<MessagePump>& pump) {
+  const std::lock_guard lock(shared().mutex);
+  std::erase_if(shared().pumps, [](const auto& each) { return each.expired(); });
+  shared().pumps.push_back(pump);
+}
+
+// Removes the messages that are done, and returns them, because their ends may need Python's lock.
+MessagePump::Works MessagePump::drop_done() {
+  Works works, done;
+  {
+    const std::lock_guard lock(shared().mutex);
+    works = shared().messages;
+  }
+  for (const auto& work : works)
+    if (work->isCompleted()) done.push_back(work);
+  const std::lock_guard lock(shared().mutex);
+  std::erase_if(shared().messages, [](const auto& work) { return work->is_done(); });
+  shared().count.store(shared().messages.size());
+  return done;
 }
 
 void MessagePump::begin_collective() {
-  if (count_.load() == 0 || under_way().empty()) return;
-  in_collective_.store(true);
+  in_collective_.store(true);  // before the look at the messages; add() looks in the other order
+  if (shared().count.load() > 0) start_moving();
+}
+
+void MessagePump::start_moving() {
   if (is_moving_.exchange(true)) return;
-  queue_->run_beside([self = shared_from_this()] { self->move_messages(); });
+  if (!queue_->run_beside([self = shared_from_this()] { self->move_messages(); })) is_moving_.store(false);
 }
 
 void MessagePump::move_messages() {
-  while (in_collective_.load()) {
-    const auto works = under_way();
-    if (works.empty()) break;
-    std::vector<lockstep::Work> messages;
-    for (const auto& work : works) messages.push_back(work->message());
-    try {
-      lockstep::wait_any(messages, kPumpTime);
-    } catch (const Error&) {
-      break;  // the owner's wait() says so
+  do {
+    while (in_collective_.load()) {
+      const Works done = drop_done();
+      Works works;
+      {
+        const std::lock_guard lock(shared().mutex);
+        works = shared().messages;
+      }
+      if (works.empty()) break;
+      std::vector<lockstep::Work> messages;
+      for (const auto& work : works) messages.push_back(work->message());
+      try {
+        lockstep::wait_any(messages, kPumpTime);
+      } catch (const Error&) {
+        std::this_thread::sleep_for(kPumpTime);  // the owner's wait() says so; the others go on
+      }
     }
-  }
-  is_moving_.store(false);
+    is_moving_.store(false);
+    // A collective that has begun meanwhile has seen that this thread still moves messages.
+  } while (in_collective_.load() && shared().count.load() > 0 && !is_moving_.exchange(true));
 }
 
 }  // namespace lockstep::torch_backend

@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -30,7 +29,7 @@ class MessageWork : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
-  void synchronize() override { wait(kNoTimeout); }
+  void synchronize() override;
   int sourceRank() const override { return sender_; }
   std::vector<at::Tensor> result() override { return {tensor_}; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
@@ -62,7 +61,7 @@ class ManyWorks : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
-  void synchronize() override { wait(kNoTimeout); }
+  void synchronize() override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
@@ -72,26 +71,35 @@ class ManyWorks : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
 };
 
-// Messages of a group progress while a thread waits for one. A rank that waits for a collective instead would leave its
-// peers waiting for the rest of a long message: during collectives, a thread of the queue waits for the messages that
-// are under way.
+// Messages of a group progress while a thread waits for one of them. A rank that waits for a collective instead would
+// leave its peers waiting for the rest of a long message: while a group is in a collective, a thread of its queue waits
+// for the messages of all groups that are under way.
 class MessagePump : public std::enable_shared_from_this<MessagePump> {
  public:
   explicit MessagePump(std::shared_ptr<CallQueue> queue) : queue_(std::move(queue)) {}
+  static void introduce(const std::shared_ptr<MessagePump>& pump);  // once, before its first collective
+
   void add(const c10::intrusive_ptr<MessageWork>& work);
   // Around each collective.
   void begin_collective();
   void end_collective() { in_collective_.store(false); }
 
  private:
+  using Works = std::vector<c10::intrusive_ptr<MessageWork>>;
+  struct Shared {
+    std::mutex mutex;
+    Works messages;                                 // of all groups
+    std::vector<std::weak_ptr<MessagePump>> pumps;  // of all groups
+    std::atomic<std::size_t> count{0};              // of messages
+  };
+  static Shared& shared();
+  static Works drop_done();
+
+  void start_moving();
   void move_messages();
-  std::vector<c10::intrusive_ptr<MessageWork>> under_way();
 
   const std::shared_ptr<CallQueue> queue_;
   std::atomic<bool> in_collective_{false}, is_moving_{false};
-  std::atomic<std::size_t> count_{0};
-  std::mutex mutex_;
-  std::list<c10::intrusive_ptr<MessageWork>> messages_;  // guarded by mutex_
 };
 
 }  // namespace lockstep::torch_backend

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "kernels/attention_shape.h"
 #include "lockstep/core/kernels.h"
@@ -57,15 +55,6 @@ struct HeadOperands {
   }
   const float* mask_row(std::int64_t query, std::int64_t key) const {
     return mask == nullptr ? nullptr : mask + query * params.mask_strides[2] + key;
-  }
-  // The largest number that the mask adds to a query's scores, 0 if it hides all keys. Without it a row of large
-  // negative numbers, which softmax does not change, would leave no digits for the logarithm of the row's sum.
-  float mask_shift(std::int64_t query) const {
-    float largest = -std::numeric_limits<float>::infinity();
-    const float* const row = mask_row(query, 0);
-    for (std::int64_t key = 0, seen = row == nullptr ? 0 : visible(query, 0, shape.keys); key < seen; ++key)
-      largest = row[key] > largest ? row[key] : largest;
-    return std::isfinite(largest) ? largest : 0;
   }
   // The first query that may see a key.
   std::int64_t first_to_see(std::int64_t key) const {
