@@ -10,9 +10,12 @@ namespace lockstep {
 
 namespace {
 
-std::vector<NamedTorchTensor> each_once(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+std::vector<NamedTorchTensor> each_once(const torch::OrderedDict<std::string, at::Tensor>& tensors,
+                                        const TorchNames& ignored) {
   std::vector<NamedTorchTensor> once;
   std::unordered_set<const void*> seen;
+  for (const std::string& name : ignored)
+    if (const at::Tensor* tensor = tensors.find(name)) seen.insert(tensor->unsafeGetTensorImpl());
   for (const auto& entry : tensors)
     if (entry.value().defined() && seen.insert(entry.value().unsafeGetTensorImpl()).second)
       once.emplace_back(entry.key(), entry.value());
@@ -72,12 +75,22 @@ ClaimedTensors& claimed_tensors() {
 
 }  // namespace
 
-std::vector<NamedTorchTensor> torch_parameters(const torch::nn::Module& module) {
-  return each_once(module.named_parameters());
+std::vector<NamedTorchTensor> torch_parameters(const torch::nn::Module& module, const TorchNames& ignored) {
+  return each_once(module.named_parameters(), ignored);
 }
 
-std::vector<NamedTorchTensor> torch_buffers(const torch::nn::Module& module) {
-  return each_once(module.named_buffers());
+std::vector<NamedTorchTensor> torch_buffers(const torch::nn::Module& module, const TorchNames& ignored) {
+  return each_once(module.named_buffers(), ignored);
+}
+
+std::string refused_names(const torch::nn::Module& module, const TorchNames& ignored) {
+  const auto parameters = module.named_parameters(), buffers = module.named_buffers();
+  for (const std::string& name : ignored)
+    if (!parameters.contains(name) && !buffers.contains(name))
+      return fmt::format(
+          "ignored_parameters has '{}', which is not a parameter or buffer of the module: see named_parameters()",
+          name);
+  return "";
 }
 
 std::optional<DType> dtype_of(at::ScalarType type) {
@@ -108,7 +121,7 @@ std::string refused_tensors(const std::vector<NamedTorchTensor>& parameters,
       return fmt::format("buffer '{}' is sparse: make it dense with to_dense()", name);
   const auto requires_grad = [](const NamedTorchTensor& parameter) { return parameter.second.requires_grad(); };
   if (std::none_of(parameters.begin(), parameters.end(), requires_grad))
-    return "the module has no parameters that require a gradient";
+    return "the module has no parameters that require a gradient (those in ignored_parameters do not count)";
   return "";
 }
 

@@ -86,6 +86,7 @@ void TorchDdpBase::Impl::put_into_slot(std::size_t parameter) {
 }
 
 void TorchDdpBase::Impl::begin_forward() {
+  check_process();
   join_.forget_error();
   if (is_open_ && torch::autograd::get_current_graph_task_id() == kNoBackward) {  // an exception ended backward
     is_open_ = false;
@@ -122,6 +123,7 @@ void TorchDdpBase::Impl::gradient_ready(std::size_t parameter) {
 }
 
 void TorchDdpBase::Impl::open_pass() {
+  check_process();
   if (std::exchange(is_open_, true)) return;
   join_.forget_error();
   if (reducer_->in_pass()) reducer_->abandon_pass();

@@ -110,6 +110,7 @@ TEST(TorchMistakes, AModuleThatChangesAfterWrapping) {
       {[](TwoHeads& model) { model->left->bias.requires_grad_(false); }, "'left.bias' was frozen"},
       {[](TwoHeads& model) { model->replace_module("left", torch::nn::Linear(5, 3)); },
        "'left.weight' replaces 'left.weight'"},
+      {[](TwoHeads& model) { model->unregister_module("right"); }, "'right.weight' was removed"},
   };
   for (const auto& [change, what] : changes) {
     const auto failures = run_torch_ranks(2, [&change = change](auto group) {
