@@ -56,6 +56,8 @@ struct TorchDdpOptions {
 // ranks. A process that was forked after wrapping gets InvalidArgument. torch::autograd::grad() does not reduce. Run
 // backward on the thread that runs the group's other collectives.
 class TorchDdpBase {
+  class Impl;
+
  public:
   TorchDdpBase(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
                const TorchDdpOptions& options);
@@ -70,11 +72,10 @@ class TorchDdpBase {
     explicit NoSync(TorchDdpBase& ddp);
     ~NoSync();
     NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
 
    private:
-    TorchDdpBase& ddp_;
-    bool before_;
+    const std::shared_ptr<Impl> impl_;
+    const bool before_;
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
@@ -94,7 +95,6 @@ class TorchDdpBase {
   void reduce_at_end_of(const torch::Tensor& output);
 
  private:
-  class Impl;
   std::shared_ptr<Impl> impl_;
 };
 

@@ -97,8 +97,8 @@ void TorchDdpBase::Impl::check_process() const {
   if (process_ == ::getpid()) return;
   throw InvalidArgument(
       "TorchDdp: rank {}: process {} wrapped the module, and this is process {}, which was forked from it and cannot "
-      "use "
-      "the group: run forward and backward in the process that wrapped the module, or the module itself here",
+      "use the group: run forward and backward in the process that wrapped the module, and here only forward of the "
+      "module itself",
       group_->rank(), process_, ::getpid());
 }
 
@@ -150,7 +150,7 @@ const std::string& TorchDdpBase::last_skipped() const { return impl_->nonfinite(
 void TorchDdpBase::begin_forward() { impl_->begin_forward(); }
 void TorchDdpBase::reduce_at_end_of(const torch::Tensor& output) { impl_->reduce_at_end_of(output); }
 
-TorchDdpBase::NoSync::NoSync(TorchDdpBase& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}
-TorchDdpBase::NoSync::~NoSync() { ddp_.impl_->synchronize = before_; }
+TorchDdpBase::NoSync::NoSync(TorchDdpBase& ddp) : impl_(ddp.impl_), before_(std::exchange(impl_->synchronize, false)) {}
+TorchDdpBase::NoSync::~NoSync() { impl_->synchronize = before_; }
 
 }  // namespace lockstep

@@ -61,7 +61,10 @@ class TorchDdpBase::Impl : public GradientOwner, public std::enable_shared_from_
   void check_module();
   bool needs_accumulation() const;  // false: torch::autograd::grad() is running
   void gradient_ready(std::size_t parameter);
+  class PassEnd;
   void open_pass();
+  void drop_pass(std::uint64_t opened);  // that an exception ended, if it is still the open one
+  bool has_values(std::size_t parameter) const;
   void finish_pass();
   void follow_pass();
   void compare_positions();
@@ -92,8 +95,9 @@ class TorchDdpBase::Impl : public GradientOwner, public std::enable_shared_from_
   std::vector<std::pair<c10::intrusive_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;  // AccumulateGrad, key
   const pid_t process_;
   std::uint32_t wrapper_ = 0;
-  std::uint64_t steps_ = 0;  // number of reduced passes
-  bool is_open_ = false;     // a pass has begun, and backward runs
+  std::uint64_t steps_ = 0;   // number of reduced passes
+  bool is_open_ = false;      // a pass has begun, and backward runs
+  std::uint64_t opened_ = 0;  // number of passes that began
   bool has_rebuilt_ = false;
 };
 
