@@ -1,10 +1,11 @@
 // DistributedDataParallel for models of LibTorch, PyTorch's C++ API. Link `Lockstep::torch` (CMake) or `lockstep-torch`
 // (pkg-config); docs/libtorch.md has a program.
 //
-//   auto net = std::make_shared<Net>();                       // a torch::nn::Module, or a holder such as
-//   torch::nn::Linear auto ddp = lockstep::torch_ddp(net, group); torch::optim::SGD sgd(net->parameters(), /*lr=*/0.1);
+//   auto net = std::make_shared<Net>();  // a torch::nn::Module, or a holder made by TORCH_MODULE
+//   auto ddp = lockstep::torch_ddp(net, group);
+//   torch::optim::SGD sgd(net->parameters(), 0.1);
 //   sgd.zero_grad();
-//   torch::nn::functional::cross_entropy(ddp(images), labels).backward();   // averages gradients while it runs
+//   torch::nn::functional::cross_entropy(ddp(images), labels).backward();  // averages gradients while it runs
 //   sgd.step();
 #pragma once
 
@@ -34,6 +35,7 @@ struct TorchDdpOptions {
   bool forward_sync_buffers = true;
   bool find_unused_parameters = false;
   bool static_graph = false;
+  std::vector<std::string> ignored_parameters = {};
   CommHook comm_hook = {};  // empty: average
   OnNonfiniteGradient on_nonfinite_gradient = OnNonfiniteGradient::kIgnore;
 };
@@ -51,29 +53,29 @@ struct TorchDdpOptions {
 // or on several devices; complex, sparse or overlapping (expand()) ones that require a gradient; ones that another
 // TorchDdp has. Sparse gradients end the group, and so does a module with parameters or buffers that were added,
 // removed, replaced, converted or frozen after wrapping: InvalidArgument, and PeerLost with the same text on the other
-// ranks. torch::autograd::grad() does not reduce. Run backward on the thread that runs the group's other collectives.
+// ranks. A process that was forked after wrapping gets InvalidArgument. torch::autograd::grad() does not reduce. Run
+// backward on the thread that runs the group's other collectives.
 class TorchDdpBase {
+  class Impl;
+
  public:
   TorchDdpBase(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
                const TorchDdpOptions& options);
   TorchDdpBase(TorchDdpBase&&) noexcept;
   ~TorchDdpBase();  // the parameters keep their gradients
-
   ProcessGroup& group() const;
   const Reducer& reducer() const;
 
-  // While it is alive, backward adds to the local gradients without communication: gradient accumulation. The next
-  // backward without it averages the sum.
+  // While it is alive, backward only adds to the local gradients. The next backward without it averages the sum.
   class NoSync {
    public:
     explicit NoSync(TorchDdpBase& ddp);
     ~NoSync();
     NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
 
    private:
-    TorchDdpBase& ddp_;
-    bool before_;
+    const std::shared_ptr<Impl> impl_;
+    const bool before_;
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
@@ -93,13 +95,11 @@ class TorchDdpBase {
   void reduce_at_end_of(const torch::Tensor& output);
 
  private:
-  class Impl;
   std::shared_ptr<Impl> impl_;
 };
 
 namespace internal {
-// Calls function(tensor) for each tensor in a result of forward(): tensors, optionals, tuples, pairs and ranges of
-// such.
+// Calls function(tensor) for each tensor in a result of forward(): a tensor, or optionals, tuples and ranges of them.
 template <typename Result, typename Function> void each_tensor(const Result& result, const Function& function) {
   if constexpr (std::is_convertible_v<const Result&, const torch::Tensor&>)
     function(static_cast<const torch::Tensor&>(result));

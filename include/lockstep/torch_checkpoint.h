@@ -26,7 +26,7 @@ namespace lockstep {
 
 // The caller owns all of them; they are used during the call only.
 struct TorchCheckpointParts {
-  torch::nn::Module& model;  // on the CPU
+  torch::nn::Module& model;  // on the CPU; of TorchDdpOptions::ignored_parameters, all ranks get rank 0's values
   torch::optim::Optimizer& optimizer;
   std::shared_ptr<ProcessGroup> group;
   std::int64_t step = 0;  // steps done
@@ -41,8 +41,8 @@ std::string save_torch_checkpoint(const std::string& folder, const TorchCheckpoi
 
 // Collective. Rank 0 reads `latest`, compares the file's SHA-256, and sends the file to all ranks, which take its
 // values and step. Returns the step, or nullopt on all ranks if the folder has no checkpoint. If the file is missing,
-// damaged, or of another model (names, shapes, types), all ranks throw FileError, and nothing has changed; if only the
-// optimizer's state does not fit (another kind, other groups), they throw FileError, and the optimizer is not usable.
+// damaged, or of another model (names, shapes, types) or class of optimizer, all ranks throw FileError, and nothing has
+// changed on any; if only the optimizer's groups differ, they throw FileError, and the optimizer is not usable.
 std::optional<std::int64_t> load_torch_checkpoint(const std::string& folder, const TorchCheckpointParts& parts);
 
 }  // namespace lockstep

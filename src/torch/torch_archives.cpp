@@ -1,3 +1,4 @@
+#include <c10/util/Type.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
@@ -5,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <span>
+#include <typeinfo>
 #include <vector>
 
 #include "lockstep/comm/agreement.h"
@@ -36,6 +38,9 @@ std::vector<NamedTorchTensor> all_tensors(const torch::nn::Module& model) {
   return tensors;
 }
 
+// "torch::optim::SGD"
+std::string kind_of(const torch::optim::Optimizer& optimizer) { return c10::demangle(typeid(optimizer).name()); }
+
 // Attributes of an archive cannot have dots in their names, and so the tensors are numbered.
 std::string key_of(const char* what, std::size_t i) { return fmt::format("{}{}", what, i); }
 
@@ -49,6 +54,7 @@ std::string write_archive(const std::string& folder, const TorchCheckpointParts&
   parts.optimizer.save(optimizer);
   archive.write("tensors", c10::IValue(static_cast<std::int64_t>(tensors.size())));
   archive.write("step", c10::IValue(parts.step));
+  archive.write("kind", c10::IValue(kind_of(parts.optimizer)));
   archive.write("model", model);
   archive.write("optimizer", optimizer);
   fs::create_directories(folder);
@@ -120,25 +126,43 @@ std::vector<at::Tensor> values_for(const std::vector<NamedTorchTensor>& tensors,
   return values;
 }
 
-std::int64_t load_archive(const std::vector<std::byte>& bytes, const std::string& path,
-                          const TorchCheckpointParts& parts) {
-  torch::serialize::InputArchive archive, model, optimizer;
+// An archive that was read and fits this model and this class of optimizer.
+struct LoadedArchive {
+  std::int64_t step = 0;
+  std::vector<NamedTorchTensor> tensors;
+  std::vector<at::Tensor> values;
+  torch::serialize::InputArchive optimizer;
+};
+
+// Calls it, with PyTorch's exceptions as FileErrors.
+template <typename Function> void reading_from(const std::string& path, const Function& function) {
   try {
-    archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    archive.read("model", model);
-    archive.read("optimizer", optimizer);
-    const auto step = read_value<std::int64_t>(archive, "step");
-    const std::vector<NamedTorchTensor> tensors = all_tensors(parts.model);
-    const std::vector<at::Tensor> values =
-        values_for(tensors, read_value<std::int64_t>(archive, "tensors"), model, path);
-    parts.optimizer.load(optimizer);
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].second.copy_(values[i]);
-    return step;
+    function();
   } catch (const c10::Error& error) {
     throw FileError("load_torch_checkpoint: {}: is not a checkpoint of this model and optimizer: {}", path,
                     error.what_without_backtrace());
   }
+}
+
+void parse_archive(const std::vector<std::byte>& bytes, const std::string& path, const TorchCheckpointParts& parts,
+                   LoadedArchive& loaded) {
+  torch::serialize::InputArchive archive, model;
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  archive.read("model", model);
+  archive.read("optimizer", loaded.optimizer);
+  loaded.step = read_value<std::int64_t>(archive, "step");
+  loaded.tensors = all_tensors(parts.model);
+  loaded.values = values_for(loaded.tensors, read_value<std::int64_t>(archive, "tensors"), model, path);
+  if (const auto kind = read_value<std::string>(archive, "kind"); kind != kind_of(parts.optimizer))
+    throw FileError("load_torch_checkpoint: {}: has the state of a {}, and the optimizer is a {}", path, kind,
+                    kind_of(parts.optimizer));
+}
+
+void take_values(LoadedArchive& loaded, const TorchCheckpointParts& parts) {
+  parts.optimizer.state().clear();  // load() adds to it
+  parts.optimizer.load(loaded.optimizer);
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < loaded.tensors.size(); ++i) loaded.tensors[i].second.copy_(loaded.values[i]);
 }
 
 }  // namespace
@@ -174,9 +198,14 @@ std::optional<std::int64_t> load_torch_checkpoint(const std::string& folder, con
   std::int64_t count = static_cast<std::int64_t>(bytes.size());
   group.broadcast(std::span(&count, 1), 0, {.purpose = {"checkpoint size"}});
   if (count == 0) return std::nullopt;
-  bytes.resize(static_cast<std::size_t>(count));
+  on_all_ranks(group, [&] { bytes.resize(static_cast<std::size_t>(count)); });
   group.broadcast(bytes.data(), bytes.size(), DType::kUInt8, 0, {.purpose = {"checkpoint"}});
-  return on_all_ranks(group, [&] { return load_archive(bytes, path.empty() ? folder : path, parts); });
+  if (path.empty()) path = folder;
+  LoadedArchive loaded;
+  // No rank changes anything before all have read the archive.
+  on_all_ranks(group, [&] { reading_from(path, [&] { parse_archive(bytes, path, parts, loaded); }); });
+  on_all_ranks(group, [&] { reading_from(path, [&] { take_values(loaded, parts); }); });
+  return loaded.step;
 }
 
 }  // namespace lockstep

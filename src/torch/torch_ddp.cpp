@@ -1,5 +1,7 @@
 #include "lockstep/torch.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
@@ -16,10 +18,13 @@ constexpr const char* kTorchDdp = "TorchDdp";
 std::vector<std::string> option_lines_of(const TorchDdpOptions& options) {
   std::string caps;
   for (const double cap : options.bucket_cap_mb) caps += fmt::format("{}{}", caps.empty() ? "" : ", ", cap);
+  std::string ignored;
+  for (const std::string& name : options.ignored_parameters) ignored += (ignored.empty() ? "" : ", ") + name;
   return {fmt::format("bucket_cap_mb {{{}}}", caps),
           fmt::format("forward_sync_buffers {}", options.forward_sync_buffers),
           fmt::format("find_unused_parameters {}", options.find_unused_parameters),
           fmt::format("static_graph {}", options.static_graph),
+          fmt::format("ignored_parameters {{{}}}", ignored),
           options.comm_hook ? "a comm_hook " + options.comm_hook->describe() : "no comm_hook",
           fmt::format("on_nonfinite_gradient {}", name_of(options.on_nonfinite_gradient))};
 }
@@ -37,8 +42,8 @@ TorchDdpBase::Impl::Impl(std::shared_ptr<torch::nn::Module> module, std::shared_
                          const TorchDdpOptions& options)
     : module_(std::move(module)),
       group_(std::move(group)),
-      parameters_(torch_parameters(*module_)),
-      buffers_(torch_buffers(*module_)),
+      parameters_(torch_parameters(*module_, options.ignored_parameters)),
+      buffers_(torch_buffers(*module_, options.ignored_parameters)),
       trained_(with_gradient(parameters_)),
       options_(options),
       missing_(*group_, kTorchDdp, *this, missing_policy(options.find_unused_parameters, options.static_graph)),
@@ -46,10 +51,12 @@ TorchDdpBase::Impl::Impl(std::shared_ptr<torch::nn::Module> module, std::shared_
       join_(*group_, shares_, kTorchDdp,
             {[this] { return steps_ + 1; }, [this] { follow_pass(); },
              [this](int root) { broadcast_values(*group_, buffers_, "buffers", root); }}),
-      nonfinite_(*group_, kTorchDdp, *this, options.on_nonfinite_gradient, options.comm_hook) {
+      nonfinite_(*group_, kTorchDdp, *this, options.on_nonfinite_gradient, options.comm_hook),
+      process_(::getpid()) {
   std::string refusal = refused_caps(options.bucket_cap_mb);
   if (refusal.empty())
     refusal = refused_policies(options.find_unused_parameters, options.static_graph, options.comm_hook);
+  if (refusal.empty()) refusal = refused_names(*module_, options.ignored_parameters);
   if (refusal.empty()) refusal = refused_tensors(parameters_, buffers_);
   if (refusal.empty()) refusal = claim_.take(trained_);
   std::vector<GradientInfo> gradients;
@@ -86,9 +93,19 @@ std::string TorchDdpBase::Impl::refused_scaling() const {
   return "";
 }
 
+void TorchDdpBase::Impl::check_process() const {
+  if (process_ == ::getpid()) return;
+  throw InvalidArgument(
+      "TorchDdp: rank {}: process {} wrapped the module, and this is process {}, which was forked from it and cannot "
+      "use the group: run forward and backward in the process that wrapped the module, and here only forward of the "
+      "module itself",
+      group_->rank(), process_, ::getpid());
+}
+
 void TorchDdpBase::Impl::check_module() {
   // The lists are read again, because a submodule may have been replaced.
-  const std::string change = watch_->change(torch_parameters(*module_), torch_buffers(*module_));
+  const std::string change = watch_->change(torch_parameters(*module_, options_.ignored_parameters),
+                                            torch_buffers(*module_, options_.ignored_parameters));
   if (change.empty()) return;
   abort_and_throw(*group_,
                   fmt::format("TorchDdp: rank {}: the module changed after it was wrapped: {}: first build it, "
@@ -106,6 +123,7 @@ void TorchDdpBase::Impl::join(const std::function<void()>& train, const JoinOpti
   std::string refusal = refused_join(options_.static_graph, options_.comm_hook);
   if (refusal.empty()) refusal = refused_scaling();
   if (!refusal.empty()) throw InvalidArgument("TorchDdp::join: {}", refusal);
+  check_process();
   join_.run(train, options);
   if (!shares_.was_uneven()) return;
   if (!options.after_step) broadcast_values(*group_, parameters_, "final parameters", shares_.first_with_data());
@@ -132,7 +150,7 @@ const std::string& TorchDdpBase::last_skipped() const { return impl_->nonfinite(
 void TorchDdpBase::begin_forward() { impl_->begin_forward(); }
 void TorchDdpBase::reduce_at_end_of(const torch::Tensor& output) { impl_->reduce_at_end_of(output); }
 
-TorchDdpBase::NoSync::NoSync(TorchDdpBase& ddp) : ddp_(ddp), before_(std::exchange(ddp.impl_->synchronize, false)) {}
-TorchDdpBase::NoSync::~NoSync() { ddp_.impl_->synchronize = before_; }
+TorchDdpBase::NoSync::NoSync(TorchDdpBase& ddp) : impl_(ddp.impl_), before_(std::exchange(impl_->synchronize, false)) {}
+TorchDdpBase::NoSync::~NoSync() { impl_->synchronize = before_; }
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 // An exception in a hook leaves backward() as it is.
 #pragma once
 
+#include <sys/types.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
@@ -56,10 +57,14 @@ class TorchDdpBase::Impl : public GradientOwner, public std::enable_shared_from_
   bool is_in_slot(std::size_t parameter) const;
   void put_into_slot(std::size_t parameter);
 
+  void check_process() const;  // a forked child has the group's connections and none of its threads
   void check_module();
   bool needs_accumulation() const;  // false: torch::autograd::grad() is running
   void gradient_ready(std::size_t parameter);
+  class PassEnd;
   void open_pass();
+  void drop_pass(std::uint64_t opened);  // that an exception ended, if it is still the open one
+  bool has_values(std::size_t parameter) const;
   void finish_pass();
   void follow_pass();
   void compare_positions();
@@ -88,9 +93,11 @@ class TorchDdpBase::Impl : public GradientOwner, public std::enable_shared_from_
   std::vector<bool> touched_;      // by a backward since the last reduced pass
   std::vector<std::uint8_t> bad_;  // bits of nonfinite_steps.h, of the present pass
   std::vector<std::pair<c10::intrusive_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;  // AccumulateGrad, key
+  const pid_t process_;
   std::uint32_t wrapper_ = 0;
-  std::uint64_t steps_ = 0;  // number of reduced passes
-  bool is_open_ = false;     // a pass has begun, and backward runs
+  std::uint64_t steps_ = 0;   // number of reduced passes
+  bool is_open_ = false;      // a pass has begun, and backward runs
+  std::uint64_t opened_ = 0;  // number of passes that began
   bool has_rebuilt_ = false;
 };
 

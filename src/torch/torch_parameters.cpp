@@ -1,5 +1,7 @@
 #include "src/torch/torch_parameters.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <mutex>
 #include <unordered_set>
@@ -10,9 +12,12 @@ namespace lockstep {
 
 namespace {
 
-std::vector<NamedTorchTensor> each_once(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
+std::vector<NamedTorchTensor> each_once(const torch::OrderedDict<std::string, at::Tensor>& tensors,
+                                        const TorchNames& ignored) {
   std::vector<NamedTorchTensor> once;
   std::unordered_set<const void*> seen;
+  for (const std::string& name : ignored)
+    if (const at::Tensor* tensor = tensors.find(name)) seen.insert(tensor->unsafeGetTensorImpl());
   for (const auto& entry : tensors)
     if (entry.value().defined() && seen.insert(entry.value().unsafeGetTensorImpl()).second)
       once.emplace_back(entry.key(), entry.value());
@@ -39,11 +44,23 @@ bool is_one_piece(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense();
 }
 
+// Values cannot be written to elements that share memory.
+std::string refused_overlap(const char* what, const NamedTorchTensor& tensor) {
+  if (at::has_internal_overlap(tensor.second) != at::MemOverlap::Yes) return "";
+  return fmt::format("{} '{}' has sizes {} and strides {}, so that elements overlap: make it of .contiguous()", what,
+                     tensor.first, extents_text(tensor.second.sizes()), extents_text(tensor.second.strides()));
+}
+
 std::string refused_parameter(const NamedTorchTensor& parameter) {
   const auto& [name, tensor] = parameter;
   if (tensor.layout() != at::kStrided)
     return fmt::format("parameter '{}' is sparse: make it dense with to_dense()", name);
-  if (!tensor.requires_grad()) return "";
+  if (!tensor.is_leaf())
+    return fmt::format(
+        "parameter '{}' is computed from other tensors, so that it has no gradient of its own: register a leaf "
+        "(detach().requires_grad_()), and compute from it in forward()",
+        name);
+  if (!tensor.requires_grad()) return refused_overlap("parameter", parameter);
   if (tensor.is_complex())
     return fmt::format(
         "parameter '{}' is complex ({}): keep its real and imaginary parts in a real parameter, and make the complex "
@@ -72,12 +89,22 @@ ClaimedTensors& claimed_tensors() {
 
 }  // namespace
 
-std::vector<NamedTorchTensor> torch_parameters(const torch::nn::Module& module) {
-  return each_once(module.named_parameters());
+std::vector<NamedTorchTensor> torch_parameters(const torch::nn::Module& module, const TorchNames& ignored) {
+  return each_once(module.named_parameters(), ignored);
 }
 
-std::vector<NamedTorchTensor> torch_buffers(const torch::nn::Module& module) {
-  return each_once(module.named_buffers());
+std::vector<NamedTorchTensor> torch_buffers(const torch::nn::Module& module, const TorchNames& ignored) {
+  return each_once(module.named_buffers(), ignored);
+}
+
+std::string refused_names(const torch::nn::Module& module, const TorchNames& ignored) {
+  const auto parameters = module.named_parameters(), buffers = module.named_buffers();
+  for (const std::string& name : ignored)
+    if (!parameters.contains(name) && !buffers.contains(name))
+      return fmt::format(
+          "ignored_parameters has '{}', which is not a parameter or buffer of the module: see named_parameters()",
+          name);
+  return "";
 }
 
 std::optional<DType> dtype_of(at::ScalarType type) {
@@ -103,12 +130,14 @@ std::string refused_tensors(const std::vector<NamedTorchTensor>& parameters,
                            list == &parameters ? "parameter" : "buffer", name, tensor.device().str());
   for (const NamedTorchTensor& parameter : parameters)
     if (std::string refusal = refused_parameter(parameter); !refusal.empty()) return refusal;
-  for (const auto& [name, tensor] : buffers)
-    if (tensor.layout() != at::kStrided)
-      return fmt::format("buffer '{}' is sparse: make it dense with to_dense()", name);
+  for (const NamedTorchTensor& buffer : buffers) {
+    if (buffer.second.layout() != at::kStrided)
+      return fmt::format("buffer '{}' is sparse: make it dense with to_dense()", buffer.first);
+    if (std::string refusal = refused_overlap("buffer", buffer); !refusal.empty()) return refusal;
+  }
   const auto requires_grad = [](const NamedTorchTensor& parameter) { return parameter.second.requires_grad(); };
   if (std::none_of(parameters.begin(), parameters.end(), requires_grad))
-    return "the module has no parameters that require a gradient";
+    return "the module has no parameters that require a gradient (those in ignored_parameters do not count)";
   return "";
 }
 

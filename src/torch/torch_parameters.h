@@ -16,9 +16,12 @@ namespace lockstep {
 
 using NamedTorchTensor = std::pair<std::string, at::Tensor>;
 
-// Each parameter once, also one that has two names.
-std::vector<NamedTorchTensor> torch_parameters(const torch::nn::Module& module);
-std::vector<NamedTorchTensor> torch_buffers(const torch::nn::Module& module);
+// Each parameter once, also one that has two names. A tensor with an ignored name is left out under all its names.
+using TorchNames = std::vector<std::string>;
+std::vector<NamedTorchTensor> torch_parameters(const torch::nn::Module& module, const TorchNames& ignored = {});
+std::vector<NamedTorchTensor> torch_buffers(const torch::nn::Module& module, const TorchNames& ignored = {});
+// Returns "", or which of the names is not a parameter or buffer.
+std::string refused_names(const torch::nn::Module& module, const TorchNames& ignored);
 
 std::optional<DType> dtype_of(at::ScalarType type);
 

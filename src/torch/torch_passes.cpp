@@ -86,6 +86,7 @@ void TorchDdpBase::Impl::put_into_slot(std::size_t parameter) {
 }
 
 void TorchDdpBase::Impl::begin_forward() {
+  check_process();
   join_.forget_error();
   if (is_open_ && torch::autograd::get_current_graph_task_id() == kNoBackward) {  // an exception ended backward
     is_open_ = false;
@@ -121,16 +122,39 @@ void TorchDdpBase::Impl::gradient_ready(std::size_t parameter) {
   reducer_->mark_ready(parameter);
 }
 
+// Belongs to autograd's engine, which destroys it without a call if an exception ended backward.
+class TorchDdpBase::Impl::PassEnd {
+ public:
+  PassEnd(std::weak_ptr<Impl> impl, std::uint64_t opened) : impl_(std::move(impl)), opened_(opened) {}
+  ~PassEnd() {
+    if (const auto impl = impl_.lock()) impl->drop_pass(opened_);
+  }
+  PassEnd(const PassEnd&) = delete;
+  PassEnd& operator=(const PassEnd&) = delete;
+  void run() const {
+    if (const auto impl = impl_.lock()) impl->finish_pass();
+  }
+
+ private:
+  const std::weak_ptr<Impl> impl_;
+  const std::uint64_t opened_;
+};
+
 void TorchDdpBase::Impl::open_pass() {
+  check_process();
   if (std::exchange(is_open_, true)) return;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [end = std::make_shared<PassEnd>(weak_from_this(), ++opened_)] { end->run(); });
   join_.forget_error();
   if (reducer_->in_pass()) reducer_->abandon_pass();
   bad_.assign(bad_.size(), 0);
   shares_.begin_pass(steps_ + 1);
   compare_positions();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto impl = weak.lock()) impl->finish_pass();
-  });
+}
+
+void TorchDdpBase::Impl::drop_pass(std::uint64_t opened) {
+  if (opened != opened_ || !std::exchange(is_open_, false)) return;
+  reducer_->abandon_pass();
 }
 
 // The next call of the group compares it.
@@ -141,11 +165,17 @@ void TorchDdpBase::Impl::compare_positions() {
                                   .trained = static_cast<std::uint32_t>(trained_.size())});
 }
 
+// False for a gradient that zero_grad() dropped or filled with zeros, and no backward reached since then.
+bool TorchDdpBase::Impl::has_values(std::size_t parameter) const {
+  const at::Tensor& grad = grad_of(parameter);
+  return grad.defined() && (touched_[parameter] || grad.layout() != at::kStrided || grad.any().item<bool>());
+}
+
 void TorchDdpBase::Impl::finish_pass() {
   if (!std::exchange(is_open_, false)) return;
-  // Gradients that an earlier backward under no_sync() computed and that this one did not reach.
+  // Gradients of an earlier backward, under no_sync() or averaged, that this one did not reach.
   for (std::size_t i = 0; i < trained_.size(); ++i)
-    if (touched_[i] && !reducer_->is_ready(i) && grad_of(i).defined()) {
+    if (!reducer_->is_ready(i) && has_values(i)) {
       put_into_slot(i);
       reducer_->mark_ready(i);
     }

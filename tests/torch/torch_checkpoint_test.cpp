@@ -57,6 +57,28 @@ TEST(TorchCheckpoint, ContinuesWithTheSameBits) {
   fs::remove_all(folder);
 }
 
+// The momentum that the optimizer has in memory does not survive the way back to a step that had none.
+TEST(TorchCheckpoint, GoesBackInARunningProgram) {
+  const std::string folder = temporary("torch-back");
+  expect_no_failures(run_torch_ranks(2, [&](auto group) {
+    AdamTraining training(group);
+    save_torch_checkpoint(folder, training.parts(0));
+    training.step(0);
+    const torch::Tensor once = training.model->conv->weight.detach().clone();
+    EXPECT_EQ(load_torch_checkpoint(folder, training.parts()), 0);
+    training.step(0);
+    EXPECT_TRUE(torch::equal(training.model->conv->weight, once));
+  }));
+  EXPECT_THAT(run_torch_ranks(2,
+                              [&](auto group) {
+                                SmallConv model;
+                                torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1));
+                                load_torch_checkpoint(folder, {.model = *model, .optimizer = sgd, .group = group});
+                              }),
+              Each(HasSubstr("has the state of a torch::optim::Adam, and the optimizer is a torch::optim::SGD")));
+  fs::remove_all(folder);
+}
+
 TEST(TorchCheckpoint, KeepsTheNewest) {
   const std::string folder = temporary("torch-checkpoints");
   expect_no_failures(run_torch_ranks(2, [&](auto group) {

@@ -17,8 +17,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-torch::Tensor squares(const torch::Tensor& y) { return (y * y).mean(); }
-
 // Gradients of one rank's loss, on a copy of the model.
 std::vector<torch::Tensor> gradients_alone(const TwoHeads& model, const torch::Tensor& x, bool left = true,
                                            bool right = true) {

@@ -56,6 +56,16 @@ TEST(TorchMistakes, ParametersOfOtherTypesAndLayouts) {
               }),
               Each(HasSubstr("parameter 'few' is sparse")));
   EXPECT_THAT(failures_of_wrapping([](TwoHeads& model) {
+                model->register_parameter("frozen", torch::zeros({1}).expand({4}), /*requires_grad=*/false);
+              }),
+              Each(HasSubstr("parameter 'frozen' has sizes (4) and strides (0), so that elements overlap")));
+  EXPECT_THAT(
+      failures_of_wrapping([](TwoHeads& model) { model->register_buffer("mean", torch::zeros({1}).expand({4})); }),
+      Each(HasSubstr("buffer 'mean' has sizes (4) and strides (0), so that elements overlap")));
+  EXPECT_THAT(
+      failures_of_wrapping([](TwoHeads& model) { model->register_parameter("product", model->right->weight * 2); }),
+      Each(HasSubstr("parameter 'product' is computed from other tensors")));
+  EXPECT_THAT(failures_of_wrapping([](TwoHeads& model) {
                 for (torch::Tensor& parameter : model->parameters()) parameter.requires_grad_(false);
               }),
               Each(HasSubstr("has no parameters that require a gradient")));
@@ -110,6 +120,7 @@ TEST(TorchMistakes, AModuleThatChangesAfterWrapping) {
       {[](TwoHeads& model) { model->left->bias.requires_grad_(false); }, "'left.bias' was frozen"},
       {[](TwoHeads& model) { model->replace_module("left", torch::nn::Linear(5, 3)); },
        "'left.weight' replaces 'left.weight'"},
+      {[](TwoHeads& model) { model->unregister_module("right"); }, "'right.weight' was removed"},
   };
   for (const auto& [change, what] : changes) {
     const auto failures = run_torch_ranks(2, [&change = change](auto group) {

@@ -95,6 +95,8 @@ inline torch::Tensor batch_of(const ProcessGroup& group, int step, at::IntArrayR
   return waves(sizes, 100.0 * group.rank() + 3.0 * step);
 }
 
+inline torch::Tensor squares(const torch::Tensor& y) { return (y * y).mean(); }
+
 // All ranks have the same bits.
 inline void expect_same_on_ranks(ProcessGroup& group, const torch::Tensor& tensor, const std::string& what) {
   const torch::Tensor own = tensor.detach().contiguous();
