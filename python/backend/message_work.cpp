@@ -156,9 +156,15 @@ std::vector<at::Tensor> ManyWorks::result() {
 
 c10::intrusive_ptr<c10::ivalue::Future> ManyWorks::getFuture() { return future_of(mutex_, future_, *queue_, this); }
 
+// A forked child begins with an empty list, and keeps its parent's in memory.
 MessagePump::Shared& MessagePump::shared() {
-  static Shared* const kShared = new Shared;  // never destroyed, because a group may outlive this file's objects
-  return *kShared;
+  static std::atomic<Shared*> current{new Shared};  // never destroyed, because a group may outlive this file's objects
+  Shared* found = current.load();
+  if (found->process.is_this()) return *found;
+  auto* const fresh = new Shared;
+  if (current.compare_exchange_strong(found, fresh)) return *fresh;
+  delete fresh;
+  return *found;
 }
 
 void MessagePump::add(const c10::intrusive_ptr<MessageWork>& work) {

@@ -87,6 +87,7 @@ class MessagePump : public std::enable_shared_from_this<MessagePump> {
  private:
   using Works = std::vector<c10::intrusive_ptr<MessageWork>>;
   struct Shared {
+    const OwnProcess process;
     std::mutex mutex;
     Works messages;                                 // of all groups
     std::vector<std::weak_ptr<MessagePump>> pumps;  // of all groups

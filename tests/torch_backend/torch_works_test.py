@@ -106,6 +106,10 @@ class LongMessages(unittest.TestCase):
                 try:
                     with Raises(RuntimeError, "wait() on rank 0", "which has forked this one"):
                         work.wait()
+                    dist.destroy_process_group()
+                    os.makedirs(f"{folder}/child")
+                    init(0, 1, f"{folder}/child")
+                    dist.all_reduce(torch.ones(2))
                     os._exit(0)
                 finally:
                     os._exit(1)

@@ -37,7 +37,11 @@ template <typename Visit> void for_each_place(std::size_t dim, const Shape& inde
   const StridedLoop<2> loop(index, {strides_of(index), of_lines});
   const Index count = loop.extent(0), index_step = loop.stride(0, 0), line_step = loop.stride(1, 0);
   for_each_outer(loop, 1, [&](const auto& at) {
-    for (Index i = 0; i < count; ++i) visit(at[0] + i * index_step, at[1] + i * line_step);
+    const Index first = at[0], line = at[1];
+    if (index_step == 1 && line_step == 0)  // along the last dimension: constants for the compiler
+      for (Index i = 0; i < count; ++i) visit(first + i, line);
+    else
+      for (Index i = 0; i < count; ++i) visit(first + i * index_step, line + i * line_step);
   });
 }
 
@@ -49,7 +53,8 @@ void gather(std::size_t dim, In x, In index, Out y, Stream&) {
   float* const to = y.floats();
   for_each_place(dim, index.shape, x.shape, [=](Index at, Index line) {
     const Index place = places[at];
-    to[at] = place < 0 || place >= bound ? std::numeric_limits<float>::quiet_NaN() : from[line + place * x_step];
+    const bool outside = static_cast<std::uint64_t>(place) >= static_cast<std::uint64_t>(bound);
+    to[at] = outside ? std::numeric_limits<float>::quiet_NaN() : from[line + place * x_step];
   });
 }
 
@@ -62,7 +67,8 @@ void gather_backward(std::size_t dim, In index, In y_grad, Out x_grad, Stream&) 
   float* const to = x_grad.floats();
   for_each_place(dim, index.shape, x_grad.shape, [=](Index at, Index line) {
     const Index place = places[at];
-    const bool outside = place < 0 || place >= bound;  // the line's first gradient becomes NaN
+    const bool outside = static_cast<std::uint64_t>(place) >= static_cast<std::uint64_t>(bound);
+    // Outside, the line's first gradient becomes NaN.
     to[line + (outside ? 0 : place) * x_step] += outside ? std::numeric_limits<float>::quiet_NaN() : from[at];
   });
 }
