@@ -25,11 +25,11 @@ constexpr std::chrono::hours kLongest(24 * 365);
 thread_local bool is_worker = false;
 thread_local bool is_beside = false;  // a worker that runs callbacks or a job beside the collectives
 
+}  // namespace
+
 c10::intrusive_ptr<c10::ivalue::Future> new_future() {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
 }
-
-}  // namespace
 
 CallWork::CallWork(int rank, c10d::OpType type, const char* title, std::vector<at::Tensor> inputs, std::uint64_t number,
                    std::function<void()> run, std::vector<at::Tensor> outputs, std::shared_ptr<CallQueue> queue)

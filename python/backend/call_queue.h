@@ -29,6 +29,9 @@ namespace lockstep::torch_backend {
 
 class CallQueue;
 
+// Of every work: its value is a list of tensors.
+c10::intrusive_ptr<c10::ivalue::Future> new_future();
+
 // A collective, and the Work that c10d sees.
 class CallWork : public c10d::Work {
  public:

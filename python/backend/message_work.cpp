@@ -18,10 +18,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPumpTime(5);
 
-c10::intrusive_ptr<c10::ivalue::Future> future_of_tensors() {
-  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-}
-
 // Waits for the work on a thread of the queue, and completes the future. At once if it is done, or if the queue is
 // closed: then it is done, or its wait() throws.
 void complete_beside(CallQueue& queue, const c10::intrusive_ptr<c10d::Work>& work,
@@ -45,7 +41,7 @@ c10::intrusive_ptr<c10::ivalue::Future> future_of(std::mutex& mutex, c10::intrus
   {
     const std::lock_guard lock(mutex);
     if (future) return future;
-    future = future_of_tensors();
+    future = new_future();
   }
   complete_beside(queue, c10::intrusive_ptr<c10d::Work>::reclaim_copy(work), future);
   return future;
