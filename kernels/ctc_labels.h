@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/always_inline.h"
 #include "lockstep/core/host_device.h"
 
 namespace lockstep {
@@ -34,7 +35,7 @@ struct CtcSample {
 // The logarithm of 0, below which no logarithm falls: finite, so that no difference of two is NaN. What is below half
 // of it is impossible.
 inline constexpr float kCtcImpossible = -1e30F;
-template <typename Number> LOCKSTEP_HOST_DEVICE Number ctc_bounded(Number log_probability) {
+template <typename Number> LOCKSTEP_FORMULA Number ctc_bounded(Number log_probability) {
   return log_probability < Number{kCtcImpossible} ? Number{kCtcImpossible} : log_probability;  // NaN stays NaN
 }
 LOCKSTEP_HOST_DEVICE inline bool is_ctc_impossible(float log_probability) {
