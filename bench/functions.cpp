@@ -1,4 +1,5 @@
-// Times functions that are composed of several operators, forward and backward, for bench/peers/functions_torch.py:
+// Times functions that are composed of several operators, forward and backward (those of "sample": forward alone), for
+// bench/peers/functions_torch.py:
 //   OMP_NUM_THREADS=1 build/bench/functions [--only var,einsum] [--rounds 5]
 //
 // Prints a JSON object: for each function the least time of its rounds, in ms.
@@ -9,7 +10,9 @@
 #include <cxxopts.hpp>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +28,7 @@ using ls::Tensor;
 
 struct Function {
   std::string name;
-  std::vector<Tensor> leaves;
+  std::vector<Tensor> leaves;  // empty: forward alone
   std::function<Tensor()> call;
 };
 
@@ -101,12 +104,26 @@ std::vector<Function> functions() {
   std::ranges::fill(lengths.span<std::int64_t>(), 10);
   const Tensor scores = leaf({16, 50, 32});
   add("ctc_loss", {scores}, [=] { return ls::ctc_loss(ls::log_softmax(scores), labels, times, lengths); });
+  const auto lstm = std::make_shared<ls::nn::LSTM>(256, 256);
+  const auto gru = std::make_shared<ls::nn::GRU>(256, 256);
+  const auto with_weights = [](const ls::nn::Module& layer, const Tensor& input) {
+    std::vector<Tensor> leaves = layer.parameters();
+    leaves.push_back(input);
+    return leaves;
+  };
+  const Tensor series = leaf({16, 50, 256}), sample = leaf({1, 50, 256});
+  add("lstm", with_weights(*lstm, series), [=] { return lstm->forward(series); });
+  add("gru", with_weights(*gru, series), [=] { return gru->forward(series); });
+  add("lstm_sample", {}, [=] { return lstm->forward(sample); });
+  add("gru_sample", {}, [=] { return gru->forward(sample); });
   return all;
 }
 
 // Backward begins with a gradient in memory, as it has in a model.
 double round_ms(const Function& function) {
   using Clock = std::chrono::steady_clock;
+  std::optional<ls::NoGrad> forward_alone;
+  if (function.leaves.empty()) forward_alone.emplace();
   const Tensor gradient = Tensor::empty(function.call().shape());
   ls::fill_uniform(gradient, 0.1F, 1);
   const auto begin = Clock::now();
@@ -114,7 +131,8 @@ double round_ms(const Function& function) {
   std::chrono::duration<double, std::milli> took{};
   do {
     for (const Tensor& each : function.leaves) ls::clear_grad(each);
-    function.call().backward({.gradient = gradient});
+    const Tensor result = function.call();
+    if (!forward_alone) result.backward({.gradient = gradient});
     ++calls;
     took = Clock::now() - begin;
   } while (took.count() < 50);

@@ -4,11 +4,13 @@
 //   launcher/lockrun -n 2 examples/libtorch_ddp                 20 steps
 //   launcher/lockrun -n 2 examples/libtorch_ddp 1000 run/torch  1000 steps, with a checkpoint every 100 from which the
 //                                                               next start of the command continues
+//   launcher/lockrun -n 2 examples/libtorch_ddp --cuda 1000     on GPUs, one for each rank
 //
 // It reads CIFAR-10 in the folder that LOCKSTEP_DATA names (scripts/fetch-data), else generated images, and prints
 // lines such as
 //
 //   [0] step 20: loss 1.903
+#include <dlfcn.h>
 #include <lockstep/lockstep.h>
 #include <lockstep/torch.h>
 #include <lockstep/torch_checkpoint.h>
@@ -44,26 +46,37 @@ ls::data::Cifar10 training_images() {
   return folder.empty() ? ls::data::Cifar10({.train_images = 2000}, options) : ls::data::Cifar10(folder, options);
 }
 
+// PyTorch's CUDA part registers itself when it is loaded, which takes seconds: only when it is needed.
+void load_cuda() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
+    throw ls::Error("--cuda: this PyTorch has no CUDA part: {}", dlerror());
+}
+
 int train(int argc, char** argv) {
+  const bool on_cuda = argc > 1 && std::string(argv[1]) == "--cuda";
+  if (on_cuda) load_cuda(), --argc, ++argv;
   const std::int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;
   const std::string folder = argc > 2 ? argv[2] : "";
-  const auto group = ls::init_process_group({.device = &ls::cpu_device()});
+  const auto group = ls::init_process_group({.device = on_cuda ? nullptr : &ls::cpu_device()});
+  const torch::Device device = on_cuda ? torch::Device(torch::kCUDA, group->local_device().index()) : torch::kCPU;
   torch::manual_seed(1);
   ResNet18 net;
+  net->to(device);
   auto ddp = ls::torch_ddp(net, group);  // rank 0's weights to all; hooks installed
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(5e-4));
   ls::TorchCheckpointParts state{.model = *net, .optimizer = sgd, .group = group};
   if (!folder.empty()) state.step = ls::load_torch_checkpoint(folder, state).value_or(0);
 
-  const ls::data::Cifar10 images = training_images();
-  ls::data::DistributedSampler sampler(images.size(), group->place(),
+  const ls::data::Cifar10 dataset = training_images();
+  ls::data::DistributedSampler sampler(dataset.size(), group->place(),
                                        {.seed = 1, .remainder = ls::data::Remainder::kDrop});
-  const std::int64_t batch = kGlobalBatch / group->world_size(), steps_per_epoch = images.size() / kGlobalBatch;
+  const std::int64_t batch = kGlobalBatch / group->world_size(), steps_per_epoch = dataset.size() / kGlobalBatch;
   while (state.step < steps) {
     sampler.set_epoch(state.step / steps_per_epoch);
-    for (auto& [inputs, targets] : ls::data::DataLoader(images, sampler, {.batch_size = batch, .drop_last = true})) {
+    for (auto& [inputs, targets] : ls::data::DataLoader(dataset, sampler, {.batch_size = batch, .drop_last = true})) {
       sgd.zero_grad();
-      const torch::Tensor loss = nn::functional::cross_entropy(ddp(images_of(inputs)), labels_of(targets));
+      const torch::Tensor images = images_of(inputs).to(device), labels = labels_of(targets).to(device);
+      const torch::Tensor loss = nn::functional::cross_entropy(ddp(images), labels);
       loss.backward();  // buckets all-reduce while this runs
       sgd.step();
       ++state.step;

@@ -40,6 +40,11 @@ def functions():
 
         return [q, k, v], call
 
+    def recurrent(kind, samples, backward=True):
+        layer = kind(256, 256, batch_first=True)
+        series = leaf(samples, 50, 256)
+        return [series, *layer.parameters()] if backward else [], lambda: layer(series)[0]
+
     return {
         "var": ([x], lambda: x.var(1)),
         "var_columns": ([x], lambda: x.var(0)),
@@ -69,6 +74,10 @@ def functions():
         "attention_bool_mask": attention(attn_mask=lower),
         "attention_float_mask": attention(attn_mask=added),
         "ctc_loss": ([scores], lambda: F.ctc_loss(scores.log_softmax(2).transpose(0, 1), labels, times, lengths)),
+        "lstm": recurrent(torch.nn.LSTM, 16),
+        "gru": recurrent(torch.nn.GRU, 16),
+        "lstm_sample": recurrent(torch.nn.LSTM, 1, backward=False),
+        "gru_sample": recurrent(torch.nn.GRU, 1, backward=False),
     }
 
 
@@ -78,7 +87,10 @@ def round_ms(leaves, call):
     while True:
         for each in leaves:
             each.grad = None
-        call().backward(gradient)
+        with torch.set_grad_enabled(bool(leaves)):
+            result = call()
+        if leaves:
+            result.backward(gradient)
         calls += 1
         took = time.perf_counter() - begin
         if took >= ROUND_SECONDS:

@@ -26,7 +26,7 @@ namespace lockstep {
 
 // The caller owns all of them; they are used during the call only.
 struct TorchCheckpointParts {
-  torch::nn::Module& model;  // on the CPU; of TorchDdpOptions::ignored_parameters, all ranks get rank 0's values
+  torch::nn::Module& model;  // of TorchDdpOptions::ignored_parameters, all ranks get rank 0's values
   torch::optim::Optimizer& optimizer;
   std::shared_ptr<ProcessGroup> group;
   std::int64_t step = 0;  // steps done
@@ -35,14 +35,15 @@ struct TorchCheckpointParts {
 
 // Collective; blocks until the checkpoint is on the disk. Makes the folder if it does not exist. Returns the file's
 // path on rank 0, "" on the others. If rank 0 fails, the previous checkpoint is still the latest, and all ranks throw
-// FileError. Throws InvalidArgument for a negative step or keep below 1, MismatchError if the ranks are at different
-// steps.
+// FileError. Throws InvalidArgument for a null group, a negative step or keep below 1, MismatchError if the ranks are
+// at different steps.
 std::string save_torch_checkpoint(const std::string& folder, const TorchCheckpointParts& parts);
 
 // Collective. Rank 0 reads `latest`, compares the file's SHA-256, and sends the file to all ranks, which take its
-// values and step. Returns the step, or nullopt on all ranks if the folder has no checkpoint. If the file is missing,
-// damaged, or of another model (names, shapes, types) or class of optimizer, all ranks throw FileError, and nothing has
-// changed on any; if only the optimizer's groups differ, they throw FileError, and the optimizer is not usable.
+// values and step, on the model's device. Returns the step, or nullopt on all ranks if the folder has no checkpoint.
+// If the file is missing, damaged, or of another model (names, shapes, types) or class of optimizer, all ranks throw
+// FileError, and nothing has changed on any; if only the optimizer's groups differ, they throw FileError, and the
+// optimizer is not usable.
 std::optional<std::int64_t> load_torch_checkpoint(const std::string& folder, const TorchCheckpointParts& parts);
 
 }  // namespace lockstep

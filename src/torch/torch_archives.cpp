@@ -44,6 +44,10 @@ std::string kind_of(const torch::optim::Optimizer& optimizer) { return c10::dema
 // Attributes of an archive cannot have dots in their names, and so the tensors are numbered.
 std::string key_of(const char* what, std::size_t i) { return fmt::format("{}{}", what, i); }
 
+void check_group(const char* function, const TorchCheckpointParts& parts) {
+  if (parts.group == nullptr) throw InvalidArgument("{}: TorchCheckpointParts::group is null", function);
+}
+
 std::string write_archive(const std::string& folder, const TorchCheckpointParts& parts) {
   torch::serialize::OutputArchive archive, model, optimizer;
   const std::vector<NamedTorchTensor> tensors = all_tensors(parts.model);
@@ -121,7 +125,8 @@ std::vector<at::Tensor> values_for(const std::vector<NamedTorchTensor>& tensors,
       throw FileError("load_torch_checkpoint: {}: has '{}' where the model has '{}'", path, found, name);
     model.read(key_of("tensor", i), values[i], /*is_buffer=*/true);
     if (values[i].sizes() != tensor.sizes() || values[i].scalar_type() != tensor.scalar_type())
-      throw FileError("load_torch_checkpoint: {}: '{}' has another shape or type in the model", path, name);
+      throw FileError("load_torch_checkpoint: {}: '{}' is {} there, and {} in the model", path, name,
+                      described(values[i]), described(tensor));
   }
   return values;
 }
@@ -134,10 +139,12 @@ struct LoadedArchive {
   torch::serialize::InputArchive optimizer;
 };
 
-// Calls it, with PyTorch's exceptions as FileErrors.
+// Calls it, with exceptions of PyTorch and of the file system as FileErrors.
 template <typename Function> void reading_from(const std::string& path, const Function& function) {
   try {
     function();
+  } catch (const fs::filesystem_error& error) {
+    throw FileError("load_torch_checkpoint: {}", error.what());
   } catch (const c10::Error& error) {
     throw FileError("load_torch_checkpoint: {}: is not a checkpoint of this model and optimizer: {}", path,
                     error.what_without_backtrace());
@@ -147,11 +154,13 @@ template <typename Function> void reading_from(const std::string& path, const Fu
 void parse_archive(const std::vector<std::byte>& bytes, const std::string& path, const TorchCheckpointParts& parts,
                    LoadedArchive& loaded) {
   torch::serialize::InputArchive archive, model;
-  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  loaded.tensors = all_tensors(parts.model);
+  // On this rank's device, where the optimizer's state has to be: the file names rank 0's.
+  const at::Device device = loaded.tensors.empty() ? at::kCPU : loaded.tensors.front().second.device();
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device);
   archive.read("model", model);
   archive.read("optimizer", loaded.optimizer);
   loaded.step = read_value<std::int64_t>(archive, "step");
-  loaded.tensors = all_tensors(parts.model);
   loaded.values = values_for(loaded.tensors, read_value<std::int64_t>(archive, "tensors"), model, path);
   if (const auto kind = read_value<std::string>(archive, "kind"); kind != kind_of(parts.optimizer))
     throw FileError("load_torch_checkpoint: {}: has the state of a {}, and the optimizer is a {}", path, kind,
@@ -168,6 +177,7 @@ void take_values(LoadedArchive& loaded, const TorchCheckpointParts& parts) {
 }  // namespace
 
 std::string save_torch_checkpoint(const std::string& folder, const TorchCheckpointParts& parts) {
+  check_group("save_torch_checkpoint", parts);
   std::string refusal;
   if (parts.step < 0) refusal = fmt::format("step is {}, expected 0 or more", parts.step);
   if (parts.keep < 1) refusal = fmt::format("keep is {}, expected 1 or more", parts.keep);
@@ -189,11 +199,12 @@ std::string save_torch_checkpoint(const std::string& folder, const TorchCheckpoi
 }
 
 std::optional<std::int64_t> load_torch_checkpoint(const std::string& folder, const TorchCheckpointParts& parts) {
+  check_group("load_torch_checkpoint", parts);
   ProcessGroup& group = *parts.group;
   std::string path;
   std::vector<std::byte> bytes;
   on_all_ranks(group, [&] {
-    if (group.rank() == 0) bytes = read_archive(folder, path);
+    if (group.rank() == 0) reading_from(folder, [&] { bytes = read_archive(folder, path); });
   });
   std::int64_t count = static_cast<std::int64_t>(bytes.size());
   group.broadcast(std::span(&count, 1), 0, {.purpose = {"checkpoint size"}});

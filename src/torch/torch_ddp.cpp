@@ -36,6 +36,13 @@ std::vector<NamedTorchTensor> with_gradient(const std::vector<NamedTorchTensor>&
   return trained;
 }
 
+// On the CPU for tensors that refused_places() refuses.
+std::shared_ptr<TorchStreams> streams_for(const ProcessGroup& group, const std::vector<NamedTorchTensor>& parameters) {
+  Device& device = group.local_device();
+  const bool is_on_gpu = device.kind() == DeviceKind::kCuda && !parameters.empty();
+  return std::make_shared<TorchStreams>(device, is_on_gpu ? parameters.front().second.device() : at::kCPU);
+}
+
 }  // namespace
 
 TorchDdpBase::Impl::Impl(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
@@ -46,18 +53,19 @@ TorchDdpBase::Impl::Impl(std::shared_ptr<torch::nn::Module> module, std::shared_
       buffers_(torch_buffers(*module_, options.ignored_parameters)),
       trained_(with_gradient(parameters_)),
       options_(options),
+      streams_(streams_for(*group_, parameters_)),
       missing_(*group_, kTorchDdp, *this, missing_policy(options.find_unused_parameters, options.static_graph)),
       shares_(*group_, kTorchDdp),
       join_(*group_, shares_, kTorchDdp,
             {[this] { return steps_ + 1; }, [this] { follow_pass(); },
-             [this](int root) { broadcast_values(*group_, buffers_, "buffers", root); }}),
+             [this](int root) { broadcast_values(*group_, *streams_, buffers_, "buffers", root); }}),
       nonfinite_(*group_, kTorchDdp, *this, options.on_nonfinite_gradient, options.comm_hook),
       process_(::getpid()) {
   std::string refusal = refused_caps(options.bucket_cap_mb);
   if (refusal.empty())
     refusal = refused_policies(options.find_unused_parameters, options.static_graph, options.comm_hook);
   if (refusal.empty()) refusal = refused_names(*module_, options.ignored_parameters);
-  if (refusal.empty()) refusal = refused_tensors(parameters_, buffers_);
+  if (refusal.empty()) refusal = refused_tensors(parameters_, buffers_, group_->local_device());
   if (refusal.empty()) refusal = claim_.take(trained_);
   std::vector<GradientInfo> gradients;
   if (refusal.empty())
@@ -67,8 +75,8 @@ TorchDdpBase::Impl::Impl(std::shared_ptr<torch::nn::Module> module, std::shared_
   check_same_on_all_ranks(*group_, kTorchDdp, option_lines_of(options), "have different options");
   check_same_on_all_ranks(*group_, kTorchDdp, lines_of(parameters_, buffers_), "built different models");
   watch_.emplace(parameters_, buffers_);
-  broadcast_values(*group_, parameters_, "initial parameters", 0);
-  broadcast_values(*group_, buffers_, "initial buffers", 0);
+  broadcast_values(*group_, *streams_, parameters_, "initial parameters", 0);
+  broadcast_values(*group_, *streams_, buffers_, "initial buffers", 0);
 
   ReducerOptions reducing{.caps = caps_in_bytes(options.bucket_cap_mb), .comm_hook = options.comm_hook};
   if (refused_scaling().empty())
@@ -80,6 +88,7 @@ TorchDdpBase::Impl::Impl(std::shared_ptr<torch::nn::Module> module, std::shared_
   reducer_ = std::make_unique<Reducer>(group_, std::move(gradients), std::move(reducing));
   nonfinite_.check_hook();
   for (std::size_t i = 0; i < trained_.size(); ++i) slots_.push_back(slot_view(i, reducer_->slot(i)));
+  streams_->torch_after_ours();  // the buckets have been filled with zeros
   touched_.resize(trained_.size());
   bad_.resize(trained_.size());
   wrapper_ = group_->count_wrapper();
@@ -126,8 +135,9 @@ void TorchDdpBase::Impl::join(const std::function<void()>& train, const JoinOpti
   check_process();
   join_.run(train, options);
   if (!shares_.was_uneven()) return;
-  if (!options.after_step) broadcast_values(*group_, parameters_, "final parameters", shares_.first_with_data());
-  broadcast_values(*group_, buffers_, "final buffers", shares_.first_with_data());
+  const int root = shares_.first_with_data();
+  if (!options.after_step) broadcast_values(*group_, *streams_, parameters_, "final parameters", root);
+  broadcast_values(*group_, *streams_, buffers_, "final buffers", root);
 }
 
 TorchDdpBase::TorchDdpBase(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,

@@ -6,6 +6,8 @@
 //   output of forward()                        gets a callback for its end
 //   a bucket is full                        -> the reducer starts its reduction, while autograd goes on
 //   the engine's callback                   -> finish_pass(): waits for the reductions, settles missing gradients
+// On a GPU the hooks run on autograd's thread for that device, and streams wait instead of the host: the reducer's for
+// torch's before a gradient is marked, torch's for the reducer's at the end.
 // An exception in a hook leaves backward() as it is.
 #pragma once
 
@@ -25,6 +27,7 @@
 #include "src/reduce/passes/nonfinite_steps.h"
 #include "src/reduce/passes/shares.h"
 #include "src/torch/torch_parameters.h"
+#include "src/torch/torch_streams.h"
 
 namespace lockstep {
 
@@ -82,6 +85,7 @@ class TorchDdpBase::Impl : public GradientOwner, public std::enable_shared_from_
   std::vector<NamedTorchTensor> parameters_, buffers_;
   std::vector<NamedTorchTensor> trained_;  // that require a gradient, by the reducer's index
   const TorchDdpOptions options_;
+  const std::shared_ptr<TorchStreams> streams_;  // views of slots have it, too
   TorchClaim claim_;
   std::optional<TorchModuleWatch> watch_;
   MissingGradients missing_;

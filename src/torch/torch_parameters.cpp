@@ -32,13 +32,6 @@ std::string extents_text(at::IntArrayRef extents) {
 
 std::string type_text(at::ScalarType type) { return c10::toString(type); }
 
-// "Float (64, 3, 3, 3), strides (27, 9, 3, 1)"
-std::string described(const at::Tensor& tensor) {
-  if (tensor.layout() != at::kStrided) return type_text(tensor.scalar_type()) + " " + extents_text(tensor.sizes());
-  return fmt::format("{} {}{}", type_text(tensor.scalar_type()), extents_text(tensor.sizes()),
-                     tensor.is_contiguous() ? "" : ", strides " + extents_text(tensor.strides()));
-}
-
 // The bytes of a strided tensor in one piece, in any order of its dimensions.
 bool is_one_piece(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && tensor.is_non_overlapping_and_dense();
@@ -77,6 +70,35 @@ std::string refused_parameter(const NamedTorchTensor& parameter) {
   return "";
 }
 
+// The module's tensors are on one device, the CPU or the group's GPU.
+std::string refused_places(const std::vector<NamedTorchTensor>& parameters,
+                           const std::vector<NamedTorchTensor>& buffers, const Device& device) {
+  if (parameters.empty()) return "";
+  const auto& [first, example] = parameters.front();
+  const at::Device place = example.device();
+  for (const auto* list : {&parameters, &buffers})
+    for (const auto& [name, tensor] : *list)
+      if (tensor.device() != place)
+        return fmt::format("{} '{}' is on {}, but '{}' is on {}: move the whole module to one device",
+                           list == &parameters ? "parameter" : "buffer", name, tensor.device().str(), first,
+                           place.str());
+  if (place.is_cpu()) return "";
+  if (!place.is_cuda())
+    return fmt::format("parameter '{}' is on {}, expected the CPU or a CUDA device: move the module there", first,
+                       place.str());
+  if (device.kind() != DeviceKind::kCuda)
+    return fmt::format(
+        "parameter '{}' is on {}, and the group's device is the CPU, so that it has no NCCL: move the module there, or "
+        "make the group with the GPU (LOCKSTEP_DEVICE=cuda, a build with CUDA)",
+        first, place.str());
+  if (place.index() != device.index())
+    return fmt::format(
+        "parameter '{}' is on {}, and the group's device is {}: move the module to torch::Device(torch::kCUDA, "
+        "group->local_device().index())",
+        first, place.str(), device.name());
+  return "";
+}
+
 struct ClaimedTensors {
   std::mutex mutex;
   std::unordered_set<const void*> all;
@@ -88,6 +110,12 @@ ClaimedTensors& claimed_tensors() {
 }
 
 }  // namespace
+
+std::string described(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided) return type_text(tensor.scalar_type()) + " " + extents_text(tensor.sizes());
+  return fmt::format("{} {}{}", type_text(tensor.scalar_type()), extents_text(tensor.sizes()),
+                     tensor.is_contiguous() ? "" : ", strides " + extents_text(tensor.strides()));
+}
 
 std::vector<NamedTorchTensor> torch_parameters(const torch::nn::Module& module, const TorchNames& ignored) {
   return each_once(module.named_parameters(), ignored);
@@ -118,16 +146,8 @@ std::optional<DType> dtype_of(at::ScalarType type) {
 }
 
 std::string refused_tensors(const std::vector<NamedTorchTensor>& parameters,
-                            const std::vector<NamedTorchTensor>& buffers) {
-  for (const auto& [name, tensor] : parameters)
-    if (tensor.device() != parameters.front().second.device())
-      return fmt::format("parameter '{}' is on {}, but '{}' is on {}: move the whole module to one device", name,
-                         tensor.device().str(), parameters.front().first, parameters.front().second.device().str());
-  for (const auto* list : {&parameters, &buffers})
-    for (const auto& [name, tensor] : *list)
-      if (!tensor.device().is_cpu())
-        return fmt::format("{} '{}' is on {}, and gradients are reduced on the CPU alone as yet: move the module there",
-                           list == &parameters ? "parameter" : "buffer", name, tensor.device().str());
+                            const std::vector<NamedTorchTensor>& buffers, const Device& device) {
+  if (std::string refusal = refused_places(parameters, buffers, device); !refusal.empty()) return refusal;
   for (const NamedTorchTensor& parameter : parameters)
     if (std::string refusal = refused_parameter(parameter); !refusal.empty()) return refusal;
   for (const NamedTorchTensor& buffer : buffers) {
@@ -148,6 +168,8 @@ std::vector<std::string> lines_of(const std::vector<NamedTorchTensor>& parameter
     lines.push_back(
         fmt::format("parameter '{}' {}{}", name, described(tensor), tensor.requires_grad() ? "" : ", frozen"));
   for (const auto& [name, tensor] : buffers) lines.push_back(fmt::format("buffer '{}' {}", name, described(tensor)));
+  if (!parameters.empty())
+    lines.push_back("parameters on " + c10::DeviceTypeName(parameters.front().second.device().type(), /*lower=*/true));
   return lines;
 }
 
@@ -158,13 +180,14 @@ GradientInfo describe_gradient(const NamedTorchTensor& parameter) {
   return {.name = name,
           .count = static_cast<std::size_t>(count),
           .dtype = *dtype_of(tensor.scalar_type()),
-          .device = DeviceKind::kCpu,
+          .device = tensor.is_cuda() ? DeviceKind::kCuda : DeviceKind::kCpu,
           .shape = dims == 0 || dims > Shape::kMaxDims
                        ? Shape{count}
                        : Shape(std::span<const std::int64_t>(tensor.sizes().data(), dims))};
 }
 
-void broadcast_values(ProcessGroup& group, const std::vector<NamedTorchTensor>& tensors, const char* what, int root) {
+void broadcast_values(ProcessGroup& group, TorchStreams& streams, const std::vector<NamedTorchTensor>& tensors,
+                      const char* what, int root) {
   if (group.world_size() == 1) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> pieces;
@@ -175,7 +198,11 @@ void broadcast_values(ProcessGroup& group, const std::vector<NamedTorchTensor>& 
       regions.push_back({pieces.back().mutable_data_ptr(), bytes});
   }
   if (regions.empty()) return;
-  group.broadcast_coalesced(regions, DType::kUInt8, root, {.purpose = {what}});
+  const bool is_on_gpu = pieces.front().is_cuda();
+  streams.ours_after_torch();
+  group.broadcast_coalesced(regions, DType::kUInt8, root,
+                            {.purpose = {what}, .device = is_on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu});
+  streams.torch_after_ours();
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (!pieces[i].is_same(tensors[i].second)) tensors[i].second.copy_(pieces[i]);
 }

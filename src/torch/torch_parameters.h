@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/reduce/bucket_plan.h"
+#include "src/torch/torch_streams.h"
 
 namespace lockstep {
 
@@ -24,18 +25,22 @@ std::vector<NamedTorchTensor> torch_buffers(const torch::nn::Module& module, con
 std::string refused_names(const torch::nn::Module& module, const TorchNames& ignored);
 
 std::optional<DType> dtype_of(at::ScalarType type);
+// "Float (64, 3, 3, 3), strides (27, 1, 9, 3)"; without strides for row-major order.
+std::string described(const at::Tensor& tensor);
 
-// Returns "", or why these cannot be wrapped.
+// Returns "", or why these cannot be wrapped in a group with this device.
 std::string refused_tensors(const std::vector<NamedTorchTensor>& parameters,
-                            const std::vector<NamedTorchTensor>& buffers);
+                            const std::vector<NamedTorchTensor>& buffers, const Device& device);
 // For check_same_on_all_ranks().
 std::vector<std::string> lines_of(const std::vector<NamedTorchTensor>& parameters,
                                   const std::vector<NamedTorchTensor>& buffers);
 // Parameters that require a gradient.
 GradientInfo describe_gradient(const NamedTorchTensor& parameter);
 
-// Replaces the values on all ranks by the root's, in one call. Collective, blocking.
-void broadcast_values(ProcessGroup& group, const std::vector<NamedTorchTensor>& tensors, const char* what, int root);
+// Replaces the values on all ranks by the root's, in one call. Collective; blocks on the CPU. On a GPU, torch's current
+// stream has the values for what is queued on it later.
+void broadcast_values(ProcessGroup& group, TorchStreams& streams, const std::vector<NamedTorchTensor>& tensors,
+                      const char* what, int root);
 
 // Detects changes of a wrapped module.
 class TorchModuleWatch {

@@ -56,9 +56,15 @@ void TorchDdpBase::Impl::install_hooks() {
 
 at::Tensor TorchDdpBase::Impl::slot_view(std::size_t parameter, const Buffer& slot) const {
   const at::Tensor& tensor = trained_[parameter].second;
-  // The tensor keeps the bucket's memory alive.
-  return at::from_blob(
-      slot.data(), tensor.sizes(), tensor.strides(), [slot](void*) {}, tensor.options());
+  // The tensor keeps the bucket's memory alive. The device may use the memory again when torch's work on it is done.
+  const auto release = [slot, streams = streams_](void*) noexcept {
+    try {
+      streams->ours_after_torch();
+    } catch (const std::exception&) {  // at the end of the process, when the driver is gone
+    }
+  };
+  return at::from_blob(slot.data(), tensor.sizes(), tensor.strides(), /*storage_offset=*/0, release, tensor.options(),
+                       tensor.device());
 }
 
 bool TorchDdpBase::Impl::is_in_slot(std::size_t parameter) const {
@@ -77,9 +83,10 @@ void TorchDdpBase::Impl::put_into_slot(std::size_t parameter) {
                                          "are reduced: make the layer with sparse(false)",
                                          group_->rank(), name(parameter)));
   if (grad.scalar_type() != slots_[parameter].scalar_type() || grad.sizes() != slots_[parameter].sizes())
-    abort_and_throw(*group_, fmt::format("TorchDdp: rank {}: the gradient of '{}' has another type or shape than the "
-                                         "parameter: do not replace it by such a tensor",
-                                         group_->rank(), name(parameter)));
+    abort_and_throw(*group_,
+                    fmt::format("TorchDdp: rank {}: the gradient of '{}' is {}, and the parameter is {}: do "
+                                "not replace it by a tensor of another type or shape",
+                                group_->rank(), name(parameter), described(grad), described(slots_[parameter])));
   const at::NoGradGuard no_grad;
   slots_[parameter].copy_(grad);
   grad = slots_[parameter];
@@ -95,7 +102,7 @@ void TorchDdpBase::Impl::begin_forward() {
   check_module();
   if (!options_.forward_sync_buffers || !module_->is_training() || !synchronize || buffers_.empty()) return;
   if (shares_.is_joining()) shares_.announce(Shares::Act::kBuffers, steps_ + 1);
-  broadcast_values(*group_, buffers_, "buffers", shares_.is_joining() ? shares_.first_with_data() : 0);
+  broadcast_values(*group_, *streams_, buffers_, "buffers", shares_.is_joining() ? shares_.first_with_data() : 0);
 }
 
 void TorchDdpBase::Impl::reduce_at_end_of(const torch::Tensor& output) {
@@ -119,6 +126,7 @@ void TorchDdpBase::Impl::gradient_ready(std::size_t parameter) {
   open_pass();
   if (!grad_of(parameter).defined()) return;
   put_into_slot(parameter);
+  streams_->ours_after_torch();
   reducer_->mark_ready(parameter);
 }
 
@@ -146,6 +154,11 @@ void TorchDdpBase::Impl::open_pass() {
   torch::autograd::Engine::get_default_engine().queue_callback(
       [end = std::make_shared<PassEnd>(weak_from_this(), ++opened_)] { end->run(); });
   join_.forget_error();
+  streams_->ours_after_torch();
+  if (streams_->is_capturing())
+    abort_and_throw(*group_, fmt::format("TorchDdp: rank {}: torch records its stream as a CUDA graph, and passes that "
+                                         "average gradients cannot be part of one: capture under no_sync()",
+                                         group_->rank()));
   if (reducer_->in_pass()) reducer_->abandon_pass();
   bad_.assign(bad_.size(), 0);
   shares_.begin_pass(steps_ + 1);
@@ -177,8 +190,10 @@ void TorchDdpBase::Impl::finish_pass() {
   for (std::size_t i = 0; i < trained_.size(); ++i)
     if (!reducer_->is_ready(i) && has_values(i)) {
       put_into_slot(i);
+      streams_->ours_after_torch();
       reducer_->mark_ready(i);
     }
+  streams_->ours_after_torch();  // before finish() writes zeros into the other slots
   missing_.settle(reducer_->finish(), ++steps_);
   end_pass();
 }
@@ -186,6 +201,7 @@ void TorchDdpBase::Impl::finish_pass() {
 // On a rank without data.
 void TorchDdpBase::Impl::follow_pass() {
   if (reducer_->in_pass()) reducer_->abandon_pass();
+  streams_->ours_after_torch();
   compare_positions();
   missing_.follow(reducer_->finish());
   ++steps_;
@@ -196,6 +212,7 @@ void TorchDdpBase::Impl::end_pass() {
   touched_.assign(touched_.size(), false);
   for (const std::size_t unused : missing_.unused()) grad_of(unused) = at::Tensor();
   reducer_->undo(missing_.unused());
+  streams_->torch_after_ours();
   check_gradients();
   rebuild_as_gradients_came();
 }
@@ -212,19 +229,23 @@ void TorchDdpBase::Impl::rebuild_as_gradients_came() {
     if (is_in_slot(i)) grad_of(i) = view;
     slots_[i] = std::move(view);
   });
+  streams_->torch_after_ours();  // after the values have moved
 }
 
 bool TorchDdpBase::Impl::is_finite(std::size_t bucket) const {
   const BucketLayout& layout = reducer_->buckets()[bucket];
-  const at::ScalarType type = slots_[layout.slots.front().gradient].scalar_type();
   const at::NoGradGuard no_grad;
+  const at::TensorOptions like = slots_[layout.slots.front().gradient].options();
   const at::Tensor values =
-      at::from_blob(reducer_->memory(bucket).data(), {static_cast<std::int64_t>(layout.bytes / size_of(layout.dtype))},
-                    at::TensorOptions(type));
+      at::for_blob(reducer_->memory(bucket).data(), {static_cast<std::int64_t>(layout.bytes / size_of(layout.dtype))})
+          .options(like)
+          .target_device(like.device())
+          .make_tensor();
   return std::isfinite(at::linalg_vector_norm(values, std::numeric_limits<double>::infinity()).item<double>());
 }
 
 void TorchDdpBase::Impl::note_nonfinite(std::size_t bucket, unsigned bit) {
+  streams_->torch_after_ours();
   if (is_finite(bucket)) return;
   const at::NoGradGuard no_grad;
   for (const Slot& slot : reducer_->buckets()[bucket].slots) {

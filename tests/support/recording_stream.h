@@ -169,7 +169,10 @@ class ThreadStream : public Stream, public HostStream {
   std::thread thread_;
 };
 
-inline ThreadStream& as_thread(Stream& stream) { return static_cast<ThreadStream&>(stream); }
+// Also of another library's stream, whose native() is one of these.
+inline ThreadStream& as_thread(Stream& stream) {
+  return static_cast<ThreadStream&>(*static_cast<HostStream*>(stream.native()));
+}
 
 // As in CUDA: an event that was never recorded is done, and a wait refers to the latest record. An event that was
 // recorded in a capture is valid only in that capture, where it makes other streams participate; events from outside

@@ -113,6 +113,13 @@ TEST(TorchCheckpoint, DamageAndOtherModelsAreNamedOnAllRanks) {
   EXPECT_THAT(run_torch_ranks(2,
                               [&](auto group) {
                                 AdamTraining training(group);
+                                training.model->to(torch::kFloat64);
+                                load_torch_checkpoint(folder, training.parts());
+                              }),
+              Each(HasSubstr("'conv.weight' is Float (8, 3, 3, 3) there, and Double (8, 3, 3, 3) in the model")));
+  EXPECT_THAT(run_torch_ranks(2,
+                              [&](auto group) {
+                                AdamTraining training(group);
                                 save_torch_checkpoint(folder, training.parts(group->rank()));
                               }),
               Each(HasSubstr("at different steps")));
@@ -139,6 +146,11 @@ TEST(TorchCheckpoint, ADiskThatFails) {
     AdamTraining training(group);
     EXPECT_THROW(save_torch_checkpoint(file, training.parts(1)), FileError);
     EXPECT_THROW(save_torch_checkpoint(file, training.parts(-1)), InvalidArgument);
+    EXPECT_THROW(load_torch_checkpoint(std::string(5000, 'x'), training.parts()), FileError);
+    TorchCheckpointParts alone = training.parts(1);
+    alone.group = nullptr;
+    EXPECT_THROW(save_torch_checkpoint(file, alone), InvalidArgument);
+    EXPECT_THROW(load_torch_checkpoint(file, alone), InvalidArgument);
     group->barrier();
   }));
   fs::remove(file);

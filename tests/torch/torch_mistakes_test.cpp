@@ -25,20 +25,19 @@ std::vector<std::string> failures_of_wrapping(const std::function<void(TwoHeads&
   });
 }
 
-// A device without memory stands for a GPU.
+// A device without memory; torch_cuda_test.cpp has those of GPUs.
 struct Elsewhere : torch::nn::Module {
   Elsewhere() { register_parameter("weight", torch::empty({2, 2}, torch::kMeta)); }
   torch::Tensor forward(const torch::Tensor& x) { return x; }
 };
 
-TEST(TorchMistakes, AModelThatIsNotOnTheCpu) {
+TEST(TorchMistakes, AModelOnADeviceWithoutSupport) {
   EXPECT_THAT(run_torch_ranks(2,
                               [](auto group) {
                                 if (group->rank() == 1) torch_ddp(std::make_shared<Elsewhere>(), group);
                                 torch_ddp(TwoHeads(), group);
                               }),
-              Each(HasSubstr("TorchDdp: rank 1: parameter 'weight' is on meta, and gradients are reduced on the CPU "
-                             "alone as yet")));
+              Each(HasSubstr("TorchDdp: rank 1: parameter 'weight' is on meta, expected the CPU or a CUDA device")));
   EXPECT_THAT(
       failures_of_wrapping([](TwoHeads& model) { model->register_module("more", std::make_shared<Elsewhere>()); }),
       Each(HasSubstr("parameter 'more.weight' is on meta, but 'trunk.weight' is on cpu: move the whole module")));
