@@ -19,6 +19,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "examples/libtorch_resnet18.h"
 
@@ -49,16 +50,26 @@ ls::data::Cifar10 training_images() {
 // PyTorch's CUDA part registers itself when it is loaded, which takes seconds: only when it is needed.
 void load_cuda() {
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    throw ls::Error("--cuda: this PyTorch has no CUDA part: {}", dlerror());
+    throw ls::Error("--cuda: cannot load PyTorch's CUDA part, which only its wheels with CUDA have: {}", dlerror());
+}
+
+torch::Device device_of(const ls::ProcessGroup& group, bool on_cuda) {
+  if (!on_cuda) return torch::kCPU;
+  const ls::Device& device = group.local_device();
+  if (device.kind() != ls::DeviceKind::kCuda)
+    throw ls::InvalidArgument("--cuda: rank {}: the group's device is the CPU, expected a GPU", group.rank());
+  return {torch::kCUDA, static_cast<torch::DeviceIndex>(device.index())};
 }
 
 int train(int argc, char** argv) {
-  const bool on_cuda = argc > 1 && std::string(argv[1]) == "--cuda";
+  const bool on_cuda = argc > 1 && std::string_view(argv[1]) == "--cuda";
   if (on_cuda) load_cuda(), --argc, ++argv;
   const std::int64_t steps = argc > 1 ? std::atoll(argv[1]) : 20;
+  if (steps < 1 || argc > 3 || (argc > 2 && std::string_view(argv[2]).starts_with("--")))
+    throw ls::InvalidArgument("usage: libtorch_ddp [--cuda] [STEPS [FOLDER]], with 1 step or more");
   const std::string folder = argc > 2 ? argv[2] : "";
   const auto group = ls::init_process_group({.device = on_cuda ? nullptr : &ls::cpu_device()});
-  const torch::Device device = on_cuda ? torch::Device(torch::kCUDA, group->local_device().index()) : torch::kCPU;
+  const torch::Device device = device_of(*group, on_cuda);
   torch::manual_seed(1);
   ResNet18 net;
   net->to(device);

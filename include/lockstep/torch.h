@@ -47,11 +47,11 @@ struct TorchDdpOptions {
 // gradient is a view of its slot in a bucket; one that was dropped (zero_grad()) or replaced is copied into the slot
 // when backward has computed it. When backward() returns, all gradients are averages. After the first pass the buckets
 // are planned again in the order in which rank 0's gradients became ready (not with find_unused_parameters): take
-// grad() of a parameter after a pass, not before. On a GPU no call waits: torch's current stream waits for NCCL's.
+// grad() of a parameter after a pass, not before. On a GPU, streams wait instead of the host.
 //
 // Refused on all ranks, by name, with InvalidArgument: parameters and buffers that are not all on the CPU or all on the
 // group's GPU; complex, sparse or overlapping (expand()) ones that require a gradient; ones that another TorchDdp has.
-// Sparse gradients end the group, and so do a pass that torch captures as a CUDA graph, and a module with parameters or
+// Sparse gradients end the group, and so does a pass that torch captures as a CUDA graph, or a module with parameters or
 // buffers that were added, removed, replaced, converted or frozen after wrapping: InvalidArgument, and PeerLost with
 // the same text on the other ranks. A process that was forked after wrapping gets InvalidArgument.
 // torch::autograd::grad() does not reduce. Run backward on the thread that runs the group's other collectives.

@@ -40,10 +40,10 @@ struct TorchCheckpointParts {
 std::string save_torch_checkpoint(const std::string& folder, const TorchCheckpointParts& parts);
 
 // Collective. Rank 0 reads `latest`, compares the file's SHA-256, and sends the file to all ranks, which take its
-// values and step, on the model's device. Returns the step, or nullopt on all ranks if the folder has no checkpoint.
-// If the file is missing, damaged, or of another model (names, shapes, types) or class of optimizer, all ranks throw
-// FileError, and nothing has changed on any; if only the optimizer's groups differ, they throw FileError, and the
-// optimizer is not usable.
+// values and step, on the devices of the model and the optimizer's parameters. Returns the step, or nullopt on all
+// ranks if the folder has no checkpoint. If the file is missing, damaged, or of another model (names, shapes, types)
+// or class of optimizer, all ranks throw FileError, and nothing has changed on any; if only the optimizer's groups
+// differ, they throw FileError, and the optimizer is not usable.
 std::optional<std::int64_t> load_torch_checkpoint(const std::string& folder, const TorchCheckpointParts& parts);
 
 }  // namespace lockstep

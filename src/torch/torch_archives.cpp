@@ -38,6 +38,13 @@ std::vector<NamedTorchTensor> all_tensors(const torch::nn::Module& model) {
   return tensors;
 }
 
+// Where the optimizer's state has to be; the file names rank 0's device.
+at::Device device_of(torch::optim::Optimizer& optimizer) {
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params()) return parameter.device();
+  return at::kCPU;
+}
+
 // "torch::optim::SGD"
 std::string kind_of(const torch::optim::Optimizer& optimizer) { return c10::demangle(typeid(optimizer).name()); }
 
@@ -145,6 +152,11 @@ template <typename Function> void reading_from(const std::string& path, const Fu
     function();
   } catch (const fs::filesystem_error& error) {
     throw FileError("load_torch_checkpoint: {}", error.what());
+  } catch (const c10::OutOfMemoryError& error) {
+    throw Error(
+        "load_torch_checkpoint: {}: the device has too little memory for a copy of the model and the "
+        "optimizer's state: {}",
+        path, error.what_without_backtrace());
   } catch (const c10::Error& error) {
     throw FileError("load_torch_checkpoint: {}: is not a checkpoint of this model and optimizer: {}", path,
                     error.what_without_backtrace());
@@ -155,9 +167,7 @@ void parse_archive(const std::vector<std::byte>& bytes, const std::string& path,
                    LoadedArchive& loaded) {
   torch::serialize::InputArchive archive, model;
   loaded.tensors = all_tensors(parts.model);
-  // On this rank's device, where the optimizer's state has to be: the file names rank 0's.
-  const at::Device device = loaded.tensors.empty() ? at::kCPU : loaded.tensors.front().second.device();
-  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device);
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device_of(parts.optimizer));
   archive.read("model", model);
   archive.read("optimizer", loaded.optimizer);
   loaded.step = read_value<std::int64_t>(archive, "step");

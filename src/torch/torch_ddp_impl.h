@@ -62,6 +62,7 @@ class TorchDdpBase::Impl : public GradientOwner, public std::enable_shared_from_
 
   void check_process() const;  // a forked child has the group's connections and none of its threads
   void check_module();
+  void refuse_capture();            // of a CUDA graph
   bool needs_accumulation() const;  // false: torch::autograd::grad() is running
   void gradient_ready(std::size_t parameter);
   class PassEnd;

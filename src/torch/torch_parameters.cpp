@@ -88,12 +88,12 @@ std::string refused_places(const std::vector<NamedTorchTensor>& parameters,
                        place.str());
   if (device.kind() != DeviceKind::kCuda)
     return fmt::format(
-        "parameter '{}' is on {}, and the group's device is the CPU, so that it has no NCCL: move the module there, or "
-        "make the group with the GPU (LOCKSTEP_DEVICE=cuda, a build with CUDA)",
+        "parameter '{}' is on {}, but the group's device is the CPU, so the group has no NCCL: move the module to the "
+        "CPU, or make the group with the GPU (LOCKSTEP_DEVICE=cuda, a build with CUDA)",
         first, place.str());
   if (place.index() != device.index())
     return fmt::format(
-        "parameter '{}' is on {}, and the group's device is {}: move the module to torch::Device(torch::kCUDA, "
+        "parameter '{}' is on {}, but the group's device is {}: move the module to torch::Device(torch::kCUDA, "
         "group->local_device().index())",
         first, place.str(), device.name());
   return "";
@@ -198,11 +198,14 @@ void broadcast_values(ProcessGroup& group, TorchStreams& streams, const std::vec
       regions.push_back({pieces.back().mutable_data_ptr(), bytes});
   }
   if (regions.empty()) return;
-  const bool is_on_gpu = pieces.front().is_cuda();
-  streams.ours_after_torch();
-  group.broadcast_coalesced(regions, DType::kUInt8, root,
-                            {.purpose = {what}, .device = is_on_gpu ? DeviceKind::kCuda : DeviceKind::kCpu});
-  streams.torch_after_ours();
+  if (!pieces.front().is_cuda()) {
+    group.broadcast_coalesced(regions, DType::kUInt8, root, {.purpose = {what}});
+  } else {
+    streams.ours_after_torch();
+    group.broadcast_coalesced_async(regions, DType::kUInt8, root, {.purpose = {what}, .device = DeviceKind::kCuda})
+        .stream_wait(streams.device().default_stream());
+    streams.torch_after_ours();
+  }
   for (std::size_t i = 0; i < tensors.size(); ++i)
     if (!pieces[i].is_same(tensors[i].second)) tensors[i].second.copy_(pieces[i]);
 }

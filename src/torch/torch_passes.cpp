@@ -1,4 +1,5 @@
 // Forward and backward passes of TorchDdpBase.
+#include <ATen/DeviceGuard.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <torch/csrc/autograd/engine.h>
@@ -57,12 +58,7 @@ void TorchDdpBase::Impl::install_hooks() {
 at::Tensor TorchDdpBase::Impl::slot_view(std::size_t parameter, const Buffer& slot) const {
   const at::Tensor& tensor = trained_[parameter].second;
   // The tensor keeps the bucket's memory alive. The device may use the memory again when torch's work on it is done.
-  const auto release = [slot, streams = streams_](void*) noexcept {
-    try {
-      streams->ours_after_torch();
-    } catch (const std::exception&) {  // at the end of the process, when the driver is gone
-    }
-  };
+  const auto release = [slot, streams = streams_](void*) mutable { streams->release(std::move(slot)); };
   return at::from_blob(slot.data(), tensor.sizes(), tensor.strides(), /*storage_offset=*/0, release, tensor.options(),
                        tensor.device());
 }
@@ -100,6 +96,8 @@ void TorchDdpBase::Impl::begin_forward() {
     reducer_->abandon_pass();
   }
   check_module();
+  refuse_capture();
+  const at::DeviceGuard guard(trained_.front().second.device());  // the group's calls make the GPU the current one
   if (!options_.forward_sync_buffers || !module_->is_training() || !synchronize || buffers_.empty()) return;
   if (shares_.is_joining()) shares_.announce(Shares::Act::kBuffers, steps_ + 1);
   broadcast_values(*group_, *streams_, buffers_, "buffers", shares_.is_joining() ? shares_.first_with_data() : 0);
@@ -110,6 +108,14 @@ void TorchDdpBase::Impl::reduce_at_end_of(const torch::Tensor& output) {
   output.register_hook([weak = weak_from_this()](const at::Tensor&) {
     if (const auto impl = weak.lock(); impl && impl->synchronize && impl->needs_accumulation()) impl->open_pass();
   });
+}
+
+void TorchDdpBase::Impl::refuse_capture() {
+  if (!streams_->is_capturing()) return;
+  abort_and_throw(*group_,
+                  fmt::format("TorchDdp: rank {}: torch is capturing a CUDA graph, of which forward and backward of a "
+                              "wrapped module cannot be part: call ddp(...) and backward() outside of the graph",
+                              group_->rank()));
 }
 
 bool TorchDdpBase::Impl::needs_accumulation() const {
@@ -154,11 +160,8 @@ void TorchDdpBase::Impl::open_pass() {
   torch::autograd::Engine::get_default_engine().queue_callback(
       [end = std::make_shared<PassEnd>(weak_from_this(), ++opened_)] { end->run(); });
   join_.forget_error();
+  refuse_capture();
   streams_->ours_after_torch();
-  if (streams_->is_capturing())
-    abort_and_throw(*group_, fmt::format("TorchDdp: rank {}: torch records its stream as a CUDA graph, and passes that "
-                                         "average gradients cannot be part of one: capture under no_sync()",
-                                         group_->rank()));
   if (reducer_->in_pass()) reducer_->abandon_pass();
   bad_.assign(bad_.size(), 0);
   shares_.begin_pass(steps_ + 1);

@@ -1,5 +1,6 @@
 #include "src/torch/torch_streams.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -28,21 +29,33 @@ TorchStreams::TorchStreams(Device& device, at::Device tensors) : device_(device)
   if (tensors.is_cuda()) event_ = device.new_event();
 }
 
-void TorchStreams::ours_after_torch() {
+// The guard's device is that of torch's default stream, which has no handle of its own, and is the current one again
+// afterwards.
+void TorchStreams::order(bool torch_first) {
   if (!event_) return;
-  TorchStream stream(current_stream(tensors_));
-  event_->record(stream);
-  event_->stream_wait(device_.default_stream());
+  const c10::DeviceGuard guard(tensors_);
+  TorchStream torch(current_stream(tensors_));
+  Stream &ours = device_.default_stream(), &first = torch_first ? torch : ours, &later = torch_first ? ours : torch;
+  const std::lock_guard lock(mutex_);
+  event_->record(first);
+  event_->stream_wait(later);
 }
 
-void TorchStreams::torch_after_ours() {
-  if (!event_) return;
-  TorchStream stream(current_stream(tensors_));
-  event_->record(device_.default_stream());
-  event_->stream_wait(stream);
+void TorchStreams::ours_after_torch() { order(/*torch_first=*/true); }
+void TorchStreams::torch_after_ours() { order(/*torch_first=*/false); }
+
+bool TorchStreams::is_capturing() const {
+  return event_ && c10::impl::getDeviceGuardImpl(tensors_.type())->isStreamCapturing(current_stream(tensors_));
 }
 
-// The stream that waits for a captured one is captured itself.
-bool TorchStreams::is_capturing() const { return event_ && device_.default_stream().is_capturing(); }
+void TorchStreams::release(Buffer memory) noexcept {
+  if (!event_) return;
+  try {
+    const c10::DeviceGuard guard(tensors_);
+    ours_after_torch();
+    memory = Buffer();
+  } catch (const std::exception&) {  // at the end of the process, when the driver is gone
+  }
+}
 
 }  // namespace lockstep

@@ -5,31 +5,38 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <string>
+#include <mutex>
 
 #include "lockstep/core/device.h"
 
 namespace lockstep {
 
-// None of them blocks the host. The members are for one thread at a time, as autograd's threads and the training loop
-// take turns.
+// Thread-safe: the last view of a gradient may be dropped by any thread. No member blocks the host, or changes the
+// calling thread's current CUDA device.
 class TorchStreams {
  public:
   // `tensors` is the device of the module; `device`, the group's, is the same GPU if that is a GPU.
   TorchStreams(Device& device, at::Device tensors);
 
-  // What is queued on the device's default stream from now on, and so each collective, runs after all that the calling
-  // thread's current stream of torch has been given.
+  // Later work on the device's default stream, and so each collective, runs after the work that is now queued on the
+  // calling thread's current stream of torch.
   void ours_after_torch();
-  // What torch's current stream is given from now on runs after what the device's default stream has, and so after the
-  // collectives for which that waits.
+  // Later work on torch's current stream runs after the work that is now queued on the device's default stream, and
+  // after the collectives for which that waits.
   void torch_after_ours();
-  // True if torch records its current stream as a graph.
+  // True while torch captures its current stream as a graph.
   bool is_capturing() const;
+  // Gives memory back that torch's current stream may still use.
+  void release(Buffer memory) noexcept;
+
+  Device& device() const { return device_; }
 
  private:
+  void order(bool torch_first);
+
   Device& device_;
   const at::Device tensors_;
+  std::mutex mutex_;              // for the event, between its record and the wait for that
   std::unique_ptr<Event> event_;  // null on the CPU
 };
 

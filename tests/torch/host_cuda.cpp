@@ -44,7 +44,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(at::Device device) const override { return getStream(device); }
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   void* getStreamNativeHandle(const c10::Stream stream) const override {
+    TORCH_CHECK(stream.device_index() == t_device,
+                "CUDA's default streams have one handle, which means that of cuda:", static_cast<int>(t_device),
+                ", the current device");
     return stream_of(stream.device_index()).native();
+  }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return stream_of(stream.device_index()).is_capturing();
   }
   void synchronizeStream(const c10::Stream& stream) const override { stream_of(stream.device_index()).synchronize(); }
   c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
@@ -157,7 +163,7 @@ at::Tensor& set_storage(at::Tensor& tensor, at::Storage source, std::int64_t off
   return tensor;
 }
 
-// What changes no values.
+// Functions that change no values, but which memory a tensor has.
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <filesystem>
+#include <future>
 #include <limits>
 #include <thread>
 
@@ -136,6 +137,59 @@ TEST(TorchCuda, TheHostDoesNotWait) {
   });
 }
 
+// Only has a buffer.
+struct PassOnImpl : torch::nn::Module {
+  torch::nn::Linear unused{2, 2};
+  torch::Tensor buffer;
+  PassOnImpl() {
+    register_module("unused", unused);
+    buffer = register_buffer("buffer", torch::zeros({3}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return x; }
+};
+TORCH_MODULE(PassOn);
+
+TEST(TorchCuda, TheHostDoesNotWaitForBuffers) {
+  run_on_gpus(2, [](const Group& group, HostCuda& cuda, RecordingDevice& device) {
+    PassOn model;
+    model->to(cuda.device());
+    auto ddp = torch_ddp(model, group);
+    const torch::Tensor x = batch_of(*group, 0, {4, 6}).to(cuda.device());
+    group->barrier();
+    device.hold_default_stream();
+    std::promise<void> is_back;
+    const std::jthread releases([&, back = is_back.get_future()] {
+      EXPECT_EQ(back.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+      device.release_default_stream();
+    });
+    ddp(x);
+    is_back.set_value();
+  });
+}
+
+TEST(TorchCuda, CannotBePartOfAGraph) {
+  const auto failures = [](bool of_backward) {
+    return run_gpu_ranks(2, [of_backward](const Group& group, RecordingDevice& device) {
+      HostCuda cuda(device);
+      WithBuffer model;
+      model->to(cuda.device());
+      auto ddp = torch_ddp(model, group);
+      const torch::Tensor x = batch_of(*group, 0, {4, 6}).to(cuda.device());
+      const torch::Tensor y = ddp(x), gradient = torch::ones_like(y);
+      cuda.stream().synchronize();
+      device.begin_capture(cuda.stream());
+      try {
+        of_backward ? y.backward(gradient) : void(ddp(x));
+      } catch (...) {
+        device.end_capture(cuda.stream());
+        throw;
+      }
+    });
+  };
+  for (const bool of_backward : {false, true})
+    EXPECT_THAT(failures(of_backward), Each(HasSubstr("torch is capturing a CUDA graph"))) << of_backward;
+}
+
 // Wrapping and the first pass are queued while the device cannot run rank 0's values and the zeros of the buckets.
 TEST(TorchCuda, TheFirstPassWaitsForThePreparation) {
   std::vector<torch::Tensor> alone;
@@ -150,10 +204,9 @@ TEST(TorchCuda, TheFirstPassWaitsForThePreparation) {
     model->to(cuda.device());
     const torch::Tensor x = batch_of(*group, 0, {4, 6}).to(cuda.device());
     device.hold_default_stream();
-    std::thread releases([&] { std::this_thread::sleep_for(kLong), device.release_default_stream(); });
+    const std::jthread releases([&] { std::this_thread::sleep_for(kLong), device.release_default_stream(); });
     auto ddp = torch_ddp(model, group);
     squares(ddp(x)).backward();
-    releases.join();
     EXPECT_TRUE(torch::allclose(model->first->weight.grad().to(torch::kCPU), expected, 1e-5, 1e-7));
   });
 }
@@ -211,8 +264,39 @@ TEST(TorchCuda, Checkpoints) {
     EXPECT_EQ(load_torch_checkpoint(folder, {.model = *two, .optimizer = other, .group = group}), 1);
     for (int number = 1; number < 4; ++number)
       EXPECT_TRUE(torch::equal(step(one, first, adam, number), step(two, second, other, number))) << number;
+    EXPECT_EQ(other.state().size(), 4u);
     for (const auto& [key, state] : other.state())
       EXPECT_EQ(static_cast<torch::optim::AdamParamState&>(*state).exp_avg().device(), cuda.device());
+  });
+  std::filesystem::remove_all(folder);
+}
+
+// An ignored parameter on the CPU is in front.
+TEST(TorchCuda, TheStateIsWhereTheOptimizersParametersAre) {
+  struct Mixed : torch::nn::Module {
+    torch::nn::Linear table{2, 2}, layer{6, 3};
+    Mixed() {
+      register_module("table", table);
+      register_module("layer", layer);
+      fill_with_waves(*this, 1);
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return layer(x); }
+  };
+  const std::string folder = temporary("torch-cuda-mixed");
+  run_on_gpus(2, [&](const Group& group, HostCuda& cuda, RecordingDevice&) {
+    const auto model = std::make_shared<Mixed>();
+    model->layer->to(cuda.device());
+    auto ddp = torch_ddp(model, group, {.ignored_parameters = {"table.weight", "table.bias"}});
+    torch::optim::Adam adam(model->layer->parameters(), 0.01);
+    const TorchCheckpointParts parts{.model = *model, .optimizer = adam, .group = group, .step = 1};
+    const torch::Tensor x = batch_of(*group, 0, {4, 6}).to(cuda.device());
+    squares(ddp(x)).backward();
+    adam.step();
+    save_torch_checkpoint(folder, parts);
+    EXPECT_EQ(load_torch_checkpoint(folder, parts), 1);
+    squares(ddp(x)).backward();
+    adam.step();
+    EXPECT_EQ(model->table->weight.device(), at::kCPU);
   });
   std::filesystem::remove_all(folder);
 }
@@ -236,7 +320,7 @@ TEST(TorchCuda, RefusesOtherDevices) {
                               model->to(elsewhere.device());
                               torch_ddp(model, group);
                             }),
-              Each(HasSubstr("parameter 'first.weight' is on cuda:6, and the group's device is cuda:")));
+              Each(HasSubstr("parameter 'first.weight' is on cuda:6, but the group's device is cuda:")));
   EXPECT_THAT(run_gpu_ranks(2,
                             [&](const Group& group, RecordingDevice& device) {
                               HostCuda cuda(device);
@@ -259,7 +343,7 @@ TEST(TorchCuda, RefusesOtherDevices) {
                                 model->to(elsewhere.device());
                                 torch_ddp(model, group);
                               }),
-              Each(HasSubstr("is on cuda:6, and the group's device is the CPU, so that it has no NCCL")));
+              Each(HasSubstr("is on cuda:6, but the group's device is the CPU, so the group has no NCCL")));
 }
 
 }  // namespace
