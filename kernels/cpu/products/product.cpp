@@ -6,6 +6,7 @@
 #include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/products/packed_product.h"
 #include "kernels/cpu/products/product_amx.h"
+#include "kernels/cpu/products/vector_product.h"
 #include "lockstep/core/cpu_dispatch.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
@@ -20,13 +21,14 @@ namespace {
 
 using Index = std::int64_t;
 
-enum class Candidate { kAmx, kPacked, kPackedTurned, kOneDnn, kOneDnnBFloat16 };
+enum class Candidate { kVector, kAmx, kPacked, kPackedTurned, kOneDnn, kOneDnnBFloat16 };
 
 // On AVX-512 oneDNN's products are 3 to 10 % faster than our own, unless it has to transpose b. On AVX2 it is as fast
 // or slower, by shape, and on some processors far slower with transposed operands (docs/results). bfloat16 operands are
 // multiplied directly where the processor can; elsewhere our own products widen what they pack. A row of the table is
 // chosen by the complete product, because candidates round differently.
 Candidate candidate_for(const Product& p) {
+  if (vector_product::suits(p)) return Candidate::kVector;
 #if LOCKSTEP_WITH_ONEDNN
   constexpr Index kLong = 64;  // shorter sums and sides are faster in our own tiles
   const bool is_long = std::min({p.rows, p.columns, p.inner}) >= kLong;
@@ -81,6 +83,7 @@ class WidenedMatrix {
 
 void multiply_by(Candidate candidate, const Product& p) {
   switch (candidate) {
+    case Candidate::kVector: return vector_product::multiply_alone(p);
     case Candidate::kAmx: return amx::multiply_alone(p);
     case Candidate::kPacked: return packed_product::multiply_alone(p, false);
     case Candidate::kPackedTurned: return packed_product::multiply_alone(p, true);

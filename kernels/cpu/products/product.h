@@ -1,4 +1,5 @@
-// Matrix products on the CPU. product.cpp chooses who computes one: AMX, our own packed tiles, or oneDNN.
+// Matrix products on the CPU. product.cpp chooses who computes one: loops for few rows, AMX, our own packed tiles, or
+// oneDNN.
 #pragma once
 
 #include <cstddef>

@@ -159,11 +159,18 @@ struct RecurrentCall {
   }
 
   // weight_hh (G H, H) as (H, G H), for the CPU's products of few rows: their time is that of packing the weight, which
-  // a product with rows of the result's width does not need. Undefined if that would not be faster.
+  // a product with rows of the result's width does not need. Undefined if that would not be faster; the CPU uses the
+  // weight as it is for up to four rows.
   Tensor turned_for_few_rows() const {
-    constexpr std::int64_t kFewRows = 64, kWorthwhile = 4;
-    if (x.device().kind() != DeviceKind::kCpu || samples >= kFewRows || order.steps < kWorthwhile) return {};
-    return transpose(detach(weight_hh), 0, 1);
+    constexpr std::int64_t kFewestRows = 5, kFewRows = 64, kWorthwhile = 4;
+    if (x.device().kind() != DeviceKind::kCpu || samples < kFewestRows || samples >= kFewRows ||
+        order.steps < kWorthwhile)
+      return {};
+    // By the kernel: it is not an operator of the model, whose graph may not depend on the number of samples.
+    const std::int64_t rows = weight_hh.shape()[0];
+    const Tensor turned = empty_like(weight_hh, {width, rows});
+    kernels_of(x).copy_strided({turned.shape(), {1, width}, {rows, 1}}, weight_hh, turned, stream_of(x));
+    return turned;
   }
 
   // The products of a state (N, H), with the bias.

@@ -1,7 +1,8 @@
-// Packed products, and the dispatcher's choice, for random sizes next to the boundaries of lanes, tiles and blocks.
-// Sums of whole numbers are exact. Operands and results end at pages without access. Rows of the result are further
-// apart than they are long, and the gaps keep their values.
+// Packed products, those of few rows, and the dispatcher's choice, for random sizes next to the boundaries of lanes,
+// tiles and blocks. Sums of whole numbers are exact. Operands and results end at pages without access. Rows of the
+// result are further apart than they are long, and the gaps keep their values.
 #include "kernels/cpu/products/packed_product.h"
+#include "kernels/cpu/products/vector_product.h"
 
 #include <fmt/format.h>
 
@@ -98,6 +99,48 @@ TEST(PackedProduct, WidensWhatItPacks) {
       }
 }
 
+TEST(VectorProduct, OfRandomSizesIsExact) {
+  std::mt19937 random(5);
+  for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+    for (int i = 0; i < 250; ++i) {
+      const auto size = [&] { return Index{kSizes[random() % kSizes.size()]}; };
+      const auto flags = static_cast<unsigned>(random());
+      const bool accumulate = (flags & 4U) != 0;
+      const MatrixCase c{1 + i % 4,
+                         size(),
+                         size(),
+                         (flags & 1U) != 0,
+                         (flags & 2U) != 0,
+                         accumulate,
+                         !accumulate && (flags & 8U) != 0,
+                         (flags & 16U) != 0};
+      expect_exact(
+          c, "of few rows", [](const Product& p) { vector_product::multiply_alone(p); }, type);
+      if (HasFatalFailure()) return;
+    }
+}
+
+// Threads share the columns.
+TEST(VectorProduct, AColumnDoesNotDependOnItsNeighbours) {
+  const Index columns = 1100, inner = 77;
+  for (const Index rows : {1, 2, 3, 4})
+    for (const bool transpose_b : {false, true}) {
+      const MatrixCase c{rows, columns, inner, false, transpose_b, false, false, false};
+      std::mt19937 random(3);
+      std::normal_distribution<float> normal;
+      Floats a(c.a_count()), b(c.b_count()), together(c.c_count(), 0), alone(c.c_count(), 0);
+      for (Floats* const each : {&a, &b})
+        for (float& value : *each) value = normal(random);
+      vector_product::multiply_alone(c.product(a.data(), b.data(), nullptr, together.data()));
+      for (Index first = 0, count = 1; first < columns; first += count, count = count % 90 + 1) {
+        Product part = c.product(a.data(), b.data(), nullptr, alone.data());
+        part.columns = std::min(count, columns - first), part.b = part.b.from(0, first), part.c += first;
+        vector_product::multiply_alone(part);
+      }
+      expect_same_bits(alone, together, c.name());
+    }
+}
+
 TEST(Product, OfRandomSizesIsExact) {
   for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
     for (const MatrixCase& c : packed_cases()) {
@@ -173,8 +216,14 @@ TEST(PackedProduct, LetsNanThroughRelu) {
 TEST(ProductThreads, ChangeNoBit) {
   set_compute_threads(3);
   if (compute_threads() != 3) GTEST_SKIP() << "OMP_NUM_THREADS is set";
-  for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{
-           {1000, 60, 300}, {30, 2000, 300}, {150, 1030, 400}, {500, 530, 90}, {2000, 3, 3000}, {400, 300, 161}})
+  for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{{1000, 60, 300},
+                                                                              {30, 2000, 300},
+                                                                              {150, 1030, 400},
+                                                                              {500, 530, 90},
+                                                                              {2000, 3, 3000},
+                                                                              {400, 300, 161},
+                                                                              {1, 5000, 2000},
+                                                                              {4, 2000, 1030}})
     for (int transposed = 0; transposed < 4; ++transposed) {
       const MatrixCase c{rows, columns, inner, (transposed & 1) != 0, (transposed & 2) != 0, false, true, false};
       const Floats a = uniform(c.a_count(), 1), b = uniform(c.b_count(), 2), bias = uniform(columns, 3);

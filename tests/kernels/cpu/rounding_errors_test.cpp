@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "kernels/cases/shapes.h"
 #include "kernels/cpu/conv/patch_products.h"
@@ -12,6 +13,7 @@
 #include "kernels/cpu/conv/winograd/winograd_narrow.h"
 #include "kernels/cpu/products/packed_product.h"
 #include "kernels/cpu/products/product_amx.h"
+#include "kernels/cpu/products/vector_product.h"
 #include "tests/kernels/cpu/exact.h"
 #include "tests/kernels/cpu/float64.h"
 #include "tests/kernels/cpu/matrix_case.h"
@@ -86,6 +88,15 @@ void measure_products(const std::string& path, bool transpose_b, const Multiply&
 TEST(RoundingErrors, OfPackedProducts) {
   measure_products("packed product", false, [](const Product& p) { packed_product::multiply_alone(p, false); });
   measure_products("packed product, turned", true, [](const Product& p) { packed_product::multiply_alone(p, true); });
+}
+
+TEST(RoundingErrors, OfProductsOfFewRows) {
+  const auto four_at_a_time = [](Product p) {
+    for (Index rows = std::exchange(p.rows, 4); rows > 0; rows -= 4, p.a = p.a.from(4, 0), p.c += 4 * p.c_step)
+      vector_product::multiply_alone(p);
+  };
+  measure_products("product of few rows", false, four_at_a_time);
+  measure_products("product of few rows, transposed", true, four_at_a_time);
 }
 
 TEST(RoundingErrors, OfOneDnnsProducts) {
