@@ -111,17 +111,21 @@ Product columns_of(Product p, Index first, Index end) {
 }
 
 // How a product is cut for threads. Each part packs the operand that all parts share. Parts of columns read b in
-// pieces, so products are cut into those only if they have few rows.
+// pieces, so products are cut into those only if they have few rows. Those of vector_product take the time of reading
+// b.
 struct Parts {
   static constexpr Index kBlock = 48, kWorthwhile = 4'000'000, kFewestRows = 192, kFewestColumns = 256;
+  static constexpr Index kWorthReading = 250'000, kFewestRead = 96;
 
   bool by_rows;
   Index length, most;
 
-  explicit Parts(const Product& p)
-      : by_rows(p.rows / kFewestRows * 5 >= p.columns / kFewestColumns),
+  Parts(Candidate candidate, const Product& p)
+      : by_rows(candidate != Candidate::kVector && p.rows / kFewestRows * 5 >= p.columns / kFewestColumns),
         length(by_rows ? p.rows : p.columns),
-        most(std::min(length / (by_rows ? kFewestRows : kFewestColumns), p.rows * p.columns * p.inner / kWorthwhile)) {}
+        most(candidate == Candidate::kVector ? std::min(length / kFewestRead, p.columns * p.inner / kWorthReading)
+                                             : std::min(length / (by_rows ? kFewestRows : kFewestColumns),
+                                                        p.rows * p.columns * p.inner / kWorthwhile)) {}
 
   Index begin(Index part, Index parts) const {
     const Index blocks = (length + kBlock - 1) / kBlock;
@@ -150,7 +154,7 @@ template <typename Compute> void with_candidate(const Product& p, const Compute&
 // c is computed and rounded in parts of about kFloats elements.
 void multiply_rounded(Candidate candidate, Out c, const Product& given, bool is_alone) {
   constexpr Index kFloats = Index{1} << 18U;
-  const Parts cut(given);
+  const Parts cut(candidate, given);
   const Index blocks = (cut.length + Parts::kBlock - 1) / Parts::kBlock;
   const Index for_memory = (given.rows * given.columns + kFloats - 1) / kFloats;
   const Index for_threads = is_alone ? 1 : std::clamp<Index>(cut.most, 1, threads_for(candidate));
@@ -178,7 +182,7 @@ void multiply_rounded(Candidate candidate, Out c, const Product& given, bool is_
 
 void multiply_in_parts(Candidate candidate, const Product& p) {
   if (candidate == Candidate::kAmx) return amx::multiply(p);
-  const Parts cut(p);
+  const Parts cut(candidate, p);
   const Index parts = std::clamp<Index>(cut.most, 1, threads_for(candidate));
   if (parts == 1) return multiply_by(candidate, p);
   in_parallel(parts, [&](Index part) {

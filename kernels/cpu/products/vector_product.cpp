@@ -6,6 +6,7 @@
 #include "kernels/cpu/math/scratch.h"
 #include "kernels/cpu/simd/by_isa.h"
 #include "kernels/cpu/simd/vector.h"
+#include "src/core/base/half.h"
 
 #define LOCKSTEP_LOOPS "kernels/cpu/products/vector_product.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
@@ -13,7 +14,7 @@
 namespace lockstep::vector_product {
 
 bool suits(const Product& p) {
-  constexpr std::int64_t kMostRows = 4, kFewest = 16;  // shorter sums and rows have nothing to gain
+  constexpr std::int64_t kMostRows = 4, kFewest = 16;  // shorter sums and rows gain nothing
   return p.rows <= kMostRows && std::min(p.columns, p.inner) >= kFewest;
 }
 

@@ -141,6 +141,54 @@ TEST(VectorProduct, AColumnDoesNotDependOnItsNeighbours) {
     }
 }
 
+// All terms are positive: a sum of one after the other in float32 would be 1 % too large.
+TEST(VectorProduct, LongSumsStayExact) {
+  const Index inner = 1'000'000, columns = 17;
+  const Floats a(inner, 0.1F), b(inner * columns, 1.0F);
+  for (const bool transpose_b : {false, true}) {
+    Floats result(columns);
+    vector_product::multiply_alone({.rows = 1,
+                                    .columns = columns,
+                                    .inner = inner,
+                                    .a = as_stored(a.data(), inner),
+                                    .b = transpose_b ? transposed(b.data(), inner) : as_stored(b.data(), columns),
+                                    .c = result.data(),
+                                    .c_step = columns});
+    for (const float value : result) EXPECT_NEAR(value, 1e5, 5) << transpose_b;
+  }
+}
+
+TEST(VectorProduct, IsForFewRowsOfSomeLength) {
+  const auto suits = [](Index rows, Index columns, Index inner) {
+    return vector_product::suits({.rows = rows, .columns = columns, .inner = inner, .a = {}, .b = {}});
+  };
+  EXPECT_TRUE(suits(1, 16, 16));
+  EXPECT_TRUE(suits(4, 16, 16));
+  EXPECT_FALSE(suits(5, 16, 16));
+  EXPECT_FALSE(suits(1, 15, 16));
+  EXPECT_FALSE(suits(1, 16, 15));
+}
+
+// NaN and infinity reach their results alone, also in the last elements of sums and of rows.
+TEST(VectorProduct, IsNotFiniteWhereItsOperandsAreNot) {
+  for (const Index rows : {2, 3, 4})
+    for (const bool transpose_b : {false, true}) {
+      const MatrixCase c{rows, 70, 390, false, transpose_b, false, true, true};
+      Floats a = whole_numbers(c.a_count(), 1), b = whole_numbers(c.b_count(), 2), result(c.c_count(), kInGap);
+      const Floats bias = whole_numbers(c.columns, 3);
+      const Index last = c.columns - 1;
+      a[c.inner - 1] = 1;
+      a[(rows - 1) * (c.inner + MatrixCase::kGap) + c.inner - 1] = kNoValue;
+      const_cast<float&>(*c.b(b.data()).from(c.inner - 1, last).floats()) = std::numeric_limits<float>::infinity();
+      vector_product::multiply_alone(c.product(a.data(), b.data(), bias.data(), result.data()));
+      for (Index column = 0; column < c.columns; ++column) {
+        ASSERT_TRUE(std::isnan(result[(rows - 1) * c.c_step() + column])) << c.name() << ": " << column;
+        ASSERT_EQ(std::isinf(result[column]), column == last) << c.name() << ": " << column;
+        ASSERT_FALSE(std::isnan(result[column])) << c.name() << ": " << column;
+      }
+    }
+}
+
 TEST(Product, OfRandomSizesIsExact) {
   for (const DType type : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
     for (const MatrixCase& c : packed_cases()) {
@@ -153,8 +201,14 @@ TEST(Product, OfRandomSizesIsExact) {
 // Results that no 16-bit float has, parts by rows and by columns, added to present values.
 TEST(Product, RoundsSixteenBitResultsOnce) {
   for (const DType type : {DType::kBFloat16, DType::kFloat16})
-    for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{
-             {3, 5, 7}, {130, 70, 390}, {1000, 700, 96}, {100, 5000, 80}, {700, 1, 70}, {1, 700, 70}, {70, 90, 1}})
+    for (const auto& [rows, columns, inner] : std::vector<std::array<Index, 3>>{{3, 5, 7},
+                                                                                {130, 70, 390},
+                                                                                {1000, 700, 96},
+                                                                                {100, 5000, 80},
+                                                                                {700, 1, 70},
+                                                                                {1, 700, 70},
+                                                                                {70, 90, 1},
+                                                                                {2, 5000, 300}})
       for (int options = 0; options < 4; ++options) {
         const bool accumulate = options == 1, has_end = options == 2, alone = options == 3;
         const std::string name = fmt::format("{}: {} x {} x {}, {}", name_of(type), rows, columns, inner, options);

@@ -53,7 +53,7 @@ struct Context {
 
 // Continues at `to`, until something continues at `from`. swapcontext() makes a system call each time, for the mask of
 // signals, which would be most of the time of these tests.
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(__SHSTK__)
 [[noreturn, gnu::noinline]] void jump_to(Context& to) { __builtin_longjmp(to.place.data(), 1); }
 [[gnu::noinline]] void switch_contexts(Context& from, Context& to) {
   from.has_begun = true;
@@ -318,7 +318,7 @@ class Multiprocessor {
     begin.uc_stack.ss_size = kStackBytes;
     begin.uc_link = nullptr;
     makecontext(&begin, begin_fiber, 0);
-    begin.uc_stack = {};  // otherwise ASan would clear its records of the entire stack at each switch
+    begin.uc_stack = {};  // otherwise ASan would clear its records of the entire stack at swapcontext()
 #ifdef EMULATED_UNDER_TSAN
     fiber.tsan = __tsan_create_fiber(0);
 #endif
