@@ -45,6 +45,9 @@ std::vector<NamedCopy> copies() {
                                 part({8, 30}, {8, 7}, {8, 50}, 9, 3, 1),
                                 part({6, 4, 5}, {3, 2, 5}, {5, 4, 5}, 4, 23, 2)};
   all.push_back({"a row backwards", {{9}, {-1}, {1}, 8, 0}, {9}, {9}});
+  all.push_back({"a row written backwards", {{9}, {1}, {-1}, 0, 8}, {9}, {9}});
+  all.push_back(
+      {"columns written backwards", {{3, 40, 33}, {1320, 33, 1}, {1320, 33, -1}, 0, 32}, {3, 40, 33}, {3, 40, 33}});
   all.push_back({"columns backwards", {{3, 40, 33}, {1320, 33, -1}, {1320, 33, 1}, 32, 0}, {3, 40, 33}, {3, 40, 33}});
   all.push_back({"rows backwards", {{3, 40, 32}, {1280, -32, 1}, {1280, 32, 1}, 39 * 32, 0}, {3, 40, 32}, {3, 40, 32}});
   all.push_back({"a row repeated", {{20, 33}, {0, 1}, strides_of({20, 33})}, {33}, {20, 33}});
