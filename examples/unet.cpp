@@ -11,11 +11,11 @@
 //
 // It prints its progress, and after each epoch a line such as
 //
-//   mean IoU 0.1646, accuracy 0.8210 of the pixels of 500 test scenes, loss 0.516
+//   mean IoU 0.4405, accuracy 0.8862 of the pixels of 2000 test scenes, loss 0.322
 //
-// This is after one epoch of --epochs 1 --batch 32 --test-scenes 500 on one rank, 70 s of CPU time; the mean is over
-// background and ten classes. Background everywhere has a mean IoU near 0.07: first a net finds the garments, which
-// lowers the loss, then it learns to tell them apart, which raises the mean.
+// This is after the three epochs of the default on two ranks; the mean is over background and ten classes. Background
+// everywhere has a mean IoU near 0.07: first a net finds the garments, which lowers the loss, then it learns to tell them
+// apart, which raises the mean.
 #include <lockstep/lockstep.h>
 
 #include <nlohmann/json.hpp>

@@ -312,31 +312,23 @@ TEST(TorchCuda, AModelOnTheCpuInAGroupOfGpus) {
 }
 
 TEST(TorchCuda, RefusesOtherDevices) {
+  const auto failures = [](const std::function<void(WithBuffer&, at::Device, int)>& move) {
+    return run_gpu_ranks(2, [&](const Group& group, RecordingDevice& device) {
+      const HostCuda cuda(device);
+      WithBuffer model;
+      move(model, cuda.device(), group->rank());
+      torch_ddp(model, group);
+    });
+  };
   RecordingDevice spare(6);
-  HostCuda elsewhere(spare);
-  EXPECT_THAT(run_gpu_ranks(2,
-                            [&](const Group& group, RecordingDevice&) {
-                              WithBuffer model;
-                              model->to(elsewhere.device());
-                              torch_ddp(model, group);
-                            }),
+  const HostCuda elsewhere(spare);
+  EXPECT_THAT(failures([&](WithBuffer& model, at::Device, int) { model->to(elsewhere.device()); }),
               Each(HasSubstr("parameter 'first.weight' is on cuda:6, but the group's device is cuda:")));
-  EXPECT_THAT(run_gpu_ranks(2,
-                            [&](const Group& group, RecordingDevice& device) {
-                              HostCuda cuda(device);
-                              WithBuffer model;
-                              model->first->to(cuda.device());
-                              torch_ddp(model, group);
-                            }),
+  EXPECT_THAT(failures([](WithBuffer& model, at::Device device, int) { model->first->to(device); }),
               Each(HasSubstr("parameter 'second.weight' is on cpu, but 'first.weight' is on cuda:")));
-  EXPECT_THAT(run_gpu_ranks(2,
-                            [&](const Group& group, RecordingDevice& device) {
-                              HostCuda cuda(device);
-                              WithBuffer model;
-                              if (group->rank() == 1) model->to(cuda.device());
-                              torch_ddp(model, group);
-                            }),
-              Each(HasSubstr("parameters on cuda")));
+  EXPECT_THAT(
+      failures([](WithBuffer& model, at::Device device, int rank) { model->to(rank == 1 ? device : at::kCPU); }),
+      Each(HasSubstr("parameters on cuda")));
   EXPECT_THAT(run_torch_ranks(2,
                               [&](const Group& group) {
                                 WithBuffer model;
