@@ -1,8 +1,6 @@
 // Compiled without sanitizers, so that calls of this file do not count as synchronisation between threads.
 #include "tests/kernels/emulated_cuda/blocks.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -19,6 +17,8 @@
 #ifdef EMULATED_UNDER_TSAN
 #include <sanitizer/tsan_interface.h>
 #endif
+
+#include "tests/kernels/emulated_cuda/switch_contexts.h"
 
 namespace emulated_cuda {
 
@@ -43,27 +43,6 @@ struct Thread {
   std::uint64_t given = 0, got = 0;
   std::size_t warp_barriers = 0;
 };
-
-// A place in the execution of one stack.
-struct Context {
-  ucontext_t begin{};
-  bool has_begun = false;
-  std::array<void*, 5> place{};
-};
-
-// Continues at `to`, until something continues at `from`. swapcontext() makes a system call each time, for the mask of
-// signals, which would be most of the time of these tests.
-#if defined(__x86_64__) && !defined(__SHSTK__)
-[[noreturn, gnu::noinline]] void jump_to(Context& to) { __builtin_longjmp(to.place.data(), 1); }
-[[gnu::noinline]] void switch_contexts(Context& from, Context& to) {
-  from.has_begun = true;
-  if (__builtin_setjmp(from.place.data()) != 0) return;
-  if (to.has_begun) jump_to(to);
-  setcontext(&to.begin);
-}
-#else
-void switch_contexts(Context& from, Context& to) { swapcontext(&from.begin, &to.begin); }
-#endif
 
 // A stack on which threads run, one at a time; kept from launch to launch.
 struct Fiber {
