@@ -36,7 +36,7 @@ std::vector<NamedTorchTensor> with_gradient(const std::vector<NamedTorchTensor>&
   return trained;
 }
 
-// On the CPU for tensors that refused_places() refuses.
+// Before the tensors are checked: a module without parameters, and one on a GPU in a group without one, are refused.
 std::shared_ptr<TorchStreams> streams_for(const ProcessGroup& group, const std::vector<NamedTorchTensor>& parameters) {
   Device& device = group.local_device();
   const bool is_on_gpu = device.kind() == DeviceKind::kCuda && !parameters.empty();

@@ -65,6 +65,7 @@ class TorchDdpBase::Impl : public GradientOwner, public std::enable_shared_from_
   void refuse_capture();            // of a CUDA graph
   bool needs_accumulation() const;  // false: torch::autograd::grad() is running
   void gradient_ready(std::size_t parameter);
+  void hand_over(std::size_t parameter);  // its gradient, to the reducer
   class PassEnd;
   void open_pass();
   void drop_pass(std::uint64_t opened);  // that an exception ended, if it is still the open one

@@ -130,7 +130,10 @@ void TorchDdpBase::Impl::gradient_ready(std::size_t parameter) {
   touched_[parameter] = true;
   if (!synchronize) return;
   open_pass();
-  if (!grad_of(parameter).defined()) return;
+  if (grad_of(parameter).defined()) hand_over(parameter);
+}
+
+void TorchDdpBase::Impl::hand_over(std::size_t parameter) {
   put_into_slot(parameter);
   streams_->ours_after_torch();
   reducer_->mark_ready(parameter);
@@ -161,7 +164,6 @@ void TorchDdpBase::Impl::open_pass() {
       [end = std::make_shared<PassEnd>(weak_from_this(), ++opened_)] { end->run(); });
   join_.forget_error();
   refuse_capture();
-  streams_->ours_after_torch();
   if (reducer_->in_pass()) reducer_->abandon_pass();
   bad_.assign(bad_.size(), 0);
   shares_.begin_pass(steps_ + 1);
@@ -191,11 +193,7 @@ void TorchDdpBase::Impl::finish_pass() {
   if (!std::exchange(is_open_, false)) return;
   // Gradients of an earlier backward, under no_sync() or averaged, that this one did not reach.
   for (std::size_t i = 0; i < trained_.size(); ++i)
-    if (!reducer_->is_ready(i) && has_values(i)) {
-      put_into_slot(i);
-      streams_->ours_after_torch();
-      reducer_->mark_ready(i);
-    }
+    if (!reducer_->is_ready(i) && has_values(i)) hand_over(i);
   streams_->ours_after_torch();  // before finish() writes zeros into the other slots
   missing_.settle(reducer_->finish(), ++steps_);
   end_pass();
