@@ -8,13 +8,17 @@
 #include "kernels/cpu/simd/vector.h"
 #include "src/core/base/half.h"
 
+namespace lockstep::vector_product {
+constexpr std::int64_t kMostRows = 4;
+}
+
 #define LOCKSTEP_LOOPS "kernels/cpu/products/vector_product.inc"
 #include "kernels/cpu/simd/for_each_isa.h"
 
 namespace lockstep::vector_product {
 
 bool suits(const Product& p) {
-  constexpr std::int64_t kMostRows = 4, kFewest = 16;  // shorter sums and rows gain nothing
+  constexpr std::int64_t kFewest = 16;  // shorter sums and rows gain nothing
   return p.rows <= kMostRows && std::min(p.columns, p.inner) >= kFewest;
 }
 
